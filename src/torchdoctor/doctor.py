@@ -1,0 +1,311 @@
+"""The doctor: the whole pipeline on one screen.
+
+    loop ─→ monitor ─→ records ─→ examination ─→ findings
+                          └────→ journal, listeners, log
+
+Everything after construction is guarded: the training loop never sees an exception of ours. What went wrong is
+logged once and kept in the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchdoctor.errors import PatientError
+from torchdoctor.examination import Examination
+from torchdoctor.guard import guarded
+from torchdoctor.journal import Journal
+from torchdoctor.records import SCHEMA, Record
+from torchdoctor.reports.report import Report
+from torchdoctor.settings import Settings
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torchdoctor.vitals.monitor import Monitor
+
+logger = logging.getLogger("torchdoctor")
+
+TREATMENTS = ("show", "ask", "apply")
+TOLERATED_FAILURES = 10
+"""Internal errors after which the doctor lets go of the run."""
+
+
+class Doctor:
+    """Watches a training run.
+
+    One line attaches it; ``with Doctor(...) as doctor:`` takes it off again. See the quick start for the loop.
+
+    Args:
+        model: the module that is trained, or a list or dict of modules.
+        optimizer: the optimizer that updates it, or a list of them.
+        loss_fn: the loss, if it is a module.
+        scheduler: the learning-rate scheduler, for the record.
+        scaler: the gradient scaler, where mixed precision uses one (it is found by itself at its first update).
+        journal: a folder or file for the journal; None keeps the run in memory only.
+        treat: "show" suggests; "ask" and "apply" are kept for treatments, of which this version has none.
+        settings: a `Settings`, a dict, or the path of a TOML file; None looks for a configuration file.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        loss_fn: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        journal: str | Path | None = None,
+        treat: str = "show",
+        settings: Settings | Mapping[str, Any] | str | Path | None = None,
+    ) -> None:
+        _check_arguments(loss_fn, scheduler, treat)
+        self.settings = Settings.load(settings)
+        self._examination = Examination(self.settings)
+        try:
+            from torchdoctor.vitals import context, patient  # here, so that reading logs needs no torch
+            from torchdoctor.vitals.hooks import StepHook
+            from torchdoctor.vitals.monitor import Monitor
+        except ModuleNotFoundError as error:
+            raise PatientError(
+                "watching a run needs torch 2.6 or newer: pip install 'torchdoctor[torch]'. Reading logs does not."
+            ) from error
+        models = patient.named_models(model)
+        optimizers = patient.listed_optimizers(optimizer)
+        patient.check_match(models, optimizers)
+        _dismiss_older(optimizers, StepHook)
+        self._listeners: list[Callable[[Record], None]] = []
+        self._said: set[str] = set()
+        self._failures = 0
+        self._attached = False
+        self._journal: Journal | None = None
+        self.rank = context.rank()
+        self._monitor: Monitor = Monitor(models, optimizers, scaler, self.settings, self._take, self._note, self.failed)
+        header: Record = {
+            "type": "header",
+            "step": 0,
+            "schema": SCHEMA,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "versions": context.versions(_own_version()),
+            "tensors": list(self._monitor.names),
+            "context": context.describe(models, optimizers, scheduler, scaler),
+        }
+        if journal is not None:
+            self._journal = Journal(journal, header, rank=self.rank)
+        self._examination.take(header)
+        self._monitor.owner = self
+        self._monitor.attach()
+        self._attached = True
+        if treat != "show":
+            self._note(
+                "treat", f"treat={treat!r} was asked for, but this version only shows suggestions: nothing is changed."
+            )
+
+    # ── the three calls, and the optional ones ───────────────────────────────────────────────────────────────────
+
+    @guarded
+    def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
+        """A training loss: tensor or number, before or after backward or step; never waits for the device."""
+        if self._on_duty("log_loss"):
+            value, graph = self._scalar(loss, name)
+            if value is not None:
+                self._monitor.log_loss(value, graph, str(name), step)
+
+    @guarded
+    def log_gradients(self) -> None:
+        """Measure the gradients now: call it before clipping where clipping cannot be seen."""
+        if self._on_duty("log_gradients") and not self._monitor.log_gradients():
+            self._note(
+                "no gradients", "log_gradients() was called where no parameter had a gradient: call it after backward."
+            )
+
+    @guarded
+    def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
+        """A validation loss, and any metrics by name, at the step just taken."""
+        if not self._on_duty("log_validation"):
+            return
+        values = {}
+        for name, given in {"val_loss": val_loss, **{f"val_{key}": item for key, item in metrics.items()}}.items():
+            if name != "val_loss" or given is not None or not metrics:
+                value, _ = self._scalar(given, name)
+                if value is not None:
+                    values[name] = value
+        if values:
+            self._monitor.log_validation(values, step)
+
+    @guarded
+    def log_batch(self, *tensors: Any) -> None:
+        """The batch of the step that comes: whether anything in it is not finite. Its content is not kept."""
+        if self._on_duty("log_batch"):
+            import torch
+
+            self._monitor.log_batch([item for item in tensors if isinstance(item, torch.Tensor)])
+
+    def diagnose(self, *, wait: bool = True) -> Report:
+        """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""
+        try:
+            self._monitor.drain(wait=wait)
+        except Exception as error:  # noqa: BLE001
+            self.failed("diagnose", error)
+        return self._examination.report()
+
+    def subscribe(self, listener: Callable[[Record], None]) -> None:
+        """Have every record of the run, measured or concluded, handed to a function as it is made."""
+        self._listeners.append(listener)
+
+    @property
+    def journal(self) -> Path | None:
+        """Where the journal is, if there is one."""
+        return None if self._journal is None else self._journal.path
+
+    def detach(self) -> None:
+        """Take all hooks off and close the journal; `diagnose` goes on working."""
+        if not self._attached:
+            return
+        self._attached = False
+        try:
+            self._monitor.detach()
+        except Exception as error:  # noqa: BLE001
+            self.failed("detach", error)
+        self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
+        if self._journal is not None:
+            self._journal.close()
+
+    def __enter__(self) -> Doctor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        state = "attached" if self._attached else "detached"
+        return (
+            f"<Doctor {state}, step {self._examination.chart.step}, {len(self._examination.chart.episodes)} findings>"
+        )
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, record: Record) -> None:
+        """One measured record: into the journal, through the examination, and what follows from it likewise."""
+        found = self._examination.take(record)
+        if self._journal is not None:
+            self._journal.write(record)
+            for item in found:
+                self._journal.write(item)
+        if self._listeners:
+            for item in (record, *found):
+                self._tell(item)
+        if found and not self.settings.quiet and self.rank == 0:
+            announce(found)
+
+    def _tell(self, record: Record) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(record)
+            except Exception as error:  # noqa: BLE001  a listener's fault is not the loop's
+                self._listeners.remove(listener)
+                self._note(
+                    f"listener {id(listener)}", f"a listener was dropped: it raised {type(error).__name__}: {error}."
+                )
+
+    def _on_duty(self, call: str) -> bool:
+        if not self._attached:
+            self._note("detached", f"{call}() was called after detach(): nothing is recorded any more.")
+        return self._attached
+
+    def _scalar(self, value: Any, name: str) -> tuple[Any, Any]:
+        """A number, or a detached scalar on a device, and the tensor whose graph tells its step."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            if value.numel() == 0 or value.is_complex():
+                self._note(
+                    f"shape {name}", f"{name} was given as an empty or complex tensor, expected one number: left out."
+                )
+                return None, None
+            scalar = value.detach()
+            if value.numel() > 1:
+                self._note(
+                    f"shape {name}",
+                    f"{name} has shape {tuple(value.shape)}, expected one number: its mean is recorded.",
+                )
+                scalar = scalar.float().mean()
+            scalar = scalar.reshape(())
+            return (float(scalar) if scalar.device.type == "cpu" else scalar), value
+        try:
+            return float(value), None
+        except (TypeError, ValueError):
+            self._note(
+                f"type {name}", f"{name} was given as {type(value).__name__}, expected a number or a tensor: left out."
+            )
+            return None, None
+
+    def _note(self, key: str, text: str) -> None:
+        """Say something once, in the log and in the report."""
+        if key in self._said:
+            return
+        self._said.add(key)
+        if not self.settings.quiet and self.rank == 0:
+            logger.warning("%s", text)
+        self._take({"type": "note", "step": max(self._examination.chart.step, 0), "text": text})
+
+    def failed(self, call: str, error: Exception) -> None:
+        """An internal error: it is said once, and the run is let go of if errors go on."""
+        self._failures += 1
+        logger.debug("%s failed", call, exc_info=error)
+        try:
+            self._note(
+                f"error {call}",
+                f"{call} failed inside torchdoctor ({type(error).__name__}: {error}); training goes on.",
+            )
+            if self._failures == TOLERATED_FAILURES and self._attached:
+                self._note("gave up", f"after {TOLERATED_FAILURES} internal errors this run is no longer watched.")
+                self.detach()
+        except Exception:
+            logger.debug("the failure could not be recorded", exc_info=True)
+
+
+def announce(found: list[Record]) -> None:
+    """Log findings of warning and above as they are made, with the likeliest cause and the change to make."""
+    causes = [item for item in found if item["type"] == "diagnosis"]
+    for item in found:
+        if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
+            continue
+        text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
+        cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
+        if cause is not None:
+            text += f" Most likely: {cause['cause']} ({cause['probability']:.0%})."
+            if cause["suggestions"]:
+                text += f" Try: {cause['suggestions'][0]['code']}"
+        logger.warning("%s", text)
+
+
+def _check_arguments(loss_fn: Any, scheduler: Any, treat: str) -> None:
+    if treat not in TREATMENTS:
+        raise PatientError(f"treat must be one of {', '.join(TREATMENTS)}, not {treat!r}.")
+    if loss_fn is not None and not callable(loss_fn):
+        raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
+    if scheduler is not None and not hasattr(scheduler, "step"):
+        raise PatientError(f"scheduler must have a step() method; {type(scheduler).__name__} has none.")
+
+
+def _dismiss_older(optimizers: list[Any], kind: type) -> None:
+    """A second doctor on the same optimizer replaces the first, as re-run notebook cells need."""
+    for optimizer in optimizers:
+        hooks = list(optimizer._optimizer_step_pre_hooks.values())
+        for hook in hooks:
+            owner = getattr(getattr(hook, "monitor", None), "owner", None) if isinstance(hook, kind) else None
+            if isinstance(owner, Doctor) and owner._attached:
+                logger.warning("a newer Doctor watches this optimizer now: the older one was detached.")
+                owner.detach()
+
+
+def _own_version() -> str:
+    from torchdoctor import __version__
+
+    return __version__

@@ -1,0 +1,49 @@
+"""What Training Doctor raises, all of it before training starts or when a file is read.
+
+    TorchDoctorError
+    ├── SettingsError   a setting that does not exist or cannot have that value
+    ├── PatientError    a model, optimizer or loss that cannot be watched as given
+    ├── JournalError    a journal that cannot be written
+    └── SourceError     a run that cannot be read
+
+After a doctor is attached, nothing is raised into the training loop: the reason is logged once and
+kept in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TorchDoctorError(Exception):
+    """The base of everything raised on purpose."""
+
+
+class SettingsError(TorchDoctorError):
+    """A setting that does not exist, or a value that it cannot have."""
+
+
+class PatientError(TorchDoctorError):
+    """A model, optimizer, scheduler or scaler that cannot be watched as given."""
+
+
+class JournalError(TorchDoctorError):
+    """A journal that cannot be opened for writing."""
+
+
+class SourceError(TorchDoctorError):
+    """A run that cannot be read: missing, empty, or in a format that is not known."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence for an unknown name: the nearest match if there is one, else the list.
+
+    >>> did_you_mean("windw", ["window", "preset"])
+    "Did you mean 'window'?"
+    >>> did_you_mean("xyz", ["window", "preset"])
+    'Known: preset, window.'
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."

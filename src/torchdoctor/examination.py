@@ -1,0 +1,186 @@
+"""The examination: records in, findings out; the same for a live run and for one that is read back.
+
+>>> examination = Examination(Settings())
+>>> for step in range(60):
+...     found = examination.take({"type": "vitals", "step": step, "vitals": {"grad_norm": 1.0 + step % 3 / 10}})
+>>> [item["name"] for item in examination.take({"type": "vitals", "step": 60, "vitals": {"grad_norm": 80.0}})
+...  if item["type"] == "symptom"]
+['gradient-explosion']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import rank
+from torchdoctor.phases import judge_phase
+from torchdoctor.records import Record, Severity, Symptom, worst
+from torchdoctor.reports.report import Report
+from torchdoctor.settings import Settings
+from torchdoctor.symptoms import Detector, build
+from torchdoctor.treatments import prescribe
+
+EVIDENCE = frozenset({"header", "context", "groups", "vitals", "validation", "tensors", "origin", "note", "end"})
+"""The record types that are measured; the others are concluded from them."""
+TOLERATED_FAILURES = 3
+WHERE_LIMIT = 8
+"""Names that an episode keeps; more would say 'everywhere' at length."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A detector at work: how often it was asked, and how long its open episode has been silent."""
+
+    detector: Detector
+    asked: int = 0
+    silent: int = 0
+    failures: int = 0
+
+
+class Examination:
+    """A chart, the detectors that read it, and the episodes that they have opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.chart = Chart()
+        self._watches = [_Watch(detector) for detector in build(settings)]
+        self._by_keys: dict[tuple[str, ...], tuple[_Watch, ...]] = {}
+        self._validations = 0
+        self._phase_start = 0
+        every = settings.report_every
+        self._report_every = (3 if settings.preset == "paper" else 0) if every is None else every
+
+    def take(self, record: Record) -> list[Record]:
+        """Enter one record into the chart and return the records that follow from it."""
+        kind = record["type"]
+        if kind not in EVIDENCE:
+            return []
+        self.chart.add(record)
+        if kind == "vitals" or kind == "validation":
+            keys = tuple(record["vitals"])
+        elif kind == "tensors":
+            keys = tuple(f"tensors/{name}" for name in record["vitals"])
+        elif kind == "origin":
+            keys = ("origin",)
+        elif kind == "end":
+            return [self._event("closed", symptom) for symptom in self._close_all()]
+        else:
+            return []
+        events = self._ask(keys)
+        if events and any(item["type"] == "symptom" for item in events):
+            events += self._ask(("symptoms",))
+            events += self._diagnosed(events)
+        if kind == "validation":
+            events += self._judged(record["step"])
+        return events
+
+    def report(self) -> Report:
+        """What the run looks like now."""
+        chart = self.chart
+        diagnoses, suggestions = prescribe(chart, rank(chart))
+        return Report(
+            step=chart.step,
+            symptoms=tuple(chart.episodes),
+            diagnoses=diagnoses,
+            suggestions=suggestions,
+            notes=tuple(text for _, text in chart.notes),
+            phases=tuple(chart.phases),
+            context=dict(chart.context),
+            curves={name: chart[name].outline.buckets() for name in chart.vitals},
+        )
+
+    def _ask(self, keys: tuple[str, ...]) -> list[Record]:
+        watches = self._by_keys.get(keys)
+        if watches is None:
+            wanted = set(keys)
+            watches = tuple(watch for watch in self._watches if wanted.intersection(watch.detector.reads))
+            self._by_keys[keys] = watches
+        events: list[Record] = []
+        for watch in watches:
+            watch.asked += 1
+            if watch.asked % watch.detector.every == 0 and watch.failures < TOLERATED_FAILURES:
+                events.extend(self._check(watch))
+        return events
+
+    def _check(self, watch: _Watch) -> Iterable[Record]:
+        name = watch.detector.name
+        try:
+            symptom = watch.detector.check(self.chart)
+        except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
+            watch.failures += 1
+            if watch.failures == TOLERATED_FAILURES:
+                text = (
+                    f"{name} was switched off: it failed {TOLERATED_FAILURES} times ({type(error).__name__}: {error})"
+                )
+                note = {"type": "note", "step": self.chart.step, "text": text}
+                self.chart.add(note)
+                yield note
+            return
+        current = self.chart.open_episodes.get(name)
+        if symptom is None:
+            if current is not None:
+                watch.silent += 1
+                if watch.silent >= watch.detector.closes_after:
+                    del self.chart.open_episodes[name]
+                    yield self._event("closed", current)
+            return
+        watch.silent = 0
+        if current is None:
+            self.chart.episodes.append(symptom)
+            self.chart.open_episodes[name] = symptom
+            yield self._event("opened", symptom)
+            return
+        merged = merge(current, symptom)
+        self.chart.open_episodes[name] = merged
+        self.chart.episodes[self.chart.episodes.index(current)] = merged
+        if (merged.severity, merged.where) != (current.severity, current.where):
+            yield self._event("changed", merged)
+
+    def _event(self, event: str, symptom: Symptom) -> Record:
+        return {"type": "symptom", "step": self.chart.step, "event": event, **symptom.to_dict()}
+
+    def _close_all(self) -> list[Symptom]:
+        going_on = list(self.chart.open_episodes.values())
+        self.chart.open_episodes.clear()
+        return going_on
+
+    def _diagnosed(self, events: list[Record]) -> list[Record]:
+        """The ranking of every problem that holds a symptom which has just opened or changed."""
+        moved = {item["name"] for item in events if item["type"] == "symptom" and item["event"] != "closed"}
+        if not moved:
+            return []
+        diagnoses, _ = prescribe(self.chart, rank(self.chart))
+        return [
+            {"type": "diagnosis", "step": self.chart.step, **item.to_dict()}
+            for item in diagnoses
+            if moved.intersection(item.symptoms)
+        ]
+
+    def _judged(self, step: int) -> list[Record]:
+        self._validations += 1
+        if not self._report_every or self._validations % self._report_every:
+            return []
+        phase: dict[str, Any] = {"type": "phase", "step": step, **judge_phase(self.chart, self._phase_start)}
+        self._phase_start = step + 1
+        self.chart.phases.append(phase)
+        return [phase]
+
+
+def merge(current: Symptom, latest: Symptom) -> Symptom:
+    """One episode out of an open one and its latest sighting: the worse severity speaks, the first step stays."""
+    severity = worst([current.severity, latest.severity])
+    worse: Severity = severity if severity is not None else latest.severity
+    leading = latest if worse != current.severity else current
+    where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]
+    return replace(
+        leading,
+        severity=worse,
+        confidence=max(current.confidence, latest.confidence),
+        first_step=min(current.first_step, latest.first_step),
+        last_step=max(current.last_step, latest.last_step),
+        count=current.count + 1,
+        where=where,
+    )

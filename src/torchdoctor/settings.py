@@ -1,0 +1,125 @@
+"""What can be set: one frozen dataclass, from keywords, a dict or a TOML file; a misspelt key is an error.
+
+>>> Settings.load({"preset": "paper"}).preset
+'paper'
+>>> Settings.load({"presett": "paper"})
+Traceback (most recent call last):
+...
+torchdoctor.errors.SettingsError: unknown setting 'presett'. Did you mean 'preset'?
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.errors import SettingsError, did_you_mean
+
+CHOICES = {"preset": ("default", "paper"), "rule": ("either", "fixed", "adaptive")}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is watched and judged."""
+
+    preset: str = "default"
+    """"default": scale-free and silent on healthy runs; "paper": the fixed and adaptive rules of the paper."""
+    rule: str = "either"
+    """With the preset "paper": which of its two kinds of rule may fire: "either", "fixed" or "adaptive"."""
+    overhead: float = 0.01
+    """The share of a step's time that costly gauges may take; they are sampled more rarely to keep it."""
+    sample_every: int = 50
+    """Steps between two samples of the per-tensor vitals (norms by tensor, weights, updates)."""
+    report_every: int | None = None
+    """Validations between two judgements of the phase; None: 3 with the preset "paper", else none."""
+    select: tuple[str, ...] = ()
+    """Only these findings, by name, code or the code's letters; empty: all."""
+    ignore: tuple[str, ...] = ()
+    """Not these findings, likewise."""
+    quiet: bool = False
+    """Do not log findings as they are made."""
+    thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Thresholds by finding: {"gradient-explosion": {"ratio": 20}}."""
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
+        _check_number("overhead", self.overhead, 0, 1)
+        _check_number("sample_every", self.sample_every, 1, 1_000_000)
+        if self.report_every is not None:
+            _check_number("report_every", self.report_every, 0, 1_000_000)
+
+    @classmethod
+    def load(cls, given: Settings | Mapping[str, Any] | str | Path | None = None) -> Settings:
+        """Settings from themselves, a dict, a TOML file, or (None) the nearest configuration file, if any."""
+        if isinstance(given, Settings):
+            return given
+        if given is None:
+            found = _nearest()
+            return cls() if found is None else cls.load(found)
+        if isinstance(given, str | Path):
+            return cls._from(_read_toml(Path(given)), f" in {given}")
+        if isinstance(given, Mapping):
+            return cls._from(given, "")
+        raise SettingsError(
+            f"settings must be a Settings, a dict or the path of a TOML file, not {type(given).__name__}."
+        )
+
+    @classmethod
+    def _from(cls, values: Mapping[str, Any], origin: str) -> Settings:
+        known = {item.name for item in fields(cls)}
+        for key in values:
+            if key not in known:
+                raise SettingsError(f"unknown setting {key!r}{origin}. {did_you_mean(key, known)}")
+        ready = dict(values)
+        for name in ("select", "ignore"):
+            if name in ready:
+                ready[name] = (ready[name],) if isinstance(ready[name], str) else tuple(ready[name])
+        thresholds = ready.get("thresholds", {})
+        if not isinstance(thresholds, Mapping) or not all(isinstance(item, Mapping) for item in thresholds.values()):
+            raise SettingsError(
+                f"thresholds{origin} must map findings to their thresholds, "
+                f"as in {{'gradient-explosion': {{'ratio': 20}}}}, not {thresholds!r}."
+            )
+        return cls(**ready)
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise SettingsError(f"{name} must be a number from {low} to {high}, not {value!r}.")
+
+
+def _read_toml(path: Path) -> Mapping[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}.") from error
+    table: Mapping[str, Any] = (
+        content.get("tool", {}).get("torchdoctor", {}) if path.name == "pyproject.toml" else content
+    )
+    return table
+
+
+def _nearest() -> Path | None:
+    """The nearest torchdoctor.toml, or pyproject.toml with a [tool.torchdoctor], from here upwards."""
+    try:
+        folders = [Path.cwd(), *Path.cwd().parents]
+    except OSError:  # the folder was deleted under us
+        return None
+    for folder in folders:
+        if (folder / "torchdoctor.toml").is_file():
+            return folder / "torchdoctor.toml"
+        project = folder / "pyproject.toml"
+        try:
+            if project.is_file() and "[tool.torchdoctor" in project.read_text(encoding="utf-8"):
+                return project
+        except (OSError, UnicodeDecodeError):
+            continue
+    return None

@@ -1,0 +1,50 @@
+"""The shape of a detector."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+
+
+@dataclass(frozen=True)
+class Detector(ABC):
+    """One pathology: class attributes are its metadata, annotated fields its thresholds, `check` its judgement.
+
+    `check` is a pure function of the chart, called after each record that holds one of the vitals it `reads`
+    (every `every`-th time). It says whether the run is sick *now*; the examination turns a series of answers
+    into one episode, which closes after `closes_after` checks without a finding.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]]
+    suggests: ClassVar[tuple[str, ...]] = ()
+    references: ClassVar[tuple[str, ...]] = ()
+    every: ClassVar[int] = 1
+    closes_after: ClassVar[int] = 50
+
+    @abstractmethod
+    def check(self, chart: Chart) -> Symptom | None:
+        """The symptom, if the run shows it at the chart's latest step."""
+
+    def symptom(
+        self,
+        chart: Chart,
+        severity: Severity,
+        message: str,
+        *,
+        value: float | None = None,
+        limit: float | None = None,
+        where: tuple[str, ...] = (),
+        confidence: float = 0.9,
+        since: int | None = None,
+    ) -> Symptom:
+        """A symptom of this detector at the chart's latest step, begun at `since` where that was earlier."""
+        first = chart.step if since is None else since
+        return Symptom(
+            self.name, self.code, severity, confidence, first, chart.step, 1, where, None, value, limit, message
+        )

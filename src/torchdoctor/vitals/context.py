@@ -1,0 +1,107 @@
+"""What a colleague would ask first, for the journal's header: an allow-list, never the environment."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchdoctor.vitals.patient import unwrap_model
+
+HIDDEN = ("params", "lr")
+"""Keys of a parameter group that are not settings: the tensors, and the rate, which is a vital."""
+
+
+def describe(
+    models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer], scheduler: Any, scaler: Any
+) -> dict[str, Any]:
+    """The context part of the header."""
+    inner = [unwrap_model(model) for model in models.values()]
+    tensors = [tensor for model in inner for tensor in model.parameters()]
+    rates = {
+        module.p for model in inner for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)
+    }
+    return {
+        "model": {
+            "class": ", ".join(type(model).__name__ for model in inner),
+            "parameters": sum(tensor.numel() for tensor in tensors),
+            "trainable": sum(tensor.numel() for tensor in tensors if tensor.requires_grad),
+            "tensors": len(tensors),
+            "compiled": any(type(model).__name__ == "OptimizedModule" for model in models.values()),
+        },
+        "optimizer": [{"class": type(item).__name__, "groups": len(item.param_groups)} for item in optimizers],
+        "scheduler": None if scheduler is None else type(scheduler).__name__,
+        "scaler": None if scaler is None else type(scaler).__name__,
+        "dropout": sorted(rate for rate in rates if rate > 0),
+        "precision": sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}),
+        "devices": sorted({_device_name(tensor.device) for tensor in tensors}),
+        "world_size": world_size(),
+        "seed": torch.initial_seed(),
+    }
+
+
+def versions(own: str) -> dict[str, str]:
+    """The versions that matter for a bug report."""
+    return {
+        "torchdoctor": own,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.system(),
+    }
+
+
+def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of a parameter group that are plain numbers, flags or words."""
+    settings: dict[str, Any] = {}
+    for name, value in group.items():
+        if name in HIDDEN:
+            continue
+        if isinstance(value, bool | int | float | str):
+            settings[name] = value
+        elif isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
+            settings[name] = list(value)
+    return settings
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is."""
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def batch_facts(inputs: Any) -> dict[str, Any]:
+    """Batch size, input shape and precision, from the inputs of a forward pass."""
+    facts: dict[str, Any] = {}
+    first = next((item for item in _flat(inputs) if isinstance(item, torch.Tensor) and item.dim()), None)
+    if first is not None:
+        facts["batch_size"] = int(first.shape[0])
+        facts["input_shape"] = list(first.shape)
+        kind = first.device.type
+        if torch.is_autocast_enabled(kind):
+            facts["autocast"] = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+    return facts
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [item for part in value.values() for item in _flat(part)]
+    if isinstance(value, tuple | list):
+        return [item for part in value for item in _flat(part)]
+    return [value]
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,70 @@
+"""Callbacks that can sit on a user's model, optimizer or parameter without getting in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Handle(Protocol):
+    """What torch returns for a registered hook."""
+
+    def remove(self) -> None:
+        """Take the hook off."""
+
+
+class Hook:
+    """Forwards to a method of an object that it does not keep alive.
+
+    A copied or unpickled hook is a function of the standard library that does nothing: `deepcopy`,
+    `AveragedModel` and `torch.save` of a watched model work, the copies report nothing, and a file can be loaded
+    where torchdoctor is not installed.
+
+    >>> import copy
+    >>> class Monitor:
+    ...     def seen(self, *args): return "seen"
+    >>> monitor = Monitor()
+    >>> hook = Hook(monitor, "seen")
+    >>> hook(1), copy.deepcopy(hook)(1)
+    ('seen', None)
+    """
+
+    def __init__(self, target: object, method: str) -> None:
+        self._target = weakref.ref(target)
+        self._method = method
+
+    def __call__(self, *args: Any) -> Any:
+        """What torch calls."""
+        target = self._target()
+        return None if target is None else getattr(target, self._method)(*args)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class StepHook:
+    """An optimizer's step hook; it keeps its monitor alive, so that ``Doctor(model, optimizer)`` alone is enough.
+
+    Optimizers drop their hooks when they are copied or pickled. When a compiled step traces the hook, the call is
+    handed to a version that Dynamo leaves alone: it breaks the graph at the edge of the step, where nothing is lost.
+    """
+
+    def __init__(self, monitor: Any, method: str) -> None:
+        self.monitor = monitor
+        self._call: Callable[..., Any] = getattr(monitor, method)
+
+    def __call__(self, *args: Any) -> Any:
+        """What torch calls."""
+        if torch.compiler.is_compiling():
+            return eagerly(self._call, *args)
+        return self._call(*args)
+
+
+@torch._disable_dynamo  # type: ignore[attr-defined]  # imports Dynamo when first called, as torch's optimizers do
+def eagerly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function outside of any graph that is being traced."""
+    return function(*args, **kwargs)

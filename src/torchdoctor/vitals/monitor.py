@@ -1,0 +1,376 @@
+"""The monitor sits in the loop: hooks and taps feed the gauges, and the ledger turns their numbers into records.
+
+Nothing here waits for the device, and nothing here raises into the loop: every way in is guarded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.optim import Optimizer
+
+from torchdoctor.guard import guarded
+from torchdoctor.records import Record
+from torchdoctor.settings import Settings
+from torchdoctor.vitals import taps
+from torchdoctor.vitals.context import batch_facts
+from torchdoctor.vitals.gradients import Capture, GradientGauge
+from torchdoctor.vitals.groups import GroupGauge
+from torchdoctor.vitals.hooks import Handle, Hook, StepHook
+from torchdoctor.vitals.ledger import Ledger
+from torchdoctor.vitals.origin import OriginSearch
+from torchdoctor.vitals.patient import optimizer_tensors, tensor_names
+from torchdoctor.vitals.transfer import BAD_BATCH, FOUND_INF, LOSS_SCALE, TOTAL_NORM, Slot
+from torchdoctor.vitals.updates import UpdateGauge
+
+ORIGIN_SEARCHES = 3
+"""How often a run may be searched for the origin of a non-finite value: each search slows one step."""
+RAREST_SAMPLE = 10_000
+
+
+class Monitor(taps.Listener):
+    """Watches models and optimizers; `emit` receives records, `note` a key and a sentence to say once."""
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Sequence[Optimizer],
+        scaler: GradScaler | None,
+        settings: Settings,
+        emit: Callable[[Record], None],
+        note: Callable[[str, str], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        self.failed = failed
+        self.owner: object = None
+        """Whoever attached this monitor."""
+        self._models, self._optimizers, self._scaler = models, list(optimizers), scaler
+        self._overhead, self._emit, self._note = settings.overhead, emit, note
+        self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        self._handles: list[Handle] = []
+        self._batch_handles: list[Handle] = []
+        self._captures: list[Capture] = []
+        self._groups = GroupGauge(self._optimizers)
+        self._origin = OriginSearch(models)
+        self._origin_searches = 0
+        self._every = settings.sample_every
+        self._sampling = self._stepping = self._in_closure = self._draining = False
+        self._stepped_since_update = [False] * len(optimizers)
+        self._stepped_at, self._interrupted = 0.0, True
+        self._seconds_sampling = self._seconds_watched = 0.0
+        tensors = self._lay_out()
+        self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
+
+    # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lay_out(self) -> int:
+        """Give every watched tensor a column; again when the optimizers' tensors change."""
+        owners = {id(t): number for number, opt in enumerate(self._optimizers) for t in optimizer_tensors(opt)}
+        named = tensor_names(self._models, self._optimizers)
+        tensors = list(named)
+        self.names = tuple(named.values())
+        held = [owners.get(id(tensor), -1) for tensor in tensors]
+        self._gradients = GradientGauge(tensors, held)
+        self._updates = [
+            UpdateGauge(
+                [tensor for tensor, owner in zip(tensors, held, strict=True) if owner == number],
+                [column for column, owner in enumerate(held) if owner == number],
+            )
+            for number in range(len(self._optimizers))
+        ]
+        devices = [tensor.device for tensor in tensors]
+        self._device = max(set(devices), key=devices.count)
+        self._shape = self._group_shape()
+        return len(tensors)
+
+    def _group_shape(self) -> list[tuple[int, int]]:
+        return [(len(opt.param_groups), len(opt.param_groups[-1]["params"])) for opt in self._optimizers]
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        for optimizer in self._optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(StepHook(self, "before_step")))
+            self._handles.append(optimizer.register_step_post_hook(StepHook(self, "after_step")))
+            witness = next((t for t in optimizer_tensors(optimizer) if t.requires_grad and t.is_leaf), None)
+            if witness is not None:
+                hook = Hook(self, "backward_reached")
+                self._handles.append(witness.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        for model in self._models.values():
+            self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
+        taps.add(self)
+
+    def detach(self) -> None:
+        """Take everything off and let go of the model."""
+        taps.remove(self)
+        for handle in self._handles + self._batch_handles:
+            handle.remove()
+        self._handles.clear()
+        self._batch_handles.clear()
+        self._captures.clear()
+        self._origin.disarm()
+        self.drain(wait=True)
+        self._updates.clear()
+
+    # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
+
+    @guarded
+    def first_batch(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The first forward pass tells the batch size and the precision; then this hook goes."""
+        if torch.compiler.is_compiling():
+            return
+        for handle in self._batch_handles:
+            handle.remove()
+        self._batch_handles.clear()
+        facts = batch_facts((args, kwargs))
+        if facts:
+            clock = self._ledger.clock
+            self._emit({"type": "context", "step": clock.label(clock.count), "context": facts})
+
+    @guarded
+    def backward_reached(self, tensor: Tensor) -> None:
+        """A gradient has arrived."""
+        self._ledger.clock.backward_seen = True
+        self._stepping = False  # a step that raised has left it set
+
+    @guarded
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Measure what the step is about to apply; with a closure, after its first call."""
+        if self._capturing():
+            return None
+        index = self._index[id(optimizer)]
+        closure = args[1] if len(args) > 1 and callable(args[1]) else kwargs.get("closure")
+        if closure is None:
+            self._measure(index)
+            self._stepping = True
+            return None
+        self._in_closure = True
+        first = True
+
+        def watched(*inner: Any, **named: Any) -> Any:
+            nonlocal first
+            result = closure(*inner, **named)
+            if first:
+                first = False
+                self.measure_in_closure(index)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    @guarded
+    def measure_in_closure(self, index: int) -> None:
+        """The closure has made its gradients."""
+        self._measure(index)
+
+    @guarded
+    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The step was taken."""
+        if self._capturing():
+            return
+        index = self._index[id(optimizer)]
+        self._stepping = self._in_closure = False
+        slot = self._ledger.slot_for(index)
+        if self._sampling:
+            began = time.perf_counter()
+            self._updates[index].after(slot)
+            self._seconds_sampling += time.perf_counter() - began
+        self._stepped_since_update[index] = True
+        self._advance(index, slot)
+
+    @guarded
+    def scaler_updates(self, scaler: GradScaler) -> None:
+        """Steps that the scaler skipped fire no hook: they are closed here."""
+        if not scaler.is_enabled():
+            return
+        for index, optimizer in enumerate(self._optimizers):
+            state = scaler._per_optimizer_states.get(id(optimizer))
+            if not state or not state.get("found_inf_per_device"):
+                continue
+            self._scaler = scaler
+            slot = self._ledger.last
+            if not self._stepped_since_update[index]:
+                slot = self._ledger.slot_for(index)
+                self._measure(index)
+                slot.facts["skipped"] = 1.0
+                self._advance(index, slot)
+            self._stepped_since_update[index] = False
+            if slot is not None and scaler._scale is not None:
+                slot.row[LOSS_SCALE].copy_(scaler._scale.detach().squeeze())
+                slot.facts.setdefault("skipped", 0.0)
+                slot.facts["scaled"] = True
+
+    @guarded
+    def norms_computed(self, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+        """Somebody computed norms: if they are of our gradients, they need not be computed again."""
+        if self._stepping or not len(tensors) or self._capturing() or not self._gradients.recognize(tensors):
+            return
+        owner = self._gradients.owner_of_recognized()
+        if owner >= 0:
+            self._captures.append(self._gradients.take(self._ledger.slot_for(owner), tensors, norms))
+
+    @guarded
+    def total_computed(self, tensors: Sequence[Tensor], total: Tensor) -> None:
+        """Clipping without multi-tensor kernels computes the total alone that we can see."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        if self._captures or self._stepping or not len(tensors) or not self._gradients.recognize(tensors):
+            return
+        owner = self._gradients.owner_of_recognized()
+        if owner >= 0:
+            slot = self._ledger.slot_for(owner)
+            slot.row[TOTAL_NORM].copy_(total.detach())
+            slot.facts["total_known"] = True
+
+    @guarded
+    def clipped(self, parameters: Any, max_norm: float) -> None:
+        """Gradients were clipped."""
+        first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
+        owner = next((n for n, opt in enumerate(self._optimizers) for t in optimizer_tensors(opt) if t is first), None)
+        if owner is None:
+            return
+        for capture in self._captures:
+            capture.refresh()
+        if isinstance(max_norm, int | float):
+            self._ledger.slot_for(owner).facts["clip"] = float(max_norm)
+
+    # ── what the loop says ───────────────────────────────────────────────────────────────────────────────────────
+
+    def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
+        """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
+        number = self._ledger.put_loss(name, value, graph, keep_first=self._in_closure)
+        if step is not None:
+            self._ledger.clock.relabel(number, int(step))
+
+    def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
+        """The results of a validation, at the step just taken."""
+        self._interrupted = True
+        if step is not None:
+            self._ledger.clock.relabel(max(self._ledger.clock.count - 1, 0), int(step))
+        self._ledger.put_validation(values)
+        self.drain()
+
+    def log_gradients(self) -> bool:
+        """Measure the gradients as they are now; False if there are none."""
+        seen = False
+        for index, optimizer in enumerate(self._optimizers):
+            slot, scale = self._ledger.slot_for(index), self._pending_scale(optimizer)
+            capture = self._gradients.measure(slot, index, "grad_norm", scale)
+            if capture is not None:
+                self._captures.append(capture)
+                seen = True
+        return seen
+
+    def log_batch(self, tensors: Sequence[Tensor]) -> None:
+        """Note whether anything in a batch is not finite, for the step that comes."""
+        floating = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.is_sparse]
+        if not floating:
+            return
+        slot = self._ledger.next
+        with torch.no_grad():
+            counts = [(~torch.isfinite(item)).sum().to(self._device, torch.float32) for item in floating]
+            bad = torch.stack(counts).sum()
+        if "batch" in slot.facts:
+            slot.row[BAD_BATCH].add_(bad)
+        else:
+            slot.row[BAD_BATCH].copy_(bad)
+        slot.facts["batch"] = True
+
+    def drain(self, *, wait: bool = False) -> None:
+        """Turn what has arrived on the host into records; with `wait`, all that was measured."""
+        if self._draining:  # a listener asked for a report
+            return
+        self._draining = True
+        try:
+            for slot, records in self._ledger.arrived(self._every, wait=wait):
+                for record in records:
+                    self._emit(record)
+                if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
+                    self._origin_searches += 1
+                    self._origin.arm()
+        finally:
+            self._draining = False
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _capturing(self) -> bool:
+        """Whether a CUDA graph is being recorded: what we did there would be replayed for ever."""
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def _measure(self, index: int) -> None:
+        if self._group_shape() != self._shape:
+            self._relayout()
+        optimizer = self._optimizers[index]
+        slot = self._ledger.slot_for(index)
+        scale = getattr(optimizer, "grad_scale", None)
+        captured = [capture for capture in self._captures if index in capture.owners]
+        if not captured:
+            partly = any(capture.slot is slot for capture in self._captures)
+            self._gradients.measure(slot, index, "applied_norm" if partly else "grad_norm", scale)
+        elif not all(capture.untouched for capture in captured):
+            self._gradients.measure(slot, index, "applied_norm", scale)
+        self._captures = [capture for capture in self._captures if capture.slot is slot and capture.owners - {index}]
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None:
+            slot.row[FOUND_INF].copy_(found_inf.detach().squeeze())
+            slot.facts["found_inf"] = True
+        self._sampling = slot.number % self._every == 0
+        if self._sampling:
+            began = time.perf_counter()
+            self._updates[index].before()
+            self._seconds_sampling += time.perf_counter() - began
+
+    def _advance(self, index: int, slot: Slot) -> None:
+        """A step is over: number it, close the one before, read what has arrived."""
+        if self._ledger.advance(index, slot):
+            self._time(slot)
+        self._groups.read(index, slot)
+        if self._origin.armed:
+            found = self._origin.disarm()
+            if found is not None:
+                self._emit({"type": "origin", "step": self._ledger.clock.label(slot.number), **found})
+        self.drain()
+        if slot.number % 100 == 99:
+            self._keep_budget()
+
+    def _time(self, slot: Slot) -> None:
+        now = time.perf_counter()
+        if not self._interrupted:
+            slot.facts["seconds"] = now - self._stepped_at
+            self._seconds_watched += now - self._stepped_at
+        self._stepped_at, self._interrupted = now, False
+        if slot.number % self._every == 0 and self._device.type == "cuda":
+            slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
+
+    def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
+        """The loss scale that is still in the gradients, if a scaler is at work and has not taken it out."""
+        scaler = self._scaler
+        if scaler is None or not scaler.is_enabled() or scaler._scale is None:
+            return None
+        state = scaler._per_optimizer_states.get(id(optimizer))
+        return scaler._scale if not state or state["stage"] is OptState.READY else None
+
+    def _relayout(self) -> None:
+        """The optimizers' tensors have changed: read what was measured, then give out the columns again."""
+        self.drain(wait=True)
+        self._captures = []
+        tensors = self._lay_out()
+        self._ledger.lay_out(self._device, tensors)
+        clock = self._ledger.clock
+        self._emit({"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)})
+
+    def _keep_budget(self) -> None:
+        """Sample more rarely while sampling takes more of the run than it may."""
+        spent, passed = self._seconds_sampling, self._seconds_watched
+        self._seconds_sampling = self._seconds_watched = 0.0
+        if spent > self._overhead * passed and self._every < RAREST_SAMPLE:
+            self._every = min(2 * self._every, RAREST_SAMPLE)
+            self._note(
+                f"budget {self._every}",
+                f"per-tensor vitals are sampled every {self._every} steps from here on: they took "
+                f"{spent / max(passed, 1e-9):.1%} of the time, and settings.overhead allows {self._overhead:.1%}.",
+            )

@@ -1,0 +1,92 @@
+"""Where does a non-finite value come from? Asked once, at the first forward pass after one was seen.
+
+Hooks on every module would cost each step; so they are put on for a single training pass when gradients or losses have
+turned non-finite, and taken off again. What they find tells a bad input from broken weights and from a module that
+makes the value itself. Inside a compiled model there is nothing to hook: then nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.patient import unwrap_model
+
+MOST_MODULES = 2000
+
+
+class OriginSearch:
+    """One armed forward pass: flags on the device, in order of execution, read together at the end."""
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        self._models = models
+        self._handles: list[Handle] = []
+        self._names: dict[int, str] = {}
+        self._found: list[tuple[str, str]] = []
+        self._flags: list[Tensor] = []
+
+    @property
+    def armed(self) -> bool:
+        """Whether the hooks are on."""
+        return bool(self._handles)
+
+    def arm(self) -> None:
+        """Put hooks on every leaf module that runs eagerly."""
+        for prefix, model in self._models.items():
+            if model is not unwrap_model(model) and type(model).__name__ == "OptimizedModule":
+                continue
+            for name, module in unwrap_model(model).named_modules():
+                if any(True for _ in module.children()) or len(self._handles) >= MOST_MODULES:
+                    continue
+                full = ".".join(part for part in (prefix, name) if part) or type(module).__name__
+                self._names[id(module)] = full
+                self._handles.append(module.register_forward_hook(Hook(self, "_passed")))
+
+    def _passed(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._current_graph_task_id() != -1
+            or len(self._flags) > 3 * MOST_MODULES
+        ):
+            return
+        name = self._names.get(id(module))
+        if name is None:
+            return
+        with torch.no_grad():
+            weights = [tensor for tensor in module.parameters(recurse=False)]
+            for kind, tensors in (("input", _tensors(inputs)), ("weights", weights), ("output", _tensors(output))):
+                for tensor in tensors:
+                    if tensor.is_floating_point() and not tensor.is_sparse:
+                        self._found.append((name, kind))
+                        self._flags.append(torch.isfinite(tensor.detach()).all())
+
+    def disarm(self) -> dict[str, Any] | None:
+        """Take the hooks off and say where the first non-finite value was: module and kind, None if all was finite."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        flags, found = self._flags, self._found
+        self._flags, self._found = [], []
+        if not flags:
+            return None
+        device = flags[0].device
+        # A wait for the device, once, after training has already gone wrong.
+        finite = torch.stack([flag.to(device) for flag in flags]).tolist()
+        for (module, kind), fine in zip(found, finite, strict=True):
+            if not fine:
+                return {"module": module, "kind": kind}
+        return None
+
+
+def _tensors(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [item for part in value for item in _tensors(part)]
+    if isinstance(value, Mapping):
+        return [item for part in value.values() for item in _tensors(part)]
+    return []

@@ -1,0 +1,96 @@
+"""Who is being watched: models, optimizers and their tensors, by the names that their owner gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchdoctor.errors import PatientError
+
+WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """The module inside DDP, DataParallel and compiled wrappers, however they are nested."""
+    while (attribute := WRAPPERS.get(type(model).__name__)) is not None and hasattr(model, attribute):
+        model = getattr(model, attribute)
+    return model
+
+
+def unwrap_optimizer(optimizer: Any) -> Any:
+    """The torch optimizer inside a wrapper such as Accelerate's, whose own hooks never fire."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def named_models(model: Any) -> dict[str, nn.Module]:
+    """The models by name; a single one has the empty name, so that its tensors keep their own."""
+    if isinstance(model, nn.Module):
+        models = {"": model}
+    elif isinstance(model, Mapping):
+        models = {str(name): item for name, item in model.items()}
+    elif isinstance(model, Sequence) and not isinstance(model, str):
+        models = {str(index): item for index, item in enumerate(model)}
+    else:
+        models = {"": model}
+    for item in models.values():
+        if not isinstance(item, nn.Module):
+            raise PatientError(
+                f"model must be an nn.Module, or a list or dict of them, but {type(item).__name__} came. "
+                "Pass the module whose parameters the optimizer updates."
+            )
+    if not models or not any(True for item in models.values() for _ in item.parameters()):
+        raise PatientError(
+            "the model has no parameters, so there is nothing to watch. Pass the module that is being trained; "
+            "a lazy model must see one batch first."
+        )
+    return models
+
+
+def listed_optimizers(optimizer: Any) -> list[Optimizer]:
+    """The torch optimizers, unwrapped."""
+    given = list(optimizer) if isinstance(optimizer, Sequence | set) else [optimizer]
+    optimizers = [unwrap_optimizer(item) for item in given]
+    for item in optimizers:
+        if not isinstance(item, Optimizer):
+            raise PatientError(
+                f"optimizer must be a torch.optim.Optimizer, or a list of them, but {type(item).__name__} came. "
+                "Pass the object whose step() the loop calls."
+            )
+    if not optimizers:
+        raise PatientError("no optimizer was given: pass the one whose step() the loop calls.")
+    return optimizers
+
+
+def tensor_names(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> dict[Tensor, str]:
+    """Every watched tensor and its name: the models' in their order, then what only an optimizer holds."""
+    names: dict[Tensor, str] = {}
+    for prefix, model in models.items():
+        for name, parameter in unwrap_model(model).named_parameters():
+            clean = name.replace("_orig_mod.", "")
+            names.setdefault(parameter, f"{prefix}.{clean}" if prefix else clean)
+    for number, optimizer in enumerate(optimizers):
+        for position, tensor in enumerate(optimizer_tensors(optimizer)):
+            names.setdefault(tensor, f"optimizer{number}.parameter{position}")
+    return names
+
+
+def optimizer_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The tensors of an optimizer, group by group."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def check_match(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    """An optimizer that holds no tensor of any model belongs to another model."""
+    known = {id(tensor) for model in models.values() for tensor in model.parameters()}
+    for optimizer in optimizers:
+        if not any(id(tensor) in known for tensor in optimizer_tensors(optimizer)):
+            raise PatientError(
+                f"{type(optimizer).__name__} holds none of the model's parameters: it was built for another model, or "
+                "before the model's parameters were replaced. Build the optimizer from this model's parameters()."
+            )

@@ -1,0 +1,77 @@
+"""The update gauge: how large the weights are and how far a step moves them, relative to themselves.
+
+Sampled. A copy of all weights would cost as much memory as the model, so the movement is measured on a slice of each
+tensor (`SLICE` neighbouring elements at a fixed place); the weights' norms are those of whole tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchdoctor.vitals.gradients import foreach_norm, grouped, local
+from torchdoctor.vitals.transfer import Slot
+
+SLICE = 2048
+DEVICE_BYTES = 4_000_000
+"""What the copies of the slices may take on the device: slices shrink when there are very many tensors."""
+
+
+class UpdateGauge:
+    """Weight norms and update ratios of one optimizer's tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor], indices: Sequence[int]) -> None:
+        pairs = [
+            (tensor, index)
+            for tensor, index in zip(tensors, indices, strict=True)
+            if tensor.requires_grad and tensor.numel() and tensor.is_floating_point()
+        ]
+        self._slice = max(16, min(SLICE, DEVICE_BYTES // (4 * max(1, len(pairs)))))
+        self._groups = grouped([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        self._views: list[tuple[list[int], list[Tensor]]] = [([], []) for _ in self._groups]
+        self._before: list[list[Tensor]] = []
+
+    def before(self) -> None:
+        """Just before the step: keep the slices as they are."""
+        with torch.no_grad():
+            self._before = [list(torch._foreach_mul(self._slices(number), 1.0)) for number in range(len(self._groups))]
+
+    def after(self, slot: Slot) -> None:
+        """Just after the step: norms of the weights, of the slices, and of what the step changed in them."""
+        if not self._before:
+            return
+        with torch.no_grad():
+            for number, (tensors, indices) in enumerate(self._groups):
+                before, count = self._before[number], len(tensors)
+                moved = torch._foreach_sub(self._slices(number), before)
+                cells = slot.take(2 * count)
+                if cells is None:
+                    continue
+                whole = foreach_norm([local(tensor.detach()) for tensor in tensors], 2, dtype=torch.float32)
+                slices = foreach_norm(before, 2, dtype=torch.float32)
+                changes = foreach_norm(list(moved), 2, dtype=torch.float32)
+                here = [norm.to(cells.device, non_blocking=True) for norm in (*whole, *changes)]
+                torch.stack(here, out=cells)
+                cells[count:].div_(torch.stack([norm.to(cells.device, non_blocking=True) for norm in slices]))
+                slot.parts.append(("weight_norm", slot.used - 2 * count, indices))
+                slot.parts.append(("update_ratio", slot.used - count, indices))
+        self._before = []
+
+    def _slices(self, number: int) -> list[Tensor]:
+        """Views of the middle of each tensor, made again when a tensor's storage has been replaced."""
+        tensors, _ = self._groups[number]
+        pointers, views = self._views[number]
+        now = [tensor.data_ptr() for tensor in tensors]
+        if now != pointers:
+            views = [self._middle(local(tensor.detach())) for tensor in tensors]
+            self._views[number] = now, views
+        return views
+
+    def _middle(self, tensor: Tensor) -> Tensor:
+        # as_strided rather than reshape: reshape would copy a weight that is not contiguous (channels_last)
+        size = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        length = min(tensor.numel(), self._slice, size)
+        start = (min(tensor.numel(), size) - length) // 2
+        return tensor.as_strided((length,), (1,), tensor.storage_offset() + start)

@@ -1,0 +1,549 @@
+"""Real training loops of every normal kind: what is recorded, and for which step."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_ as imported_early
+
+from torchdoctor.doctor import Doctor
+
+QUIET = {"quiet": True}
+
+
+def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(16, 8, generator=generator)
+    return x, x.sum(1, keepdim=True)
+
+
+def loss_of(model: nn.Module, seed: int) -> torch.Tensor:
+    x, y = batch(seed)
+    return (model(x) - y).square().mean()
+
+
+class Watched:
+    """A doctor with its records kept."""
+
+    def __init__(self, *args, **kwargs):
+        kwargs.setdefault("settings", QUIET)
+        self.records: list[dict] = []
+        self.doctor = Doctor(*args, **kwargs)
+        self.doctor.subscribe(self.records.append)
+
+    def vitals(self) -> dict[int, dict[str, float]]:
+        """Every step's vitals; late records of a step are added to it."""
+        report = self.doctor.diagnose()
+        assert not [note for note in report.notes if "failed inside" in note], report.notes
+        steps: dict[int, dict[str, float]] = {}
+        for record in self.records:
+            if record["type"] == "vitals":
+                steps.setdefault(record["step"], {}).update(record["vitals"])
+        return steps
+
+
+def total_norm(model: nn.Module) -> float:
+    return math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters() if p.grad is not None))
+
+
+@pytest.mark.parametrize("place", ["before backward", "after backward", "after step", "after zero_grad"])
+@pytest.mark.parametrize("kind", ["graph", "float", "detached"])
+def test_a_loss_belongs_to_its_step_wherever_it_is_logged(net, place, kind):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    convert = {"graph": lambda t: t, "float": lambda t: t.item(), "detached": lambda t: t.detach()}[kind]
+    expected, norms = [], []
+
+    def say(here: str, loss: torch.Tensor) -> None:
+        if here == place:
+            watched.doctor.log_loss(convert(loss))
+
+    for seed in range(6):
+        loss = loss_of(net, seed)
+        expected.append(loss.item())
+        say("before backward", loss)
+        loss.backward()
+        norms.append(total_norm(net))
+        say("after backward", loss)
+        optimizer.step()
+        say("after step", loss)
+        optimizer.zero_grad()
+        say("after zero_grad", loss)
+    vitals = watched.vitals()
+    assert [vitals[step]["loss"] for step in range(6)] == pytest.approx(expected, rel=1e-6)
+    assert [vitals[step]["grad_norm"] for step in range(6)] == pytest.approx(norms, rel=1e-5)
+
+
+def test_micro_batches_are_averaged_and_are_one_step(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    means, norms = [], []
+    for step in range(4):
+        losses = []
+        for micro in range(3):
+            loss = loss_of(net, 10 * step + micro)
+            losses.append(loss.item())
+            watched.doctor.log_loss(loss)
+            (loss / 3).backward()
+        means.append(sum(losses) / 3)
+        norms.append(total_norm(net))
+        optimizer.step()
+        optimizer.zero_grad()
+    vitals = watched.vitals()
+    assert list(vitals) == [0, 1, 2, 3]
+    assert [v["loss"] for v in vitals.values()] == pytest.approx(means, rel=1e-6)
+    assert [v["grad_norm"] for v in vitals.values()] == pytest.approx(norms, rel=1e-5)
+
+
+def via_early(model, _optimizer):
+    imported_early(model.parameters(), 0.5)
+
+
+def via_attribute(model, _optimizer):
+    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 0.5)
+
+
+def via_slow_path(model, _optimizer):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=False)
+
+
+def via_two_halves(model, _optimizer):
+    total = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    torch.nn.utils.clip_grads_with_norm_(list(model.parameters()), 0.5, total)
+
+
+def via_parts(model, _optimizer):
+    imported_early(model[0].parameters(), 0.5)
+
+
+def log_then_clip_by_hand(model, doctor):
+    doctor.log_gradients()
+    scale = 0.5 / total_norm(model)
+    for p in model.parameters():
+        p.grad.mul_(scale)
+
+
+@pytest.mark.parametrize(
+    "clip", [via_early, via_attribute, via_slow_path, via_two_halves, via_parts, log_then_clip_by_hand]
+)
+def test_the_norm_before_clipping_is_seen(net, clip):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 1})
+    norms, tensors = [], []
+    for seed in range(5):
+        loss_of(net, seed).backward()
+        norms.append(total_norm(net))
+        tensors.append([p.grad.norm().item() for p in net.parameters()])
+        clip(net, watched.doctor)
+        optimizer.step()
+        optimizer.zero_grad()
+    vitals = watched.vitals()
+    assert [v["grad_norm"] for v in vitals.values()] == pytest.approx(norms, rel=1e-5)
+    rows = [r["vitals"]["grad_norm"] for r in watched.records if r["type"] == "tensors"]
+    for row, expected in zip(rows, tensors, strict=True):
+        assert row == pytest.approx(expected, rel=1e-5)
+    if clip is not log_then_clip_by_hand:
+        assert all(v["clip"] == 0.5 for v in vitals.values())
+
+
+@pytest.mark.parametrize("factor", [20.0, 1e-8])
+@pytest.mark.parametrize("when", ["before clip", "after clip"])
+def test_gradients_that_are_changed_after_the_capture_are_seen_as_applied(net, factor, when):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    watched = Watched(net, optimizer)
+    for _ in range(3):
+        loss_of(net, 1).backward()
+        plain = total_norm(net)
+        if when == "before clip":
+            torch._foreach_mul_([p.grad for p in net.parameters()], factor)
+        imported_early(net.parameters(), 1e6)
+        if when == "after clip":
+            torch._foreach_mul_([p.grad for p in net.parameters()], factor)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [v["grad_norm"] for v in watched.vitals().values()] == pytest.approx([plain * factor] * 3, rel=1e-4)
+
+
+def test_a_clip_that_cannot_be_seen_is_admitted(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    watched = Watched(net, optimizer)
+    for seed in range(40):
+        loss_of(net, seed).backward()
+        scale = 0.25 / total_norm(net)
+        for p in net.parameters():
+            p.grad.mul_(scale)
+        optimizer.step()
+        optimizer.zero_grad()
+    report = watched.doctor.diagnose()
+    assert any("norm before clipping is unknown" in note for note in report.notes)
+
+
+def test_two_optimizers_that_take_turns_are_one_step():
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    opt_g, opt_d = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+    watched = Watched({"generator": generator, "critic": critic}, [opt_g, opt_d])
+    expected = []
+    for seed in range(5):
+        x, _ = batch(seed)
+        d_loss = critic(x).mean() - critic(generator(x[:, :4]).detach()).mean()
+        opt_d.zero_grad()
+        d_loss.backward()
+        opt_d.step()
+        watched.doctor.log_loss(d_loss, name="d_loss")
+        g_loss = -critic(generator(x[:, :4])).mean()
+        watched.doctor.log_loss(g_loss, name="g_loss")
+        opt_g.zero_grad()
+        g_loss.backward()
+        opt_g.step()
+        expected.append((d_loss.item(), g_loss.item()))
+    vitals = watched.vitals()
+    assert list(vitals) == [0, 1, 2, 3, 4]
+    for (d_loss, g_loss), seen in zip(expected, vitals.values(), strict=True):
+        assert (seen["d_loss"], seen["g_loss"]) == pytest.approx((d_loss, g_loss), rel=1e-6)
+    names = watched.doctor._monitor.names
+    assert names[0] == "generator.weight" and names[2] == "critic.weight"
+
+
+def test_five_critic_steps_to_one_generator_step():
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    opt_g, opt_d = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+    watched = Watched({"g": generator, "d": critic}, [opt_g, opt_d])
+    expected = {}
+    for step in range(10):
+        x, _ = batch(step)
+        loss = critic(x).square().mean()
+        opt_d.zero_grad()
+        loss.backward()
+        opt_d.step()
+        watched.doctor.log_loss(loss, name="d_loss")
+        if step % 5 == 4:
+            g_loss = -critic(generator(x[:, :4])).mean()
+            opt_g.zero_grad()
+            g_loss.backward()
+            watched.doctor.log_loss(g_loss, name="g_loss")
+            opt_g.step()
+            expected[step] = g_loss.item()
+    vitals = watched.vitals()
+    assert list(vitals) == list(range(10))
+    assert {step: v["g_loss"] for step, v in vitals.items() if "g_loss" in v} == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_closure_is_measured_at_its_first_call(net):
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=4)
+    watched = Watched(net, optimizer)
+    firsts, norms = [], []
+    for seed in range(3):
+        calls = []
+
+        def closure(seed=seed, calls=calls):
+            optimizer.zero_grad()
+            loss = loss_of(net, seed)
+            loss.backward()
+            if not calls:
+                norms.append(total_norm(net))
+            calls.append(loss.item())
+            watched.doctor.log_loss(loss)
+            return loss
+
+        optimizer.step(closure)
+        assert len(calls) > 1
+        firsts.append(calls[0])
+    vitals = watched.vitals()
+    assert [v["loss"] for v in vitals.values()] == pytest.approx(firsts, rel=1e-6)
+    assert [v["grad_norm"] for v in vitals.values()] == pytest.approx(norms, rel=1e-5)
+
+
+def test_autocast_is_noted(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(net, seed)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    assert watched.doctor.diagnose().context["autocast"] == "bfloat16"
+    assert watched.doctor.diagnose().context["batch_size"] == 16
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscale", [False, True])
+def test_a_scaler_s_gradients_are_unscaled_and_its_skipped_steps_are_numbered(net, fused, unscale):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    watched = Watched(net, optimizer, scaler=scaler)
+    norms = []
+    for step in range(6):
+        x, y = batch(step)
+        if step == 3:
+            x = x * float("inf")
+        loss = (net(x) - y).square().mean()
+        scaler.scale(loss).backward()
+        norms.append(total_norm(net) / scaler.get_scale())
+        if unscale:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert list(vitals) == list(range(6))
+    assert [v["skipped"] for v in vitals.values()] == [0, 0, 0, 1, 0, 0]
+    assert [v["loss_scale"] for v in vitals.values()] == [1024.0, 1024.0, 1024.0, 1024.0, 512.0, 512.0]
+    healthy = [step for step in range(6) if step != 3]
+    assert [vitals[s]["grad_norm"] for s in healthy] == pytest.approx([norms[s] for s in healthy], rel=1e-4)
+    assert not math.isfinite(vitals[3]["grad_norm"]) and not math.isfinite(vitals[3]["loss"])
+    assert watched.doctor.diagnose().health in ("healthy", "watch")
+
+
+@pytest.mark.parametrize("what", ["model", "step", "both"])
+def test_compiled_models_and_steps(net, what):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    model = torch.compile(net, backend="aot_eager") if what != "step" else net
+    step_function = torch.compile(optimizer.step, backend="eager") if what != "model" else optimizer.step
+    watched = Watched(model, optimizer)
+    losses, norms = [], []
+    for seed in range(4):
+        loss = loss_of(model, seed)
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(total_norm(net))
+        imported_early(model.parameters(), 1.0)
+        step_function()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert [v["loss"] for v in vitals.values()] == pytest.approx(losses, rel=1e-6)
+    assert [v["grad_norm"] for v in vitals.values()] == pytest.approx(norms, rel=1e-5)
+    assert watched.doctor._monitor.names[0] == "0.weight"
+
+
+def test_a_raw_model_whose_compiled_twin_is_trained(net):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    watched = Watched(net, optimizer)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    for seed in range(12):
+        loss = loss_of(compiled, seed)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    assert list(watched.vitals()) == list(range(12))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_tied_weights_are_one_tensor_and_ddp_prefixes_are_dropped():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    model = nn.DataParallel(Tied())
+    watched = Watched(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert watched.doctor._monitor.names == ("embed.weight",)
+
+
+def test_sparse_gradients_and_parameters_without_gradients():
+    torch.manual_seed(0)
+    table, unused = nn.Embedding(10, 4, sparse=True), nn.Linear(3, 3)
+    model = nn.ModuleDict({"table": table, "unused": unused})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watched = Watched(model, optimizer, settings=QUIET | {"sample_every": 1})
+    for _ in range(3):
+        loss = table(torch.tensor([1, 1, 2])).square().sum()
+        loss.backward()
+        expected = table.weight.grad.to_dense().norm().item()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert vitals[2]["grad_norm"] == pytest.approx(expected, rel=1e-5)
+    row = [r for r in watched.records if r["type"] == "tensors"][-1]["vitals"]["grad_norm"]
+    assert row[0] == pytest.approx(expected, rel=1e-5) and row[1:] == [None, None]
+
+
+def test_parameters_and_modules_added_later(net):
+    optimizer = torch.optim.SGD(net[0].parameters(), lr=0.01)
+    watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 1})
+    for seed in range(6):
+        if seed == 3:
+            net.append(nn.Linear(1, 1))
+            optimizer.add_param_group({"params": list(net[2:].parameters()), "lr": 0.05})
+        loss = loss_of(net, seed)
+        watched.doctor.log_loss(loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    vitals = watched.vitals()
+    assert list(vitals) == list(range(6)) and all("loss" in v and "grad_norm" in v for v in vitals.values())
+    assert vitals[5]["lr/1"] == 0.05
+    rows = [r["vitals"]["grad_norm"] for r in watched.records if r["type"] == "tensors"]
+    assert rows[0][2:] == [None, None] and len(rows[-1]) == 6 and None not in rows[-1]
+    assert watched.doctor._monitor.names[-1] == "3.bias"
+
+
+def test_an_accelerate_optimizer_is_unwrapped(net):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-3))
+    watched = Watched(model, optimizer)
+    norms = []
+    for seed in range(3):
+        loss = loss_of(model, seed)
+        accelerator.backward(loss)
+        norms.append(total_norm(model))
+        accelerator.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    assert [v["grad_norm"] for v in watched.vitals().values()] == pytest.approx(norms, rel=1e-5)
+
+
+def test_learning_rates_and_settings_are_recorded_as_they_change(net):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
+    watched = Watched(net, optimizer, scheduler=scheduler)
+    for seed in range(6):
+        if seed == 4:
+            optimizer.param_groups[0]["weight_decay"] = 0.5
+        loss_of(net, seed).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    vitals = watched.vitals()
+    assert [v["lr"] for v in vitals.values()] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    groups = [(r["step"], r["groups"][0]["weight_decay"]) for r in watched.records if r["type"] == "groups"]
+    assert groups[0] == (0, 0.01) and groups[-1] == (4, 0.5)
+
+
+def test_update_ratio_and_weight_norm(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 2})
+    expected = {}
+    for seed in range(4):
+        loss_of(net, seed).backward()
+        before = [p.detach().clone() for p in net.parameters()]
+        optimizer.step()
+        expected[seed] = [
+            ((p.detach() - b).norm() / b.norm()).item() for p, b in zip(net.parameters(), before, strict=True)
+        ]
+        weights = [p.detach().norm().item() for p in net.parameters()]
+        optimizer.zero_grad()
+    watched.vitals()
+    rows = {r["step"]: r["vitals"] for r in watched.records if r["type"] == "tensors"}
+    assert set(rows) >= {0, 2}
+    assert rows[2]["update_ratio"] == pytest.approx(expected[2], rel=1e-4)
+    assert rows[2]["weight_norm"] != pytest.approx(weights, rel=1e-6)
+
+
+def test_a_user_s_own_step_numbers(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for step in range(5000, 5005):
+        loss = loss_of(net, step)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss, step=step)
+    assert list(watched.vitals()) == list(range(5000, 5005))
+
+
+def test_a_loss_that_is_logged_after_the_report_is_not_lost(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    losses = []
+    for seed in range(4):
+        loss = loss_of(net, seed)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.diagnose()
+        watched.doctor.log_loss(loss)
+        losses.append(loss.item())
+    assert [v["loss"] for v in watched.vitals().values()] == pytest.approx(losses, rel=1e-6)
+
+
+def test_where_a_non_finite_value_comes_from():
+    torch.manual_seed(0)
+
+    class Logarithm(nn.Module):
+        def forward(self, x):
+            return (x - x).log() if self.broken else x
+
+    middle = Logarithm()
+    middle.broken = False
+    model = nn.Sequential(nn.Linear(8, 4), middle, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watched = Watched(model, optimizer)
+    for seed in range(12):
+        middle.broken = seed >= 5
+        loss = loss_of(model, seed)
+        loss.backward()
+        optimizer.zero_grad() if middle.broken else None
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    watched.vitals()
+    origins = [r for r in watched.records if r["type"] == "origin"]
+    assert origins and origins[0]["module"] == "1" and origins[0]["kind"] == "output"
+    assert not any(len(module._forward_hooks) for module in model.modules())
+
+
+def test_copies_of_a_watched_model_report_nothing(net, tmp_path):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    twin = copy.deepcopy(net)
+    average = torch.optim.swa_utils.AveragedModel(net)
+    torch.save(net, tmp_path / "net.pt")
+    loaded = torch.load(tmp_path / "net.pt", weights_only=False)
+    twin_optimizer = torch.optim.SGD(twin.parameters(), lr=0.01)
+    for model in (twin, average, loaded):
+        loss_of(model, 0).backward()
+    twin_optimizer.step()
+    before = len(watched.records)
+    copy.deepcopy(optimizer).step()
+    watched.doctor.diagnose()
+    assert len(watched.records) == before
+    for seed in range(3):
+        loss = loss_of(net, seed)
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(net)
+        watched.doctor.log_loss(loss)
+    assert list(watched.vitals()) == [0, 1, 2]
+
+
+def test_a_newer_doctor_replaces_the_older(net, caplog):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    first, second = Watched(net, optimizer), Watched(net, optimizer)
+    loss_of(net, 0).backward()
+    optimizer.step()
+    assert len(first.vitals()) == 0 and len(second.vitals()) == 1
+    assert "older one was detached" in caplog.text
+
+
+def test_an_unassigned_doctor_lives_with_its_optimizer(net, tmp_path):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    Doctor(net, optimizer, journal=tmp_path / "run", settings=QUIET)
+    for seed in range(3):
+        loss_of(net, seed).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    owner = next(iter(optimizer._optimizer_step_pre_hooks.values())).monitor.owner
+    owner.detach()
+    assert (tmp_path / "run" / "journal.jsonl").read_text().count('"type":"vitals"') == 3 or (
+        (tmp_path / "run" / "journal.jsonl").read_text().count('"type": "vitals"') == 3
+    )
