@@ -61,7 +61,7 @@ class Report:
         return html.fragment(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the report; the suffix decides: .html, .md, .txt or .json. An existing file is replaced, whole or not at all."""
+        """Write the report in its suffix's format, .html, .md, .txt or .json; an old file is replaced whole."""
         from torchdoctor.reports.formats import BY_SUFFIX, write_whole
 
         place = Path(path)

@@ -1,0 +1,446 @@
+"""What watching costs: the same loop unwatched, watched, and with what people do instead, interleaved in one process.
+
+    python benchmarks/overhead.py                       # this machine, a size that it can train
+    python benchmarks/overhead.py --size gpt2 --size shakespeare_char --compile   # on a GPU
+    python benchmarks/overhead.py --only host,memory    # without the speed table
+
+Parts: speed (step time by variant), syncs (host waits that watching adds), memory (device bytes, host bytes over
+100,000 steps), host (time a step at 150 tensors), identical (watched and unwatched runs, bit for bit).
+Numbers are ratios or differences to the unwatched loop of the same round; medians with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from torch import nn
+
+from torchdoctor import Doctor
+from torchdoctor.clinic.patient import RECIPES, Patient
+
+PARTS = ("speed", "syncs", "memory", "host", "identical")
+CUDA = torch.cuda.is_available()
+Step = Callable[[], None]
+
+
+def say(text: str = "") -> None:
+    """Print at once: a benchmark that is cut off has still said what it knew."""
+    print(text, flush=True)
+
+
+def wait() -> None:
+    """Let the device finish."""
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
+    """The median and its bootstrap interval."""
+    rng = np.random.default_rng(0)
+    sample = np.median(rng.choice(values, (4000, len(values))), axis=1)
+    low, high = np.quantile(sample, [(1 - level) / 2, (1 + level) / 2])
+    return statistics.median(values), float(low), float(high)
+
+
+# ── the loop and its companions ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Loop:
+    """One model and optimizer, trained on fixed batches; companions come and go between rounds."""
+
+    def __init__(self, size: str, *, compiled: bool, batch: int | None) -> None:
+        recipe = replace(RECIPES[size], data=None, compile=compiled)
+        if batch is not None:
+            recipe = replace(recipe, batch_size=batch)
+        self.patient = Patient(recipe)
+        vocabulary = recipe.vocabulary or self.patient.corpus.vocabulary
+        shape = (8, recipe.batch_size, recipe.context + 1)
+        self.tokens = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0))
+        self.tokens = self.tokens.to(self.patient.device)
+        self.count = 0
+        self.loss = self.norm = torch.zeros(())
+
+    def step(self) -> None:
+        """nanoGPT's step."""
+        patient = self.patient
+        block = self.tokens[self.count % 8]
+        self.count += 1
+        with patient.autocast():
+            self.loss = patient.model(block[:, :-1], block[:, 1:])[1]
+        self.loss.backward()  # type: ignore[no-untyped-call]
+        self.norm = nn.utils.clip_grad_norm_(patient.parameters, 1.0)
+        patient.optimizer.step()
+        patient.optimizer.zero_grad(set_to_none=True)
+
+
+def watched(loop: Loop) -> tuple[Step, Step]:
+    """Training Doctor, all defaults on, with a journal."""
+    folder = tempfile.TemporaryDirectory()
+    doctor = Doctor(loop.patient.model, loop.patient.optimizer, journal=folder.name, settings={"quiet": True})
+
+    def step() -> None:
+        loop.step()
+        doctor.log_loss(loop.loss)
+
+    def stop() -> None:
+        doctor.detach()
+        folder.cleanup()
+
+    return step, stop
+
+
+def items(loop: Loop) -> tuple[Step, Step]:
+    """Two numbers read at every step, as most loops do."""
+
+    def step() -> None:
+        loop.step()
+        loop.loss.item()
+        loop.norm.item()
+
+    return step, lambda: None
+
+
+def per_parameter(loop: Loop) -> tuple[Step, Step]:
+    """Statistics of every gradient, each read by itself, as the seeds' script does."""
+
+    def hook(*_: Any) -> None:
+        for tensor in loop.patient.parameters:
+            grad = tensor.grad
+            if grad is not None:
+                for value in (grad.mean(), grad.std(), grad.norm(), grad.max(), grad.min(), (grad == 0).sum()):
+                    value.item()
+
+    handle = loop.patient.optimizer.register_step_pre_hook(hook)
+    return loop.step, handle.remove
+
+
+def peer(loop: Loop) -> tuple[Step, Step]:
+    """`training-doctor` from PyPI, fed with the two numbers that it needs."""
+    from training_doctor import TrainingDoctor  # type: ignore[import-not-found]
+
+    doctor = TrainingDoctor()
+
+    def step() -> None:
+        loop.step()
+        doctor.log(step=loop.count, loss=loop.loss.item(), lr=1e-3, grad_norm=loop.norm.item())
+
+    return step, lambda: None
+
+
+def underflow_overflow(loop: Loop) -> tuple[Step, Step]:
+    """Hugging Face's DebugUnderflowOverflow on the eager model."""
+    from transformers.debug_utils import DebugUnderflowOverflow  # type: ignore[import-not-found,unused-ignore]
+
+    model = getattr(loop.patient.model, "_orig_mod", loop.patient.model)
+    before = {module: dict(module._forward_hooks) for module in model.modules()}
+    compiled, loop.patient.model = loop.patient.model, model
+    debug = DebugUnderflowOverflow(model)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def stop() -> None:
+        debug.detected_overflow = False
+        for module, hooks in before.items():
+            module._forward_hooks.clear()
+            module._forward_hooks.update(hooks)
+        loop.patient.model = compiled
+
+    return loop.step, stop
+
+
+COMPANIONS: dict[str, Callable[[Loop], tuple[Step, Step]]] = {
+    "Training Doctor": watched,
+    "loss.item() + norm.item()": items,
+    "per-parameter .item()": per_parameter,
+    "training-doctor (PyPI)": peer,
+    "DebugUnderflowOverflow": underflow_overflow,
+}
+
+
+def seconds(step: Step, steps: int) -> float:
+    """Seconds a step, device work included."""
+    for _ in range(3):
+        step()
+    wait()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - began) / steps
+
+
+def device_microseconds(step: Step, steps: int) -> float:
+    """Microseconds of kernels and copies on the device, a step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    wait()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+        wait()
+    return sum(event.self_device_time_total for event in profiler.key_averages()) / steps
+
+
+def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
+    """The table of step times."""
+    plain: dict[str, list[float]] = {name: [] for name in COMPANIONS}
+    other: dict[str, list[float]] = {name: [] for name in COMPANIONS}
+    missing: dict[str, str] = {}
+    for _ in range(30):
+        loop.step()
+    noise = [seconds(loop.step, steps) for _ in range(4)]
+    for number in range(rounds):
+        for name, companion in COMPANIONS.items():
+            slow = name not in ("Training Doctor", "loss.item() + norm.item()")
+            if name in missing or (slow and number >= slow_rounds):
+                continue
+            count = max(5, steps // 10) if slow else steps
+            try:
+                first = number % 2 == 0  # who goes first alternates: a machine that warms up must favour nobody
+                if first:
+                    plain[name].append(seconds(loop.step, count))
+                step, stop = companion(loop)
+                other[name].append(seconds(step, count))
+                stop()
+                if not first:
+                    plain[name].append(seconds(loop.step, count))
+            except ModuleNotFoundError as error:
+                missing[name] = str(error)
+    base = statistics.median(value for values in plain.values() for value in values)
+    spread = (max(noise) - min(noise)) / statistics.median(noise)
+    say(f"unwatched: {1e3 * base:.3f} ms a step; four rounds of it alone differ by {spread:.1%}")
+    say(f"{'variant':28} {'step time':>10} {'95 % interval':>20} {'added µs a step':>26}  rounds")
+    for name in COMPANIONS:
+        if name in missing:
+            say(f"{name:28} not measured: {missing[name]}")
+            continue
+        pairs = list(zip(plain[name], other[name], strict=True))
+        ratio, low, high = interval([100 * (b / a - 1) for a, b in pairs])
+        added, less, more = interval([1e6 * (b - a) for a, b in pairs])
+        say(
+            f"{name:28} {ratio:+9.2f}% {low:+9.2f}%..{high:+7.2f}% {added:+9.1f} ({less:+.1f}..{more:+.1f})  {len(pairs)}"
+        )
+    if CUDA:
+        without = device_microseconds(loop.step, 50)
+        step, stop = watched(loop)
+        for _ in range(10):
+            step()
+        with_doctor = device_microseconds(step, 50)
+        stop()
+        say(f"device time: {without:.1f} µs a step unwatched, {with_doctor - without:+.1f} µs watched (profiler)")
+
+
+# ── the other promises ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def syncs(loop: Loop) -> None:
+    """Host waits that watching adds, by torch's own debug mode and by the profiler."""
+    if not CUDA:
+        say("syncs: needs a CUDA device")
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    def count(step: Step) -> tuple[int, dict[str, int]]:
+        for _ in range(8):
+            step()
+        wait()
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(200):
+                step()
+        torch.cuda.set_sync_debug_mode("default")
+        wait()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            for _ in range(100):
+                step()
+        names = {event.key: event.count for event in profiler.key_averages() if "Synchronize" in event.key}
+        return sum("synchronizing" in str(item.message) for item in caught), names
+
+    before = count(loop.step)
+    step, stop = watched(loop)
+    after = count(step)
+    stop()
+    say(f"synchronizing calls in 200 steps: {before[0]} unwatched, {after[0]} watched")
+    say(f"profiler, 100 steps: {before[1]} unwatched, {after[1]} watched")
+
+
+def memory(loop: Loop) -> None:
+    """Device bytes that watching takes, and host bytes over a long run."""
+    if CUDA:
+        for _ in range(3):
+            loop.step()
+        wait()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(60):
+            loop.step()
+        wait()
+        held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        step, stop = watched(loop)
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(120):
+            step()
+        wait()
+        more = torch.cuda.memory_allocated() - held, torch.cuda.max_memory_allocated() - peak
+        stop()
+        say(f"device memory: {more[0] / 1e6:+.2f} MB held, {more[1] / 1e6:+.2f} MB at the peak")
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        doctor = Doctor(model, optimizer, journal=folder, settings={"quiet": True})
+        sizes = []
+        for number in range(100_001):
+            for tensor in model.parameters():
+                tensor.grad = torch.ones_like(tensor)
+            optimizer.step()
+            doctor.log_loss(1.0)
+            if number % 20_000 == 0:
+                gc.collect()
+                sizes.append(_resident())
+        doctor.detach()
+    say("host memory over 100,000 steps: " + ", ".join(f"{size / 1e6:.1f}" for size in sizes) + " MB (every 20,000)")
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def host(rounds: int) -> None:
+    """Host time a step at 150 tensors: a loop with almost no device work, so that the host alone is timed."""
+    device = "cuda" if CUDA else "cpu"
+
+    def build() -> tuple[list[nn.Parameter], torch.optim.Optimizer, nn.Module]:
+        tensors = [nn.Parameter(torch.randn(8, device=device)) for _ in range(150)]
+        return tensors, torch.optim.AdamW(tensors, fused=CUDA), nn.ParameterList(tensors)
+
+    tensors, optimizer, model = build()
+    grads = [torch.randn_like(tensor) for tensor in tensors]
+    loss = torch.ones((), device=device)
+    doctor: Doctor | None = None
+
+    def step(clip: bool) -> None:
+        for tensor, grad in zip(tensors, grads, strict=True):
+            tensor.grad = grad
+        if clip:
+            nn.utils.clip_grad_norm_(tensors, 1e9)
+        optimizer.step()
+        if doctor is not None:
+            doctor.log_loss(loss)
+
+    for clip in (True, False):
+        added = []
+        for _ in range(rounds):
+            doctor = None
+            plain = seconds(lambda clip=clip: step(clip), 300)  # type: ignore[misc]
+            with tempfile.TemporaryDirectory() as folder:
+                doctor = Doctor(model, optimizer, journal=folder, settings={"quiet": True})
+                added.append(1e6 * (seconds(lambda clip=clip: step(clip), 300) - plain))  # type: ignore[misc]
+                doctor.detach()
+        middle, low, high = interval(added)
+        how = "the loop clips" if clip else "no clipping, own reduction"
+        say(f"host time at 150 tensors on {device}, {how}: {middle:+.1f} µs a step ({low:+.1f}..{high:+.1f})")
+
+
+def identical() -> None:
+    """Watched and unwatched runs from the same seed: weights, optimizer state and random state."""
+    device = "cuda" if CUDA else "cpu"
+    torch.use_deterministic_algorithms(True)
+    kinds = ("sgd", "adamw", "adamw clip", "adamw accumulate", "adamw bf16", "adamw fp16 scaler", "adamw compile")
+    for kind in kinds:
+        runs = [_train(kind, device, watch=watch) for watch in (False, False, True)]
+        same = [_equal(runs[0], runs[1]), _equal(runs[0], runs[2])]
+        say(f"identical, {kind:18}: two unwatched runs {same[0]}, watched and unwatched {same[1]}")
+    torch.use_deterministic_algorithms(False)
+
+
+def _train(kind: str, device: str, *, watch: bool) -> list[torch.Tensor]:
+    recipe = replace(RECIPES["tiny"], data=None, steps=60, device=device, compile="compile" in kind, dropout=0.1)
+    patient = Patient(replace(recipe, bf16="bf16" in kind))
+    optimizer = patient.optimizer
+    if kind == "sgd":
+        optimizer = torch.optim.SGD(patient.parameters, lr=0.1, momentum=0.9)  # type: ignore[assignment]
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**30, enabled="scaler" in kind)
+    half = (
+        torch.autocast(device, dtype=torch.float16 if CUDA else torch.bfloat16) if "scaler" in kind else nullcontext()
+    )
+    doctor = Doctor(patient.model, optimizer, scaler=scaler, settings={"quiet": True}) if watch else None
+    for _ in range(recipe.steps):
+        for _ in range(2 if "accumulate" in kind else 1):
+            x, y = patient._draw()
+            with half, patient.autocast():
+                loss = patient.model(x, y)[1]
+            scaler.scale(loss).backward()
+            if doctor is not None:
+                doctor.log_loss(loss)
+        if "clip" in kind:
+            nn.utils.clip_grad_norm_(patient.parameters, 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    if doctor is not None:
+        doctor.detach()
+    state = [value for item in optimizer.state.values() for value in item.values() if isinstance(value, torch.Tensor)]
+    random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if CUDA else [])]
+    return [*(tensor.detach() for tensor in patient.parameters), *state, *random]
+
+
+def _equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@click.command()
+@click.option("--size", "sizes", multiple=True, help="Recipes to time; default: small, or the paper's on a GPU.")
+@click.option("--compile/--no-compile", "compiled", default=False)
+@click.option("--batch", type=int, help="Sequences a batch; default: the recipe's.")
+@click.option("--rounds", default=9, show_default=True)
+@click.option("--steps", default=0, help="Steps a round; default: by device.")
+@click.option("--slow-rounds", default=3, show_default=True, help="Rounds of the variants that are slow.")
+@click.option("--only", default=",".join(PARTS), help="Parts, separated by commas.")
+def main(
+    sizes: tuple[str, ...], compiled: bool, batch: int | None, rounds: int, steps: int, slow_rounds: int, only: str
+) -> None:
+    """Measure what watching costs."""
+    parts = only.split(",")
+    name = torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine()
+    say(f"python benchmarks/overhead.py {' '.join(sys.argv[1:])}")
+    say(f"{name}, torch {torch.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}")
+    for size in sizes or (("shakespeare_char",) if CUDA else ("small",)):
+        if set(parts) & {"speed", "syncs", "memory"}:
+            loop = Loop(size, compiled=compiled, batch=batch)
+            recipe = loop.patient.recipe
+            millions = sum(tensor.numel() for tensor in loop.patient.parameters) / 1e6
+            say(
+                f"\n{size}: {millions:.1f}M parameters in {len(loop.patient.parameters)} tensors, "
+                f"batch {recipe.batch_size} x {recipe.context}, {'compiled' if compiled else 'eager'}"
+            )
+            if "speed" in parts:
+                speed(loop, rounds, steps or (100 if CUDA else 20), slow_rounds)
+            if "syncs" in parts:
+                syncs(loop)
+            if "memory" in parts:
+                memory(loop)
+    say()
+    if "host" in parts:
+        host(rounds)
+    if "identical" in parts:
+        identical()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Training Doctor: watches a PyTorch training run, says what is wrong, where and why, and what to change.
+
+    from torchdoctor import Doctor
+
+    doctor = Doctor(model, optimizer)
+    ...
+    print(doctor.diagnose())
+
+Names are imported when they are first used, so that `import torchdoctor` is quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.doctor import Doctor as Doctor
+    from torchdoctor.errors import JournalError as JournalError
+    from torchdoctor.errors import PatientError as PatientError
+    from torchdoctor.errors import SettingsError as SettingsError
+    from torchdoctor.errors import SourceError as SourceError
+    from torchdoctor.errors import TorchDoctorError as TorchDoctorError
+    from torchdoctor.offline import diagnose as diagnose
+    from torchdoctor.records import Diagnosis as Diagnosis
+    from torchdoctor.records import Suggestion as Suggestion
+    from torchdoctor.records import Symptom as Symptom
+    from torchdoctor.reports.report import Report as Report
+    from torchdoctor.settings import Settings as Settings
+    from torchdoctor.sources import Run as Run
+    from torchdoctor.sources import read as read
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Diagnosis": "records",
+    "Doctor": "doctor",
+    "JournalError": "errors",
+    "PatientError": "errors",
+    "Report": "reports.report",
+    "Run": "sources",
+    "Settings": "settings",
+    "SettingsError": "errors",
+    "SourceError": "errors",
+    "Suggestion": "records",
+    "Symptom": "records",
+    "TorchDoctorError": "errors",
+    "diagnose": "offline",
+    "read": "sources",
+}
+
+__all__ = [
+    "Diagnosis",
+    "Doctor",
+    "JournalError",
+    "PatientError",
+    "Report",
+    "Run",
+    "Settings",
+    "SettingsError",
+    "SourceError",
+    "Suggestion",
+    "Symptom",
+    "TorchDoctorError",
+    "__version__",
+    "diagnose",
+    "read",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,66 @@
+"""The command: one file a sub-command, loaded when it is called; nothing here knows how to do the work."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from torchdoctor import __version__
+from torchdoctor.errors import TorchDoctorError, did_you_mean
+
+COMMANDS = ("demo", "diagnose", "explain", "rules")
+"""Sub-commands: each is a function of its own name in a module of its own name."""
+
+
+class Commands(click.Group):
+    """A group that imports a sub-command when it is called, and answers a misspelt one with the nearest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of that name."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"torchdoctor.cli.{name}"), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"there is no command {args[0]!r}. {did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run it; what we raise on purpose is one sentence and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except TorchDoctorError as error:
+            from torchdoctor.reports.wording import printable  # a name or path in it may come from anywhere
+
+            raise Refusal(printable(error)) from error
+
+
+class Refusal(click.ClickException):
+    """Input that cannot be used."""
+
+    exit_code = 2
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="torchdoctor")
+def group() -> None:
+    """Training Doctor says what is wrong with a training run, where and why, and what to change."""
+
+
+def main() -> None:
+    """The entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name that the terminal's encoding lacks must not end in a traceback
+            stream.reconfigure(errors="backslashreplace")
+    group(prog_name="torchdoctor")

@@ -1,0 +1,133 @@
+"""``torchdoctor diagnose PATH...``: reports on runs that were recorded."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchdoctor.errors import SourceError
+from torchdoctor.records import INFORMATIVE, SEVERITIES
+from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import printable
+from torchdoctor.settings import CHOICES, Settings
+
+
+def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for item in given for name in item.split(",") if name.strip())
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice([*SEVERITIES, "never"]),
+    default="critical",
+    show_default=True,
+    help="Exit with 1 from this severity on.",
+)
+@click.option(
+    "--select",
+    multiple=True,
+    callback=_names,
+    metavar="NAMES",
+    help="Only these findings: names, codes or a code's letters.",
+)
+@click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Not these findings.")
+@click.option("--preset", type=click.Choice(CHOICES["preset"]), help="How to judge; default: as configured.")
+@click.option(
+    "--settings",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file instead of the nearest torchdoctor.toml.",
+)
+def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail_on: str, **given: Any) -> None:
+    """Say what is wrong with recorded runs.
+
+    PATH is a journal folder or a journal.jsonl file.
+
+    Exit code: 0 nothing at or above --fail-on, 1 something, 2 wrong usage or a run that cannot be read.
+    """
+    settings = Settings.load(given.pop("settings"))
+    settings = replace(settings, **{name: value for name, value in given.items() if value})
+    if output is not None and form is None:
+        _check_output(output, len(paths))
+    reports, unreadable = _examined(paths, settings)
+    if reports:
+        _deliver(reports, form, output)
+    if unreadable:
+        click.get_current_context().exit(2)
+    click.get_current_context().exit(1 if any(_fails(report, fail_on) for _, report in reports) else 0)
+
+
+def _check_output(output: Path, runs: int) -> None:
+    if output.suffix.lower() not in BY_SUFFIX:
+        raise click.UsageError(
+            f"--output {output}: the suffix must be one of {', '.join(BY_SUFFIX)}, or give --format."
+        )
+    if runs > 1:
+        raise click.UsageError("--output takes one run, or several together with --format.")
+
+
+def _examined(paths: tuple[str, ...], settings: Settings) -> tuple[list[tuple[str, Report]], int]:
+    from rich.console import Console
+    from rich.text import Text
+
+    from torchdoctor.offline import diagnose as examine
+
+    console = Console(stderr=True)
+    reports = []
+    unreadable = 0
+    for path in paths:
+        try:
+            with console.status(Text(f"Reading {printable(path)}")) if console.is_terminal else nullcontext():
+                reports.append((path, examine(path, settings=settings)))
+        except SourceError as error:
+            unreadable += 1
+            click.echo(f"Error: {printable(error)}", err=True)
+    return reports, unreadable
+
+
+def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None) -> None:
+    if output is not None:
+        content = FORMATS[form](reports) + "\n" if form else BY_SUFFIX[output.suffix.lower()](reports[0][1])
+        write_whole(output, content)
+        click.echo(f"Wrote {output}", err=True)
+    elif form in (None, "full"):
+        _show(reports)
+    else:
+        click.echo(FORMATS[form or "full"](reports))
+
+
+def _show(reports: list[tuple[str, Report]]) -> None:
+    """The full text, coloured on a terminal."""
+    from rich.console import Console
+
+    from torchdoctor.reports import text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        click.echo(FORMATS["full"](reports))
+        return
+    for position, (name, report) in enumerate(reports):
+        if len(reports) > 1:
+            console.print("\n" * bool(position) + printable(name))
+        text.show(report, console)
+
+
+def _fails(report: Report, fail_on: str) -> bool:
+    if fail_on == "never":
+        return False
+    bar = SEVERITIES.index(fail_on)
+    return any(SEVERITIES.index(item.severity) >= bar for item in report.symptoms if item.name not in INFORMATIVE)

@@ -1,0 +1,318 @@
+"""The journal: everything that was learnt of a run, one JSON record a line, appended by a thread of its own.
+
+The training loop pays for one append to a queue. The thread encodes and writes whole lines; a full disk, a deleted
+folder or a stalled file system costs records at worst (they are counted, and the journal says so), never a step.
+
+* A journal is never overwritten. If there is one already, a new header is appended to it, after a newline where the
+  last line was torn; `torchdoctor.read` lets the later session replace the steps that it repeats.
+* A killed process leaves whole lines and at most one torn line.
+* A forked child (a data loader's worker) writes nothing.
+* Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity": any strict JSON parser reads every line.
+
+>>> encode({"type": "vitals", "step": 3, "vitals": {"loss": float("nan"), "grad_norm": 1.5}})
+'{"type": "vitals", "step": 3, "vitals": {"loss": "NaN", "grad_norm": 1.5}}'
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import stat
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from torchdoctor.errors import JournalError
+from torchdoctor.records import Record
+
+NAME = "journal.jsonl"
+"""The journal's file in its folder; other ranks write ``journal.rank3.jsonl``."""
+QUEUE_LIMIT = 20_000
+"""Records that wait at most; a loop at a thousand steps a second fills this in twenty seconds of a stalled disk."""
+BATCH = 1000
+"""Records that are encoded and written at once."""
+FLUSH_SECONDS = 0.5
+CLOSE_SECONDS = 2.0
+"""How long closing waits for a disk that does not answer."""
+URGENT = frozenset({"header", "symptom", "end"})
+"""Records that are written at once: what somebody wants to read after a crash."""
+
+log = logging.getLogger("torchdoctor")
+
+
+class Journal:
+    """An open journal. `write` never blocks and never raises; what is written must not be changed afterwards.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with Journal(folder, {"type": "header", "schema": 1}) as journal:
+    ...     journal.write({"type": "vitals", "step": 0, "vitals": {"loss": 2.5}})
+    >>> print(journal.path.read_text().splitlines()[1])
+    {"type": "vitals", "step": 0, "vitals": {"loss": 2.5}}
+    """
+
+    def __init__(self, path: str | Path, header: Record, *, rank: int = 0) -> None:
+        self._appender = _Appender(Path(path), rank, header)
+        self.path = self._appender.path
+        self._queue = self._appender.queue
+        self._pid = os.getpid()
+        # Weak: an abandoned journal is flushed when it is collected or when the interpreter exits, whichever is first.
+        self._finish = weakref.finalize(self, self._appender.close, CLOSE_SECONDS)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def dropped(self) -> int:
+        """Records lost so far: the queue was full, or they could not be encoded or written."""
+        return self._appender.overflowed + self._appender.lost
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is written any more."""
+        return not self._finish.alive
+
+    def write(self, record: Record) -> None:
+        """Hand over one record. A closed journal, and a journal in a forked child, ignore it."""
+        appender = self._appender
+        if appender.closing or os.getpid() != self._pid:
+            return
+        if len(self._queue) >= QUEUE_LIMIT:
+            appender.overflowed += 1
+            return
+        self._queue.append(record)
+        try:
+            if record["type"] in URGENT or len(self._queue) > BATCH:
+                appender.wake()
+        except Exception as error:  # noqa: BLE001  nothing is raised into the loop, whatever was handed over
+            log.debug("a journal record without a type: %s", error)
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Write what is waiting and close; returns after `timeout` seconds even if the disk does not answer."""
+        if self._finish.detach() is not None:
+            self._appender.close(timeout)
+
+
+class _Appender:
+    """The thread's side: an open file, the bytes that still have to go into it, and what was lost."""
+
+    def __init__(self, place: Path, rank: int, header: Record) -> None:
+        self.queue: deque[Record] = deque()
+        self.overflowed = 0
+        self.lost = 0
+        self.closing = False
+        self._noted = 0
+        self._header = _line({"type": "header", **header})
+        self._pending = b""
+        self._extra = 0  # lines among them that are not records: a header, a note on losses
+        self._mid_line = False
+        self._failing = False
+        self._pid = os.getpid()
+        self._calls: SimpleQueue[None] = SimpleQueue()  # not an Event: it may be used again inside a signal handler
+        self._stopping = threading.Event()
+        try:
+            self.path = _place(place, rank)
+            self._file = _open(self.path)
+            self._identity = _identity(os.fstat(self._file))
+            _write_all(self._file, self._header)
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the journal {place}: {error.strerror or error}. "
+                "Give a folder, or a .jsonl file, in a place that can be written."
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="torchdoctor-journal", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the thread write now rather than within half a second."""
+        if self._calls.empty():
+            self._calls.put(None)
+
+    def close(self, timeout: float) -> None:
+        """Let the thread write what is waiting and stop."""
+        if os.getpid() != self._pid:
+            return
+        self.closing = True
+        self._stopping.set()
+        self._calls.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                stopping = self._stopping.is_set()
+                written = self._drain()
+                if stopping:
+                    return
+                if written:
+                    self._wait()
+                else:
+                    self._stopping.wait(FLUSH_SECONDS)  # calls would only repeat what has just failed
+        finally:
+            self.lost += len(self.queue) + self._pending.count(b"\n") - self._extra
+            os.close(self._file)
+
+    def _wait(self) -> None:
+        try:
+            self._calls.get(timeout=FLUSH_SECONDS)
+        except Empty:
+            return
+
+    def _drain(self) -> bool:
+        """Write everything that waits; False where the file did not take it."""
+        while True:
+            if not self._pending:
+                self._pending = self._encode_batch()
+            if not self._pending:
+                return True
+            if not self._append():
+                return False
+
+    def _encode_batch(self) -> bytes:
+        lines = []
+        last_step = -1
+        for _ in range(min(len(self.queue), BATCH)):
+            record = self.queue.popleft()
+            try:
+                last_step = record.get("step", last_step)
+                lines.append(_line(record))
+            except Exception as error:  # noqa: BLE001  a record that cannot be encoded must not end the thread
+                self.lost += 1
+                log.debug("a journal record was dropped: %s", error)
+        dropped = self.overflowed + self.lost
+        if lines and dropped > self._noted:
+            count = dropped - self._noted
+            text = f"the journal lost {count} records around step {last_step}: they could not be written in time"
+            lines.append(_line({"type": "note", "step": last_step, "text": text}))
+            self._extra += 1
+            self._noted = dropped
+        return b"".join(lines)
+
+    def _append(self) -> bool:
+        try:
+            self._follow()
+            while self._pending:
+                count = os.write(self._file, self._pending)
+                self._mid_line = not self._pending[:count].endswith(b"\n")
+                self._pending = self._pending[count:]
+        except OSError as error:
+            if not self._failing:
+                log.warning(
+                    "the journal %s cannot be written now: %s; trying again", self.path, error.strerror or error
+                )
+            self._failing = True
+            return False
+        self._extra = 0
+        self._failing = False
+        return True
+
+    def _follow(self) -> None:
+        """Open the file anew if the one that is open has been deleted or moved: it would swallow everything."""
+        try:
+            if _identity(self.path.stat()) == self._identity:
+                return
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return  # cannot look: the open file is the best there is
+        fresh = _open(self.path)
+        os.close(self._file)
+        self._file, self._identity = fresh, _identity(os.fstat(fresh))
+        if self._mid_line:
+            self._pending = self._pending.partition(b"\n")[2]
+            self._mid_line = False
+            self.lost += 1
+        self._pending = self._header + self._pending
+        self._extra += 1
+
+
+def encode(record: object) -> str:
+    """One record as strict JSON on one line; numpy scalars and arrays are numbers and lists."""
+    try:
+        return _ENCODER.encode(record)
+    except ValueError:  # a number that JSON does not have: rare, so that only such records pay for the walk
+        return _ENCODER.encode(_finite(record))
+
+
+def _convert(value: object) -> object:
+    """numpy's scalars and arrays by their numbers, everything else by its name: a dtype, a device, a path."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else str(value)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_convert)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return (
+            value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        )
+    if isinstance(value, Mapping):
+        return {str(_finite(key)): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    return _finite(_convert(value))
+
+
+def _line(record: Record) -> bytes:
+    return (encode(record) + "\n").encode()
+
+
+def _place(path: Path, rank: int) -> Path:
+    """The file of a rank: in a folder, or beside a .jsonl file."""
+    if path.suffix != ".jsonl" and path.is_file():
+        raise OSError(errno.ENOTDIR, "it is a file that does not end in .jsonl")
+    if path.suffix != ".jsonl" or path.is_dir():
+        path = path / NAME
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}.jsonl")
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _open(path: Path) -> int:
+    """The journal's file descriptor, at the beginning of a line; unbuffered, so that a fork has nothing to repeat."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if found.st_size:
+            _check_journal(file)
+            os.lseek(file, -1, os.SEEK_END)
+            if os.read(file, 1) != b"\n":
+                _write_all(file, b"\n")
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_journal(file: int) -> None:
+    """Somebody's data set may be a .jsonl file too: append to nothing that does not begin like a journal."""
+    if not os.read(file, 64).startswith(b'{"type": "header"'):
+        raise OSError(errno.EEXIST, "there is a file already, and it is not a journal")
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]

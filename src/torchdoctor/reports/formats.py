@@ -1,0 +1,131 @@
+"""The formats of reports: for ``--format`` by name, for `Report.save` by suffix, and whole files on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from torchdoctor.errors import TorchDoctorError
+from torchdoctor.journal import encode
+from torchdoctor.records import Severity
+from torchdoctor.reports import html, markdown, text
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import label, printable, verdict, where_text
+
+Named = Sequence[tuple[str, Report]]
+"""Reports with the names of their runs."""
+
+GITHUB_LEVELS: dict[Severity, str] = {"info": "notice", "warning": "warning", "critical": "error"}
+
+
+def full(reports: Named) -> str:
+    """Each report as text, under its name where there are several."""
+    return "\n\n".join(f"{_titled(name, reports)}{text.render(report)}" for name, report in reports)
+
+
+def concise(reports: Named) -> str:
+    """One line a finding, as a linter prints them, and the verdict.
+
+    >>> print(concise([("runs/a", Report(step=9))]))
+    runs/a: Healthy at step 9: nothing was found.
+    """
+    return "\n".join(line for name, report in reports for line in _concise(printable(name), report))
+
+
+def _concise(name: str, report: Report) -> Iterator[str]:
+    for item in report.symptoms:
+        where = where_text(item)
+        message = printable(item.message) + (f" [{where}]" if where else "")
+        yield f"{name}:{item.first_step}: {label(item)} ({item.severity}): {message}"
+    yield f"{name}: {verdict(report)}"
+
+
+def as_json(reports: Named) -> str:
+    """`Report.to_dict`, a list of them where there are several."""
+    dicts = [report.to_dict() for _, report in reports]
+    return json.dumps(json.loads(encode(dicts[0] if len(dicts) == 1 else dicts)), indent=2)
+
+
+def jsonl(reports: Named) -> str:
+    """One JSON object a line: each report's summary, then its symptoms, diagnoses and suggestions."""
+    return "\n".join(line for name, report in reports for line in _jsonl(name, report))
+
+
+def _jsonl(name: str, report: Report) -> Iterator[str]:
+    yield encode({"type": "report", "run": name, "health": report.health, "step": report.step})
+    for kind, items in (
+        ("symptom", report.symptoms),
+        ("diagnosis", report.diagnoses),
+        ("suggestion", report.suggestions),
+    ):
+        for item in items:
+            yield encode({"type": kind, "run": name, **item.to_dict()})
+
+
+def github(reports: Named) -> str:
+    """Workflow commands, which GitHub Actions shows as annotations."""
+    found = []
+    for name, report in reports:
+        for item in report.symptoms:
+            title = _property(label(item))
+            message = _data(f"{printable(name)}, step {item.first_step}: {printable(item.message)}")
+            found.append(f"::{GITHUB_LEVELS[item.severity]} title={title}::{message}")
+        found.append(f"::notice title=torchdoctor::{_data(printable(name))}: {_data(verdict(report))}")
+    return "\n".join(found)
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_markdown(reports: Named) -> str:
+    """Each report as Markdown."""
+    return "\n\n".join(
+        f"{_titled(markdown.escaped(name), reports)}{markdown.render(report)}".rstrip("\n") for name, report in reports
+    )
+
+
+def _titled(name: str, reports: Named) -> str:
+    return f"{printable(name)}\n\n" if len(reports) > 1 else ""
+
+
+FORMATS: Mapping[str, Callable[[Named], str]] = {
+    "full": full,
+    "concise": concise,
+    "json": as_json,
+    "jsonl": jsonl,
+    "github": github,
+    "markdown": as_markdown,
+}
+
+BY_SUFFIX: Mapping[str, Callable[[Report], str]] = {
+    ".html": html.render,
+    ".md": markdown.render,
+    ".txt": lambda report: text.render(report) + "\n",
+    ".json": lambda report: as_json([("", report)]) + "\n",
+}
+
+
+def write_whole(path: Path, content: str) -> Path:
+    """Write a file so that nobody ever sees half of it: beside its place first, then into it."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(file, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(content)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise TorchDoctorError(
+            f"cannot write {path}: {error.strerror or error}. Give a place that can be written."
+        ) from error
+    return path

@@ -1,0 +1,109 @@
+"""A report as Markdown: for an issue, a pull request or a wiki.
+
+>>> print(render(Report(step=899)))
+# Healthy at step 899: nothing was found.
+<BLANKLINE>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torchdoctor.records import Diagnosis, Symptom
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import (
+    Problem,
+    advice,
+    episodes,
+    evidence_words,
+    facts,
+    label,
+    percent,
+    printable,
+    problems,
+    steps_text,
+    told_apart,
+    verdict,
+    where_text,
+)
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&$])")
+
+
+def render(report: Report) -> str:
+    """The whole report."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def escaped(text: str) -> str:
+    r"""Text that Markdown shows as it is, mentions and HTML included.
+
+    >>> print(escaped("<b>__init__</b> @team"))
+    \<b\>\_\_init\_\_\</b\> \@team
+    """
+    return _SPECIAL.sub(r"\\\1", printable(text))
+
+
+def fenced(code: str) -> list[str]:
+    """A code block whose fence is longer than any in the code."""
+    text = printable(code, lines=True)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return [f"{fence}python", text, fence]
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"# {escaped(verdict(report))}"
+    if summary := advice(report):
+        yield ""
+        yield escaped(summary)
+    for problem in problems(report):
+        yield from _problem(problem)
+    if report.suggestions:
+        yield from ("", "## What to change, best first")
+        for number, item in enumerate(report.suggestions, 1):
+            yield from (
+                "",
+                f"{number}. **{escaped(item.action)}** (confidence {item.confidence:.2f}): {escaped(item.reason)}",
+                "",
+            )
+            yield from (f"   {line}" for block in fenced(item.code) for line in block.split("\n"))
+    yield from _listed("Phases of training", [str(item.get("message", "")) for item in report.phases])
+    yield from _listed("Notes", list(report.notes))
+    if report.context:
+        yield from ("", "## The run", "", "| | |", "|---|---|")
+        yield from (f"| {escaped(name)} | {escaped(value)} |" for name, value in facts(report.context))
+
+
+def _listed(title: str, texts: list[str]) -> Iterator[str]:
+    if texts:
+        yield from ("", f"## {title}", "")
+        yield from (f"- {escaped(text)}" for text in texts)
+
+
+def _problem(problem: Problem) -> Iterator[str]:
+    name = f"Problem {problem.number}" if problem.number else "Also found"
+    yield from ("", f"## {name} ({problem.severity}, {problem.steps})", "")
+    for symptom, remark in episodes(problem.symptoms):
+        yield _symptom(symptom, remark)
+    causes, others = told_apart(problem)
+    for words, diagnosis in causes:
+        yield from _diagnosis(words, diagnosis)
+    if others:
+        yield from ("", f"Also consider: {escaped(others)}")
+
+
+def _symptom(symptom: Symptom, remark: str) -> str:
+    where = where_text(symptom)
+    parts = [escaped(symptom.message), f"in {escaped(where)}" if where else "", escaped(remark)]
+    steps = steps_text(symptom.first_step, symptom.last_step)
+    return f"- **{escaped(label(symptom))}** ({symptom.severity}, {steps}): " + "; ".join(filter(None, parts))
+
+
+def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[str]:
+    yield from ("", f"**{words} ({percent(diagnosis.probability)}): {escaped(diagnosis.cause)}**")
+    if diagnosis.evidence:
+        yield from ("", f"{evidence_words(diagnosis)}:", "")
+        yield from (f"- {escaped(text)}" for text in diagnosis.evidence)
+    if diagnosis.suggestions:
+        yield from ("", "Fix:", "", *fenced(diagnosis.suggestions[0].code))

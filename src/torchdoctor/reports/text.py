@@ -1,0 +1,160 @@
+"""A report as text: for `print(report)`, for a log, and, with colour, for a terminal.
+
+>>> print(render(Report(step=899)))
+Healthy at step 899: nothing was found.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from torchdoctor.records import Diagnosis, Health, Severity, Symptom
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import (
+    Problem,
+    advice,
+    episodes,
+    evidence_words,
+    first_line,
+    label,
+    percent,
+    printable,
+    problems,
+    steps_text,
+    told_apart,
+    verdict,
+    where_text,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Role = Literal["verdict", "title", "plain", "faint", "code", "info", "warning", "critical"]
+WIDTH = 100
+
+STYLES: dict[str, str] = {
+    "verdict": "bold",
+    "title": "bold",
+    "plain": "",
+    "faint": "dim",
+    "code": "cyan",
+    "info": "blue",
+    "warning": "yellow",
+    "critical": "bold red",
+}
+HEALTH_STYLES: dict[Health, str] = {
+    "healthy": "bold green",
+    "watch": "bold blue",
+    "sick": "bold yellow",
+    "critical": "bold red",
+}
+
+
+class Line(NamedTuple):
+    """One paragraph: how it looks, what it says, and how far it is indented, first line and following ones."""
+
+    role: Role
+    text: str
+    indent: int = 0
+    hanging: int = 0
+
+
+def render(report: Report, width: int = WIDTH) -> str:
+    """The whole report as plain text."""
+    return "\n".join("\n".join(wrapped(line, width)) for line in lines(report))
+
+
+def show(report: Report, console: Console) -> None:
+    """The whole report on a rich console, coloured where that has colours."""
+    from rich.text import Text  # only a terminal pays for rich
+
+    for line in lines(report):
+        style = HEALTH_STYLES[report.health] if line.role == "verdict" else STYLES[line.role]
+        for part in wrapped(line, min(console.width, WIDTH)):
+            console.print(Text(part, style=style), soft_wrap=True)
+
+
+def wrapped(line: Line, width: int) -> list[str]:
+    """A paragraph in lines of at most `width`; names are never broken."""
+    if line.role == "code":
+        return [" " * line.indent + part for part in line.text.split("\n")]
+    return textwrap.wrap(
+        line.text,
+        max(width, 40),
+        initial_indent=" " * line.indent,
+        subsequent_indent=" " * (line.indent + line.hanging),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
+
+
+def lines(report: Report) -> Iterator[Line]:
+    """The report, paragraph by paragraph."""
+    yield Line("verdict", verdict(report))
+    if summary := advice(report):
+        yield Line("plain", summary)
+    for problem in problems(report):
+        yield Line("plain", "")
+        yield from _problem(problem)
+    if report.suggestions:
+        yield Line("plain", "")
+        yield Line("title", "What to change, best first")
+        for number, item in enumerate(report.suggestions, 1):
+            yield Line(
+                "plain",
+                f"{number}. {printable(item.action)} (confidence {item.confidence:.2f}): {printable(item.reason)}",
+                2,
+                3,
+            )
+            yield Line("code", printable(item.code, lines=True), 5)
+    yield from _listed("Phases of training", [printable(item.get("message", "")) for item in report.phases])
+    yield from _listed("What could not be measured, and other notes", [printable(text) for text in report.notes])
+    if report.symptoms:
+        yield Line("plain", "")
+        yield Line(
+            "faint", f"`torchdoctor explain {printable(report.symptoms[0].name)}` says what a finding or a cause means."
+        )
+
+
+def _listed(title: str, texts: list[str]) -> Iterator[Line]:
+    if texts:
+        yield Line("plain", "")
+        yield Line("title", title)
+        for text in texts:
+            yield Line("plain", f"- {text}", 2, 2)
+
+
+def _problem(problem: Problem) -> Iterator[Line]:
+    name = f"Problem {problem.number}" if problem.number else "Also found"
+    yield Line("title", f"{name} ({problem.severity}, {problem.steps})")
+    for symptom, remark in episodes(problem.symptoms):
+        yield from _symptom(symptom, remark)
+    causes, others = told_apart(problem)
+    for words, diagnosis in causes:
+        yield from _diagnosis(words, diagnosis)
+    if others:
+        yield Line("plain", f"Also consider: {others}", 2, 4)
+
+
+def _symptom(symptom: Symptom, remark: str) -> Iterator[Line]:
+    role: Severity = symptom.severity
+    times = f", seen {symptom.count} times" if symptom.count > 1 else ""
+    steps = steps_text(symptom.first_step, symptom.last_step)
+    yield Line(role, f"{label(symptom)} ({symptom.severity}), {steps}{times}", 2, 5)
+    if symptom.message:
+        yield Line("plain", printable(symptom.message), 7)
+    if where := where_text(symptom, limit=5):
+        yield Line("plain", f"Where: {where}", 7, 7)
+    if remark:
+        yield Line("faint", remark, 7)
+
+
+def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[Line]:
+    yield Line("title", f"{words} ({percent(diagnosis.probability)}): {printable(diagnosis.cause)}", 2)
+    if diagnosis.evidence:
+        sentences = "; ".join(printable(text).rstrip(".") for text in diagnosis.evidence)
+        yield Line("plain", f"{evidence_words(diagnosis)}: {sentences}.", 4, 2)
+    if diagnosis.suggestions:
+        yield Line("code", f"Fix: {first_line(diagnosis.suggestions[0].code)}", 4)

@@ -1,0 +1,236 @@
+"""The words that every form of a report shares: the verdict, the problems, and strings that are safe to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchdoctor.diagnoses import group
+from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Health, Severity, Symptom, number_text, worst
+from torchdoctor.reports.report import Report
+
+HEALTH_WORDS: dict[Health, str] = {
+    "healthy": "Healthy",
+    "watch": "Worth watching",
+    "sick": "Sick",
+    "critical": "Critical",
+}
+SHOWN_EPISODES = 4
+"""Episodes of one finding that are listed one by one; the rest is summed up."""
+LATELY = 50
+"""Steps since the last sighting within which an episode is taken to be going on."""
+NOTABLE = 0.05
+"""Causes that are likelier than this are told with their evidence; the others by name."""
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL
+)
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_BREAKS = re.compile("[\t\n\u2028\u2029]+")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def printable(value: object, *, lines: bool = False) -> str:
+    """Text without terminal escapes, control characters, direction overrides and line breaks: it may be anybody's.
+
+    >>> printable("fc1.weight\\x1b[2J\\x1b]0;owned\\x07\\nStep 9: all is well")
+    'fc1.weight Step 9: all is well'
+    """
+    text = _UNSEEN.sub("", _ESCAPES.sub("", str(value)))
+    return _SURROGATES.sub("\ufffd", text if lines else _BREAKS.sub(" ", text))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Linked symptoms and the causes that may be behind them, likeliest first."""
+
+    number: int
+    symptoms: tuple[Symptom, ...]
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of its symptoms."""
+        return worst([item.severity for item in self.symptoms]) or "info"
+
+    @property
+    def steps(self) -> str:
+        """When: one step, or from when to when."""
+        first = min((item.first_step for item in self.symptoms), default=-1)
+        return steps_text(first, max((item.last_step for item in self.symptoms), default=first))
+
+
+def problems(report: Report) -> tuple[Problem, ...]:
+    """The report's problems, worst first; symptoms that no diagnosis explains come last, as one without a number."""
+    ranked: dict[int, list[Diagnosis]] = {}
+    for diagnosis in report.diagnoses:
+        ranked.setdefault(diagnosis.problem, []).append(diagnosis)
+    # Diagnoses name their symptoms; which of several episodes of a name is meant, the grouping alone knows.
+    linked = {
+        number: item.symptoms
+        for number, item in enumerate(group([i for i in report.symptoms if i.name not in INFORMATIVE]), 1)
+    }
+    found = []
+    for number, diagnoses in ranked.items():
+        names = set(diagnoses[0].symptoms)
+        own = linked.get(number, ())
+        if {item.name for item in own} != names:
+            own = tuple(item for item in report.symptoms if item.name in names)
+        found.append(Problem(number, own, tuple(diagnoses)))
+    told = [item for problem in found for item in problem.symptoms]
+    rest = tuple(item for item in report.symptoms if item not in told)
+    return (*found, Problem(0, rest, ())) if rest else tuple(found)
+
+
+def episodes(symptoms: tuple[Symptom, ...]) -> list[tuple[Symptom, str]]:
+    """The episodes to list, with a remark on those of the same name that are left out."""
+    listed: list[tuple[Symptom, str]] = []
+    for name in dict.fromkeys(item.name for item in symptoms):
+        same = sorted((item for item in symptoms if item.name == name), key=lambda item: item.first_step)
+        # Stable: of equal severities the earliest, which is nearest to the cause, is shown.
+        kept = sorted(same, key=lambda item: -SEVERITIES.index(item.severity))[:SHOWN_EPISODES]
+        rest = [item for item in same if item not in kept]
+        for item in sorted(kept, key=lambda item: item.first_step):
+            listed.append((item, ""))
+        if rest:
+            span = steps_text(rest[0].first_step, rest[-1].last_step)
+            listed[-1] = (listed[-1][0], f"and {len(rest)} more like this, {span}")
+    return listed
+
+
+def label(symptom: Symptom) -> str:
+    """Code and name."""
+    return f"{printable(symptom.code)} {printable(symptom.name)}"
+
+
+def leading(report: Report) -> Symptom | None:
+    """The symptom that gives the run its health: the earliest of the most severe."""
+    real = [item for item in report.symptoms if item.name not in INFORMATIVE]
+    severity = worst([item.severity for item in real])
+    return min((item for item in real if item.severity == severity), key=lambda item: item.first_step, default=None)
+
+
+def verdict(report: Report) -> str:
+    """The first line: how the run is, since when, and why it says so.
+
+    >>> verdict(Report(step=899))
+    'Healthy at step 899: nothing was found.'
+    >>> spike = Symptom("loss-spike", "LO01", "warning", 0.9, 7, 8, message="loss 9 is 4 times its recent 2.2")
+    >>> verdict(Report(step=50, symptoms=(spike,)))
+    'Sick since step 7: loss-spike, loss 9 is 4 times its recent 2.2.'
+    >>> verdict(Report(step=5000, symptoms=(spike,)))
+    'Sick at step 7: loss-spike, loss 9 is 4 times its recent 2.2.'
+    """
+    symptom = leading(report)
+    if symptom is None:
+        if report.step < 0:
+            return "Nothing to judge yet: no training step was seen."
+        return f"{HEALTH_WORDS['healthy']} at step {report.step}: nothing was found."
+    going_on = symptom.first_step < symptom.last_step and symptom.last_step + LATELY >= report.step
+    since = "since" if going_on else "at"
+    message = printable(symptom.message).rstrip(".")
+    reason = f"{printable(symptom.name)}, {message}" if message else printable(symptom.name)
+    return f"{HEALTH_WORDS[report.health]} {since} step {symptom.first_step}: {reason}."
+
+
+def advice(report: Report) -> str:
+    """The second line: the likeliest cause of the worst problem and the first thing to change, as far as known."""
+    parts = []
+    if report.diagnoses:
+        best = report.diagnoses[0]
+        if best.cause == "unknown":
+            parts.append("No cause stands out.")
+        else:
+            parts.append(f"Most likely cause: {printable(best.cause)} ({percent(best.probability)}).")
+    if report.suggestions:
+        parts.append(f"First change: {first_line(report.suggestions[0].code)}")
+    return " ".join(parts)
+
+
+def told_apart(problem: Problem) -> tuple[tuple[tuple[str, Diagnosis], ...], str]:
+    """The causes to tell in full, each with its introduction, and one line that names the others, if any."""
+    full = tuple(item for item in problem.diagnoses[:2] if item is problem.diagnoses[0] or item.probability >= NOTABLE)
+    rest = (f"{printable(item.cause)} ({percent(item.probability)})" for item in problem.diagnoses[len(full) :])
+    return tuple(zip(("Most likely cause", "Alternative"), full, strict=False)), ", ".join(rest)
+
+
+def evidence_words(diagnosis: Diagnosis) -> str:
+    """What the sentences of a cause are; those of `unknown` say what would decide."""
+    return "To find out" if diagnosis.cause == "unknown" else "Evidence"
+
+
+def percent(share: float) -> str:
+    """A probability as a person says it.
+
+    >>> percent(0.804), percent(0.004), percent(0.999)
+    ('80 %', 'under 1 %', 'over 99 %')
+    """
+    if share < 0.01:
+        return "under 1 %"
+    return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+
+
+def steps_text(first: int, last: int) -> str:
+    """One step or a span of them."""
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def where_text(symptom: Symptom, limit: int = 3) -> str:
+    """The first few places of a symptom, and on which rank; empty where it has none."""
+    shown = ", ".join(printable(name) for name in symptom.where[:limit])
+    more = f" and {len(symptom.where) - limit} more" if len(symptom.where) > limit else ""
+    rank = f"rank {symptom.rank}" if symptom.rank is not None else ""
+    return ", ".join(part for part in (shown + more, rank) if part)
+
+
+def first_line(code: str) -> str:
+    """The first line of a suggestion's code."""
+    return printable(next(iter(code.splitlines()), ""))
+
+
+ASKED_FIRST = (
+    "model",
+    "optimizer",
+    "scheduler",
+    "batch_size",
+    "dataset_size",
+    "precision",
+    "devices",
+    "world_size",
+    "seed",
+)
+
+
+def facts(context: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a colleague would ask first, as (name, value) lines.
+
+    >>> facts({"seed": 1, "model": {"class": "GPT", "parameters": 10700000}})
+    [('model', 'GPT, parameters 10,700,000'), ('seed', '1')]
+    """
+    order = [key for key in ASKED_FIRST if key in context] + [key for key in context if key not in ASKED_FIRST]
+    return [
+        (printable(key).replace("_", " "), fact_text(context[key]))
+        for key in order
+        if context[key] not in (None, [], {}, "")
+    ]
+
+
+def fact_text(value: Any, depth: int = 3) -> str:
+    """A value of the context in one line."""
+    if isinstance(value, Mapping):
+        if depth == 0:
+            return "…"
+        pairs = ((key, fact_text(item, depth - 1)) for key, item in value.items() if item not in (None, [], {}, ""))
+        return ", ".join(
+            text if key == "class" else f"{printable(key).replace('_', ' ')} {text}" for key, text in pairs
+        )
+    if isinstance(value, list | tuple):
+        texts = [fact_text(item, depth - 1) for item in value[:8]] if depth else ["…"]
+        joined = ("; " if any(isinstance(item, Mapping) for item in value[:8]) else ", ").join(texts)
+        return joined + (f" and {len(value) - 8} more" if len(value) > 8 and depth else "")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return number_text(value) if isinstance(value, float) else printable(value)[:500]

@@ -1,0 +1,58 @@
+"""A run that was read: what its file says of itself, and its records, as often as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.records import SCHEMA, Record
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or growing run. Iterating reads the file again, record by record: memory stays bounded."""
+
+    path: Path
+    header: Mapping[str, Any]
+    """The header of the latest session; empty where the file has none."""
+    step: int
+    """The last training step, -1 if there is none."""
+    skipped: int = 0
+    """Lines that hold no usable record."""
+    first_skipped: int | None = None
+    """The number of the first such line, counted from 1."""
+    torn: bool = False
+    """Whether the last line breaks off: the writer was killed, or is still writing."""
+    sessions: int = 1
+    """How often the run was started with this file."""
+    open: Callable[[], Iterator[Record]] = field(default=lambda: iter(()), repr=False)
+    """Begins to read the records."""
+
+    @property
+    def records(self) -> Iterator[Record]:
+        """The records in order, numbers restored, checked: what a chart can be fed with."""
+        return self.open()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.open()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of the file itself."""
+        name = self.path.name
+        found = []
+        if self.skipped:
+            lines = "line is" if self.skipped == 1 else "lines are"
+            found.append(
+                f"{self.skipped} unreadable {lines} left out of {name}, the first is line {self.first_skipped}"
+            )
+        schema = self.header.get("schema")
+        if isinstance(schema, int) and schema > SCHEMA:
+            found.append(
+                f"{name} was written by a later version (schema {schema}, known is {SCHEMA}): update torchdoctor"
+            )
+        if self.torn:
+            found.append(f"the last line of {name} breaks off: the run was killed or is still going on")
+        return tuple(found)

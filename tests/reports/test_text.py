@@ -1,0 +1,101 @@
+"""The text: understood in ten seconds, safe for a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from tests.reports.samples import HEALTHY, SICK, XSS, poisoned
+
+from torchdoctor.records import Diagnosis, Symptom
+from torchdoctor.reports import text
+from torchdoctor.reports.report import Report
+
+
+def test_the_first_two_lines_say_what_why_and_what_to_do():
+    first, second = str(SICK).splitlines()[:2]
+    assert first == "Critical since step 1730: loss-divergence, loss 7.4 is 5.2 times its best 1.42."
+    assert second == "Most likely cause: lr-too-high (81 %). First change: learning_rate *= 0.5"
+
+
+def test_causes_are_announced_by_rank_with_evidence_and_fix():
+    told = str(SICK)
+    for part in (
+        "Most likely cause (81 %): lr-too-high\n    Evidence: the learning rate rose 30-fold at step 1700.\n    Fix: ",
+        "Alternative (14 %): clip-missing\n    Evidence: no clipping was seen.\n    Fix: grad_clip = 1.0",
+        "Also consider: unknown (5 %)",
+        "1. scale-lr (confidence 0.90)",
+        "- the raw gradient norm is unknown",
+        "steps 0 to 999: stable, loss decreasing",
+        "Also found (info, steps 1730 to 1999)",
+    ):
+        assert part in told
+
+
+def test_where_names_a_few_places_and_counts_the_rest():
+    told = " ".join(str(SICK).split())
+    assert (
+        "Where: blocks.0.weight, blocks.1.weight, blocks.2.weight, blocks.3.weight, blocks.4.weight and 3 more, rank 2"
+        in told
+    )
+
+
+def test_an_episode_belongs_to_one_problem():
+    early = Symptom("gradient-explosion", "GR01", "info", 0.9, 100, 100)
+    late = Symptom("gradient-explosion", "GR01", "warning", 0.9, 1700, 1700)
+    spike = Symptom("loss-spike", "LO01", "warning", 0.9, 1701, 1705)
+    names = ("gradient-explosion", "loss-spike")
+    told = str(
+        Report(
+            1999,
+            (early, late, spike),
+            (Diagnosis(2, "lr-too-high", 1.0, (), names), Diagnosis(1, "unknown", 1.0, (), names[:1])),
+        )
+    )
+    assert told.index("Problem 2 (warning, steps 1700 to 1705)") < told.index("Problem 1 (info, step 100)")
+    assert told.count("GR01 gradient-explosion") == 2
+
+
+def test_the_worst_problem_comes_first_and_lines_fit_a_terminal():
+    told = str(SICK)
+    assert told.index("Problem 1 (critical") < told.index("Problem 2 (warning")
+    assert max(map(len, told.splitlines())) <= text.WIDTH
+
+
+def test_a_healthy_run_is_one_line():
+    assert str(HEALTHY) == "Healthy at step 899: nothing was found."
+    assert str(Report(step=-1)) == "Nothing to judge yet: no training step was seen."
+
+
+def test_informative_findings_leave_the_verdict_healthy():
+    report = Report(
+        step=9, symptoms=(Symptom("converged", "LO09", "info", 0.9, 5, 9, message="the loss is at its floor"),)
+    )
+    assert str(report).startswith("Healthy at step 9: nothing was found.\n\nAlso found")
+
+
+def test_many_episodes_of_one_finding_are_summed_up():
+    spikes = tuple(
+        Symptom("loss-spike", "LO01", "critical" if step == 50 else "info", 0.9, step, step) for step in range(60)
+    )
+    told = str(Report(step=99, symptoms=spikes))
+    assert told.count("LO01 loss-spike") == 4 and "(critical), step 50" in told
+    assert "and 56 more like this, steps 3 to 59" in told
+
+
+@pytest.mark.parametrize("string", XSS)
+def test_nothing_reaches_the_terminal_but_printable_text(string):
+    out = io.StringIO()
+    text.show(poisoned(string), Console(file=out, width=100, color_system=None, force_terminal=False))
+    for told in (str(poisoned(string)), out.getvalue()):
+        assert all(char == "\n" or char.isprintable() for char in told)
+        told.encode("utf-8")
+
+
+def test_a_terminal_gets_colour_and_the_same_words():
+    coloured, plain = io.StringIO(), io.StringIO()
+    text.show(SICK, Console(file=coloured, width=100, force_terminal=True, color_system="standard"))
+    text.show(SICK, Console(file=plain, width=100, force_terminal=False))
+    assert "\x1b[" in coloured.getvalue()
+    assert plain.getvalue().rstrip("\n") == text.render(SICK)
