@@ -147,7 +147,7 @@ def test_the_norm_before_clipping_is_seen(net, clip):
     for row, expected in zip(rows, tensors, strict=True):
         assert row == pytest.approx(expected, rel=1e-5)
     if clip is not log_then_clip_by_hand:
-        assert all(v["clip"] == 0.5 for v in vitals.values())
+        assert [v["clip"] for v in vitals.values() if "clip" in v] == [0.5]  # said once, when it is first seen
 
 
 @pytest.mark.parametrize("factor", [20.0, 1e-8])
@@ -416,7 +416,7 @@ def test_learning_rates_and_settings_are_recorded_as_they_change(net):
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
     watched = Watched(net, optimizer, scheduler=scheduler)
-    for seed in range(6):
+    for seed in range(10):
         if seed == 4:
             optimizer.param_groups[0]["weight_decay"] = 0.5
         loss_of(net, seed).backward()
@@ -424,16 +424,16 @@ def test_learning_rates_and_settings_are_recorded_as_they_change(net):
         scheduler.step()
         optimizer.zero_grad()
     vitals = watched.vitals()
-    assert [v["lr"] for v in vitals.values()] == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert [v["lr"] for v in vitals.values()] == pytest.approx([10.0 ** -(2 + step // 2) for step in range(10)])
     groups = [(r["step"], r["groups"][0]["weight_decay"]) for r in watched.records if r["type"] == "groups"]
-    assert groups[0] == (0, 0.01) and groups[-1] == (4, 0.5)
+    assert groups[0] == (0, 0.01) and groups[-1] == (8, 0.5)  # noticed within eight steps
 
 
 def test_update_ratio_and_weight_norm(net):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 2})
     expected = {}
-    for seed in range(4):
+    for seed in range(5):
         loss_of(net, seed).backward()
         before = [p.detach().clone() for p in net.parameters()]
         optimizer.step()
@@ -444,9 +444,9 @@ def test_update_ratio_and_weight_norm(net):
         optimizer.zero_grad()
     watched.vitals()
     rows = {r["step"]: r["vitals"] for r in watched.records if r["type"] == "tensors"}
-    assert set(rows) >= {0, 2}
-    assert rows[2]["update_ratio"] == pytest.approx(expected[2], rel=1e-4)
-    assert rows[2]["weight_norm"] != pytest.approx(weights, rel=1e-6)
+    assert set(rows) >= {0, 2, 4} and "update_ratio" not in rows[2]
+    assert rows[4]["update_ratio"] == pytest.approx(expected[4], rel=1e-4)
+    assert rows[4]["weight_norm"] == pytest.approx(weights, rel=1e-5)
 
 
 def test_a_user_s_own_step_numbers(net):

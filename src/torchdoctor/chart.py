@@ -41,6 +41,8 @@ class Baseline:
     """The median of the newest quarter: where the vital is now, when it drifts."""
     noise: float = 0.0
     """The spread about the line through the medians of both halves: what is left when a drift is taken out."""
+    jitter: float = 0.0
+    """The spread from one value to the next: a curve of any shape drops out, and independent noise remains."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -217,11 +219,19 @@ def _baseline(values: Array) -> Baseline:
     spread = 1.4826 * _median(np.abs(values - centre))
     half = count // 2
     if half < 2:
-        return Baseline(centre, spread, count, centre, spread)
+        return Baseline(centre, spread, count, centre, spread, spread)
     left, right = _median(values[:half]), _median(values[half:])
     residuals = values - np.arange(count) * ((right - left) * 2 / count)
     residuals -= _median(residuals)
-    return Baseline(centre, spread, count, _median(values[-max(8, count // 4) :]), 1.4826 * _median(np.abs(residuals)))
+    changes = values[1:] - values[:-1]
+    return Baseline(
+        centre=centre,
+        spread=spread,
+        count=count,
+        recent=_median(values[-max(8, count // 4) :]),
+        noise=1.4826 * _median(np.abs(residuals)),
+        jitter=1.4826 / 2**0.5 * _median(np.abs(changes)),
+    )
 
 
 def _median(values: Array) -> float:
@@ -326,6 +336,7 @@ class Chart:
                 for name, value in record["vitals"].items():
                     self.put(record["step"], name, value)
             case "tensors":
+                self.step = max(self.step, record["step"])
                 for name, row in record["vitals"].items():
                     kept = self._tensors.setdefault(name, TensorSeries())
                     kept.rows.append((record["step"], np.array(row, dtype=np.float64)))

@@ -66,7 +66,9 @@ class Doctor:
         self.settings = Settings.load(settings)
         self._examination = Examination(self.settings)
         try:
-            from torchdoctor.vitals import context, patient  # here, so that reading logs needs no torch
+            from torch import Tensor  # here, so that reading logs needs no torch
+
+            from torchdoctor.vitals import context, patient
             from torchdoctor.vitals.hooks import StepHook
             from torchdoctor.vitals.monitor import Monitor
         except ModuleNotFoundError as error:
@@ -77,6 +79,7 @@ class Doctor:
         optimizers = patient.listed_optimizers(optimizer)
         patient.check_match(models, optimizers)
         _dismiss_older(optimizers, StepHook)
+        self._tensor = Tensor
         self._listeners: list[Callable[[Record], None]] = []
         self._said: set[str] = set()
         self._failures = 0
@@ -140,9 +143,7 @@ class Doctor:
     def log_batch(self, *tensors: Any) -> None:
         """The batch of the step that comes: whether anything in it is not finite. Its content is not kept."""
         if self._on_duty("log_batch"):
-            import torch
-
-            self._monitor.log_batch([item for item in tensors if isinstance(item, torch.Tensor)])
+            self._monitor.log_batch([item for item in tensors if isinstance(item, self._tensor)])
 
     def diagnose(self, *, wait: bool = True) -> Report:
         """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""
@@ -220,30 +221,26 @@ class Doctor:
 
     def _scalar(self, value: Any, name: str) -> tuple[Any, Any]:
         """A number, or a detached scalar on a device, and the tensor whose graph tells its step."""
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            if value.numel() == 0 or value.is_complex():
-                self._note(
-                    f"shape {name}", f"{name} was given as an empty or complex tensor, expected one number: left out."
-                )
+        if type(value) is float:
+            return value, None
+        if not isinstance(value, self._tensor):
+            try:
+                return float(value), None
+            except (TypeError, ValueError):
+                kind = type(value).__name__
+                self._note(f"type {name}", f"{name} was given as {kind}, expected a number or a tensor: left out.")
                 return None, None
-            scalar = value.detach()
-            if value.numel() > 1:
-                self._note(
-                    f"shape {name}",
-                    f"{name} has shape {tuple(value.shape)}, expected one number: its mean is recorded.",
-                )
+        scalar = value.detach()
+        if scalar.dim():
+            if not scalar.numel():
+                self._note(f"shape {name}", f"{name} was given as an empty tensor, expected one number: left out.")
+                return None, None
+            if scalar.numel() > 1:
+                shape = tuple(value.shape)
+                self._note(f"shape {name}", f"{name} has shape {shape}, expected one number: its mean is recorded.")
                 scalar = scalar.float().mean()
             scalar = scalar.reshape(())
-            return (float(scalar) if scalar.device.type == "cpu" else scalar), value
-        try:
-            return float(value), None
-        except (TypeError, ValueError):
-            self._note(
-                f"type {name}", f"{name} was given as {type(value).__name__}, expected a number or a tensor: left out."
-            )
-            return None, None
+        return (float(scalar.item()) if scalar.device.type == "cpu" else scalar), value
 
     def _note(self, key: str, text: str) -> None:
         """Say something once, in the log and in the report."""

@@ -86,7 +86,7 @@ class Examination:
             symptoms=tuple(chart.episodes),
             diagnoses=diagnoses,
             suggestions=suggestions,
-            notes=tuple(text for _, text in chart.notes),
+            notes=tuple(dict.fromkeys(text for _, text in chart.notes)),
             phases=tuple(chart.phases),
             context=dict(chart.context),
             curves={name: chart[name].outline.buckets() for name in chart.vitals},
@@ -173,7 +173,8 @@ def merge(current: Symptom, latest: Symptom) -> Symptom:
     """One episode out of an open one and its latest sighting: the worse severity speaks, the first step stays."""
     severity = worst([current.severity, latest.severity])
     worse: Severity = severity if severity is not None else latest.severity
-    leading = latest if worse != current.severity else current
+    # Within a step the later record has seen more: a sample of the weights comes before the step's loss.
+    leading = latest if worse != current.severity or latest.last_step == current.first_step else current
     where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]
     return replace(
         leading,

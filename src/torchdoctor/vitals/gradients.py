@@ -29,6 +29,20 @@ def local(tensor: Tensor) -> Tensor:
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
 
 
+def local_all(tensors: list[Tensor]) -> list[Tensor]:
+    """The local parts; the list itself where nothing is sharded, which is nearly always."""
+    return [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
+
+
+def stack_into(cells: Tensor, scalars: Sequence[Tensor]) -> None:
+    """Write scalars of one device and type into neighbouring cells, with one kernel where they allow it."""
+    device = cells.device
+    if scalars[0].device == device and scalars[0].dtype == torch.float32:
+        torch.stack(list(scalars), out=cells)
+    else:
+        cells.copy_(torch.stack(list(scalars)), non_blocking=True)
+
+
 def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[list[Tensor], Indices]]:
     """Tensors by device and type: what a multi-tensor kernel can take in one go."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, int]]] = {}
@@ -134,12 +148,7 @@ def _write(slot: Slot, vital: str, norms: Sequence[Tensor], indices: Indices, sc
     cells = slot.take(len(norms)) if start is None else slot.row.narrow(0, start, len(norms))
     if cells is None:
         return
-    device = cells.device
-    here = list(norms) if norms[0].device == device else [norm.to(device, non_blocking=True) for norm in norms]
-    if here[0].dtype == torch.float32:
-        torch.stack(here, out=cells)
-    else:
-        cells.copy_(torch.stack(here))
+    stack_into(cells, norms)
     if scale is not None:
         cells.div_(scale)
     if start is None:

@@ -1,4 +1,4 @@
-"""The group gauge: learning rates at every step, the other hyper-parameters when they change."""
+"""The group gauge: learning rates at every step, the other hyper-parameters within eight steps of a change."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from torch.optim import Optimizer
 
 from torchdoctor.vitals.context import group_settings
 from torchdoctor.vitals.transfer import RATE, Slot
+
+LOOK_EVERY = 8
+"""Steps between two looks at what is not a learning rate."""
 
 
 class GroupGauge:
@@ -28,6 +31,8 @@ class GroupGauge:
         for position, group in enumerate(groups, self._first[index]):
             self._read_rate(position, group.get("lr"), slot)
         seen = self._seen[index]
+        if slot.number % LOOK_EVERY and len(seen) == len(groups):
+            return
         if len(seen) == len(groups) and all(
             len(group) == size and [group[name] for name in names] == values
             for group, (size, names, values) in zip(groups, seen, strict=True)

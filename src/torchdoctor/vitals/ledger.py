@@ -122,9 +122,12 @@ class Ledger:
 
     @staticmethod
     def _put_device(slot: Slot, cell: Cell, value: Tensor) -> None:
-        if cell.column is None:
+        fresh = cell.column is None
+        if fresh:
             cell.column = NAMED + sum(item.column is not None for item in slot.cells.values())
-            slot.row[cell.column].copy_(value)
+        place = slot.first if cell.column == NAMED else slot.row[cell.column]
+        if fresh:
+            place.copy_(value)
         else:
-            slot.row[cell.column].add_(value)
+            place.add_(value)
         cell.count += 1

@@ -71,6 +71,7 @@ class Monitor(taps.Listener):
     def _lay_out(self) -> int:
         """Give every watched tensor a column; again when the optimizers' tensors change."""
         owners = {id(t): number for number, opt in enumerate(self._optimizers) for t in optimizer_tensors(opt)}
+        self._owners = owners
         named = tensor_names(self._models, self._optimizers)
         tensors = list(named)
         self.names = tuple(named.values())
@@ -230,7 +231,7 @@ class Monitor(taps.Listener):
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """Gradients were clipped."""
         first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
-        owner = next((n for n, opt in enumerate(self._optimizers) for t in optimizer_tensors(opt) if t is first), None)
+        owner = self._owners.get(id(first))
         if owner is None:
             return
         for capture in self._captures:
@@ -318,7 +319,7 @@ class Monitor(taps.Listener):
         if found_inf is not None:
             slot.row[FOUND_INF].copy_(found_inf.detach().squeeze())
             slot.facts["found_inf"] = True
-        self._sampling = slot.number % self._every == 0
+        self._sampling = slot.number % (2 * self._every) == 0
         if self._sampling:
             began = time.perf_counter()
             self._updates[index].before()

@@ -15,7 +15,7 @@ Vector = NDArray[np.float64]
 
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
-HOST_FACTS = ("seconds", "clip", "memory")
+HOST_FACTS = ("seconds", "memory")
 
 
 class Decoder:
@@ -29,6 +29,7 @@ class Decoder:
         self._finite = True
         self._allowance = EXTRA_ROWS
         self._same_norm = (0.0, 0)
+        self._clip: float | None = None
 
     def decode(self, slot: Slot, row: Row, step: int, every: int) -> Iterator[Record]:
         """The records of one slot, in the order in which detectors want them."""
@@ -59,6 +60,8 @@ class Decoder:
         for name, value in facts.items():
             if name in HOST_FACTS or name.startswith("lr"):
                 vitals[name] = short(value)
+        if "clip" in facts and facts["clip"] != self._clip:  # said when it changes: most loops have one all their life
+            self._clip = vitals["clip"] = facts["clip"]
         if "rate" in facts:
             vitals["lr"] = short(float(row[RATE]))
         if "scaled" in facts:
@@ -143,8 +146,8 @@ class Decoder:
         value, count = self._same_norm
         if norm > 0 and abs(norm - value) <= 1e-4 * norm:
             self._same_norm = value, count + 1
-            if count + 1 >= 20:
-                vitals["clip"] = short(value)
+            if count + 1 == 20:
+                self._clip = vitals["clip"] = value
                 self._note(
                     "hidden clip",
                     f"the gradient norm is {value:.4g} at step after step: gradients are clipped where it cannot be "
@@ -167,7 +170,11 @@ def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector:
 
 
 def _listed(values: Vector) -> list[float | None]:
-    return [None if math.isnan(value) else short(value) for value in values.tolist()]
+    """A row for the journal, each number as `short` would make it, None for NaN."""
+    with np.errstate(all="ignore"):
+        digits = 10.0 ** (6 - np.floor(np.log10(np.abs(values))))
+        rounded = np.where(np.isfinite(digits) & (digits > 0), np.round(values * digits) / digits, values)
+    return [None if value != value else value for value in rounded.tolist()]
 
 
 def short(value: float) -> float:

@@ -35,8 +35,9 @@ class Listener:
         """A gradient scaler is about to look at what its optimizers found and change its scale."""
 
 
-# The one piece of module state: a patch is process-wide, so its listeners are.
-_listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+# The one piece of module state: a patch is process-wide, so its listeners are. Plain weak references in a list,
+# because going through a WeakSet costs more than all that is done with one listener.
+_listeners: list[weakref.ref[Listener]] = []
 _taps: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 
 
@@ -44,12 +45,12 @@ def add(listener: Listener) -> None:
     """Start telling a listener."""
     if not _taps:
         _install()
-    _listeners.add(listener)
+    _listeners.append(weakref.ref(listener))
 
 
 def remove(listener: Listener) -> None:
     """Stop telling a listener; the last one takes the taps off."""
-    _listeners.discard(listener)
+    _listeners[:] = [known for known in _listeners if known() is not None and known() is not listener]
     if not _listeners:
         for owner, name, original, tap in _taps:
             if getattr(owner, name) is tap:
@@ -81,8 +82,9 @@ def _tap_foreach_norm() -> Callable[..., Any]:
     def foreach_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         norms = original(tensors, *args, **kwargs)
         if not torch.compiler.is_compiling() and (not args or args[0] == 2):
-            for listener in tuple(_listeners):
-                listener.norms_computed(tensors, norms)
+            for known in _listeners:
+                if (listener := known()) is not None:
+                    listener.norms_computed(tensors, norms)
         return norms
 
     return foreach_norm
@@ -94,8 +96,9 @@ def _tap_total_norm() -> Callable[..., Any]:
     def get_total_norm(tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Tensor:
         total = original(tensors, norm_type, *args, **kwargs)
         if not torch.compiler.is_compiling() and norm_type == 2:
-            for listener in tuple(_listeners):
-                listener.total_computed(tensors, total)
+            for known in _listeners:
+                if (listener := known()) is not None:
+                    listener.total_computed(tensors, total)
         return total
 
     return get_total_norm
@@ -107,8 +110,9 @@ def _tap_clip() -> Callable[..., Any]:
     def clip_grads_with_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> None:
         original(parameters, max_norm, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            for listener in tuple(_listeners):
-                listener.clipped(parameters, max_norm)
+            for known in _listeners:
+                if (listener := known()) is not None:
+                    listener.clipped(parameters, max_norm)
 
     return clip_grads_with_norm
 
@@ -117,8 +121,9 @@ def _tap_update() -> Callable[..., Any]:
     original = GradScaler.update
 
     def update(self: GradScaler, *args: Any, **kwargs: Any) -> None:
-        for listener in tuple(_listeners):
-            listener.scaler_updates(self)
+        for known in _listeners:
+            if (listener := known()) is not None:
+                listener.scaler_updates(self)
         original(self, *args, **kwargs)
 
     return update

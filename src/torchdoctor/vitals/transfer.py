@@ -41,6 +41,8 @@ class Slot:
     number: int
     kind: str
     row: Tensor
+    first: Tensor
+    """The row's first named cell, which nearly every step writes: a view made once."""
     block: Block
     cells: dict[str, Cell] = field(default_factory=dict)
     parts: list[tuple[str, int, NDArray[np.intp]]] = field(default_factory=list)
@@ -64,14 +66,15 @@ class Slot:
 class Block:
     """Some rows on the device and their copy on the host."""
 
-    __slots__ = ("event", "host", "launched", "rows", "slots", "views")
+    __slots__ = ("event", "firsts", "host", "launched", "rows", "slots", "views")
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         cuda = device.type == "cuda"
         self.rows = torch.zeros(rows, width, dtype=torch.float32, device=device)
         self.host = torch.zeros(rows, width, dtype=torch.float32, pin_memory=True) if cuda else self.rows
         self.event: Any = torch.cuda.Event() if cuda else None  # type: ignore[no-untyped-call]
-        self.views = self.rows.unbind()  # indexing a tensor at every step costs more than the copy itself
+        self.views = self.rows.unbind()  # made once: indexing a tensor costs as much as launching a kernel
+        self.firsts = self.rows[:, NAMED].unbind()
         self.slots: list[Slot] = []
         self.launched = False
 
@@ -93,7 +96,8 @@ class Transfer:
         if block is None or block.launched or len(block.slots) == self._rows:
             block = self._spare.pop() if self._spare else Block(self._rows, self._width, self._device)
             self._queue.append(block)
-        slot = Slot(number, kind, block.views[len(block.slots)], block)
+        position = len(block.slots)
+        slot = Slot(number, kind, block.views[position], block.firsts[position], block)
         block.slots.append(slot)
         return slot
 

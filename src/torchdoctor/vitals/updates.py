@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchdoctor.vitals.gradients import foreach_norm, grouped, local
+from torchdoctor.vitals.gradients import foreach_norm, grouped, local, local_all, stack_into
 from torchdoctor.vitals.transfer import Slot
 
 SLICE = 2048
@@ -49,12 +49,11 @@ class UpdateGauge:
                 cells = slot.take(2 * count)
                 if cells is None:
                     continue
-                whole = foreach_norm([local(tensor.detach()) for tensor in tensors], 2, dtype=torch.float32)
+                whole = foreach_norm(local_all(tensors), 2, dtype=torch.float32)
                 slices = foreach_norm(before, 2, dtype=torch.float32)
                 changes = foreach_norm(list(moved), 2, dtype=torch.float32)
-                here = [norm.to(cells.device, non_blocking=True) for norm in (*whole, *changes)]
-                torch.stack(here, out=cells)
-                cells[count:].div_(torch.stack([norm.to(cells.device, non_blocking=True) for norm in slices]))
+                stack_into(cells, [*whole, *changes])
+                cells[count:].div_(torch.stack(slices).to(cells.device, non_blocking=True))
                 slot.parts.append(("weight_norm", slot.used - 2 * count, indices))
                 slot.parts.append(("update_ratio", slot.used - count, indices))
         self._before = []

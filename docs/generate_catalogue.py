@@ -1,0 +1,51 @@
+"""Writes docs/catalogue/: the pages that `torchdoctor explain` prints, and an index of them.
+
+Pages are never edited: `make docs` writes them from the docstrings, and a test tells when they are out of date.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchdoctor.reports.catalogue import Entry, entries
+
+FOLDER = Path(__file__).parent / "catalogue"
+INTRODUCTION = "`torchdoctor explain NAME` prints any of these pages; `torchdoctor rules` lists the findings."
+SECTIONS = {
+    "finding": "Findings: what is seen",
+    "cause": "Causes: why",
+    "action": "Actions: what to change",
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file name."""
+    return {"index.md": index(entries())} | {f"{entry.name}.md": entry.page.strip() + "\n" for entry in entries()}
+
+
+def index(listed: tuple[Entry, ...]) -> str:
+    """All names, by kind, each with its sentence."""
+    lines = ["# Catalogue", "", INTRODUCTION]
+    for kind, title in SECTIONS.items():
+        lines += ["", f"## {title}", "", "| name | what it is |", "|---|---|"]
+        for entry in listed:
+            if entry.kind == kind:
+                name = f"{entry.code} {entry.name}".strip()
+                lines.append(f"| [{name}]({entry.name}.md) | {entry.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write every page, and remove those of entries that are gone."""
+    FOLDER.mkdir(exist_ok=True)
+    current = pages()
+    for path in FOLDER.glob("*.md"):
+        if path.name not in current:
+            path.unlink()
+    for name, text in current.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    print(f"{len(current)} pages in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

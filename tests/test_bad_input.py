@@ -1,0 +1,182 @@
+"""Bad input: a clear error at construction; afterwards the loop never sees an exception, and the report says why."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from torchdoctor import Doctor, JournalError, PatientError, SettingsError
+
+QUIET = {"quiet": True}
+
+
+@pytest.fixture
+def pair(net):
+    return net, torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+def step(model, optimizer) -> torch.Tensor:
+    loss = model(torch.ones(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (lambda m, o: (nn.ReLU(), o), "no parameters"),
+        (lambda m, o: ("model", o), "must be an nn.Module"),
+        (lambda m, o: ([m, 3], o), "must be an nn.Module"),
+        (lambda m, o: (m, "sgd"), "must be a torch.optim.Optimizer"),
+        (lambda m, o: (m, []), "no optimizer was given"),
+        (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
+    ],
+)
+def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
+    with pytest.raises(PatientError, match=sentence):
+        Doctor(*arguments(*pair))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"treat": "aply"}, PatientError, "show, ask, apply"),
+        ({"loss_fn": 3}, PatientError, "loss_fn must be callable"),
+        ({"scheduler": 3}, PatientError, "scheduler must have a step"),
+        ({"settings": {"presett": "paper"}}, SettingsError, "Did you mean 'preset'"),
+        ({"settings": {"preset": "papper"}}, SettingsError, "default, paper"),
+        ({"settings": {"overhead": -1}}, SettingsError, "from 0 to 1"),
+        ({"settings": {"thresholds": {"gradient-explsion": {"ratio": 3}}}}, SettingsError, "gradient-explosion"),
+        ({"settings": {"thresholds": {"gradient-explosion": {"raito": 3}}}}, SettingsError, "ratio"),
+        ({"settings": {"ignore": ["lossspike"]}}, SettingsError, "loss-spike"),
+        ({"settings": "no/such/file.toml"}, SettingsError, "cannot read"),
+        ({"settings": 7}, SettingsError, "a dict or the path"),
+    ],
+)
+def test_options_that_make_no_sense(pair, options, error, sentence):
+    with pytest.raises(error, match=sentence):
+        Doctor(*pair, **options)
+    assert not pair[1]._optimizer_step_pre_hooks
+
+
+def test_a_journal_that_cannot_be_written(pair, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(JournalError):
+        Doctor(*pair, journal=tmp_path / "file" / "run")
+    assert not pair[1]._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("loss", "recorded", "note"),
+    [
+        (lambda t: 2.5, 2.5, None),
+        (lambda t: 3, 3.0, None),
+        (lambda t: torch.tensor([2.0]), 2.0, None),
+        (lambda t: t, "attached", None),
+        (lambda t: torch.tensor([1.0, 3.0]), 2.0, "its mean is recorded"),
+        (lambda t: torch.zeros(0), None, "empty tensor"),
+        (lambda t: None, None, "given as NoneType"),
+        (lambda t: "high", None, "given as str"),
+        (lambda t: {"loss": t}, None, "given as dict"),
+    ],
+)
+def test_losses_of_every_kind(pair, loss, recorded, note):
+    doctor = Doctor(*pair, settings=QUIET)
+    seen = []
+    doctor.subscribe(seen.append)
+    value = step(*pair)
+    doctor.log_loss(loss(value))
+    doctor.log_loss(loss(value))
+    report = doctor.diagnose()
+    found = [record["vitals"].get("loss") for record in seen if record["type"] == "vitals"]
+    assert found == [pytest.approx(value.item(), rel=1e-6) if recorded == "attached" else recorded]
+    assert [text for text in report.notes if note and note in text] == ([report.notes[0]] if note else [])
+
+
+def test_a_nan_loss_is_a_finding_not_an_error(pair):
+    doctor = Doctor(*pair, settings=QUIET)
+    for number in range(5):
+        step(*pair)
+        doctor.log_loss(float("nan") if number == 3 else 1.0)
+    report = doctor.diagnose()
+    assert [symptom.name for symptom in report.symptoms] == ["nan-or-inf"]
+    assert report.symptoms[0].first_step == 3 and report.health == "critical"
+
+
+def test_calls_out_of_place_are_noted_once(pair, caplog):
+    doctor = Doctor(*pair)
+    with caplog.at_level(logging.WARNING, "torchdoctor"):
+        doctor.log_gradients()
+        doctor.log_gradients()
+        doctor.detach()
+        doctor.log_loss(1.0)
+        doctor.log_validation(1.0)
+        doctor.detach()
+    assert caplog.text.count("no parameter had a gradient") == 1
+    assert caplog.text.count("after detach()") == 1
+    assert len(doctor.diagnose().notes) == 2
+
+
+def test_an_internal_error_never_reaches_the_loop(pair, monkeypatch, caplog):
+    doctor = Doctor(*pair)
+    monkeypatch.setattr(doctor._monitor, "_advance", lambda *args: 1 / 0)
+    for _ in range(20):
+        doctor.log_loss(step(*pair))
+    report = doctor.diagnose()
+    assert any("ZeroDivisionError" in note for note in report.notes)
+    assert any("no longer watched" in note for note in report.notes)
+    assert caplog.text.count("ZeroDivisionError") == 1
+    assert not pair[1]._optimizer_step_pre_hooks
+
+
+def test_a_listener_that_raises_is_dropped(pair):
+    doctor = Doctor(*pair, settings=QUIET)
+    calls = []
+
+    def listener(record):
+        calls.append(record)
+        raise ValueError("full")
+
+    doctor.subscribe(listener)
+    for _ in range(5):
+        doctor.log_loss(step(*pair))
+    assert len(calls) == 1
+    assert any("listener was dropped" in note for note in doctor.diagnose().notes)
+
+
+def test_keyboard_interrupt_passes(pair):
+    doctor = Doctor(*pair, settings=QUIET)
+
+    def listener(record):
+        raise KeyboardInterrupt
+
+    doctor.subscribe(listener)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(5):
+            doctor.log_loss(step(*pair))
+
+
+def test_treatment_that_is_not_there_is_admitted(pair):
+    assert any("only shows suggestions" in note for note in Doctor(*pair, treat="apply", settings=QUIET).diagnose().notes)
+
+
+@pytest.mark.parametrize("bad", ["NaN", "Inf"])
+def test_one_bad_step_does_not_blind_the_doctor(net, bad):
+    """One non-finite step, a thousand healthy ones, then a jump: the jump is seen and nothing else is claimed."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    doctor = Doctor(net, optimizer, settings=QUIET)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(1300):
+        scale = {200: float(bad), 1250: 100.0}.get(number, 1.0)
+        for p in net.parameters():
+            p.grad = scale * torch.randn(p.shape, generator=generator)
+        optimizer.step()
+        doctor.log_loss(1.0 + 0.01 * number % 7)
+    report = doctor.diagnose()
+    found = {(symptom.name, symptom.first_step) for symptom in report.symptoms if symptom.severity != "info"}
+    assert found == {("nan-or-inf", 200), ("gradient-explosion", 1250)}

@@ -1,0 +1,65 @@
+"""The contract that every action keeps."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import CAUSES, rank
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms import DETECTORS
+from torchdoctor.treatments import ACTIONS, prescribe
+from torchdoctor.treatments.prescription import PRIORS
+
+BY_SLUG = {action.slug: action for action in ACTIONS}
+every_action = pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.slug)
+
+
+@every_action
+def test_metadata_is_complete(action):
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", action.slug)
+    assert action.safety in ("show", "ask", "apply")
+    assert 0.5 <= action.prior <= 0.99
+    assert action.summary.endswith(".")
+    assert set(re.findall(r"\{(\w+)\}", action.code)) == set(action.parameters)
+    assert all(low < high for low, high in action.parameters.values())
+
+
+@every_action
+def test_something_leads_to_it(action):
+    wanted = {slug for rule in (*DETECTORS, *CAUSES) for slug in rule.suggests}
+    assert action.slug in wanted
+
+
+def test_priors_speak_of_things_that_exist():
+    triggers = {rule.name for rule in (*DETECTORS, *CAUSES)}
+    for (trigger, slug), prior in PRIORS.items():
+        assert trigger in triggers
+        assert slug in BY_SLUG
+        assert 0.5 <= prior <= 0.99
+
+
+@pytest.mark.parametrize("severity", ["info", "warning", "critical"])
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", [detector.name for detector in DETECTORS if detector.name != "multiple-pathologies"])
+def test_parameters_and_confidence_stay_in_range(name, repeats, severity):
+    for scale in (1e-9, 1.0, 1e9):
+        chart = Chart.of(loss=[2.0] * 400, grad_norm=[scale] * 400, context={"dropout": [0.45]})
+        chart.episodes += [Symptom(name, "", severity, 0.9, 60 * number, 60 * number) for number in range(repeats)]
+        treated, merged = prescribe(chart, rank(chart))
+        for suggestion in [*merged, *(item for diagnosis in treated for item in diagnosis.suggestions)]:
+            action = BY_SLUG[suggestion.action]
+            assert 0.5 <= suggestion.confidence <= 0.99
+            assert suggestion.reason
+            assert "{" not in suggestion.code
+            assert set(suggestion.parameters) == set(action.parameters)
+            for key, value in suggestion.parameters.items():
+                low, high = action.parameters[key]
+                assert low <= value <= high, (key, value)
+
+
+def test_suggesting_needs_no_torch():
+    code = "import sys, torchdoctor.treatments; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
