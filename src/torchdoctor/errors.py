@@ -2,7 +2,7 @@
 
     TorchDoctorError
     ├── SettingsError   a setting that does not exist or cannot have that value
-    ├── PatientError    a model, optimizer or loss that cannot be watched as given
+    ├── PatientError    a model, optimizer, data set or fault that cannot be used as given
     ├── JournalError    a journal that cannot be written
     └── SourceError     a run that cannot be read
 
@@ -25,7 +25,7 @@ class SettingsError(TorchDoctorError):
 
 
 class PatientError(TorchDoctorError):
-    """A model, optimizer, scheduler or scaler that cannot be watched as given."""
+    """A model, optimizer, scheduler, data set or injected fault that cannot be used as given."""
 
 
 class JournalError(TorchDoctorError):

@@ -137,14 +137,18 @@ class GradientGauge:
 
     def take(self, slot: Slot, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> Capture:
         """The norms that somebody else computed of the tensors last recognized."""
-        with torch.no_grad():
-            _write(slot, "grad_norm", norms, self._order[1], None)
+        if norms[0].requires_grad:  # of gradients that have a graph themselves
+            norms = [norm.detach() for norm in norms]
+        _write(slot, "grad_norm", norms, self._order[1], None)
         first, last = tensors[0], tensors[-1]
         return Capture(slot, (first, last), (first._version, last._version), self._order[2])
 
 
 def _write(slot: Slot, vital: str, norms: Sequence[Tensor], indices: Indices, scale: Tensor | None) -> None:
-    start = next((part[1] for part in slot.parts if part[0] == vital and part[2] is indices), None)
+    start = None
+    for known, position, columns in slot.parts:
+        if columns is indices and known == vital:
+            start = position
     cells = slot.take(len(norms)) if start is None else slot.row.narrow(0, start, len(norms))
     if cells is None:
         return

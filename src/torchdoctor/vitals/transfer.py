@@ -105,8 +105,12 @@ class Transfer:
         """Nothing more will be written to this slot."""
         slot.finished = True
         block = slot.block
-        if len(block.slots) == self._rows and not block.launched and all(item.finished for item in block.slots):
-            self._launch(block)
+        if len(block.slots) < self._rows or block.launched:
+            return
+        for item in block.slots:
+            if not item.finished:
+                return
+        self._launch(block)
 
     def _launch(self, block: Block) -> None:
         block.launched = True

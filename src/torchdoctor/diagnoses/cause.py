@@ -1,0 +1,69 @@
+"""The shape of a cause."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
+
+
+class Evidence(NamedTuple):
+    """One observation that speaks for (positive) or against (negative) a cause, in log-odds, with its numbers."""
+
+    weight: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Symptoms that belong together, in order of onset."""
+
+    symptoms: tuple[Symptom, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The symptoms' names, each once, in order of onset."""
+        return tuple(dict.fromkeys(symptom.name for symptom in self.symptoms))
+
+    @property
+    def first_step(self) -> int:
+        """The onset."""
+        return min(symptom.first_step for symptom in self.symptoms)
+
+    @property
+    def last_step(self) -> int:
+        """When it was last seen."""
+        return max(symptom.last_step for symptom in self.symptoms)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these symptoms is part of it."""
+        return any(name in names for name in self.names)
+
+    def grave(self, *names: str) -> bool:
+        """Whether one of these symptoms is part of it at warning or above."""
+        return any(symptom.name in names and symptom.severity != "info" for symptom in self.symptoms)
+
+    def get(self, name: str) -> Symptom | None:
+        """The first symptom of a name."""
+        return next((symptom for symptom in self.symptoms if symptom.name == name), None)
+
+
+class Cause(ABC):
+    """One reason why a run is sick: class attributes are its metadata, `weigh` its evidence.
+
+    A cause is a candidate for a problem if it explains one of its symptoms. `prior` is its log-odds before any
+    evidence, against `unknown`, which has 0 and no evidence.
+    """
+
+    name: ClassVar[str]
+    explains: ClassVar[tuple[str, ...]]
+    prior: ClassVar[float] = -1.0
+    suggests: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """What speaks for and against this cause; nothing where nothing is known."""

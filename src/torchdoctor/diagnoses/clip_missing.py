@@ -1,0 +1,51 @@
+"""clip-missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import is_over
+from torchdoctor.records import number_text
+
+
+class ClipMissing(Cause):
+    """Rare huge gradients pass unclipped.
+
+    ## What it is
+    Now and then a batch gives a gradient many times the usual. Without clipping it moves the weights as far.
+
+    ## How to confirm it
+    The explosions come back, each is followed by damage, and the loop does not clip.
+
+    ## What to change
+    Clip the total norm between ``backward()`` and ``step()``.
+
+    ## How to see it cured
+    The same raw norms appear, and the loss no longer follows them.
+    """
+
+    name = "clip-missing"
+    explains = ("gradient-explosion", "loss-spike", "gradient-instability", "loss-divergence")
+    prior = -1.5
+    suggests = ("set-clip-norm",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether the loop clips, whether explosions recur, and whether they did harm."""
+        if "clip" in chart:
+            yield Evidence(-6.0, f"the loop clips at {number_text(chart['clip'].latest)}")
+            return
+        explosions = [item for item in problem.symptoms if item.name == "gradient-explosion"]
+        if not explosions:
+            yield Evidence(-1.5, "the gradient norm did not explode")
+            return
+        yield Evidence(0.8, "no clipping was seen")
+        if len(explosions) > 1:
+            yield Evidence(1.2, f"the gradient norm exploded {len(explosions)} times")
+        spike = problem.get("loss-spike") or problem.get("loss-divergence")
+        if spike is not None and spike.first_step > explosions[0].first_step:
+            late = spike.first_step - explosions[0].first_step
+            yield Evidence(1.0, f"the loss rose {late} steps after the gradient norm")
+        elif spike is None and is_over(chart, problem):
+            yield Evidence(-1.0, "the loss did not follow")

@@ -1,0 +1,53 @@
+"""converged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import highest, level_about
+from torchdoctor.records import number_text
+
+
+class Converged(Cause):
+    """Nothing is wrong: the run is finished.
+
+    ## What it is
+    The loss is as low as model, data and loss function allow. A flat curve is then the goal, not a fault.
+
+    ## How to confirm it
+    Validation is flat too, gradients are small or pure noise, and a higher learning rate does not lower the loss.
+
+    ## What to change
+    Nothing; or more data and a larger model, if the result is not good enough.
+
+    ## How to see it cured
+    There is nothing to cure.
+    """
+
+    name = "converged"
+    explains = ("loss-plateau",)
+    prior = 0.0
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """How far the loss has come, where the rate and the norm are, and what validation does."""
+        start, now = chart["loss"].first, chart["loss"].baseline(128).recent
+        if start > 0 and now > 0:
+            if now < 0.3 * start:
+                yield Evidence(1.0, f"the loss fell from {number_text(start)} to {number_text(now)}")
+            elif now > 0.7 * start:
+                yield Evidence(-1.5, f"the loss fell only from {number_text(start)} to {number_text(now)}")
+        if chart["lr"]:
+            rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
+            if rate < 1e-3 * top:
+                yield Evidence(-2.0, f"the learning rate is {number_text(rate)}: the run could not move")
+        norms = chart["grad_norm"]
+        before, after = level_about(norms, 0, problem.first_step), level_about(norms, problem.first_step, chart.step)
+        if after < 0.3 * before:
+            yield Evidence(0.5, f"the gradient norm fell from {number_text(before)} to {number_text(after)}")
+        validation = chart["val_loss"].values[-5:]
+        if validation.size == 5 and float(np.ptp(validation)) < 0.02 * abs(float(validation[-1])):
+            yield Evidence(0.7, f"the validation loss is flat too, at {number_text(float(validation[-1]))}")

@@ -1,0 +1,75 @@
+"""What several causes ask the chart: the learning rate about an onset, updates, optimizer, whether a trouble healed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchdoctor.chart import Chart, Series
+from torchdoctor.diagnoses.cause import Problem
+
+
+def level_about(series: Series, first: int, last: int) -> float:
+    """The median level of a vital between two steps, from the outline; NaN where it has no value there."""
+    means = [bucket[2] for bucket in series.outline.buckets() if first <= bucket[0] <= last]
+    return float(np.median(means)) if means else math.nan
+
+
+def highest(series: Series, first: int, last: int) -> float:
+    """The highest value of a vital between two steps, from the outline; NaN where it has no value there."""
+    return max((bucket[3] for bucket in series.outline.buckets() if first <= bucket[0] <= last), default=math.nan)
+
+
+def lr_rise(chart: Chart, onset: int, within: int = 30) -> float:
+    """How many times the learning rate just before an onset exceeds the highest before that; NaN where unknown."""
+    now, before = highest(chart["lr"], onset - within, onset), highest(chart["lr"], 0, onset - within - 1)
+    return now / before if before > 0 else math.nan
+
+
+def is_over(chart: Chart, problem: Problem, after: int = 5) -> bool:
+    """Whether nothing of the problem has been seen for a few steps."""
+    return chart.step - problem.last_step >= after
+
+
+def is_brief(problem: Problem, steps: int = 5) -> bool:
+    """Whether no episode of the problem lasted longer than a few steps."""
+    return all(symptom.last_step - symptom.first_step < steps for symptom in problem.symptoms)
+
+
+def loss_moved_at(chart: Chart, step: int) -> bool:
+    """Whether the loss stood out at a step against the steps before it."""
+    series = chart["loss"]
+    at = series.values[series.steps == step]
+    before = series.values[(series.steps < step) & (series.steps >= step - 24)]
+    if not at.size or before.size < 8:
+        return False
+    centre = float(np.median(before))
+    return float(at[0]) - centre > 6 * max(1.4826 * float(np.median(np.abs(before - centre))), 0.01 * abs(centre))
+
+
+def update_level(chart: Chart, before: int) -> float:
+    """The typical update ratio over all tensors at the last sample before a step; NaN where unknown."""
+    for step, row in reversed(chart.tensors("update_ratio").rows):
+        known = row[np.isfinite(row) & (row > 0)]
+        if step < before and known.size:
+            return float(np.median(known))
+    return math.nan
+
+
+def optimizer_names(chart: Chart) -> str:
+    """The optimizers' class names; empty where unknown."""
+    items = chart.context.get("optimizer") or ()
+    return ", ".join(str(item.get("class", "")) for item in items if isinstance(item, dict))
+
+
+def weight_decay(chart: Chart) -> float:
+    """The highest weight decay of any parameter group; NaN where unknown."""
+    values = [group["weight_decay"] for group in chart.groups if isinstance(group.get("weight_decay"), int | float)]
+    return float(max(values, default=math.nan))
+
+
+def dropout(chart: Chart) -> float:
+    """The highest dropout rate of the model, 0 where it has none; NaN where unknown."""
+    rates = chart.context.get("dropout")
+    return math.nan if rates is None else float(max(rates, default=0.0))

@@ -1,0 +1,44 @@
+"""under-regularized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import dropout, weight_decay
+from torchdoctor.records import number_text
+
+
+class UnderRegularized(Cause):
+    """Nothing holds the model back from fitting noise.
+
+    ## What it is
+    No or little dropout, weight decay, augmentation or label smoothing for this model and data.
+
+    ## How to confirm it
+    The configuration shows none, and the best validation loss improves when some is added.
+
+    ## What to change
+    Dropout 0.1 higher, up to 0.5; weight decay 0.01 to 0.1; augmentation.
+
+    ## How to see it cured
+    The best validation loss is lower and comes later.
+    """
+
+    name = "under-regularized"
+    explains = ("overfitting",)
+    prior = 0.0
+    suggests = ("raise-dropout", "set-weight-decay")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Dropout and weight decay as configured."""
+        rate, decay = dropout(chart), weight_decay(chart)
+        if rate == 0:
+            yield Evidence(1.2, "the model has no dropout")
+        elif rate >= 0.3:
+            yield Evidence(-1.0, f"dropout is {number_text(rate)} already")
+        if decay < 1e-3:
+            yield Evidence(0.8, "there is no weight decay" if decay == 0 else f"weight decay is {number_text(decay)}")
+        elif decay >= 0.05:
+            yield Evidence(-0.5, f"weight decay is {number_text(decay)} already")

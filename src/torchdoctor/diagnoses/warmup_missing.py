@@ -1,0 +1,57 @@
+"""warmup-missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import is_brief, optimizer_names
+from torchdoctor.records import number_text
+
+EARLY = 300
+"""Steps that count as the beginning."""
+
+
+class WarmupMissing(Cause):
+    """The learning rate begins at full height.
+
+    ## What it is
+    In the first steps gradients are large and an adaptive optimizer's averages are not yet worth anything: full
+    steps then throw the weights far off.
+
+    ## How to confirm it
+    The trouble is in the first few hundred steps, the learning rate never rose, and a warm-up removes it.
+
+    ## What to change
+    Raise the learning rate linearly over the first few hundred to few thousand steps.
+
+    ## How to see it cured
+    The early spike is gone and the loss is lower at the same step.
+    """
+
+    name = "warmup-missing"
+    explains = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability")
+    prior = -1.5
+    suggests = ("restart-warmup", "scale-lr")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """When it began, and what the rate did from the first step."""
+        rates = chart["lr"]
+        if problem.first_step > EARLY:
+            yield Evidence(-5.0, f"it began at step {problem.first_step}, long after a warm-up would have ended")
+            return
+        if problem.first_step <= EARLY // 3:
+            yield Evidence(1.0, f"it began at step {problem.first_step}")
+        if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
+            yield Evidence(-2.0, "the loss took no harm")
+        buckets = rates.outline.buckets()
+        if buckets:
+            top = max(bucket[3] for bucket in buckets if bucket[0] <= EARLY)
+            if rates.first < 0.5 * top:
+                low = number_text(rates.first)
+                yield Evidence(-5.0, f"the learning rate was warmed up from {low} to {number_text(top)}")
+            else:
+                yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
+        if "Adam" in optimizer_names(chart):
+            yield Evidence(0.4, "Adam's averages are young in the first steps")

@@ -1,0 +1,134 @@
+"""GR01 gradient-explosion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import TINY, Baseline, Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import JUMP, extreme, is_hurt, is_restart, log_spread, lr_jump, third_highest_rise
+
+NOTHING = math.log(1e-20)
+"""A norm below this is no gradient: there is no scale to compare with."""
+ALERT = 2.0
+"""Deviations, and times the recent median, that are enough right after a leap of the learning rate."""
+RECENT = 3
+"""A jump is measured against the values before the last three: an explosion may build up over a few steps."""
+
+
+@dataclass(frozen=True)
+class GradientExplosion(Detector):
+    """The gradient norm leaps far above its own recent scale.
+
+    ## What it means
+    One step is about to move the weights much further than any recent one. In published logs of large runs the
+    norm leaps one to four steps before the loss does, so it is the earliest warning there is. A leap that heals and
+    leaves the loss alone is over when you read this; one that the loss follows is not.
+
+    ## How it is told apart
+    Raw size means nothing: summed losses and wide nets have large norms all their lives. The norm is compared with
+    its own recent median in log space; the limit widens with the run's own spread, so the heavy tails of small batches
+    stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too. A norm that is not finite
+    is `nan-or-inf`.
+
+    ## What to do
+    Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
+    step. If clipping is on already, the weights are protected and the batch is the question.
+
+    ## How to see that it is cured
+    No new episode for a few hundred steps, and a loss that goes on falling.
+
+    ## Example
+    >>> norms = [1.0, 1.2, 0.9, 1.1] * 16
+    >>> print(GradientExplosion().check(Chart.of(grad_norm=[*norms, 20.0])))
+    step 64: GR01 gradient-explosion (warning): gradient norm 20 is 19.1 times its recent 1.05
+    >>> GradientExplosion().check(Chart.of(grad_norm=[*norms, 2.0]))
+    """
+
+    code = "GR01"
+    name = "gradient-explosion"
+    reads = ("grad_norm",)
+    suggests = ("set-clip-norm", "scale-lr", "roll-back", "ask-for-help")
+    references = ("https://arxiv.org/abs/1211.5063", "https://arxiv.org/abs/2504.02507")
+
+    window: int = 128
+    """Values that the recent scale is taken from."""
+    history: int = 16
+    """Values that must be known before anything is said."""
+    ratio: float = 6.0
+    """Times the recent median: a warning."""
+    notice: float = 4.0
+    """Times the recent median: worth a note, a warning if the loss is hurt."""
+    deviations: float = 5.0
+    """Robust deviations in log space that both must exceed as well."""
+    floor: float = 0.12
+    """The least spread in log space that is believed."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the norm with its recent median; the quiet path ends at the first test."""
+        series = chart["grad_norm"]
+        norm = series.latest
+        base = series.baseline(self.window, log=True)
+        if base.count < self.history or not 0 < norm < math.inf or base.recent < NOTHING:
+            return None
+        rise = math.log(norm) - base.recent
+        spread = max(log_spread(base, self.window), self.floor)
+        limit = max(math.log(self.notice), extreme(self.deviations, base.count) * spread)
+        if rise > ALERT * spread and rise > math.log(ALERT) and lr_jump(chart) > JUMP:
+            return self._exploded(chart, "warning", base, math.log(ALERT))
+        if not rise > limit:
+            return None
+        before = series.last(8 + RECENT + 1)[: -RECENT - 1]
+        sudden = norm > self.notice * float(before.max(initial=0.0))
+        if float(before.min(initial=math.inf)) < 1e-20:
+            return None  # steps without any gradient are usual here: a median of both kinds is no scale
+        hurt = is_hurt(chart)
+        if not sudden and not hurt:
+            return None
+        severity: Severity = "warning" if hurt or self._grave(chart, rise) else "info"
+        divergence = chart.open_episodes.get("loss-divergence")
+        if divergence is not None and divergence.severity != "info":
+            severity = "critical"
+        return self._exploded(chart, severity, base, limit)
+
+    def _grave(self, chart: Chart, rise: float) -> bool:
+        """Far above the recent median; less far, above all precedents, and not lifted by a warm restart."""
+        if rise > math.log(3 * self.ratio):
+            return True
+        earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
+        return rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier)) and not is_restart(chart)
+
+    def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float) -> Symptom:
+        norm, typical = chart["grad_norm"].latest, math.exp(base.recent)
+        where, widely = risen(chart)
+        times = number_text(norm / typical)
+        message = f"gradient norm {number_text(norm)} is {times} times its recent {number_text(typical)}"
+        if widely:
+            message += ", in most tensors alike"
+        if "clip" in chart and chart["clip"].latest > 0:
+            message += f" (clipped at {number_text(chart['clip'].latest)})"
+        ceiling = typical * math.exp(min(limit, 300.0))
+        return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where)
+
+
+def risen(chart: Chart, most: int = 4) -> tuple[tuple[str, ...], bool]:
+    """The tensors whose gradient norm rose most at this step against earlier samples, and whether most rose alike."""
+    sampled = chart.tensors("grad_norm")
+    rows = sampled.matrix(9)
+    if sampled.step != chart.step or len(rows) < 2 or rows.shape[1] != len(chart.names):
+        return (), False
+    with np.errstate(all="ignore"):
+        logs = np.log(np.where(np.isfinite(rows), rows, np.nan) + TINY)
+        earlier = np.sort(logs[:-1], axis=0)  # NaN sorts last
+        known = np.isfinite(earlier).sum(axis=0)
+        middle = earlier[np.maximum(known - 1, 0) // 2, np.arange(rows.shape[1])]
+        rise = np.nan_to_num(logs[-1] - middle, nan=0.0)
+    top = float(rise.max(initial=0.0))
+    if not top > math.log(2):
+        return (), False
+    order = [int(index) for index in np.argsort(-rise, kind="stable") if rise[index] > top / 2]
+    return tuple(chart.names[index] for index in order[:most]), len(order) > rise.size // 2

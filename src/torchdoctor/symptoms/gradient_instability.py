@@ -1,0 +1,84 @@
+"""GR03 gradient-instability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress
+
+
+@dataclass(frozen=True)
+class GradientInstability(Detector):
+    """The gradient norm fluctuates wildly, for a sustained time, and the loss gains nothing.
+
+    ## What it means
+    Consecutive steps disagree about how far to go by large factors. The optimizer's averages mean little, and the run
+    bounces instead of descending; often the step before an explosion or a divergence.
+
+    ## How it is told apart
+    Small batches have heavy-tailed norms in perfect health: a typical swing of 2 (0.7 in log space) is common, and even
+    more is harmless while the loss falls or once the data is memorized. Swings must be wider than that about
+    their own trend for the whole window, and the loss must not be improving; it is a warning only where the loss has
+    lost ground.
+
+    ## What to do
+    Clip the gradient norm, then lower the learning rate or enlarge the batch.
+
+    ## How to see that it is cured
+    The norm stays within a factor of about three of its median, and the loss falls again.
+
+    ## Example
+    >>> norms = [0.05, 1.0, 20.0, 0.3, 6.0, 0.02, 50.0, 2.0] * 17
+    >>> losses = [3.0 - 0.03 * step for step in range(68)] + [1.0 + 0.04 * step for step in range(68)]
+    >>> GradientInstability().check(Chart.of(grad_norm=norms, loss=losses)).severity
+    'warning'
+    """
+
+    code = "GR03"
+    name = "gradient-instability"
+    reads = ("grad_norm",)
+    suggests = ("set-clip-norm", "scale-lr")
+    references = ("https://arxiv.org/abs/1905.11881",)
+    every = 10
+    closes_after = 10
+
+    window: int = 128
+    """Values over which the swings must last."""
+    history: int = 64
+    """Values that must be known before anything is said."""
+    swing: float = 1.25
+    """The least spread of log-norm about its trend: typical swings of a factor 3.5."""
+    floor: float = 0.05
+    """Share of the first loss under which a run counts as arrived."""
+    lost: float = 0.25
+    """Share of its descent that the loss must have given back to make it a warning."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the spread of the norm about its trend with the limit, then ask what the loss did meanwhile."""
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        if base.count < self.history or not base.noise > self.swing:
+            return None
+        losses = chart["loss"].last(self.window)
+        if losses.size < self.history:
+            return None
+        half = losses.size // 2
+        before, now = float(np.median(losses[:half])), float(np.median(losses[half:]))
+        progress = Progress.of(chart["loss"])
+        if now < before or abs(now) < self.floor * abs(progress.start):
+            return None
+        severity: Severity = "info"
+        if progress.descent > 0.05 * abs(progress.start) and now - progress.best > self.lost * progress.descent:
+            severity = "warning"
+        factor = math.exp(min(base.noise, 300.0))
+        message = (
+            f"gradient norm swings by a factor of {number_text(factor)} about {number_text(math.exp(base.centre))} "
+            f"while the loss went from {number_text(before)} to {number_text(now)}"
+        )
+        since = int(chart["grad_norm"].steps[-base.count])
+        return self.symptom(chart, severity, message, value=base.noise, limit=self.swing, confidence=0.8, since=since)

@@ -1,0 +1,168 @@
+"""GR02 gradient-vanishing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import TINY, Array, Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import extreme, log_spread
+
+NOT_MATRICES = ("norm", "bn", "ln", "embed", "emb", "wte", "wpe", "scale", "gamma", "lora")
+"""Parts of names of weights that say nothing about depth: gains, embeddings, adapters that begin at zero."""
+
+
+@dataclass(frozen=True)
+class GradientVanishing(Detector):
+    """The gradient norm collapses, or decays through depth until early layers stop learning.
+
+    ## What it means
+    The signal that should teach the weights does not reach them: at once in the whole model (a graph that is cut, a
+    scale gone wrong, underflow), or layer by layer on the way back through saturating or unnormalized layers.
+
+    ## How it is told apart
+    A norm that shrinks as the loss converges is success: the collapse must be sudden, to a ten-thousandth of the
+    recent median, while the loss stays where it was. Through depth, one small layer (a bias, a LayerScale, a
+    zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at several
+    samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so there the
+    update ratio decides.
+
+    ## What to do
+    A single collapsed step costs nothing; look at what that step did differently. Through depth: ReLU-family
+    activations, normalization, residual connections, He or Xavier initialization; a higher learning rate helps a
+    little.
+
+    ## How to see that it is cured
+    Early layers have update ratios within a hundredth of the late ones, and the norm is back at its level.
+
+    ## Example
+    >>> chart = Chart.of(grad_norm=[1.0, 1.2, 0.9, 1.1] * 16 + [1e-8], loss=[2.0] * 65)
+    >>> GradientVanishing().check(chart).message
+    'gradient norm 1.00e-08 fell from its recent 1.05 while the loss stayed at 2'
+    """
+
+    code = "GR02"
+    name = "gradient-vanishing"
+    reads = ("grad_norm", "tensors/grad_norm")
+    suggests = ("scale-lr", "use-relu-family", "add-residuals", "ask-for-help")
+    references = ("https://proceedings.mlr.press/v9/glorot10a.html", "https://arxiv.org/abs/1512.03385")
+
+    window: int = 128
+    """Values that the recent scale is taken from."""
+    history: int = 16
+    """Values that must be known before a collapse is seen."""
+    collapse: float = 1e-4
+    """Share of the recent median under which the total norm has collapsed."""
+    deviations: float = 5.0
+    """Robust deviations in log space that the collapse must exceed as well."""
+    decades: float = 3.0
+    """Powers of ten that the norm loses from the last layer to the first."""
+    layers: int = 6
+    """Weight matrices that a line through depth needs."""
+    samples: int = 4
+    """Samples in a row that must show the decay."""
+    motion: float = 0.01
+    """Share of the late layers' update ratio under which the early layers do not move."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """A collapse at this step, or decay through depth at a freshly sampled one."""
+        series = chart["grad_norm"]
+        norm = series.latest
+        base = series.baseline(self.window, log=True)
+        if series.step == chart.step and base.count >= self.history and 0 <= norm < math.inf:
+            fall = base.recent - math.log(norm + TINY)
+            if fall > -math.log(self.collapse):
+                return self._collapsed(chart, norm, fall)
+        sampled = chart.tensors("grad_norm")
+        # A record of tensors comes before the step's scalars: only then is the latest row newer than the latest norm.
+        if sampled.step > series.step and len(sampled.rows) >= self.samples:
+            return self._decayed(chart)
+        return None
+
+    def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        before = chart["grad_norm"].last(9)[:-1]
+        sudden = norm < 0.01 * float(before.min(initial=math.inf))
+        loss = chart["loss"]
+        beyond_noise = fall > extreme(self.deviations, base.count) * log_spread(base, self.window)
+        if not (sudden and beyond_noise) or _at_floor(chart):
+            return None
+        typical = math.exp(base.recent)
+        message = f"gradient norm {number_text(norm)} fell from its recent {number_text(typical)}"
+        if math.isfinite(loss.latest):
+            message += f" while the loss stayed at {number_text(loss.latest)}"
+        return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
+
+    def _decayed(self, chart: Chart) -> Symptom | None:
+        decades, layers = decay_through_depth(chart, self.samples)
+        if layers < self.layers or len(decades) < self.samples or not min(decades) > self.decades:
+            return None
+        columns = _matrices(chart)
+        early, late = columns[: layers // 3], columns[-(layers // 3) :]
+        where = tuple(chart.names[index] for index in early)
+        lost = decades[-1]
+        message = f"gradient norms fall by {lost:.1f} powers of ten from the last to the first of {layers} layers"
+        updates = chart.tensors("update_ratio").latest
+        if updates.size != len(chart.names):  # whether the early weights move is not known
+            return self.symptom(chart, "info", message, value=lost, limit=self.decades, where=where, confidence=0.6)
+        slow, quick = _median(updates[early]), _median(updates[late])
+        if slow < self.motion * quick:
+            message += f"; early weights move {number_text(slow)} of themselves a step, late ones {number_text(quick)}"
+            return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
+        return None
+
+
+def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], int]:
+    """Powers of ten that the gradient loses on its way to the first layer, at each of the last samples; and the layers.
+
+    Norms are taken relative to the weights' own, where these are known: layers differ in size.
+    """
+    columns = _matrices(chart)
+    rows = chart.tensors("grad_norm").matrix(samples)
+    if len(columns) < 2 or not len(rows) or rows.shape[1] != len(chart.names):
+        return [], len(columns)
+    norms = rows[:, columns]
+    weights = chart.tensors("weight_norm").latest
+    if weights.size == len(chart.names):
+        with np.errstate(all="ignore"):  # what is not finite is left out when the line is drawn
+            norms = norms / np.maximum(weights[columns], TINY)
+    return [_decades_lost(row) for row in norms], len(columns)
+
+
+def _matrices(chart: Chart) -> list[int]:
+    return [index for index, name in enumerate(chart.names) if _is_matrix(name)]
+
+
+def _at_floor(chart: Chart) -> bool:
+    """Whether the loss fell with the norm, or has nothing left to fall: no gradient is then right."""
+    loss = chart["loss"]
+    size = abs(loss.latest)
+    return bool(loss) and (size <= 0.01 * abs(loss.baseline(128).recent) or size <= 1e-3 * abs(loss.first))
+
+
+def _is_matrix(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return "weight" in last and not any(part in name.lower() for part in NOT_MATRICES)
+
+
+def _decades_lost(row: Array) -> float:
+    """Powers of ten between the ends of a robust line (Theil-Sen) through log-norm over depth; 0 unless a line fits."""
+    known = np.isfinite(row) & (row > 0)
+    if known.sum() < max(4, 0.8 * row.size):
+        return 0.0
+    depth, logs = np.flatnonzero(known).astype(np.float64), np.log10(row[known])
+    first, second = np.triu_indices(depth.size, 1)
+    slope = float(np.median((logs[second] - logs[first]) / (depth[second] - depth[first])))
+    residuals = logs - slope * depth
+    scatter = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    lost = slope * (row.size - 1)
+    return lost if scatter < lost / 4 else 0.0
+
+
+def _median(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else math.nan

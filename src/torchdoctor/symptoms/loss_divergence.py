@@ -1,0 +1,123 @@
+"""LO02 loss-divergence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Array, Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress, outline_levels
+
+
+@dataclass(frozen=True)
+class LossDivergence(Detector):
+    """The loss leaves its level and does not come back.
+
+    ## What it means
+    Training is undoing itself: the weights move away from what they had learnt, step after step. Left alone this
+    rarely heals; it ends in nonsense or in values that are not finite.
+
+    ## How it is told apart
+    A spike returns; this is judged by the level of several steps. The scale is the run's own descent: a loss that is
+    worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
+    curriculum, a warm restart or a noisy stretch give back a part, and fall again. A run without any descent (an
+    adversarial or reinforcement loss that wanders) must leave its whole range by far.
+
+    ## What to do
+    Go back to the last good checkpoint, at half the learning rate or less, with clipped gradients.
+
+    ## How to see that it is cured
+    The loss passes the level at which it had left, and goes on falling.
+
+    ## Example
+    >>> losses = [4.0 - 0.05 * step for step in range(60)] + [1.0, 3.0, 5.0, 6.0, 6.5, 7.0, 7.2, 7.5]
+    >>> print(LossDivergence().check(Chart.of(loss=losses)))
+    step 67: LO02 loss-divergence (warning): loss level 7 is above the 4 that the run began with; its best was 1.17
+    """
+
+    code = "LO02"
+    name = "loss-divergence"
+    reads = ("loss",)
+    suggests = ("scale-lr", "set-clip-norm", "roll-back", "ask-for-help")
+    references = ("https://arxiv.org/abs/2309.14322", "https://arxiv.org/abs/2205.01068")
+    every = 2
+
+    history: int = 12
+    """Values that must be known before anything is said."""
+    settled: int = 32
+    """Values that must be known before the first loss is a yardstick."""
+    steps: int = 5
+    """Values that make up the present level."""
+    given_back: float = 0.6
+    """Share of the descent that is lost, while still rising: a warning."""
+    times: float = 5.0
+    """Times the size of the first loss that a run without descent must rise by."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the present level with start and best; the quiet path ends at the first test."""
+        series = chart["loss"]
+        if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
+            return None
+        level = float(np.median(series.last(self.steps)))
+        progress = Progress.of(series)
+        noise = series.baseline(128).noise
+        levels = outline_levels(series)
+        if progress.is_learning(noise) and series.count >= self.settled and has_held(levels, progress):
+            limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
+            if level > limit and float(series.last(self.steps).min()) > progress.start:
+                far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+                lasting = far and self._lasting(chart, limit)
+                return self._diverged(chart, level, limit, "critical" if lasting else "warning")
+            limit = progress.best + self.given_back * progress.descent
+            if level > limit and has_held(levels, progress, limit) and _rising(series.last(64), noise):
+                return self._diverged(chart, level, limit, "warning")
+            return None
+        levels.sort()
+        span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
+        limit = progress.start + self.times * max(abs(progress.start), span, 2 * noise)
+        if level > limit:
+            return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
+        return None
+
+    def _lasting(self, chart: Chart, limit: float) -> bool:
+        return chart["loss"].count >= 20 and float(np.median(chart["loss"].last(20))) > limit
+
+    def _diverged(self, chart: Chart, level: float, limit: float, severity: Severity) -> Symptom:
+        progress = Progress.of(chart["loss"])
+        verb = "is above" if level > progress.start else "is on its way back to"
+        message = (
+            f"loss level {number_text(level)} {verb} the {number_text(progress.start)} that the run began with; "
+            f"its best was {number_text(progress.best)}"
+        )
+        return self.symptom(chart, severity, message, value=level, limit=limit)
+
+
+def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool:
+    """Whether the loss stayed in the lower half of its descent once it was there, up to the present departure.
+
+    A loss that wanders up and down has a start and a best as well, by chance; its next ascent is no departure.
+
+    >>> there_and_back = np.concatenate([np.linspace(4, 1, 50), np.ones(100), np.linspace(1, 4, 50)])
+    >>> has_held(there_and_back, Progress(4.0, 1.0)), has_held(np.tile(there_and_back, 3), Progress(4.0, 1.0))
+    (True, False)
+    """
+    above = levels > progress.start - 0.5 * progress.descent
+    smooth = np.convolve(above, np.full(9, 1 / 9), mode="same")
+    calm = np.flatnonzero(smooth < 0.5)
+    held = above[int(calm[0]) : int(calm[-1]) + 1] if calm.size else above[:0]
+    if held.size < 16:
+        return True
+    visits = levels[int(calm[0]) : int(calm[-1]) + 1] > limit
+    return float(held.mean()) < 0.1 and float(visits.mean()) < 0.01
+
+
+def _rising(values: Array, noise: float) -> bool:
+    """Whether the quarters of a stretch climb, each above the one before, by more than noise."""
+    if values.size < 32:
+        return False
+    levels = [float(np.median(part)) for part in np.array_split(values, 4)]
+    return levels[0] < levels[1] < levels[2] < levels[3] and levels[3] - levels[0] > 2 * noise

@@ -1,0 +1,135 @@
+"""LO03 loss-plateau."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Array, Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress, outline_levels
+
+BLOCKS = 8
+"""Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
+
+
+@dataclass(frozen=True)
+class LossPlateau(Detector):
+    """Progress stopped above the floor.
+
+    ## What it means
+    For a good part of the run the loss has gained nothing, although the learning rate would allow it to. Either this
+    is the best that model and data can do, or something holds the run back; the loss alone cannot tell which, so this
+    is a note. It is a warning where the cause is visible: the learning rate went to zero while the loss was still
+    falling, or the gradient died at the moment when progress stopped.
+
+    ## How it is told apart
+    A curve that flattens gradually still gains, and the trend test sees it; at the end of a schedule, near zero, or
+    after a planned cut of the learning rate a flat loss is convergence. Short runs are not judged: the window is at
+    least 300 values and a quarter of the run.
+
+    ## What to do
+    Compare with the validation loss. If the run is not finished: raise the learning rate for a while, check the
+    schedule, check that all parameters move.
+
+    ## How to see that it is cured
+    The loss falls below the plateau's level by more than its noise.
+
+    ## Example
+    >>> losses = [6.0 - 0.005 * step for step in range(800)] + [2.0, 2.01, 1.99] * 300
+    >>> print(LossPlateau().check(Chart.of(loss=losses, lr=[1e-3] * 1700)))
+    step 1274: LO03 loss-plateau (info): loss stays at 2 since step 1274: no gain at learning rate 0.001
+    """
+
+    code = "LO03"
+    name = "loss-plateau"
+    reads = ("loss",)
+    suggests = ("change-schedule", "scale-lr", "ask-for-help")
+    references = ("https://arxiv.org/abs/1506.01186",)
+    every = 200
+    closes_after = 3
+
+    steps: int = 300
+    """The least number of values that a plateau lasts."""
+    share: float = 0.25
+    """The least share of the run that a plateau lasts."""
+    gain: float = 0.01
+    """Share of the run's descent that the window might have gained at most."""
+    floor: float = 0.05
+    """Share of the first loss under which a flat loss counts as arrived."""
+    annealed: float = 0.1
+    """Share of the highest learning rate under which a flat loss counts as annealed."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Test the trend of the last quarter of the run, then look for what would make it healthy."""
+        series = chart["loss"]
+        if series.count < 3 * self.steps:
+            return None
+        levels = outline_levels(series)
+        width = math.ceil(levels.size * max(self.share, self.steps / series.count))
+        window, before = levels[-width:], levels[-2 * width : -width]
+        progress = Progress.of(series)
+        level = float(np.median(window))
+        if not progress.is_learning(series.baseline(128).noise) or abs(level) < self.floor * abs(progress.start):
+            return None
+        gain, doubt = trend_gain(window)
+        if gain > 3 * doubt or gain + 2 * doubt > self.gain * progress.descent:
+            return None
+        earlier, _ = trend_gain(before)
+        since = series.outline.buckets()[-width][0]
+        return self._judged(chart, level, since, earlier / progress.descent, progress)
+
+    def _judged(self, chart: Chart, level: float, since: int, earlier: float, progress: Progress) -> Symptom | None:
+        rate, highest, lowest, previous = _rates(chart, since)
+        severity: Severity = "info"
+        message = f"loss stays at {number_text(level)} since step {since}: no gain"
+        if rate is not None:
+            if highest < 1e-3 * previous and earlier > 0.05:
+                severity = "warning"
+                message += f"; the learning rate fell to {number_text(rate)} while the loss was still falling"
+            elif rate < self.annealed * previous or lowest < 0.7 * previous:
+                return None
+            else:
+                message += f" at learning rate {number_text(rate)}"
+        if severity == "info" and earlier > 0.2 and level > 0.25 * progress.start > 0 and _norm_died(chart, since):
+            severity = "warning"
+            message += "; the gradient norm fell to less than a hundredth when progress stopped"
+        return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
+
+
+def trend_gain(window: Array) -> tuple[float, float]:
+    """How much a stretch of losses fell from end to end (Theil-Sen through block medians), and the doubt about it.
+
+    >>> gain, doubt = trend_gain(np.linspace(2.0, 1.0, 400))
+    >>> round(gain, 2), round(doubt, 2)
+    (1.0, 0.0)
+    """
+    if window.size < 2 * BLOCKS:
+        return 0.0, math.inf
+    medians = np.array([np.median(part) for part in np.array_split(window, BLOCKS)])
+    first, second = np.triu_indices(BLOCKS, 1)
+    slope = float(np.median((medians[second] - medians[first]) / (second - first)))
+    residuals = medians - slope * np.arange(BLOCKS)
+    scatter = float(np.std(residuals)) / math.sqrt(1 - 2 / BLOCKS)
+    spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
+    return -slope * BLOCKS, scatter / spread * BLOCKS
+
+
+def _rates(chart: Chart, since: int) -> tuple[float | None, float, float, float]:
+    """The learning rate now, its highest and lowest since a step, and the highest before it."""
+    if "lr" not in chart:
+        return None, 0.0, 0.0, 0.0
+    buckets = chart["lr"].outline.buckets()
+    inside = [bucket for bucket in buckets if bucket[0] >= since] or buckets[-1:]
+    before = max((bucket[3] for bucket in buckets if bucket[0] < since), default=0.0)
+    return chart["lr"].latest, max(item[3] for item in inside), min(item[1] for item in inside), before
+
+
+def _norm_died(chart: Chart, since: int) -> bool:
+    buckets = chart["grad_norm"].outline.buckets()
+    inside = [bucket[2] for bucket in buckets if bucket[0] >= since]
+    before = [bucket[2] for bucket in buckets if bucket[0] < since]
+    return bool(inside and before) and float(np.median(inside)) < 0.01 * float(np.median(before))

@@ -1,0 +1,134 @@
+"""LO01 loss-spike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Baseline, Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import JUMP, Progress, extreme, is_restart, lr_jump, third_highest_rise
+
+ALERT = 2.0
+"""Deviations that are enough right after a leap of the learning rate."""
+SKIP = 8
+"""Values before the current one that do not count as precedents: they may belong to the same spike."""
+
+
+@dataclass(frozen=True)
+class LossSpike(Detector):
+    """The loss rises suddenly, far beyond its own noise.
+
+    ## What it means
+    Either this batch is unlike the others, or the last update broke something. A spike that returns within a few
+    steps is usually the batch; one that stays is usually the update, and `loss-divergence` takes over.
+
+    ## How it is told apart
+    The rise must exceed the run's own noise about its trend (in log space too where losses are positive, so
+    heavy-tailed losses stay silent), every precedent of the recent past, and a share of what the run has gained since
+    its start. It is a note while it is small, a warning when it is several times the recent loss, worse than the
+    untrained model, comes right after a learning rate that the run had never used, or comes with a gradient
+    explosion. A harder curriculum lifts the loss to a level under its start: a note at most.
+
+    ## What to do
+    Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
+    back to a checkpoint before the spike and skip a window of batches.
+
+    ## How to see that it is cured
+    The loss is back under its level before the spike, and stays there.
+
+    ## Example
+    >>> losses = [2.0, 2.1, 1.9, 2.05] * 16
+    >>> print(LossSpike().check(Chart.of(loss=[*losses, 11.0])))
+    step 64: LO01 loss-spike (warning): loss 11 rose from its recent 2.02, 5.43 times as much
+    >>> LossSpike().check(Chart.of(loss=[*losses, 2.3]))
+    """
+
+    code = "LO01"
+    name = "loss-spike"
+    reads = ("loss",)
+    suggests = ("set-clip-norm", "scale-lr", "clean-data", "roll-back", "ask-for-help")
+    references = ("https://arxiv.org/abs/2204.02311", "https://arxiv.org/abs/2312.16903")
+
+    window: int = 128
+    """Values that the recent level and noise are taken from."""
+    history: int = 24
+    """Values that must be known before anything is said."""
+    deviations: float = 6.0
+    """Robust deviations above the recent level."""
+    precedents: int = 512
+    """Values in which no earlier rise may have been nearly as high (two are forgiven)."""
+    ratio: float = 4.5
+    """Times the recent loss: a warning."""
+    notice: float = 1.5
+    """Times the recent loss: worth a note."""
+    share: float = 0.1
+    """Share of the run's descent: worth a note."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the loss with its recent level; the quiet path ends at the first test."""
+        series = chart["loss"]
+        loss = series.latest
+        base = series.baseline(self.window)
+        if base.count < self.history:
+            return None
+        rise = loss - base.recent
+        scale = max(base.noise, 0.003 * abs(base.recent))
+        if not ALERT * scale < rise < math.inf:
+            return None
+        limit = extreme(self.deviations, base.count) * scale
+        jump = lr_jump(chart) > JUMP
+        if not jump and not rise > limit:
+            return None
+        progress = Progress.of(series)
+        if not jump and not self._unprecedented(chart, rise, progress):
+            return None
+        positive = base.recent > 0 and series.lowest > 0
+        grave = (
+            self._grave(progress, base, loss, positive)
+            or jump
+            or (_exploding(chart) and rise > 0.25 * progress.descent)
+        )
+        notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
+        if not grave and (not notable or is_restart(chart)):
+            return None
+        message = f"loss {number_text(loss)} rose from its recent {number_text(base.recent)}"
+        if positive:
+            message += f", {number_text(loss / base.recent)} times as much"
+        if loss > progress.start > base.recent + limit:
+            message += f", above the {number_text(progress.start)} of the first steps"
+        severity: Severity = "warning" if grave else "info"
+        return self.symptom(chart, severity, message, value=loss, limit=base.recent + limit)
+
+    def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool) -> bool:
+        """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""
+        rise = loss - base.recent
+        if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent:
+            return True
+        if not loss > progress.start or not progress.is_learning(base.noise):
+            return False
+        high = rise > 20 * base.noise or (positive and loss > 3 * base.recent)
+        return high and rise > 0.5 * progress.descent
+
+    def _unprecedented(self, chart: Chart, rise: float, progress: Progress) -> bool:
+        """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
+        series = chart["loss"]
+        values = series.last(self.precedents + 1)[: -1 - SKIP]
+        if not float(values.min()) > 0:
+            return rise > 2 * third_highest_rise(values)
+        base = series.baseline(self.window, log=True)
+        times = math.log(series.latest) - base.recent
+        # A run that has arrived has wild relative noise, and yet half of its descent in one step is no noise.
+        near = max(series.latest - rise - progress.best, series.baseline(self.window).noise) < 0.02 * progress.descent
+        arrived = near and rise > 0.5 * progress.descent
+        if not arrived and not times > extreme(self.deviations, base.count) * (base.noise + 2 / base.count):
+            return False
+        return times > 1.4 * third_highest_rise(np.log(values))
+
+
+def _exploding(chart: Chart) -> bool:
+    episode = chart.open_episodes.get("gradient-explosion")
+    return episode is not None and episode.severity != "info" and episode.last_step >= chart.step - 5

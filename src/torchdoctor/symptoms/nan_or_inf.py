@@ -1,0 +1,117 @@
+"""NU01 nan-or-inf."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+KINDS = {
+    "input": "the input of {module} was already not finite: look at the data",
+    "weights": "the weights of {module} were not finite: an earlier step broke them",
+    "output": "{module} made it from finite inputs and weights",
+}
+
+
+@dataclass(frozen=True)
+class NanOrInf(Detector):
+    """A loss, gradient or weight is not a finite number.
+
+    ## What it means
+    One update with such a gradient makes every weight that it touches NaN, and from then on every output. Nothing
+    that the run computes afterwards means anything.
+
+    ## How it is told apart
+    With a gradient scaler an overflow now and then is normal: the scaler skips that step, nothing is harmed, and this
+    stays silent. The place is read from the order: values that are not finite spread backward from where they began, so
+    of the tensors concerned the last in forward order is nearest the source; if all are concerned, the loss or the
+    forward pass was. Where the forward pass was watched, the first module is named.
+
+    ## What to do
+    Stop, go back to the last checkpoint, skip the step when the loss is not finite. Then follow the place: data,
+    a logarithm, root or division at zero, half precision, or a learning rate that let values overflow.
+
+    ## How to see that it is cured
+    The run passes the step at which it broke, on the same batch.
+
+    ## Example
+    >>> print(NanOrInf().check(Chart.of(loss=[2.0, 1.9, float("nan")])))
+    step 2: NU01 nan-or-inf (critical): loss is NaN
+    """
+
+    code = "NU01"
+    name = "nan-or-inf"
+    reads = ("loss", "grad_norm", "grad_nonfinite", "tensors/weight_norm", "origin")
+    suggests = ("skip-step", "roll-back", "clean-data", "change-precision", "scale-lr")
+    references = ("https://pytorch.org/docs/stable/amp.html", "https://arxiv.org/abs/1710.03740")
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Look at the step's loss, gradient norm and counts; then find the place."""
+        loss, norm, count = chart["loss"], chart["grad_norm"], chart["grad_nonfinite"]
+        bad_loss = bool(loss.nonfinite) and loss.step == chart.step and not math.isfinite(loss.latest)
+        bad_grad = bool(norm.nonfinite) and norm.step == chart.step and not math.isfinite(norm.latest)
+        counted = count.latest if count and count.step == chart.step and count.latest > 0 else 0.0
+        broken = self._broken_weights(chart)
+        if not (bad_loss or bad_grad or counted or broken):
+            return None
+        skipped = chart["skipped"]
+        saved = bool(skipped) and skipped.step == chart.step and skipped.latest > 0 and not broken
+        if saved and not bad_loss:
+            return None  # the scaler's own business: it skips the step and lowers its scale
+        severity: Severity = "info" if saved else "critical"
+        where, told = self._place(chart, counted, bool(bad_grad or counted))
+        parts = []
+        if bad_loss:
+            parts.append(f"loss is {number_text(loss.latest)}")
+        elif (bad_grad or counted) and loss:
+            parts.append(f"gradients are not finite although the loss is ({number_text(loss.latest)})")
+        elif bad_grad or counted:
+            parts.append("gradients are not finite")
+        if broken:
+            parts.append(f"{len(broken)} weights are not finite")
+            where = where or broken
+        if saved:
+            parts.append("the scaler skipped the step")
+        value = loss.latest if bad_loss else norm.latest
+        return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=0.99)
+
+    def _broken_weights(self, chart: Chart) -> tuple[str, ...]:
+        sampled = chart.tensors("weight_norm")
+        row = sampled.latest
+        if sampled.step < chart.step or row.size != len(chart.names) or bool(np.isfinite(row).all()):
+            return ()
+        return tuple(chart.names[index] for index in np.flatnonzero(~np.isfinite(row)))
+
+    def _place(self, chart: Chart, counted: float, gradients: bool) -> tuple[tuple[str, ...], list[str]]:
+        for origin in reversed(chart.origins):
+            if origin["step"] >= chart.step - 1:
+                module = str(origin.get("module") or "the model")
+                text = KINDS.get(str(origin.get("kind")), "first seen in {module}")
+                return (module,), [text.format(module=module)]
+        names = _concerned(chart) if gradients else ()
+        if not names:
+            return (), []
+        total = len(chart.names)
+        if len(names) >= total or (counted and counted >= total):
+            return (), [f"all {total} gradients are: it came from the loss or the forward pass"]
+        return names[::-1], [f"{len(names)} of {total} gradients are, {names[-1]} nearest the loss"]
+
+
+def _concerned(chart: Chart) -> tuple[str, ...]:
+    """The tensors whose gradient is not finite at this step, in forward order.
+
+    NaN in a row also stands for "had no gradient": a tensor that never had a finite one is left out.
+    """
+    sampled = chart.tensors("grad_norm")
+    row = sampled.latest
+    if sampled.step != chart.step or row.size != len(chart.names):
+        return ()
+    earlier = sampled.matrix()[:-1]
+    alive = np.isfinite(earlier).any(axis=0) if len(earlier) else np.ones(row.size, dtype=bool)
+    concerned = np.isinf(row) | (np.isnan(row) & alive)
+    return tuple(chart.names[index] for index in np.flatnonzero(concerned))

@@ -1,0 +1,117 @@
+"""GE01 overfitting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Array, Chart, Series
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress
+
+
+@dataclass(frozen=True)
+class Overfitting(Detector):
+    """Validation gets worse while training gets better.
+
+    ## What it means
+    The model learns its training data by heart. From the best step on, every further step makes it worse on
+    anything it has not seen.
+
+    ## How it is told apart
+    A constant gap between training and validation is a gap, not overfitting; validation below training is normal with
+    dropout. Here the validation loss rises from its best, over several evaluations, beyond its own noise and by a
+    share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
+    other trouble.
+
+    ## What to do
+    Keep the weights of the best step. More dropout or weight decay, augmentation, more data, a smaller model.
+
+    ## How to see that it is cured
+    The best validation loss is lower than before, and comes later.
+
+    ## Example
+    >>> chart = Chart.of(loss=[3.0 * 0.98**step for step in range(200)])
+    >>> for number, loss in enumerate([2.5, 1.5, 1.0, 0.9, 1.0, 1.1, 1.25, 1.4]):
+    ...     chart.put(25 * number + 24, "val_loss", loss)
+    >>> Overfitting().check(chart).message
+    'validation loss rose from 0.9 at step 99 to 1.25 while training went on to 0.0591'
+    """
+
+    code = "GE01"
+    name = "overfitting"
+    reads = ("val_loss",)
+    suggests = ("raise-dropout", "set-weight-decay", "stop-at-best", "augment-data")
+    references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
+    closes_after = 2
+
+    evaluations: int = 5
+    """Evaluations that must be known."""
+    patience: int = 3
+    """Evaluations since the best one."""
+    moderate: float = 0.05
+    """Share of its gain that validation has lost: a warning."""
+    severe: float = 0.25
+    """Share of its gain that validation has lost: critical."""
+    deviations: float = 4.0
+    """Noise deviations of the validation loss that the rise must exceed."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the present validation level with its best, and the training loss at both times."""
+        validation, train = chart["val_loss"], chart["loss"]
+        values = validation.values
+        if values.size < self.evaluations or not math.isfinite(validation.latest):
+            return None
+        smooth = _smooth(values)
+        best = int(np.argmin(smooth))
+        if values.size - 1 - best < self.patience:
+            return None
+        now = float(np.median(values[-3:]))
+        rise = now - float(smooth[best])
+        first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
+        gained = max(first - float(smooth[best]), 1e-12)
+        limit = max(self.moderate * gained, self.deviations * _noise(values))
+        if not rise > limit or not _climbing(values[best:]):
+            return None
+        nearby = range(max(0, best - 1), min(values.size, best + 2))
+        lowest = min(nearby, key=lambda index: float(values[index]))
+        best_step = int(validation.steps[lowest])
+        then, later = _level(train, best_step), _level(train, int(validation.steps[-1]))
+        if not (math.isnan(then) or later < then):
+            return None
+        severity: Severity = "critical" if rise > max(self.severe * gained, limit) else "warning"
+        best_text = f"{number_text(float(values[lowest]))} at step {best_step}"
+        message = f"validation loss rose from {best_text} to {number_text(now)}"
+        if math.isnan(then):
+            severity = "info"
+            message += "; the training loss is not known"
+        else:
+            message += f" while training went on to {number_text(later)}"
+        return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
+
+
+def _smooth(values: Array) -> Array:
+    """Medians of three: one lucky evaluation is not a best step. The ends stay as they are."""
+    inner = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+    return np.concatenate([np.maximum(values[:1], inner[:1]), inner, np.maximum(values[-1:], inner[-1:])])
+
+
+def _noise(values: Array) -> float:
+    """The noise of an evaluation, from third differences: trend and curvature drop out."""
+    return 1.4826 * float(np.median(np.abs(np.diff(values, 3)))) / math.sqrt(20)
+
+
+def _climbing(values: Array) -> bool:
+    """Whether later evaluations are higher than earlier ones in most pairs (Kendall), up to the present."""
+    recent = values[-16:]
+    first, second = np.triu_indices(recent.size, 1)
+    return float(np.mean(np.sign(recent[second] - recent[first]))) > 0.5
+
+
+def _level(train: Series, step: int) -> float:
+    """The training loss about a step: the mean of the outline's last buckets up to it."""
+    means = [bucket[2] for bucket in train.outline.buckets() if bucket[0] <= step]
+    return float(np.mean(means[-max(5, len(means) // 20) :])) if means else math.nan

@@ -1,0 +1,244 @@
+"""The preset "paper": its fixed thresholds, and its adaptive rule τ⁺ = μ + kσ, τ⁻ = max(ε, μ − kσ), as written.
+
+These rules are not scale-free: a summed loss is always above 10, a converged one always within 1e-4. They exist so that
+the paper's experiments can be run, and its findings compared with the default's. A window of 50 (20 for plateaus),
+k = 3; either kind of rule fires, and the setting ``rule`` selects one. Rules that the paper gives in one form only
+(instability, plateau, overfitting, non-finite values) hold under each; the absolute limit of a loss is a fixed rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from torchdoctor.chart import Chart, Series
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.gradient_explosion import GradientExplosion, risen
+from torchdoctor.symptoms.gradient_instability import GradientInstability
+from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
+from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.loss_plateau import LossPlateau
+from torchdoctor.symptoms.loss_spike import LossSpike
+from torchdoctor.symptoms.multiple_pathologies import MultiplePathologies
+from torchdoctor.symptoms.nan_or_inf import NanOrInf
+from torchdoctor.symptoms.overfitting import Overfitting
+
+
+@dataclass(frozen=True)
+class PaperDetector(Detector):
+    """A rule of the paper: fixed, adaptive, or either."""
+
+    closes_after: ClassVar[int] = 50
+    rule: str = "either"
+    """Which kind of rule may fire: "either", "fixed" or "adaptive"."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the fixed rule may fire."""
+        return self.rule != "adaptive"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the adaptive rule may fire."""
+        return self.rule != "fixed"
+
+
+def mean_and_deviation(series: Series, window: int) -> tuple[float, float]:
+    """μ and σ of the full trailing window before the current value; NaN until it is full.
+
+    >>> mean_and_deviation(Chart.of(loss=[1.0, 3.0, 9.0])["loss"], 2)
+    (2.0, 1.0)
+    """
+    values = series.last(window + 1)[:-1]
+    if values.size < window:
+        return math.nan, math.nan
+    return float(values.mean()), float(values.std())
+
+
+@dataclass(frozen=True)
+class PaperGradientExplosion(PaperDetector):
+    """The gradient norm exceeds 10, or μ + 3σ of its last 50 values."""
+
+    code = GradientExplosion.code
+    name = GradientExplosion.name
+    reads = GradientExplosion.reads
+    suggests = GradientExplosion.suggests
+    limit: float = 10.0
+    k: float = 3.0
+    window: int = 50
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Fixed first, then adaptive."""
+        norm = chart["grad_norm"].latest
+        mean, deviation = mean_and_deviation(chart["grad_norm"], self.window)
+        for active, limit, text in (
+            (self.fixed, self.limit, f"gradient norm {number_text(norm)} exceeds {number_text(self.limit)}"),
+            (self.adaptive, mean + self.k * deviation, f"gradient norm {number_text(norm)} exceeds μ + {self.k:g}σ"),
+        ):
+            if active and limit < norm < math.inf:
+                return self.symptom(chart, "warning", text, value=norm, limit=limit, where=risen(chart)[0])
+        return None
+
+
+@dataclass(frozen=True)
+class PaperGradientVanishing(PaperDetector):
+    """The gradient norm is under 1e-7, or under max(ε, μ − 3σ) of its last 50 values."""
+
+    code = GradientVanishing.code
+    name = GradientVanishing.name
+    reads = ("grad_norm",)
+    suggests = GradientVanishing.suggests
+    limit: float = 1e-7
+    k: float = 3.0
+    window: int = 50
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Fixed first, then adaptive."""
+        norm = chart["grad_norm"].latest
+        if self.fixed and norm < self.limit:
+            text = f"gradient norm {number_text(norm)} is under {number_text(self.limit)}"
+            return self.symptom(chart, "warning", text, value=norm, limit=self.limit)
+        mean, deviation = mean_and_deviation(chart["grad_norm"], self.window)
+        floor = max(self.limit, mean - self.k * deviation)
+        if self.adaptive and norm < floor:
+            text = f"gradient norm {number_text(norm)} is under μ - {self.k:g}σ"
+            return self.symptom(chart, "warning", text, value=norm, limit=floor)
+        return None
+
+
+@dataclass(frozen=True)
+class PaperGradientInstability(PaperDetector):
+    """The coefficient of variation of the last 50 gradient norms exceeds 2."""
+
+    code = GradientInstability.code
+    name = GradientInstability.name
+    reads = GradientInstability.reads
+    suggests = GradientInstability.suggests
+    limit: float = 2.0
+    window: int = 50
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """σ/μ of a full window."""
+        values = chart["grad_norm"].last(self.window)
+        if values.size < self.window or not float(values.mean()) > 0:
+            return None
+        variation = float(values.std() / values.mean())
+        if variation > self.limit:
+            text = f"gradient norm varies by {variation:.2f} times its mean over {self.window} steps"
+            return self.symptom(chart, "warning", text, value=variation, limit=self.limit)
+        return None
+
+
+@dataclass(frozen=True)
+class PaperLossSpike(PaperDetector):
+    """The loss is more than twice the one before, or above μ + 3σ of its last 50 values."""
+
+    code = LossSpike.code
+    name = LossSpike.name
+    reads = LossSpike.reads
+    suggests = LossSpike.suggests
+    ratio: float = 2.0
+    k: float = 3.0
+    window: int = 50
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Fixed first, then adaptive."""
+        series = chart["loss"]
+        loss = series.latest
+        if not math.isfinite(loss) or len(series) < 2:
+            return None
+        previous = float(series.last(2)[0])
+        if self.fixed and previous > 0 and loss > self.ratio * previous:
+            text = f"loss {number_text(loss)} is more than {self.ratio:g} times the {number_text(previous)} before it"
+            return self.symptom(chart, "warning", text, value=loss, limit=self.ratio * previous)
+        mean, deviation = mean_and_deviation(series, self.window)
+        if self.adaptive and loss > mean + self.k * deviation:
+            text = f"loss {number_text(loss)} exceeds μ + {self.k:g}σ"
+            return self.symptom(chart, "warning", text, value=loss, limit=mean + self.k * deviation)
+        return None
+
+
+@dataclass(frozen=True)
+class PaperLossDivergence(PaperDetector):
+    """The loss exceeds 10."""
+
+    code = LossDivergence.code
+    name = LossDivergence.name
+    reads = LossDivergence.reads
+    suggests = LossDivergence.suggests
+    limit: float = 10.0
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """An absolute limit: there is no adaptive form."""
+        loss = chart["loss"].latest
+        if self.fixed and self.limit < loss < math.inf:
+            text = f"loss {number_text(loss)} exceeds {number_text(self.limit)}"
+            return self.symptom(chart, "warning", text, value=loss, limit=self.limit)
+        return None
+
+
+@dataclass(frozen=True)
+class PaperLossPlateau(PaperDetector):
+    """The variance of the last 20 losses is under 1e-4."""
+
+    code = LossPlateau.code
+    name = LossPlateau.name
+    reads = LossPlateau.reads
+    suggests = LossPlateau.suggests
+    limit: float = 1e-4
+    window: int = 20
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The variance of a full window."""
+        values = chart["loss"].last(self.window)
+        if values.size < self.window:
+            return None
+        variance = float(np.var(values))
+        if variance < self.limit:
+            text = f"the last {self.window} losses vary by {number_text(variance)} only"
+            return self.symptom(chart, "warning", text, value=variance, limit=self.limit)
+        return None
+
+
+@dataclass(frozen=True)
+class PaperOverfitting(PaperDetector):
+    """Validation loss minus training loss exceeds 0.2 (moderate) or 0.5 (severe)."""
+
+    code = Overfitting.code
+    name = Overfitting.name
+    reads = Overfitting.reads
+    suggests = Overfitting.suggests
+    closes_after = 2
+    moderate: float = 0.2
+    severe: float = 0.5
+    window: int = 50
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The gap to the mean training loss of the window."""
+        train = chart["loss"].last(self.window)
+        if not train.size:
+            return None
+        gap = chart["val_loss"].latest - float(train.mean())
+        if self.moderate < gap < math.inf:
+            severe = gap > self.severe
+            text = f"validation loss is {number_text(gap)} above training: {'severe' if severe else 'moderate'}"
+            limit = self.severe if severe else self.moderate
+            return self.symptom(chart, "critical" if severe else "warning", text, value=gap, limit=limit)
+        return None
+
+
+PAPER_DETECTORS: tuple[type[Detector], ...] = (
+    PaperGradientExplosion,
+    PaperGradientVanishing,
+    PaperGradientInstability,
+    PaperLossSpike,
+    PaperLossDivergence,
+    PaperLossPlateau,
+    NanOrInf,
+    PaperOverfitting,
+    MultiplePathologies,
+)

@@ -1,0 +1,138 @@
+"""How far a loss has come: the yardstick by which rises, halts and departures are judged.
+
+A rise of 0.5 is nothing for a summed loss of 10,000 and the end of a run at 0.1. The run's own descent, from its
+start to its best level, is the scale that every loss has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from torchdoctor.chart import TINY, Array, Baseline, Chart, Series
+
+JUMP = 3.0
+"""Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Levels of a loss over the whole run.
+
+    >>> progress = Progress.of(Chart.of(loss=[10.0 - 0.1 * step for step in range(80)])["loss"])
+    >>> progress.start, round(progress.best, 1), round(progress.descent, 1)
+    (10.0, 2.5, 7.5)
+    """
+
+    start: float
+    """Where the run began: its first value, or the level of its first steps where that is higher."""
+    best: float
+    """The lowest level that it held, a low percentile rather than one lucky batch."""
+
+    @property
+    def descent(self) -> float:
+        """How far the loss has fallen; never negative."""
+        return max(0.0, self.start - self.best)
+
+    def is_learning(self, noise: float) -> bool:
+        """Whether the descent is more than chance: only then is it a yardstick."""
+        return self.descent > max(0.01 * abs(self.start), 5 * noise)
+
+    @classmethod
+    def of(cls, series: Series) -> Progress:
+        """The progress of a series with at least one value."""
+        levels = outline_levels(series)
+        return cls(float(max(series.first, levels[:3].mean())), float(np.percentile(levels, 5)))
+
+
+def outline_levels(series: Series) -> Array:
+    """The means of the outline's buckets, oldest first: the whole run in at most about a thousand numbers."""
+    return np.array([bucket[2] for bucket in series.outline.buckets()])
+
+
+def lr_jump(chart: Chart, within: int = 16) -> float:
+    """How many times a learning rate that leapt of late exceeds any before it; 1.0 where it did not, or is unknown.
+
+    A warm restart returns to a rate that the run has used before, a warm-up rises little by little: neither is a jump.
+
+    >>> lr_jump(Chart.of(lr=[1e-3] * 60 + [3e-2]))
+    30.0
+    """
+    series = chart["lr"]
+    values = series.values
+    leap = values[-within:] / np.maximum(values[-within - 1 : -1], TINY) if values.size > within else values[:0]
+    if not leap.size or not float(leap.max()) > JUMP:
+        return 1.0
+    before = highest_rate_before(series, within)
+    return round(float(values[-within:].max()) / before, 6) if before > 0 else 1.0
+
+
+def highest_rate_before(series: Series, within: int) -> float:
+    """The highest value of a series before its last few, the whole run included."""
+    cut = int(series.steps[-within])
+    buckets = series.outline.buckets()
+    earlier = [high for (_, _, _, high), after in pairwise(buckets) if after[0] <= cut]
+    return max(float(series.values[:-within].max()), max(earlier, default=0.0))
+
+
+def is_restart(chart: Chart, within: int = 16) -> bool:
+    """Whether the learning rate went up of late, to a height that the run has known: the loss may follow it.
+
+    >>> is_restart(Chart.of(lr=[0.1] * 40 + [0.001] * 40 + [0.1]))
+    True
+    """
+    series = chart["lr"]
+    rates = series.last(2 * within)
+    if rates.size < 2 * within or len(series) == rates.size:
+        return False
+    now = float(rates[within:].max())
+    return now > 2 * float(rates[:within].min()) and now < 1.1 * highest_rate_before(series, 2 * within)
+
+
+def is_hurt(chart: Chart, within: int = 10) -> bool:
+    """Whether the loss is in open trouble: spiking or diverging at warning or above, or not finite."""
+    if chart["loss"].nonfinite and not math.isfinite(chart["loss"].latest):
+        return True
+    return any(
+        episode.severity != "info" and episode.last_step >= chart.step - within
+        for name in ("loss-spike", "loss-divergence")
+        if (episode := chart.open_episodes.get(name)) is not None
+    )
+
+
+def extreme(deviations: float, count: int) -> float:
+    """How many robust deviations are extreme, given how many values the spread was estimated from.
+
+    With few values the spread itself is uncertain: the limit widens as Student's quantiles do.
+
+    >>> extreme(6.0, 128) < 7 < extreme(6.0, 16)
+    True
+    """
+    return deviations * (1 + 12 / count)
+
+
+def log_spread(base: Baseline, window: int) -> float:
+    """The spread of a norm in log space that a jump is measured with.
+
+    A violent start bends every line, so until the window is full the change from value to value counts, where that is
+    smaller. Few values may estimate far too low by chance: a part that fades as they grow in number is added.
+    """
+    spread = base.noise if base.count >= window else min(base.noise, 1.25 * base.jitter)
+    return spread + 2 / base.count
+
+
+def third_highest_rise(values: Array, ahead: int = 8) -> float:
+    """The third highest rise above the median of the values just before it, 0 where there are too few.
+
+    Two earlier outliers are no habit, three are.
+
+    >>> third_highest_rise(np.array([1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0]))
+    4.0
+    """
+    if values.size < ahead + 3:
+        return 0.0
+    before = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
+    return float(np.sort(values[ahead:] - before)[-3])

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms.gradient_explosion import GradientExplosion
+
+STEADY = [1.0, 1.2, 0.9, 1.1] * 16
+NAN, INF = float("nan"), float("inf")
+
+SICK = {
+    "one leap": [*STEADY, 20.0],
+    "of a large norm": [1e5 * norm for norm in STEADY] + [2e6],
+    "of a tiny norm": [1e-9 * norm for norm in STEADY] + [2e-8],
+    "of a constant norm": [1.0] * 64 + [20.0],
+    "on a noisy run": [*np.exp(0.3 * np.random.default_rng(0).standard_normal(128)), 20.0],
+    "built up over three steps": [*STEADY, 3.9, 9.9],
+    "after a NaN": [*STEADY, NAN, INF, *STEADY, 20.0],
+    "after a violent start": [100.0 * 0.8**step + 1 for step in range(60)] + [20.0],
+}
+HEALTHY = {
+    "no readings": [],
+    "too short to judge": [*STEADY[:10], 80.0],
+    "nan is nan-or-inf's business": [*STEADY, NAN],
+    "infinity as well": [*STEADY, INF],
+    "zero history": [0.0] * 64 + [1.0],
+    "half of the steps without gradient": [0.0, 1.0] * 40 + [1.0],
+    "slow growth": [1.05**step for step in range(200)],
+    "heavy tails": [*np.exp(0.8 * np.random.default_rng(1).standard_normal(128)), 12.0],
+    "three times as much": [*STEADY, 3.0],
+    "a level shift, two weeks on": [*STEADY, *[20.0] * 64],
+}
+
+
+@pytest.mark.parametrize("norms", SICK.values(), ids=SICK)
+def test_fires(norms):
+    symptom = GradientExplosion().check(Chart.of(grad_norm=norms))
+    assert symptom is not None
+    assert (symptom.severity, symptom.first_step) == ("warning", len(norms) - 1)
+
+
+@pytest.mark.parametrize("norms", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(norms):
+    assert GradientExplosion().check(Chart.of(grad_norm=norms)) is None
+
+
+def test_a_smaller_outlier_is_a_note_until_the_loss_is_hurt():
+    chart = Chart.of(grad_norm=[*STEADY, 5.0], loss=[2.0] * 65)
+    assert GradientExplosion().check(chart).severity == "info"
+    chart.open_episodes["loss-spike"] = Symptom("loss-spike", "LO01", "warning", 0.9, 63, 64)
+    assert GradientExplosion().check(chart).severity == "warning"
+
+
+def test_divergence_with_it_is_critical():
+    chart = Chart.of(grad_norm=[*STEADY, 50.0], loss=[2.0] * 65)
+    chart.open_episodes["loss-divergence"] = Symptom("loss-divergence", "LO02", "warning", 0.9, 63, 64)
+    assert GradientExplosion().check(chart).severity == "critical"
+
+
+def test_twice_the_norm_is_enough_after_a_leap_of_the_learning_rate():
+    norms = [*STEADY, 1.0, 2.8]
+    assert GradientExplosion().check(Chart.of(grad_norm=norms, lr=[1e-3] * 66)) is None
+    assert GradientExplosion().check(Chart.of(grad_norm=norms, lr=[1e-3] * 65 + [0.1])) is not None
+
+
+def with_tensors(rows, names=("first", "second", "third")):
+    chart = Chart()
+    chart.add({"type": "header", "step": 0, "tensors": list(names)})
+    for step, norm in enumerate([*STEADY, 20.0]):
+        if step % 16 == 0 or step == 64:
+            chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": rows[step == 64]}})
+        chart.add({"type": "vitals", "step": step, "vitals": {"grad_norm": norm}})
+    return GradientExplosion().check(chart)
+
+
+def test_says_where():
+    assert with_tensors([[0.1, 1.0, 0.5], [0.1, 20.0, 0.6]]).where == ("second",)
+    everywhere = with_tensors([[0.1, 1.0, None], [2.0, 20.0, None]])
+    assert set(everywhere.where) == {"first", "second"}
+    assert "most tensors alike" in everywhere.message
+
+
+def test_mentions_the_clip():
+    chart = Chart.of(grad_norm=[*STEADY, 20.0], clip=[1.0] * 65)
+    assert "(clipped at 1)" in GradientExplosion().check(chart).message
+
+
+def test_a_warm_restart_lifts_the_norm():
+    rates = [*np.linspace(0.1, 1e-4, 60), *[0.1] * 5]
+    assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 8.0], lr=rates)).severity == "info"
+    assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 8.0], lr=[0.1] * 65)).severity == "warning"
+    assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 20.0], lr=rates)).severity == "warning"

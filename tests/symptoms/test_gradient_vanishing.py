@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
+
+STEADY = [1.0, 1.2, 0.9, 1.1] * 16
+FLAT = [2.0] * 64
+
+SICK = {
+    "one step": ([*STEADY, 1e-8], [*FLAT, 2.0]),
+    "exactly zero": ([*STEADY, 0.0], [*FLAT, 2.0]),
+    "of a large norm": ([1e4 * norm for norm in STEADY] + [1e-4], [*FLAT, 2.0]),
+    "of a tiny norm": ([1e-6 * norm for norm in STEADY] + [1e-14], [*FLAT, 2.0]),
+    "without a loss": ([*STEADY, 1e-8], []),
+    "negative loss": ([*STEADY, 1e-8], [-900.0] * 65),
+}
+HEALTHY = {
+    "no readings": ([], []),
+    "too short to judge": ([*STEADY[:10], 1e-8], FLAT[:11]),
+    "nan": ([*STEADY, float("nan")], [*FLAT, 2.0]),
+    "a hundredth": ([*STEADY, 0.01], [*FLAT, 2.0]),
+    "the loss fell with it": ([*STEADY, 0.0], [*FLAT, 0.0]),
+    "nothing left to learn": ([*STEADY, 1e-8], [*FLAT, 1e-4]),
+    "convergence": ([0.9**step for step in range(300)], [2 * 0.9**step for step in range(300)]),
+    "convergence to a floor": ([0.9**step for step in range(300)], [1 + 0.9**step for step in range(300)]),
+}
+
+
+@pytest.mark.parametrize(("norms", "losses"), SICK.values(), ids=SICK)
+def test_fires(norms, losses):
+    symptom = GradientVanishing().check(Chart.of(grad_norm=norms, loss=losses))
+    assert symptom is not None
+    assert (symptom.severity, symptom.first_step) == ("warning", len(norms) - 1)
+
+
+@pytest.mark.parametrize(("norms", "losses"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(norms, losses):
+    assert GradientVanishing().check(Chart.of(grad_norm=norms, loss=losses)) is None
+
+
+def deep(factors, updates=None, samples=6, names=None):
+    """A chart of a deep stack, whose last record is a sample of its tensors."""
+    rng = np.random.default_rng(0)
+    names = names or [f"layers.{index}.{kind}" for index in range(len(factors)) for kind in ("weight", "bias")]
+    chart = Chart()
+    chart.add({"type": "header", "step": 0, "tensors": names})
+    for step in range(samples):
+        norms = np.repeat(factors, 2) * np.exp(0.3 * rng.standard_normal(2 * len(factors)))
+        vitals = {"grad_norm": norms.tolist(), "weight_norm": [1.0, 0.0] * len(factors)}
+        if updates is not None:
+            vitals["update_ratio"] = np.repeat(updates, 2).tolist()
+        chart.add({"type": "tensors", "step": 50 * step, "vitals": vitals})
+        if step < samples - 1:
+            chart.add({"type": "vitals", "step": 50 * step, "vitals": {"grad_norm": 1.0}})
+    return GradientVanishing().check(chart)
+
+
+DECAY = 4.0 ** np.arange(-9, 1)
+
+
+def test_decay_through_depth():
+    symptom = deep(DECAY, 1e-3 * DECAY)
+    assert symptom.severity == "warning"
+    assert symptom.where == ("layers.0.weight", "layers.1.weight", "layers.2.weight")
+    assert "powers of ten from the last to the first of 10 layers" in symptom.message
+
+
+def test_decay_whose_consequence_is_not_known_is_a_note():
+    assert deep(DECAY).severity == "info"
+
+
+def test_healthy_depth():
+    assert deep(np.ones(10), 1e-3 * np.ones(10)) is None
+    assert deep(DECAY, 1e-3 * np.ones(10)) is None, "Adam moves the early layers all the same"
+    assert deep(DECAY[::-1], 1e-3 * DECAY[::-1]) is None, "early layers with larger gradients"
+    assert deep(DECAY, 1e-3 * DECAY, samples=3) is None, "not yet persistent"
+    assert deep(DECAY[-4:], 1e-3 * DECAY[-4:]) is None, "too shallow for a line"
+    scaled = np.where(np.arange(10) == 4, 1e-7, 1.0)
+    assert deep(scaled, 1e-3 * scaled) is None, "one zero-initialized branch"

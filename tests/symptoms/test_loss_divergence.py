@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.loss_divergence import LossDivergence
+
+RNG = np.random.default_rng(0)
+NOISE = 0.03 * RNG.standard_normal(400)
+FALLING = 2 + 2 * np.exp(-np.arange(200) / 50) + NOISE[:200]
+
+SICK = {
+    "worse than at the start": [*FALLING, 4.6, 5.0, 5.5, 6.0, 6.5],
+    "on its way back": [*FALLING, *np.linspace(2.0, 3.8, 80)],
+    "from the first step": [2.3, 2.4, 2.9, 4.0, 7.0, 12.0, 20.0, 35.0, 60.0, 90.0, 150.0, 240.0],
+    "a negative loss": [*(FALLING - 100), *np.linspace(-95, -50, 10)],
+    "a summed loss": [*(1e5 * FALLING), *np.linspace(5e5, 9e5, 10)],
+}
+HEALTHY = {
+    "no readings": [],
+    "falling": FALLING,
+    "one spike": [*FALLING, 50.0],
+    "a harder curriculum": [*FALLING, *(3.0 + NOISE[:100])],
+    "wandering without descent": 1.4 + np.abs(np.cumsum(0.02 * RNG.standard_normal(600))),
+    "flat noise": RNG.standard_normal(500),
+    "an early bump": [2.3, 2.4, 2.6, 2.5, 2.4, 2.6, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.3],
+    "nan": [*FALLING, float("nan"), float("nan"), float("nan")],
+}
+
+
+@pytest.mark.parametrize("losses", SICK.values(), ids=SICK)
+def test_fires(losses):
+    symptom = LossDivergence().check(Chart.of(loss=losses))
+    assert symptom is not None
+    assert symptom.severity == "warning"
+
+
+@pytest.mark.parametrize("losses", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(losses):
+    for length in range(1, len(losses) + 1, 3):
+        assert LossDivergence().check(Chart.of(loss=losses[:length])) is None, length
+
+
+def test_staying_far_away_is_critical():
+    assert LossDivergence().check(Chart.of(loss=[*FALLING, *[9.0] * 30])).severity == "critical"

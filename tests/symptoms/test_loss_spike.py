@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms.loss_spike import LossSpike
+
+RNG = np.random.default_rng(0)
+FALLING = 2 + 2 * np.exp(-np.arange(200) / 50) + 0.03 * RNG.standard_normal(200)
+
+SICK = {
+    "five times as much": [*FALLING, 11.0],
+    "a summed loss": [*(1e5 * FALLING), 1.1e6],
+    "a tiny loss": [*(1e-6 * FALLING), 1.1e-5],
+    "worse than untrained": [*FALLING, 5.6],
+    "a negative loss, back at its start": [*(FALLING - 100), -90.0],
+    "through zero": [*(FALLING - 3), 9.0],
+    "a memorized run": [*(4 * np.exp(-np.arange(200) / 15 + RNG.standard_normal(200))), 3.0],
+    "a constant loss": [1.0] * 100 + [6.0],
+    "after a NaN": [*FALLING[:100], float("nan"), *FALLING[100:], 11.0],
+}
+HEALTHY = {
+    "no readings": [],
+    "too short to judge": [2.0] * 10 + [20.0],
+    "nan": [*FALLING, float("nan")],
+    "infinity": [*FALLING, float("inf")],
+    "noise": [*FALLING, 2.15],
+    "heavy tails": [*np.exp(0.5 * RNG.standard_normal(300)), 6.0],
+    "precedents": [*np.where(np.arange(300) % 40 == 9, 8.0, FALLING[-1] + 0.03 * RNG.standard_normal(300)), 8.5],
+    "a constant loss, rounded": [1.0] * 100 + [1.01],
+    "falling on": [*FALLING, 1.5],
+}
+
+
+@pytest.mark.parametrize("losses", SICK.values(), ids=SICK)
+def test_fires(losses):
+    symptom = LossSpike().check(Chart.of(loss=losses))
+    assert symptom is not None
+    assert (symptom.severity, symptom.first_step) == ("warning", len(losses) - 1)
+
+
+@pytest.mark.parametrize("losses", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(losses):
+    assert LossSpike().check(Chart.of(loss=losses)) is None
+
+
+def test_a_harder_curriculum_is_a_note():
+    assert LossSpike().check(Chart.of(loss=[*FALLING, 3.5])).severity == "info"
+
+
+def test_the_same_rise_is_a_warning_with_an_explosion_or_a_leap_of_the_learning_rate():
+    chart = Chart.of(loss=[*FALLING, 3.5])
+    chart.open_episodes["gradient-explosion"] = Symptom("gradient-explosion", "GR01", "warning", 0.9, 200, 200)
+    assert LossSpike().check(chart).severity == "warning"
+    assert LossSpike().check(Chart.of(loss=[*FALLING, 2.4], lr=[1e-3] * 199 + [0.1] * 2)).severity == "warning"
+
+
+def test_a_warm_restart_may_lift_the_loss():
+    rates = [*np.linspace(0.1, 1e-4, 100), *np.linspace(0.1, 1e-4, 96), *[0.1] * 5]
+    assert LossSpike().check(Chart.of(loss=[*FALLING, 3.0], lr=rates)) is None

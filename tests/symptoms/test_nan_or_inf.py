@@ -1,0 +1,88 @@
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.nan_or_inf import NanOrInf
+
+NAN, INF = float("nan"), float("inf")
+NAMES = ["embed", "first", "second", "head"]
+
+
+def chart(row=None, origin=None, **vitals):
+    built = Chart()
+    built.add({"type": "header", "step": 0, "tensors": NAMES})
+    built.add({"type": "tensors", "step": 0, "vitals": {"grad_norm": [1.0, 1.0, 1.0, None]}})
+    built.add({"type": "vitals", "step": 0, "vitals": {"loss": 2.0, "grad_norm": 1.0}})
+    if origin:
+        built.add({"type": "origin", "step": 1, "module": "block.3", "kind": origin})
+    if row:
+        built.add({"type": "tensors", "step": 1, "vitals": {"grad_norm": row}})
+    built.add({"type": "vitals", "step": 1, "vitals": {"loss": 2.0, "grad_norm": 1.0} | vitals})
+    return built
+
+
+SICK = {
+    "loss is NaN": chart(loss=NAN),
+    "loss is infinity": chart(loss=INF),
+    "loss is -infinity": chart(loss=-INF),
+    "gradients are not finite although the loss is (2)": chart(grad_norm=NAN),
+    "gradients are not finite although": chart(grad_nonfinite=3),
+}
+
+
+@pytest.mark.parametrize("text", SICK)
+def test_fires(text):
+    symptom = NanOrInf().check(SICK[text])
+    assert symptom.severity == "critical"
+    assert text in symptom.message
+
+
+HEALTHY = {
+    "no readings": Chart(),
+    "finite": chart(),
+    "the scaler skipped it": chart(grad_norm=INF, skipped=1),
+    "an earlier NaN": Chart.of(loss=[1.0, NAN, 1.0]),
+    "a large number": chart(loss=1e38),
+    "a tensor that never had a gradient": chart(row=[1.0, 1.0, 1.0, None]),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_stays_silent(name):
+    assert NanOrInf().check(HEALTHY[name]) is None
+
+
+def test_a_skipped_step_whose_loss_is_not_finite_is_a_note():
+    assert NanOrInf().check(chart(loss=NAN, grad_norm=NAN, skipped=1)).severity == "info"
+
+
+def test_the_tensor_nearest_the_loss_comes_first():
+    symptom = NanOrInf().check(chart(row=[NAN, NAN, 1.0, None], grad_norm=NAN, grad_nonfinite=2))
+    assert symptom.where == ("first", "embed")
+    assert "2 of 4 gradients are, first nearest the loss" in symptom.message
+
+
+def test_all_of_them_means_the_forward_pass():
+    symptom = NanOrInf().check(chart(row=[NAN, NAN, NAN, INF], loss=NAN, grad_norm=NAN, grad_nonfinite=4))
+    assert symptom.where == ()
+    assert "came from the loss or the forward pass" in symptom.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("input", "look at the data"),
+        ("weights", "an earlier step broke them"),
+        ("output", "made it from finite inputs"),
+    ],
+)
+def test_the_forward_pass_names_the_module(kind, text):
+    symptom = NanOrInf().check(chart(loss=NAN, origin=kind))
+    assert symptom.where == ("block.3",)
+    assert text in symptom.message
+
+
+def test_weights():
+    built = chart()
+    built.add({"type": "tensors", "step": 2, "vitals": {"weight_norm": [1.0, NAN, 1.0, 1.0]}})
+    symptom = NanOrInf().check(built)
+    assert (symptom.where, symptom.severity) == (("first",), "critical")

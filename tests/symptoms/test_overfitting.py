@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.overfitting import Overfitting
+
+TRAIN = 3 * np.exp(-np.arange(1000) / 250)
+
+
+def check(validation, train=TRAIN):
+    chart = Chart.of(loss=train)
+    every = len(train) // max(1, len(validation)) if len(train) else 50
+    for number, loss in enumerate(validation):
+        chart.put((number + 1) * every - 1, "val_loss", loss)
+    return Overfitting().check(chart)
+
+
+MODERATE = [2.5, 1.8, 1.4, 1.2, 1.1, 1.15, 1.2, 1.26, 1.31, 1.36]
+SEVERE = [2.5, 1.5, 1.0, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1, 2.4]
+GAP = [2.8, 2.0, 1.6, 1.4, 1.3, 1.25, 1.22, 1.21, 1.205, 1.2]
+
+
+def test_moderate_is_a_warning_and_names_the_best_step():
+    symptom = check(MODERATE)
+    assert (symptom.severity, symptom.first_step) == ("warning", 499)
+    assert "1.1 at step 499" in symptom.message
+
+
+def test_severe_is_critical():
+    assert check(SEVERE).severity == "critical"
+
+
+def test_without_a_training_loss_it_is_a_note():
+    assert check(SEVERE, train=[]).severity == "info"
+
+
+HEALTHY = {
+    "no evaluations": ([], TRAIN),
+    "a constant gap": (GAP, TRAIN),
+    "too few": (SEVERE[:4], TRAIN),
+    "below training": (0.8 * TRAIN[99::100], TRAIN),
+    "one bad evaluation": ([*GAP[:6], 1.9, *GAP[7:]], TRAIN),
+    "the last one bad": ([*GAP[:9], 1.9], TRAIN),
+    "noise": (1.2 + 0.2 * np.random.default_rng(0).standard_normal(30), TRAIN),
+    "training gets worse too": (SEVERE, np.concatenate([TRAIN[:400], np.linspace(0.6, 3, 600)])),
+    "over its peak and better than ever": ([2.5, 1.5, 1.0, 1.3, 1.5, 1.3, 1.1, 0.9, 0.8, 0.7], TRAIN),
+    "nan": ([*SEVERE, float("nan")], TRAIN),
+}
+
+
+@pytest.mark.parametrize(("validation", "train"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(validation, train):
+    assert check(validation, train) is None

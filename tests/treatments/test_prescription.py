@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import rank
+from torchdoctor.records import Symptom
+from torchdoctor.treatments import prescribe
+
+N = 400
+STEADY = np.exp(0.1 * np.random.default_rng(0).standard_normal(N))
+
+
+def symptom(name, first=398, last=None, severity="warning"):
+    return Symptom(name, "", severity, 0.9, first, first if last is None else last)
+
+
+def merged(*symptoms, context=None, groups=(), **vitals):
+    chart = Chart.of(
+        context=context, **({"loss": 2 * np.ones(N), "grad_norm": STEADY, "lr": np.full(N, 1e-3)} | vitals)
+    )
+    chart.episodes += symptoms
+    chart.groups = list(groups)
+    return {item.action: item for item in prescribe(chart, rank(chart))[1]}
+
+
+def first_line(suggestion):
+    return suggestion.code.splitlines()[0]
+
+
+def test_the_priors_of_the_paper():
+    explosion = merged(symptom("gradient-explosion"))
+    assert first_line(explosion["scale-lr"]) == "learning_rate *= 0.5"
+    assert first_line(explosion["set-clip-norm"]) == "grad_clip = 1"
+    assert (explosion["scale-lr"].confidence, explosion["set-clip-norm"].confidence) == (0.9, 0.9)
+    assert merged(symptom("gradient-instability", 300, 399))["set-clip-norm"].confidence == 0.8
+    vanishing = merged(symptom("gradient-vanishing"))
+    assert (first_line(vanishing["scale-lr"]), vanishing["scale-lr"].confidence) == ("learning_rate *= 2", 0.7)
+    overfitting = merged(symptom("overfitting"), context={"dropout": [0.2]}, groups=[{"weight_decay": 0.1}])
+    assert overfitting["raise-dropout"].code.startswith("dropout += 0.1")
+    assert overfitting["raise-dropout"].parameters == {"rate": 0.3}
+    assert overfitting["raise-dropout"].confidence == 0.8
+
+
+def test_severity_moves_confidence():
+    by_severity = [
+        merged(symptom("overfitting", severity=severity), context={"dropout": [0.2]}, groups=[{"weight_decay": 0.1}])
+        for severity in ("info", "warning", "critical")
+    ]
+    confidences = [found["raise-dropout"].confidence for found in by_severity]
+    assert confidences == sorted(set(confidences))
+
+
+def test_repetition_escalates():
+    steps = {1: (398,), 2: (200, 398), 3: (100, 200, 398), 4: (100, 200, 300, 398)}
+    found = {count: merged(*(symptom("gradient-explosion", step) for step in given)) for count, given in steps.items()}
+    assert [found[count]["scale-lr"].parameters["factor"] for count in steps] == [0.5, 0.25, 0.1, 0.1]
+    assert [found[count]["set-clip-norm"].parameters["max_norm"] for count in steps] == [1.0, 0.5, 0.25, 0.25]
+    assert ["roll-back" in found[count] for count in steps] == [False, False, True, True]
+    assert ["ask-for-help" in found[count] for count in steps] == [False, False, False, True]
+
+
+def test_trouble_of_long_ago_does_not_escalate():
+    found = merged(*(symptom("gradient-explosion", step) for step in (1, 3000, 6000)))
+    assert found["scale-lr"].parameters["factor"] == 0.5
+
+
+def test_a_jump_that_healed_without_harm_leaves_the_learning_rate_nearly_alone():
+    healed = merged(symptom("gradient-explosion", 300))
+    assert healed["scale-lr"].confidence == 0.6
+    assert healed["set-clip-norm"].confidence == 0.9
+
+
+@pytest.mark.parametrize(("clip", "limit"), [(5.0, 1.0), (1.0, None), (0.5, None)])
+def test_a_clip_that_is_there_is_respected(clip, limit):
+    found = merged(symptom("gradient-explosion"), clip=np.full(N, clip))
+    assert (found["set-clip-norm"].parameters["max_norm"] if "set-clip-norm" in found else None) == limit
+
+
+def test_a_large_usual_norm_is_not_clipped_to_one():
+    found = merged(symptom("gradient-explosion"), grad_norm=1e4 * STEADY)
+    assert found["set-clip-norm"].parameters["max_norm"] == 20000
+
+
+def test_what_is_at_its_end_is_not_raised_further():
+    found = merged(symptom("overfitting"), context={"dropout": [0.5]}, groups=[{"weight_decay": 0.1}])
+    assert not {"raise-dropout", "set-weight-decay"} & set(found)
+    assert merged(symptom("overfitting"), context={"dropout": [0.45]})["raise-dropout"].parameters == {"rate": 0.5}
+
+
+def test_gradient_control_comes_before_regularization_before_the_rest():
+    found = merged(symptom("overfitting", severity="critical"), symptom("gradient-explosion"), symptom("loss-spike"))
+    priorities = [item.priority for item in found.values()]
+    assert priorities == sorted(priorities)
+    assert list(found)[0] in ("scale-lr", "set-clip-norm")
+    assert {"raise-dropout", "stop-at-best"} <= set(found)
+
+
+def test_the_worse_problem_decides_which_way_the_learning_rate_goes():
+    found = merged(symptom("gradient-vanishing", 100), symptom("loss-divergence", 300, 399, severity="critical"))
+    assert found["scale-lr"].parameters["factor"] == 0.5
+
+
+def test_diagnoses_carry_the_suggestions_of_their_cause():
+    chart = Chart.of(loss=2 * np.ones(N), grad_norm=STEADY, lr=np.where(np.arange(N) < 299, 1e-3, 0.1))
+    chart.episodes += [symptom("loss-spike", 300, 310), symptom("loss-divergence", 310, 399)]
+    treated, _ = prescribe(chart, rank(chart))
+    assert treated[0].cause == "lr-too-high"
+    assert treated[0].suggestions[0].action == "scale-lr"
+    assert treated[0].suggestions[0].reason.startswith("lr-too-high (")
+
+
+def test_nothing_to_treat():
+    assert prescribe(Chart(), ()) == ((), ())
