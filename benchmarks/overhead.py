@@ -190,17 +190,68 @@ def device_microseconds(step: Step, steps: int) -> float:
         for _ in range(steps):
             step()
         wait()
-    return sum(event.self_device_time_total for event in profiler.key_averages()) / steps
+    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / steps
 
 
-def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
-    """The table of step times."""
-    plain: dict[str, list[float]] = {name: [] for name in COMPANIONS}
-    other: dict[str, list[float]] = {name: [] for name in COMPANIONS}
+ENTRIES = (
+    "first_batch",
+    "backward_reached",
+    "before_step",
+    "after_step",
+    "norms_computed",
+    "total_computed",
+    "clipped",
+)
+
+
+def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
+    """Microseconds a step that the loop's thread spends in our code: every way in is timed; mean and its interval."""
+    from torchdoctor.vitals.monitor import Monitor
+
+    spent = [0.0]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[-1] += time.perf_counter() - began
+
+        return call
+
+    owners = [(Monitor, name) for name in ENTRIES] + [(Doctor, "log_loss")]
+    originals = [getattr(owner, name) for owner, name in owners]
+    for (owner, name), original in zip(owners, originals, strict=True):
+        setattr(owner, name, timed(original))
+    try:
+        step, stop = watched(loop)
+        for _ in range(20):
+            step()
+        spent[:] = [0.0]
+        for _ in range(steps):
+            step()
+            spent.append(0.0)
+        stop()
+    finally:
+        for (owner, name), original in zip(owners, originals, strict=True):
+            setattr(owner, name, original)
+    values = 1e6 * np.array(spent[:-1])
+    rng = np.random.default_rng(0)
+    means = rng.choice(values, (2000, values.size)).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    say(
+        f"host time in our calls: median {np.median(values):.1f} µs a step, mean {values.mean():.1f} ({low:.1f}..{high:.1f})"
+    )
+    return float(values.mean()), float(low), float(high)
+
+
+def compare(
+    loop: Loop, rounds: int, steps: int, slow_rounds: int
+) -> tuple[dict[str, list[tuple[float, float]]], dict[str, str]]:
+    """(unwatched, with companion) seconds a step of each round, by companion; and why some were not measured."""
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in COMPANIONS}
     missing: dict[str, str] = {}
-    for _ in range(30):
-        loop.step()
-    noise = [seconds(loop.step, steps) for _ in range(4)]
     for number in range(rounds):
         for name, companion in COMPANIONS.items():
             slow = name not in ("Training Doctor", "loss.item() + norm.item()")
@@ -208,30 +259,39 @@ def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
                 continue
             count = max(5, steps // 10) if slow else steps
             try:
-                first = number % 2 == 0  # who goes first alternates: a machine that warms up must favour nobody
-                if first:
-                    plain[name].append(seconds(loop.step, count))
                 step, stop = companion(loop)
-                other[name].append(seconds(step, count))
-                stop()
-                if not first:
-                    plain[name].append(seconds(loop.step, count))
             except ModuleNotFoundError as error:
                 missing[name] = str(error)
-    base = statistics.median(value for values in plain.values() for value in values)
+                continue
+            stop()
+            before = seconds(loop.step, count)
+            step, stop = companion(loop)
+            other = seconds(step, count)
+            stop()
+            after = seconds(loop.step, count)  # on both sides: a machine that drifts must favour nobody
+            pairs[name].append(((before + after) / 2, other))
+    return pairs, missing
+
+
+def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
+    """The table of step times."""
+    for _ in range(30):
+        loop.step()
+    noise = [seconds(loop.step, steps) for _ in range(4)]
+    pairs, missing = compare(loop, rounds, steps, slow_rounds)
+    base = statistics.median(plain for values in pairs.values() for plain, _ in values)
     spread = (max(noise) - min(noise)) / statistics.median(noise)
     say(f"unwatched: {1e3 * base:.3f} ms a step; four rounds of it alone differ by {spread:.1%}")
     say(f"{'variant':28} {'step time':>10} {'95 % interval':>20} {'added µs a step':>26}  rounds")
-    for name in COMPANIONS:
+    for name, values in pairs.items():
         if name in missing:
             say(f"{name:28} not measured: {missing[name]}")
             continue
-        pairs = list(zip(plain[name], other[name], strict=True))
-        ratio, low, high = interval([100 * (b / a - 1) for a, b in pairs])
-        added, less, more = interval([1e6 * (b - a) for a, b in pairs])
-        say(
-            f"{name:28} {ratio:+9.2f}% {low:+9.2f}%..{high:+7.2f}% {added:+9.1f} ({less:+.1f}..{more:+.1f})  {len(pairs)}"
-        )
+        ratio, low, high = interval([100 * (other / plain - 1) for plain, other in values])
+        added, less, more = interval([1e6 * (other - plain) for plain, other in values])
+        row = f"{name:28} {ratio:+9.2f}% {low:+9.2f}%..{high:+7.2f}%"
+        say(f"{row} {added:+9.1f} ({less:+.1f}..{more:+.1f})  {len(values)}")
+    inside(loop, 1000 if CUDA else 200)
     if CUDA:
         without = device_microseconds(loop.step, 50)
         step, stop = watched(loop)

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 CAPACITY = 1024
 """How many recent values of a vital are kept exactly."""
 REFRESH = 8
-"""How many insertions a robust baseline lives: sorting fifty numbers at each step would cost more than the gauges."""
+"""How many insertions a robust baseline lives at least: sorting at each step would cost more than the gauges."""
 TINY = 1e-30
 
 
@@ -63,12 +63,13 @@ class Outline:
     (50.0, True)
     """
 
-    __slots__ = ("_buckets", "_capacity", "_count", "_high", "_low", "_start", "_stride", "_total")
+    __slots__ = ("_buckets", "_capacity", "_count", "_high", "_low", "_settled", "_start", "_stride", "_total")
 
     def __init__(self, capacity: int = 1000) -> None:
         self._capacity = capacity + capacity % 2
         self._stride = 1
         self._buckets: list[tuple[int, float, float, float]] = []
+        self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
         self._clear()
 
     def _clear(self) -> None:
@@ -98,6 +99,20 @@ class Outline:
         ]
         self._stride *= 2
 
+    def settled(self) -> Array:
+        """The means of the full buckets but for the latest few: the same array until sixteen more are full.
+
+        It depends on the number of values alone, not on when it is asked for, so that what is concluded from it may
+        be kept for as long as the array is the same.
+        """
+        full = len(self._buckets)
+        size = full - full % 16 if full >= 32 else full
+        stride, known, levels = self._settled
+        if (stride, known) != (self._stride, size):
+            levels = np.array([bucket[2] for bucket in self._buckets[:size]])
+            self._settled = self._stride, size, levels
+        return levels
+
     def buckets(self) -> list[tuple[int, float, float, float]]:
         """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""
         if self._count == 0:
@@ -116,6 +131,7 @@ class Series:
         "count",
         "first",
         "latest",
+        "memo",
         "lowest",
         "nonfinite",
         "nonfinite_steps",
@@ -141,6 +157,8 @@ class Series:
         self.nonfinite = 0
         self.nonfinite_steps: deque[int] = deque(maxlen=64)
         self.outline = Outline()
+        self.memo: tuple[Array, object] | None = None
+        """Something concluded from `outline.settled()`, kept while that is the same array."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -198,7 +216,8 @@ class Series:
         >>> base.count, base.centre, base.recent, round(base.spread, 1), base.noise
         (32, 24.5, 12.5, 11.9, 0.0)
         """
-        known = (self.count - 1) // REFRESH * REFRESH if self.count else 0
+        lifetime = REFRESH if self.count < 256 else 2 * REFRESH
+        known = (self.count - 1) // lifetime * lifetime if self.count else 0
         cached = self._baselines.get((window, log))
         if cached is not None and cached[0] == known:
             return cached[1]

@@ -80,7 +80,7 @@ class GradientExplosion(Detector):
         limit = max(math.log(self.notice), extreme(self.deviations, base.count) * spread)
         if rise > ALERT * spread and rise > math.log(ALERT) and lr_jump(chart) > JUMP:
             return self._exploded(chart, "warning", base, math.log(ALERT))
-        if not rise > limit:
+        if not rise > limit and not self._unheard_of(chart, rise, base):
             return None
         before = series.last(8 + RECENT + 1)[: -RECENT - 1]
         sudden = norm > self.notice * float(before.max(initial=0.0))
@@ -94,6 +94,19 @@ class GradientExplosion(Detector):
         if divergence is not None and divergence.severity != "info":
             severity = "critical"
         return self._exploded(chart, severity, base, limit)
+
+    def _unheard_of(self, chart: Chart, rise: float, base: Baseline) -> bool:
+        """Within the spread of a curve that bends, but far from the value before and from every precedent.
+
+        A norm that falls quickly makes the spread about a line wide; the change from step to step stays what it is.
+        """
+        if base.count < self.window // 2:
+            return False
+        step = max(min(base.noise, base.jitter) + 2 / base.count, self.floor)
+        if not rise > max(math.log(self.ratio), extreme(0.9 * self.deviations, base.count) * step):
+            return False
+        earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -RECENT - 1] + TINY)
+        return rise > 2 * third_highest_rise(earlier) and not is_restart(chart)
 
     def _grave(self, chart: Chart, rise: float) -> bool:
         """Far above the recent median; less far, above all precedents, and not lifted by a warm restart."""

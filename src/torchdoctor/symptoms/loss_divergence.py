@@ -36,7 +36,7 @@ class LossDivergence(Detector):
     ## Example
     >>> losses = [4.0 - 0.05 * step for step in range(60)] + [1.0, 3.0, 5.0, 6.0, 6.5, 7.0, 7.2, 7.5]
     >>> print(LossDivergence().check(Chart.of(loss=losses)))
-    step 67: LO02 loss-divergence (warning): loss level 7 is above the 4 that the run began with; its best was 1.17
+    step 67: LO02 loss-divergence (warning): loss level 7 is above the 4 that the run began with; its best was 1.16
     """
 
     code = "LO02"
@@ -62,25 +62,35 @@ class LossDivergence(Detector):
         series = chart["loss"]
         if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
             return None
-        level = float(np.median(series.last(self.steps)))
-        progress = Progress.of(series)
-        noise = series.baseline(128).noise
-        levels = outline_levels(series)
-        if progress.is_learning(noise) and series.count >= self.settled and has_held(levels, progress):
-            limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
-            if level > limit and float(series.last(self.steps).min()) > progress.start:
-                far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
-                lasting = far and self._lasting(chart, limit)
-                return self._diverged(chart, level, limit, "critical" if lasting else "warning")
-            limit = progress.best + self.given_back * progress.descent
-            if level > limit and has_held(levels, progress, limit) and _rising(series.last(64), noise):
-                return self._diverged(chart, level, limit, "warning")
+        level = float(np.sort(series.last(self.steps))[self.steps // 2])
+        progress, noise = Progress.of(series), series.baseline(128).noise
+        if progress.is_learning(noise) and series.count >= self.settled:
+            if not level > progress.best + self.given_back * progress.descent:
+                return None
+            levels = outline_levels(series)
+            if has_held(levels, progress):
+                return self._left(chart, level, levels, noise)
+        if not level > progress.start + self.times * max(abs(progress.start), 2 * noise):
             return None
-        levels.sort()
+        levels = np.sort(outline_levels(series))
         span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
         limit = progress.start + self.times * max(abs(progress.start), span, 2 * noise)
         if level > limit:
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
+        return None
+
+    def _left(self, chart: Chart, level: float, levels: Array, noise: float) -> Symptom | None:
+        """A run that has learnt and held what it learnt: it is above its start, or on its way there."""
+        series = chart["loss"]
+        progress = Progress.of(series)
+        limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
+        if level > limit and float(series.last(self.steps).min()) > progress.start:
+            far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+            lasting = far and self._lasting(chart, limit)
+            return self._diverged(chart, level, limit, "critical" if lasting else "warning")
+        limit = progress.best + self.given_back * progress.descent
+        if has_held(levels, progress, limit) and _rising(series.last(64), noise):
+            return self._diverged(chart, level, limit, "warning")
         return None
 
     def _lasting(self, chart: Chart, limit: float) -> bool:

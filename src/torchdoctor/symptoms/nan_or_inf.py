@@ -83,7 +83,9 @@ class NanOrInf(Detector):
     def _broken_weights(self, chart: Chart) -> tuple[str, ...]:
         sampled = chart.tensors("weight_norm")
         row = sampled.latest
-        if sampled.step < chart.step or row.size != len(chart.names) or bool(np.isfinite(row).all()):
+        # Weights that broke stay broken until a sample says otherwise; only a run that was never sick need not look.
+        suspected = sampled.step == chart.step or chart["loss"].nonfinite or chart["grad_norm"].nonfinite
+        if not suspected or row.size != len(chart.names) or bool(np.isfinite(row).all()):
             return ()
         return tuple(chart.names[index] for index in np.flatnonzero(~np.isfinite(row)))
 

@@ -44,8 +44,12 @@ class Progress:
     @classmethod
     def of(cls, series: Series) -> Progress:
         """The progress of a series with at least one value."""
-        levels = outline_levels(series)
-        return cls(float(max(series.first, levels[:3].mean())), float(np.percentile(levels, 5)))
+        levels = series.outline.settled()
+        if series.memo is not None and series.memo[0] is levels and isinstance(series.memo[1], Progress):
+            return series.memo[1]
+        progress = cls(float(max(series.first, levels[:3].mean())), float(np.percentile(levels, 5)))
+        series.memo = levels, progress
+        return progress
 
 
 def outline_levels(series: Series) -> Array:
