@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -98,11 +99,13 @@ class GradientVanishing(Detector):
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
 
     def _decayed(self, chart: Chart) -> Symptom | None:
+        if not self._looks_steep(chart):
+            return None
         decades, layers = decay_through_depth(chart, self.samples)
         if layers < self.layers or len(decades) < self.samples or not min(decades) > self.decades:
             return None
-        columns = _matrices(chart)
-        early, late = columns[: layers // 3], columns[-(layers // 3) :]
+        columns = _matrices(chart.names)
+        early, late = list(columns[: layers // 3]), list(columns[-(layers // 3) :])
         where = tuple(chart.names[index] for index in early)
         lost = decades[-1]
         message = f"gradient norms fall by {lost:.1f} powers of ten from the last to the first of {layers} layers"
@@ -116,12 +119,23 @@ class GradientVanishing(Detector):
         return None
 
 
+    def _looks_steep(self, chart: Chart) -> bool:
+        """A glance at the ends, before a line is drawn through every pair of layers."""
+        columns, row = _matrices(chart.names), chart.tensors("grad_norm").latest
+        third = len(columns) // 3
+        if not third or row.size != len(chart.names):
+            return False
+        early, late = row[list(columns[:third])], row[list(columns[-third:])]
+        lowest = float(early[np.isfinite(early)].min(initial=math.inf))
+        return float(late[np.isfinite(late)].max(initial=0.0)) > 10 ** (self.decades / 2) * lowest
+
+
 def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], int]:
     """Powers of ten that the gradient loses on its way to the first layer, at each of the last samples; and the layers.
 
     Norms are taken relative to the weights' own, where these are known: layers differ in size.
     """
-    columns = _matrices(chart)
+    columns = list(_matrices(chart.names))
     rows = chart.tensors("grad_norm").matrix(samples)
     if len(columns) < 2 or not len(rows) or rows.shape[1] != len(chart.names):
         return [], len(columns)
@@ -133,8 +147,9 @@ def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], in
     return [_decades_lost(row) for row in norms], len(columns)
 
 
-def _matrices(chart: Chart) -> list[int]:
-    return [index for index, name in enumerate(chart.names) if _is_matrix(name)]
+@functools.lru_cache(maxsize=8)
+def _matrices(names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(index for index, name in enumerate(names) if _is_matrix(name))
 
 
 def _at_floor(chart: Chart) -> bool:

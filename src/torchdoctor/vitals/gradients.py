@@ -1,6 +1,6 @@
 """The gradient gauge: every watched tensor's gradient norm, computed once.
 
-Where the loop clips, the norms that clipping computes are taken. Otherwise one multi-tensor reduction is made just
+Where the loop clips, the norms that clipping computes are kept. Otherwise one multi-tensor reduction is made just
 before the optimizer's step. If anything but clipping touches the gradients between a capture and the step, which
 their version counters tell without reading a value, they are measured again as they will be applied.
 """
@@ -14,33 +14,19 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from torchdoctor.vitals.transfer import Slot
-
-Indices = NDArray[np.intp]
+from torchdoctor.vitals.transfer import Indices, Part, Slot
 
 foreach_norm = torch._foreach_norm  # before any tap: our own reduction is not news to us
+
+VERIFY_EVERY = 32
+"""Captures between two full comparisons of a clipped list with our gradients; in between its ends are compared."""
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a sharded tensor that lives here: a norm of it needs no collective."""
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
-
-
-def local_all(tensors: list[Tensor]) -> list[Tensor]:
-    """The local parts; the list itself where nothing is sharded, which is nearly always."""
-    return [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
-
-
-def stack_into(cells: Tensor, scalars: Sequence[Tensor]) -> None:
-    """Write scalars of one device and type into neighbouring cells, with one kernel where they allow it."""
-    device = cells.device
-    if scalars[0].device == device and scalars[0].dtype == torch.float32:
-        torch.stack(list(scalars), out=cells)
-    else:
-        cells.copy_(torch.stack(list(scalars)), non_blocking=True)
 
 
 def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[list[Tensor], Indices]]:
@@ -53,24 +39,36 @@ def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[lis
     ]
 
 
+@dataclass(slots=True, frozen=True)
+class Order:
+    """Tensors of ours in the order in which somebody handed over their gradients."""
+
+    tensors: list[Tensor]
+    indices: Indices
+    owner: int
+    """The optimizer that holds the first of them, -1 if none does."""
+    complete: frozenset[int]
+    """The optimizers all of whose tensors are among them."""
+
+
 @dataclass(slots=True)
 class Capture:
     """Norms that were taken, and the state of the first and last of their gradients at that moment."""
 
     slot: Slot
-    ends: tuple[Tensor, Tensor]
+    first: Tensor
+    last: Tensor
     versions: tuple[int, int]
     owners: frozenset[int]
-    """The optimizers all of whose tensors are in it."""
 
     def refresh(self) -> None:
         """The gradients were scaled by clipping: that is expected."""
-        self.versions = self.ends[0]._version, self.ends[1]._version
+        self.versions = self.first._version, self.last._version
 
     @property
     def untouched(self) -> bool:
         """Whether the gradients are as they were."""
-        return (self.ends[0]._version, self.ends[1]._version) == self.versions
+        return (self.first._version, self.last._version) == self.versions
 
 
 class GradientGauge:
@@ -88,11 +86,14 @@ class GradientGauge:
             if owner >= 0
         }
         self._sharded = any(hasattr(tensor, "to_local") for tensor in tensors)
-        self._order: tuple[list[Tensor], Indices, frozenset[int]] = ([], np.zeros(0, dtype=np.intp), frozenset())
+        self._order: Order | None = None
+        self._uses = 0
 
     def measure(self, slot: Slot, owner: int, vital: str, scale: Tensor | None = None) -> Capture | None:
-        """Own reduction over one optimizer's gradients, divided by a loss scale if there is one."""
+        """Own reduction over one optimizer's gradients; a loss scale that is still in them is kept beside."""
         ends: list[Tensor] = []
+        # Measured again within a step (a second call, another micro-batch): the later measurement counts.
+        slot.parts = [part for part in slot.parts if part.vital != vital or self._owners[part.indices[0]] != owner]
         with torch.no_grad():
             for tensors, indices in self._groups.get(owner, ()):
                 grads: list[Any] = [tensor.grad for tensor in tensors]
@@ -107,56 +108,37 @@ class GradientGauge:
                     indices = indices[present]
                 if norms:
                     ends += [grads[0], grads[-1]]
-                    _write(slot, vital, norms, indices, scale)
+                    slot.parts.append(Part(vital, norms, indices))
         if not ends:
             return None
-        first, last = ends[0], ends[-1]
-        return Capture(slot, (first, last), (first._version, last._version), frozenset({owner}))
+        if scale is not None:
+            slot.keep("grad_scale", scale, copy=True)
+        slot.detailed = slot.facts["own"] = True
+        return Capture(slot, ends[0], ends[-1], (ends[0]._version, ends[-1]._version), frozenset({owner}))
 
-    def recognize(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these tensors are gradients of ours; remembers whose, in their order."""
-        known = self._order[0]
-        if len(known) == len(tensors) and all(map(operator.is_, [item.grad for item in known], tensors)):
-            return True
+    def recognize(self, tensors: Sequence[Tensor]) -> Order | None:
+        """Whose gradients these tensors are, None if they are not all ours."""
+        order = self._order
+        if order is not None and len(order.tensors) == len(tensors):
+            self._uses += 1
+            if self._uses % VERIFY_EVERY:
+                if order.tensors[0].grad is tensors[0] and order.tensors[-1].grad is tensors[-1]:
+                    return order
+            elif all(map(operator.is_, [item.grad for item in order.tensors], tensors)):
+                return order
         position = {id(tensor.grad): index for index, tensor in enumerate(self._tensors) if tensor.grad is not None}
         found = [position[id(tensor)] for tensor in tensors if id(tensor) in position]
         if not found or len(found) != len(tensors):
-            return False
+            return None
         covered = set(found)
         complete = frozenset(
             owner
             for owner, groups in self._groups.items()
             if all(covered.issuperset(part.tolist()) for _, part in groups)
         )
-        self._order = [self._tensors[index] for index in found], np.array(found, dtype=np.intp), complete
-        return True
-
-    def owner_of_recognized(self) -> int:
-        """The optimizer that holds the first of the tensors last recognized, -1 if none does."""
-        return self._owners[int(self._order[1][0])]
-
-    def take(self, slot: Slot, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> Capture:
-        """The norms that somebody else computed of the tensors last recognized."""
-        if norms[0].requires_grad:  # of gradients that have a graph themselves
-            norms = [norm.detach() for norm in norms]
-        _write(slot, "grad_norm", norms, self._order[1], None)
-        first, last = tensors[0], tensors[-1]
-        return Capture(slot, (first, last), (first._version, last._version), self._order[2])
-
-
-def _write(slot: Slot, vital: str, norms: Sequence[Tensor], indices: Indices, scale: Tensor | None) -> None:
-    start = None
-    for known, position, columns in slot.parts:
-        if columns is indices and known == vital:
-            start = position
-    cells = slot.take(len(norms)) if start is None else slot.row.narrow(0, start, len(norms))
-    if cells is None:
-        return
-    stack_into(cells, norms)
-    if scale is not None:
-        cells.div_(scale)
-    if start is None:
-        slot.parts.append((vital, slot.used - len(norms), indices))
+        indices = np.array(found, dtype=np.intp)
+        self._order = Order([self._tensors[index] for index in found], indices, self._owners[found[0]], complete)
+        return self._order
 
 
 def _norm(grad: Tensor) -> Tensor:

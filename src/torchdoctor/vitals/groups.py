@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchdoctor.vitals.context import group_settings
-from torchdoctor.vitals.transfer import RATE, Slot
+from torchdoctor.vitals.transfer import Slot
 
 LOOK_EVERY = 8
 """Steps between two looks at what is not a learning rate."""
@@ -45,7 +45,7 @@ class GroupGauge:
         ]
         if settings != self._settings[index]:
             self._settings[index] = settings
-            slot.extra["groups"] = [
+            slot.groups = [
                 {"optimizer": type(optimizer).__name__, **group}
                 for optimizer, known in zip(self._optimizers, self._settings, strict=True)
                 for group in known
@@ -57,8 +57,7 @@ class GroupGauge:
             if rate.device.type == "cpu":
                 rate = float(rate)
             elif position == 0:
-                slot.row[RATE].copy_(rate.detach().squeeze())
-                slot.facts["rate"] = True
+                slot.keep("rate", rate.detach(), copy=True)
                 return
         if isinstance(rate, int | float) and (position == 0 or rate != slot.facts.get("lr")):
             slot.facts["lr" if position == 0 else f"lr/{position}"] = float(rate)

@@ -19,18 +19,20 @@ from torchdoctor.records import Record
 from torchdoctor.settings import Settings
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.context import batch_facts
-from torchdoctor.vitals.gradients import Capture, GradientGauge
+from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
 from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, StepHook
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import optimizer_tensors, tensor_names
-from torchdoctor.vitals.transfer import BAD_BATCH, FOUND_INF, LOSS_SCALE, TOTAL_NORM, Slot
+from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 ORIGIN_SEARCHES = 3
 """How often a run may be searched for the origin of a non-finite value: each search slows one step."""
 RAREST_SAMPLE = 10_000
+LOOSE_LISTS = 8
+"""Lists of norms whose total is awaited at most: one for each device and type of a clip."""
 
 
 class Monitor(taps.Listener):
@@ -54,6 +56,8 @@ class Monitor(taps.Listener):
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
+        self._loose: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
+        """Tensors whose norms somebody has just computed, and the norms, before it is known whose they are."""
         self._captures: list[Capture] = []
         self._groups = GroupGauge(self._optimizers)
         self._origin = OriginSearch(models)
@@ -113,6 +117,7 @@ class Monitor(taps.Listener):
         self._handles.clear()
         self._batch_handles.clear()
         self._captures.clear()
+        self._loose.clear()
         self._origin.disarm()
         self.drain(wait=True)
         self._updates.clear()
@@ -202,30 +207,45 @@ class Monitor(taps.Listener):
                 self._advance(index, slot)
             self._stepped_since_update[index] = False
             if slot is not None and scaler._scale is not None:
-                slot.row[LOSS_SCALE].copy_(scaler._scale.detach().squeeze())
+                slot.keep("loss_scale", scaler._scale.detach(), copy=True)
                 slot.facts.setdefault("skipped", 0.0)
-                slot.facts["scaled"] = True
 
     @guarded
     def norms_computed(self, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
-        """Somebody computed norms: if they are of our gradients, they need not be computed again."""
-        if self._stepping or not len(tensors) or self._capturing() or not self._gradients.recognize(tensors):
+        """Somebody computed norms, device by device: whose they are is asked when their total is there."""
+        if self._stepping:
             return
-        owner = self._gradients.owner_of_recognized()
-        if owner >= 0:
-            self._captures.append(self._gradients.take(self._ledger.slot_for(owner), tensors, norms))
+        if len(self._loose) >= LOOSE_LISTS:
+            self._loose = []
+        self._loose.append((tensors, norms))
 
     @guarded
     def total_computed(self, tensors: Sequence[Tensor], total: Tensor) -> None:
-        """Clipping without multi-tensor kernels computes the total alone that we can see."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        if self._captures or self._stepping or not len(tensors) or not self._gradients.recognize(tensors):
+        """Somebody computed a total norm: if it is of our gradients, it need not be computed again."""
+        if self._stepping or self._capturing():
+            self._loose = []
             return
-        owner = self._gradients.owner_of_recognized()
-        if owner >= 0:
-            slot = self._ledger.slot_for(owner)
-            slot.row[TOTAL_NORM].copy_(total.detach())
-            slot.facts["total_known"] = True
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        listed, norms = self._join_loose()
+        seen = len(listed) == len(tensors)
+        order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
+        if order is not None and order.owner >= 0:
+            slot = self._ledger.slot_for(order.owner)
+            slot.keep("total", total.detach())
+            if seen:
+                self._capture(slot, order, listed, norms)
+
+    def _join_loose(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        loose, self._loose = self._loose, []
+        if len(loose) == 1:
+            return loose[0]
+        return [tensor for part in loose for tensor in part[0]], [norm for part in loose for norm in part[1]]
+
+    def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+        slot.parts.append(Part("grad_norm", list(norms), order.indices))
+        slot.facts["captured"] = True
+        first, last = tensors[0], tensors[-1]
+        self._captures.append(Capture(slot, first, last, (first._version, last._version), order.complete))
 
     @guarded
     def clipped(self, parameters: Any, max_norm: float) -> None:
@@ -267,19 +287,14 @@ class Monitor(taps.Listener):
         return seen
 
     def log_batch(self, tensors: Sequence[Tensor]) -> None:
-        """Note whether anything in a batch is not finite, for the step that comes."""
+        """Note how much in a batch is not finite, for the step that comes."""
         floating = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.is_sparse]
         if not floating:
             return
         slot = self._ledger.next
         with torch.no_grad():
-            counts = [(~torch.isfinite(item)).sum().to(self._device, torch.float32) for item in floating]
-            bad = torch.stack(counts).sum()
-        if "batch" in slot.facts:
-            slot.row[BAD_BATCH].add_(bad)
-        else:
-            slot.row[BAD_BATCH].copy_(bad)
-        slot.facts["batch"] = True
+            for item in floating:
+                slot.keep("batch_nonfinite", (~torch.isfinite(item)).sum())
 
     def drain(self, *, wait: bool = False) -> None:
         """Turn what has arrived on the host into records; with `wait`, all that was measured."""
@@ -310,20 +325,36 @@ class Monitor(taps.Listener):
         scale = getattr(optimizer, "grad_scale", None)
         captured = [capture for capture in self._captures if index in capture.owners]
         if not captured:
-            partly = any(capture.slot is slot for capture in self._captures)
-            self._gradients.measure(slot, index, "applied_norm" if partly else "grad_norm", scale)
+            if self._loose:
+                self._take_loose()
+                captured = [capture for capture in self._captures if index in capture.owners]
+            if not captured:
+                partly = any(capture.slot is slot for capture in self._captures)
+                self._gradients.measure(slot, index, "applied_norm" if partly else "grad_norm", scale)
         elif not all(capture.untouched for capture in captured):
             self._gradients.measure(slot, index, "applied_norm", scale)
-        self._captures = [capture for capture in self._captures if capture.slot is slot and capture.owners - {index}]
+        self._loose = []
+        if self._captures:
+            self._captures = [item for item in self._captures if item.slot is slot and item.owners - {index}]
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
-            slot.row[FOUND_INF].copy_(found_inf.detach().squeeze())
-            slot.facts["found_inf"] = True
+            slot.keep("found_inf", found_inf.detach(), copy=True)
+        if slot.number % self._every == 0:
+            slot.detailed = True
         self._sampling = slot.number % (2 * self._every) == 0
         if self._sampling:
             began = time.perf_counter()
             self._updates[index].before()
             self._seconds_sampling += time.perf_counter() - began
+
+    def _take_loose(self) -> None:
+        """Norms without a total, from a function that was imported before the tap was on."""
+        tensors, norms = self._join_loose()
+        order = self._gradients.recognize(tensors) if len(tensors) else None
+        if order is not None and order.owner >= 0:
+            slot = self._ledger.slot_for(order.owner)
+            self._capture(slot, order, tensors, norms)
+            slot.detailed = slot.facts["own"] = True
 
     def _advance(self, index: int, slot: Slot) -> None:
         """A step is over: number it, close the one before, read what has arrived."""
@@ -341,8 +372,10 @@ class Monitor(taps.Listener):
     def _time(self, slot: Slot) -> None:
         now = time.perf_counter()
         if not self._interrupted:
-            slot.facts["seconds"] = now - self._stepped_at
-            self._seconds_watched += now - self._stepped_at
+            passed = slot.facts["seconds"] = now - self._stepped_at
+            self._seconds_watched += passed
+            if slot.number % 32 == 5:
+                self._ledger.transfer.pace(self._seconds_watched / max(1, slot.number % 100))
         self._stepped_at, self._interrupted = now, False
         if slot.number % self._every == 0 and self._device.type == "cuda":
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))

@@ -6,140 +6,140 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchdoctor.records import Record
-from torchdoctor.vitals.transfer import BAD_BATCH, FOUND_INF, LOSS_SCALE, RATE, TOTAL_NORM, Row, Slot
-
-Vector = NDArray[np.float64]
+from torchdoctor.vitals.transfer import Slot, Vector
 
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
 HOST_FACTS = ("seconds", "memory")
+DEVICE_FACTS = {"rate": "lr", "loss_scale": "loss_scale", "batch_nonfinite": "batch_nonfinite"}
 
 
 class Decoder:
-    """Makes records out of rows, and decides when the per-tensor values are worth one."""
+    """Makes records out of slots, and decides when the per-tensor values are worth one."""
 
     def __init__(self, tensors: int, note: Callable[[str, str], None]) -> None:
         self._tensors = tensors
         self._note = note
         self._typical = math.nan
         """A slow mean of the logarithm of the norm; non-finite and wild values do not move it far."""
-        self._finite = True
+        self._was_finite = True
+        self._was_well = True
         self._allowance = EXTRA_ROWS
         self._same_norm = (0.0, 0)
         self._clip: float | None = None
 
-    def decode(self, slot: Slot, row: Row, step: int, every: int) -> Iterator[Record]:
-        """The records of one slot, in the order in which detectors want them."""
-        if "groups" in slot.extra:
-            yield {"type": "groups", "step": step, "groups": slot.extra["groups"]}
+    def is_odd(self, slot: Slot) -> bool:
+        """Whether the norms by tensor of this step, out of turn, would tell where something happened."""
+        if slot.kind != "vitals" or not slot.parts:
+            return False
+        norm = slot.facts["total"] = self._total(slot)
+        if slot.number % 50 == 0:
+            self._allowance = EXTRA_ROWS
+        odd = False
+        if not math.isfinite(norm):
+            odd = self._was_finite
+        else:
+            level = math.log(norm + 1e-30)
+            if math.isnan(self._typical):
+                self._typical = level
+            distance = level - self._typical
+            self._typical += 0.1 * max(-1.0, min(1.0, distance))
+            odd = abs(distance) > 1.1 and self._allowance > 0  # three times as much, or as little
+            self._allowance -= odd
+        self._was_finite = math.isfinite(norm)
+        slot.facts["odd"] = odd
+        return odd
+
+    def decode(self, slot: Slot, step: int, every: int) -> Iterator[Record]:
+        """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
+        if slot.groups is not None:
+            yield {"type": "groups", "step": step, "groups": slot.groups}
         vitals: dict[str, float] = {}
         for name, cell in slot.cells.items():
-            if cell.count:
-                total = cell.total + (float(row[cell.column]) if cell.column is not None else 0.0)
-                vitals[name] = short(total / cell.count)
+            values = slot.values.get(name, ())
+            count = cell.count + len(values)
+            if count:
+                vitals[name] = short((cell.total + sum(values)) / count)
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
             return
         finite = all(map(math.isfinite, vitals.values()))
-        self._read_facts(slot, row, vitals)
-        if slot.parts:
-            self._read_norm(slot, row, vitals)
-            if slot.number % every == 0 or self._worth_a_row(slot, vitals):
-                yield {"type": "tensors", "step": step, "vitals": self._tensor_vitals(slot, row)}
+        self._read_facts(slot, vitals)
+        if "total" in slot.facts:
+            norm = vitals["grad_norm"] = short(slot.facts["total"])
+            detailed = all(part.values is not None for part in slot.parts)
+            if not math.isfinite(norm):
+                finite = False
+                vitals["grad_nonfinite"] = float(np.isinf(self._norms(slot)).sum() or 1) if detailed else 1.0
+            elif "clip" not in slot.facts:
+                self._suspect_hidden_clip(vitals)
+            if detailed and (slot.facts["odd"] or slot.number % every == 0):
+                yield {"type": "tensors", "step": step, "vitals": self._tensor_vitals(slot)}
         if vitals:
             yield {"type": "vitals", "step": step, "vitals": vitals}
-        finite = (finite and "grad_nonfinite" not in vitals) or bool(vitals.get("skipped"))
-        slot.facts["nonfinite"] = self._finite and not finite  # news only when the step before was finite
-        self._finite = finite
+        finite = finite or bool(vitals.get("skipped"))
+        slot.facts["nonfinite"] = self._was_well and not finite  # news only when the step before was well
+        self._was_well = finite
 
-    def _read_facts(self, slot: Slot, row: Row, vitals: dict[str, float]) -> None:
-        facts = slot.facts
-        for name, value in facts.items():
+    def _read_facts(self, slot: Slot, vitals: dict[str, float]) -> None:
+        for name, value in slot.facts.items():
             if name in HOST_FACTS or name.startswith("lr"):
                 vitals[name] = short(value)
-        if "clip" in facts and facts["clip"] != self._clip:  # said when it changes: most loops have one all their life
-            self._clip = vitals["clip"] = facts["clip"]
-        if "rate" in facts:
-            vitals["lr"] = short(float(row[RATE]))
-        if "scaled" in facts:
-            vitals["loss_scale"] = float(row[LOSS_SCALE])
-        if "skipped" in facts or "found_inf" in facts:
-            vitals["skipped"] = 1.0 if facts.get("skipped") or ("found_inf" in facts and row[FOUND_INF] > 0) else 0.0
-        if "batch" in facts:
-            vitals["batch_nonfinite"] = float(row[BAD_BATCH])
+        if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # said when it changes: most loops have one clip
+            self._clip = vitals["clip"] = slot.facts["clip"]
+        if slot.values:
+            for key, name in DEVICE_FACTS.items():
+                if key in slot.values:
+                    vitals[name] = short(sum(slot.values[key]))
+        if "skipped" in slot.facts or "found_inf" in slot.values:
+            overflowed = any(value > 0 for value in slot.values.get("found_inf", ()))
+            vitals["skipped"] = 1.0 if slot.facts.get("skipped") or overflowed else 0.0
 
-    def _read_norm(self, slot: Slot, row: Row, vitals: dict[str, float]) -> None:
-        vitals["grad_norm"] = short(self._total(slot, row))
-        if not math.isfinite(vitals["grad_norm"]):
-            vitals["grad_nonfinite"] = float(np.isinf(self._norms(slot, row)).sum() or 1)
-        elif "clip" not in slot.facts:
-            self._suspect_hidden_clip(vitals)
-
-    def _total(self, slot: Slot, row: Row) -> float:
+    def _total(self, slot: Slot) -> float:
         """The total norm, infinite where any part of it is not finite."""
-        if "total_known" in slot.facts:
-            total = float(row[TOTAL_NORM])
-        elif all(part[0] != "applied_norm" for part in slot.parts):  # the common case, kept short
-            squares = 0.0
-            for vital, start, indices in slot.parts:
-                if vital == "grad_norm":
-                    values = row[start : start + indices.size].astype(np.float64)
-                    squares += float(values.dot(values))
-            total = math.sqrt(squares)
-        else:
-            total = math.sqrt(float(np.nansum(np.square(self._norms(slot, row)))))
+        known = slot.values.get("total")
+        if known is not None and not ("own" in slot.facts and "captured" in slot.facts):
+            total = known[0] if len(known) == 1 else math.sqrt(sum(value * value for value in known))
+        else:  # measured by us, all or in part
+            total = math.sqrt(float(np.nansum(np.square(self._norms(slot)))))
         return total if math.isfinite(total) else math.inf
 
-    def _norms(self, slot: Slot, row: Row) -> Vector:
+    def _norms(self, slot: Slot) -> Vector:
         """The gradient norm of every tensor, NaN where it has none, infinite where it is not finite."""
-        raw, applied = self._gather(slot, row, "grad_norm"), self._gather(slot, row, "applied_norm")
-        norms = _reconcile(raw, applied)
-        if "total_known" in slot.facts:  # clipped before they could be measured: undo it
-            total, known = math.sqrt(float(np.nansum(np.square(norms)))), float(row[TOTAL_NORM])
-            if 0 < total < math.inf and math.isfinite(known):
-                norms = norms * (known / total)
+        norms = _reconcile(self._gather(slot, "grad_norm"), self._gather(slot, "applied_norm"))
+        if norms is None:
+            return np.zeros(0)
+        scale = slot.values.get("grad_scale")
+        if scale:
+            norms = norms / scale[-1]
+        known = slot.values.get("total")
+        if known is not None and "captured" not in slot.facts:  # clipped before they could be measured: undo it
+            total = math.sqrt(float(np.nansum(np.square(norms))))
+            if 0 < total < math.inf and math.isfinite(known[-1]):
+                norms = norms * (known[-1] / total)
         return norms
 
-    def _gather(self, slot: Slot, row: Row, vital: str) -> Vector | None:
+    def _gather(self, slot: Slot, vital: str) -> Vector | None:
         values: Vector | None = None
-        for name, start, indices in slot.parts:
-            if name == vital:
+        for part in slot.parts:
+            if part.vital == vital and part.values is not None:
                 if values is None:
                     values = np.full(self._tensors, np.nan)
-                part = row[start : start + indices.size].astype(np.float64)
-                part[~np.isfinite(part)] = np.inf
-                values[indices] = part
+                values[part.indices] = np.where(np.isfinite(part.values), part.values, np.inf)
         return values
 
-    def _tensor_vitals(self, slot: Slot, row: Row) -> dict[str, list[float | None]]:
-        result = {"grad_norm": _listed(self._norms(slot, row))}
-        weights = self._gather(slot, row, "weight_norm")
-        ratios = self._gather(slot, row, "update_ratio")
-        if weights is not None and ratios is not None:
+    def _tensor_vitals(self, slot: Slot) -> dict[str, list[float | None]]:
+        result = {"grad_norm": _listed(self._norms(slot))}
+        weights, slices, changes = (self._gather(slot, name) for name in ("weight_norm", "slice_norm", "change_norm"))
+        if weights is not None and slices is not None and changes is not None:
+            with np.errstate(all="ignore"):
+                ratios = changes / slices
             ratios[~np.isfinite(ratios)] = np.nan  # weights of zero have no relative movement
             result["weight_norm"] = _listed(weights)
             result["update_ratio"] = _listed(ratios)
         return result
-
-    def _worth_a_row(self, slot: Slot, vitals: dict[str, float]) -> bool:
-        """Whether the norms by tensor of this step, out of turn, would tell where something happened."""
-        norm = vitals["grad_norm"]
-        if slot.number % 50 == 0:
-            self._allowance = EXTRA_ROWS
-        if not math.isfinite(norm):
-            return self._finite
-        level = math.log(norm + 1e-30)
-        if math.isnan(self._typical):
-            self._typical = level
-        distance = level - self._typical
-        self._typical += 0.1 * max(-1.0, min(1.0, distance))
-        if abs(distance) > math.log(3.0) and self._allowance > 0:
-            self._allowance -= 1
-            return True
-        return False
 
     def _suspect_hidden_clip(self, vitals: dict[str, float]) -> None:
         norm = vitals["grad_norm"]
@@ -158,11 +158,10 @@ class Decoder:
             self._same_norm = norm, 0
 
 
-def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector:
+def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector | None:
     """Norms at the capture and at the step: a moderate decrease between them is a clip that was not seen."""
     if raw is None or applied is None:
-        known = applied if raw is None else raw
-        return np.zeros(0) if known is None else known
+        return applied if raw is None else raw
     if (np.isnan(raw) & ~np.isnan(applied)).any():  # clipping saw only some of the tensors
         return np.where(np.isnan(raw), applied, raw)
     before, after = float(np.nansum(np.square(raw))), float(np.nansum(np.square(applied)))

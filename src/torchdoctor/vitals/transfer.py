@@ -1,8 +1,9 @@
-"""From the device to the host without waiting.
+"""From the device to the host without waiting, and with hardly a launch.
 
-Readings are written into rows of a small device buffer. A few rows make a block; when its steps are over, the block
-is copied to pinned memory in one asynchronous copy, and it is read when the event behind that copy has passed. On the
-CPU a block is one row and is read at once.
+Readings are device scalars that exist anyway (a loss, the norms that clipping computed): a slot keeps references to
+them. A block of slots is stacked into one tensor, copied to pinned memory in one asynchronous copy, and read when the
+event behind it has passed. So a step costs no kernel of ours; one launch serves up to `BLOCK` steps. On the CPU a
+block is one slot and is read at once.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Row = NDArray[np.float32]
+Vector = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
-FOUND_INF, LOSS_SCALE, TOTAL_NORM, RATE, BAD_BATCH, NAMED = range(6)
-"""The fixed columns; from NAMED on come the named scalars, then the per-tensor norms."""
-NAMED_CELLS = 11
-HEAD = NAMED + NAMED_CELLS
+BLOCK = 16
+"""Steps that travel together at most."""
+LATENCY = 0.25
+"""Seconds that a reading may wait for its block: slow steps travel alone."""
+KEPT = 4096
+"""Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Per-tensor values: device scalars for the tensors `indices`, and their numbers once they have arrived."""
+
+    vital: str
+    norms: list[Tensor]
+    indices: Indices
+    values: Vector | None = None
 
 
 @dataclass(slots=True)
 class Cell:
-    """A named scalar: the mean of `count` values, some added up on the device (at `column`), some on the host."""
+    """A named scalar: the mean of values added up on the host and of device scalars kept under its name."""
 
-    column: int | None = None
-    count: int = 0
     total: float = 0.0
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -40,43 +53,45 @@ class Slot:
 
     number: int
     kind: str
-    row: Tensor
-    first: Tensor
-    """The row's first named cell, which nearly every step writes: a view made once."""
-    block: Block
     cells: dict[str, Cell] = field(default_factory=dict)
-    parts: list[tuple[str, int, NDArray[np.intp]]] = field(default_factory=list)
-    """(vital, first column, tensor indices): where the per-tensor values of this row are."""
-    used: int = HEAD
+    keys: list[str] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    detailed: bool = False
+    """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the host knows by itself: learning rate, step time, clip threshold."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Further records that belong to this step: changed groups, new context."""
+    groups: list[dict[str, Any]] | None = None
     finished: bool = False
-    read: bool = False
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """The numbers of what was kept, by key, once they have arrived."""
 
-    def take(self, width: int) -> Tensor | None:
-        """The next `width` free columns, None when the row is full."""
-        if self.used + width > self.row.shape[0]:
-            return None
-        self.used += width
-        return self.row.narrow(0, self.used - width, width)
+    def keep(self, key: str, scalar: Tensor, *, copy: bool = False) -> None:
+        """Keep a device scalar; `copy` where its owner writes to it later."""
+        if scalar.dtype != torch.float32:
+            scalar = scalar.float()
+        elif copy:
+            scalar = scalar.clone()
+        self.keys.append(key)
+        self.kept.append(scalar if scalar.dim() == 0 else scalar.reshape(()))
+        self.versions.append(scalar._version)
 
 
+@dataclass(slots=True)
 class Block:
-    """Some rows on the device and their copy on the host."""
+    """Slots that travel together, and the copy that is under way."""
 
-    __slots__ = ("event", "firsts", "host", "launched", "rows", "slots", "views")
-
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        cuda = device.type == "cuda"
-        self.rows = torch.zeros(rows, width, dtype=torch.float32, device=device)
-        self.host = torch.zeros(rows, width, dtype=torch.float32, pin_memory=True) if cuda else self.rows
-        self.event: Any = torch.cuda.Event() if cuda else None  # type: ignore[no-untyped-call]
-        self.views = self.rows.unbind()  # made once: indexing a tensor costs as much as launching a kernel
-        self.firsts = self.rows[:, NAMED].unbind()
-        self.slots: list[Slot] = []
-        self.launched = False
+    slots: list[Slot] = field(default_factory=list)
+    sent: list[tuple[Slot, Part | None]] = field(default_factory=list)
+    """What the copy holds, in order: the kept scalars of a slot (None), or one of its parts."""
+    stage: str = "open"
+    """"open", "first" (scalars under way), "second" (the details of odd steps under way)."""
+    host: Tensor | None = None
+    """The pinned copy that is under way."""
+    event: Any = None
+    numbers: list[float] = field(default_factory=list)
+    """What has arrived."""
 
 
 class Transfer:
@@ -84,72 +99,117 @@ class Transfer:
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self._device = device
-        # twice the gradients (raw and applied), the weights and the updates
-        self._width = HEAD + 4 * tensors
-        self._rows = 1 if device.type == "cpu" else 4
+        self._most = 1 if device.type == "cpu" else max(1, min(BLOCK, KEPT // max(1, tensors)))
+        self.size = 1 if device.type == "cpu" else min(4, self._most)
         self._queue: deque[Block] = deque()
-        self._spare: list[Block] = []
+        self._pinned: list[Tensor] = []
+
+    def pace(self, seconds: float) -> None:
+        """Let as many steps travel together as pass within the latency."""
+        if self._most > 1 and seconds > 0:
+            self.size = max(1, min(self._most, int(LATENCY / seconds)))
 
     def open(self, kind: str, number: int) -> Slot:
         """A slot for one step or one validation."""
         block = self._queue[-1] if self._queue else None
-        if block is None or block.launched or len(block.slots) == self._rows:
-            block = self._spare.pop() if self._spare else Block(self._rows, self._width, self._device)
+        if block is None or block.stage != "open" or len(block.slots) >= self.size:
+            block = Block()
             self._queue.append(block)
-        position = len(block.slots)
-        slot = Slot(number, kind, block.views[position], block.firsts[position], block)
+        slot = Slot(number, kind)
         block.slots.append(slot)
         return slot
 
-    def finish(self, slot: Slot) -> None:
-        """Nothing more will be written to this slot."""
-        slot.finished = True
-        block = slot.block
-        if len(block.slots) < self._rows or block.launched:
-            return
-        for item in block.slots:
-            if not item.finished:
-                return
-        self._launch(block)
+    def arrived(self, odd: Any, *, wait: bool = False) -> Iterator[Slot]:
+        """The slots whose numbers have reached the host, oldest first; with `wait`, all that are finished.
 
-    def _launch(self, block: Block) -> None:
-        block.launched = True
-        if block.event is not None:
-            block.host.copy_(block.rows, non_blocking=True)
-            block.event.record()
-        elif self._device.type != "cpu":
-            block.host = block.rows.cpu()  # no events here: one wait for every few steps
-
-    def arrived(self, *, wait: bool = False) -> Iterator[tuple[Slot, Row]]:
-        """The slots whose numbers have reached the host, oldest first; with `wait`, all that are finished."""
+        `odd(slot)` is asked of each, in order, once its scalars are there: whether its details are wanted too.
+        """
         while self._queue:
             block = self._queue[0]
-            if not block.launched:
-                if wait:
-                    yield from self._read_early(block)
-                if not wait or not block.slots or not all(slot.finished for slot in block.slots):
-                    return
-                self._launch(block)
-            if block.event is not None and not block.event.query():
-                if not wait:
-                    return
-                block.event.synchronize()
-            self._queue.popleft()
-            rows = block.host.numpy()
-            for slot, row in zip(block.slots, rows, strict=False):
-                if not slot.read:
-                    yield slot, row
-            block.slots.clear()
-            block.launched = False
-            self._spare.append(block)
-
-    @staticmethod
-    def _read_early(block: Block) -> Iterator[tuple[Slot, Row]]:
-        """The finished slots of a block whose last step is still going on: this waits for the device."""
-        rows = block.rows.cpu().numpy()
-        for slot, row in zip(block.slots, rows, strict=False):
-            if not slot.finished:
+            if block.stage == "open" and not self._send_first(block, wait=wait):
                 return
-            if not slot.read:
-                slot.read = True
-                yield slot, row
+            if not self._landed(block, wait=wait):
+                return
+            if block.stage == "first":
+                wanted = [slot for slot in block.slots if odd(slot) and not slot.detailed and slot.parts]
+                if wanted:
+                    block.stage = "second"
+                    self._send(block, [(slot, part) for slot in wanted for part in slot.parts])
+                    continue
+            self._queue.popleft()
+            yield from block.slots
+
+    def _send_first(self, block: Block, *, wait: bool) -> bool:
+        slots = block.slots
+        done = 0
+        for slot in slots:
+            if not slot.finished:
+                break
+            done += 1
+        if done < len(slots):
+            if not wait or not done:
+                return False
+            rest = Block(slots[done:])  # somebody wants to know now: the steps still going on stay behind
+            del slots[done:]
+            self._queue.insert(1, rest)
+        elif len(slots) < self.size and not wait and len(self._queue) == 1:
+            return False
+        sent: list[tuple[Slot, Part | None]] = []
+        for slot in slots:
+            if slot.kept:
+                sent.append((slot, None))
+            if slot.detailed:
+                sent.extend((slot, part) for part in slot.parts)
+        block.stage = "first"
+        self._send(block, sent)
+        return True
+
+    def _send(self, block: Block, sent: list[tuple[Slot, Part | None]]) -> None:
+        block.sent = sent
+        scalars = [item for slot, part in sent for item in (slot.kept if part is None else part.norms)]
+        if self._device.type == "cpu" and len(scalars) < 8:
+            block.numbers = [item.item() for item in scalars]
+            return
+        first = scalars[0]
+        if any(item.dtype != first.dtype for item in scalars) or any(item.device != first.device for item in scalars):
+            scalars = [item.to(self._device, torch.float32, non_blocking=True) for item in scalars]
+        stacked = torch.stack(scalars)
+        if stacked.device.type != "cuda":
+            block.numbers = stacked.tolist()  # no events here: one wait for every few steps
+            return
+        block.host = self._pinned_buffer(len(scalars))
+        block.host[: len(scalars)].copy_(stacked, non_blocking=True)
+        block.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        block.event.record()
+
+    def _pinned_buffer(self, size: int) -> Tensor:
+        for position, buffer in enumerate(self._pinned):
+            if buffer.shape[0] >= size:
+                return self._pinned.pop(position)
+        return torch.empty(max(64, 1 << (size - 1).bit_length()), pin_memory=True)
+
+    def _landed(self, block: Block, *, wait: bool) -> bool:
+        """Whether the copy has arrived; then its numbers go where they belong."""
+        if block.host is not None:
+            if not block.event.query():
+                if not wait:
+                    return False
+                block.event.synchronize()
+            block.numbers = block.host.tolist()
+            self._pinned.append(block.host)
+            block.host = None
+        numbers, position = block.numbers, 0
+        for slot, part in block.sent:
+            if part is not None:
+                end = position + len(part.norms)
+                part.values = np.array(numbers[position:end])
+                position = end
+                continue
+            for key, scalar, version in zip(slot.keys, slot.kept, slot.versions, strict=True):
+                # A scalar that its owner has written to since is not what was logged: better none.
+                if scalar._version == version:
+                    slot.values.setdefault(key, []).append(numbers[position])
+                position += 1
+            slot.kept = []
+        block.sent = []
+        return True

@@ -1,7 +1,7 @@
 """The update gauge: how large the weights are and how far a step moves them, relative to themselves.
 
 Sampled. A copy of all weights would cost as much memory as the model, so the movement is measured on a slice of each
-tensor (`SLICE` neighbouring elements at a fixed place); the weights' norms are those of whole tensors.
+tensor (`SLICE` neighbouring elements in its middle); the weights' norms are those of whole tensors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchdoctor.vitals.gradients import foreach_norm, grouped, local, local_all, stack_into
-from torchdoctor.vitals.transfer import Slot
+from torchdoctor.vitals.gradients import foreach_norm, grouped, local
+from torchdoctor.vitals.transfer import Part, Slot
 
 SLICE = 2048
 DEVICE_BYTES = 4_000_000
@@ -40,22 +40,14 @@ class UpdateGauge:
 
     def after(self, slot: Slot) -> None:
         """Just after the step: norms of the weights, of the slices, and of what the step changed in them."""
-        if not self._before:
-            return
         with torch.no_grad():
-            for number, (tensors, indices) in enumerate(self._groups):
-                before, count = self._before[number], len(tensors)
-                moved = torch._foreach_sub(self._slices(number), before)
-                cells = slot.take(2 * count)
-                if cells is None:
-                    continue
-                whole = foreach_norm(local_all(tensors), 2, dtype=torch.float32)
-                slices = foreach_norm(before, 2, dtype=torch.float32)
-                changes = foreach_norm(list(moved), 2, dtype=torch.float32)
-                stack_into(cells, [*whole, *changes])
-                cells[count:].div_(torch.stack(slices).to(cells.device, non_blocking=True))
-                slot.parts.append(("weight_norm", slot.used - 2 * count, indices))
-                slot.parts.append(("update_ratio", slot.used - count, indices))
+            for number, before in enumerate(self._before):
+                tensors, indices = self._groups[number]
+                moved = list(torch._foreach_sub(self._slices(number), before))
+                whole = [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
+                for vital, measured in (("weight_norm", whole), ("slice_norm", before), ("change_norm", moved)):
+                    slot.parts.append(Part(vital, list(foreach_norm(measured, 2, dtype=torch.float32)), indices))
+                slot.detailed = True
         self._before = []
 
     def _slices(self, number: int) -> list[Tensor]:
