@@ -277,6 +277,7 @@ def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
     """The table of step times."""
     for _ in range(30):
         loop.step()
+    inside(loop, 1000 if CUDA else 200)
     noise = [seconds(loop.step, steps) for _ in range(4)]
     pairs, missing = compare(loop, rounds, steps, slow_rounds)
     base = statistics.median(plain for values in pairs.values() for plain, _ in values)
@@ -291,7 +292,6 @@ def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
         added, less, more = interval([1e6 * (other - plain) for plain, other in values])
         row = f"{name:28} {ratio:+9.2f}% {low:+9.2f}%..{high:+7.2f}%"
         say(f"{row} {added:+9.1f} ({less:+.1f}..{more:+.1f})  {len(values)}")
-    inside(loop, 1000 if CUDA else 200)
     if CUDA:
         without = device_microseconds(loop.step, 50)
         step, stop = watched(loop)

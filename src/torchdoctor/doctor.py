@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from torchdoctor.errors import PatientError
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
@@ -99,6 +101,7 @@ class Doctor:
         if journal is not None:
             self._journal = Journal(journal, header, rank=self.rank)
         self._examination.take(header)
+        np.median([0.0])  # numpy loads a part of itself at the first median: now, rather than in the middle of a run
         self._monitor.owner = self
         self._monitor.attach()
         self._attached = True

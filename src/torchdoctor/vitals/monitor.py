@@ -231,7 +231,7 @@ class Monitor(taps.Listener):
         order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
         if order is not None and order.owner >= 0:
             slot = self._ledger.slot_for(order.owner)
-            slot.keep("total", total.detach())
+            slot.keep("total", total.detach() if total.requires_grad else total)
             if seen:
                 self._capture(slot, order, listed, norms)
 
@@ -242,7 +242,7 @@ class Monitor(taps.Listener):
         return [tensor for part in loose for tensor in part[0]], [norm for part in loose for norm in part[1]]
 
     def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
-        slot.parts.append(Part("grad_norm", list(norms), order.indices))
+        slot.parts.append(Part("grad_norm", norms, order.indices))
         slot.facts["captured"] = True
         first, last = tensors[0], tensors[-1]
         self._captures.append(Capture(slot, first, last, (first._version, last._version), order.complete))
@@ -322,19 +322,14 @@ class Monitor(taps.Listener):
             self._relayout()
         optimizer = self._optimizers[index]
         slot = self._ledger.slot_for(index)
-        scale = getattr(optimizer, "grad_scale", None)
+        if self._loose:
+            self._take_loose()
         captured = [capture for capture in self._captures if index in capture.owners]
-        if not captured:
-            if self._loose:
-                self._take_loose()
-                captured = [capture for capture in self._captures if index in capture.owners]
-            if not captured:
-                partly = any(capture.slot is slot for capture in self._captures)
-                self._gradients.measure(slot, index, "applied_norm" if partly else "grad_norm", scale)
-        elif not all(capture.untouched for capture in captured):
-            self._gradients.measure(slot, index, "applied_norm", scale)
-        self._loose = []
-        if self._captures:
+        if not captured or not all(capture.untouched for capture in captured):
+            known = any(capture.slot is slot for capture in self._captures)
+            scale = getattr(optimizer, "grad_scale", None)
+            self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
+        if self._captures:  # another optimizer's share of a common clip stays
             self._captures = [item for item in self._captures if item.slot is slot and item.owners - {index}]
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:

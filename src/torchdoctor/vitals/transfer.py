@@ -9,7 +9,7 @@ block is one slot and is read at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ class Part:
     """Per-tensor values: device scalars for the tensors `indices`, and their numbers once they have arrived."""
 
     vital: str
-    norms: list[Tensor]
+    norms: Sequence[Tensor]
     indices: Indices
     values: Vector | None = None
 
