@@ -240,9 +240,8 @@ def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
     rng = np.random.default_rng(0)
     means = rng.choice(values, (2000, values.size)).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
-    say(
-        f"host time in our calls: median {np.median(values):.1f} µs a step, mean {values.mean():.1f} ({low:.1f}..{high:.1f})"
-    )
+    median, mean = float(np.median(values)), float(values.mean())
+    say(f"host time in our calls: median {median:.1f} µs a step, mean {mean:.1f} ({low:.1f}..{high:.1f})")
     return float(values.mean()), float(low), float(high)
 
 
@@ -285,8 +284,8 @@ def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
     say(f"unwatched: {1e3 * base:.3f} ms a step; four rounds of it alone differ by {spread:.1%}")
     say(f"{'variant':28} {'step time':>10} {'95 % interval':>20} {'added µs a step':>26}  rounds")
     for name, values in pairs.items():
-        if name in missing:
-            say(f"{name:28} not measured: {missing[name]}")
+        if not values:
+            say(f"{name:28} not measured: {missing.get(name, 'no rounds')}")
             continue
         ratio, low, high = interval([100 * (other / plain - 1) for plain, other in values])
         added, less, more = interval([1e6 * (other - plain) for plain, other in values])

@@ -162,7 +162,8 @@ def test_keyboard_interrupt_passes(pair):
 
 
 def test_treatment_that_is_not_there_is_admitted(pair):
-    assert any("only shows suggestions" in note for note in Doctor(*pair, treat="apply", settings=QUIET).diagnose().notes)
+    doctor = Doctor(*pair, treat="apply", settings=QUIET)
+    assert any("only shows suggestions" in note for note in doctor.diagnose().notes)
 
 
 @pytest.mark.parametrize("bad", ["NaN", "Inf"])

@@ -19,7 +19,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 from torch import Tensor
@@ -41,8 +41,8 @@ class Clock:
         self._mark = _sequence_number()
         self._logs_before: dict[str, bool] = {}
         self._offset = 0
-        self.backward_seen = False
-        """Set by a parameter's hook: gradients have arrived since the last step."""
+        self.backward_seen: Callable[[], bool] = lambda: False
+        """Tells whether gradients have arrived since the last step."""
 
     @property
     def count(self) -> int:
@@ -58,7 +58,6 @@ class Clock:
         self._taken[optimizer] += 1
         self._count = max(self._count, self._taken[optimizer])
         self._mark = _sequence_number()
-        self.backward_seen = False
         return self._count - 1
 
     def belongs_to_next(self, name: str, loss: Tensor | None) -> bool:
@@ -75,9 +74,9 @@ class Clock:
                     return bool(number >= self._mark)
             except AttributeError:
                 pass
-        if self.backward_seen:
-            return True
-        return self._logs_before.setdefault(name, False)
+        if name not in self._logs_before:
+            self._logs_before[name] = self.backward_seen()
+        return self._logs_before[name]
 
     def label(self, number: int) -> int:
         """The step as its owner counts it."""

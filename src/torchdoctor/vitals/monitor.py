@@ -66,9 +66,11 @@ class Monitor(taps.Listener):
         self._sampling = self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(optimizers)
         self._stepped_at, self._interrupted = 0.0, True
+        self._gradient_at_step = (0, 0)
         self._seconds_sampling = self._seconds_watched = 0.0
         tensors = self._lay_out()
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
+        self._ledger.clock.backward_seen = self._backward_seen
 
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,6 +90,9 @@ class Monitor(taps.Listener):
             )
             for number in range(len(self._optimizers))
         ]
+        self._witness = next(
+            (t for t, owner in zip(tensors, held, strict=True) if owner >= 0 and t.requires_grad), None
+        )
         devices = [tensor.device for tensor in tensors]
         self._device = max(set(devices), key=devices.count)
         self._shape = self._group_shape()
@@ -101,10 +106,6 @@ class Monitor(taps.Listener):
         for optimizer in self._optimizers:
             self._handles.append(optimizer.register_step_pre_hook(StepHook(self, "before_step")))
             self._handles.append(optimizer.register_step_post_hook(StepHook(self, "after_step")))
-            witness = next((t for t in optimizer_tensors(optimizer) if t.requires_grad and t.is_leaf), None)
-            if witness is not None:
-                hook = Hook(self, "backward_reached")
-                self._handles.append(witness.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         for model in self._models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self)
@@ -136,12 +137,6 @@ class Monitor(taps.Listener):
         if facts:
             clock = self._ledger.clock
             self._emit({"type": "context", "step": clock.label(clock.count), "context": facts})
-
-    @guarded
-    def backward_reached(self, tensor: Tensor) -> None:
-        """A gradient has arrived."""
-        self._ledger.clock.backward_seen = True
-        self._stepping = False  # a step that raised has left it set
 
     @guarded
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -263,6 +258,7 @@ class Monitor(taps.Listener):
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
+        self._stepping = False  # a step that raised has left it set
         number = self._ledger.put_loss(name, value, graph, keep_first=self._in_closure)
         if step is not None:
             self._ledger.clock.relabel(number, int(step))
@@ -313,6 +309,11 @@ class Monitor(taps.Listener):
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _backward_seen(self) -> bool:
+        """Whether a gradient has arrived since the last step; asked so rarely that a look does and no hook is needed."""
+        grad = None if self._witness is None else self._witness.grad
+        return grad is not None and (id(grad), grad._version) != self._gradient_at_step
+
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being recorded: what we did there would be replayed for ever."""
         return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -355,6 +356,8 @@ class Monitor(taps.Listener):
         """A step is over: number it, close the one before, read what has arrived."""
         if self._ledger.advance(index, slot):
             self._time(slot)
+        grad = None if self._witness is None else self._witness.grad
+        self._gradient_at_step = (0, 0) if grad is None else (id(grad), grad._version)
         self._groups.read(index, slot)
         if self._origin.armed:
             found = self._origin.disarm()
