@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -31,6 +32,7 @@ from torch import nn
 
 from torchdoctor import Doctor
 from torchdoctor.clinic.patient import RECIPES, Patient
+from torchdoctor.vitals import taps
 
 PARTS = ("speed", "syncs", "memory", "host", "identical")
 CUDA = torch.cuda.is_available()
@@ -73,6 +75,7 @@ class Loop:
         self.tokens = self.tokens.to(self.patient.device)
         self.count = 0
         self.loss = self.norm = torch.zeros(())
+        self.watcher: Watcher | None = None
 
     def step(self) -> None:
         """nanoGPT's step."""
@@ -87,20 +90,56 @@ class Loop:
         patient.optimizer.zero_grad(set_to_none=True)
 
 
+def pause(doctor: Doctor) -> None:
+    """Take a doctor's hooks and taps off; `attach` of its monitor puts them on again."""
+    monitor = doctor._monitor
+    for handle in monitor._handles + monitor._batch_handles:
+        handle.remove()
+    monitor._handles.clear()
+    monitor._batch_handles.clear()
+    monitor._interrupted = True
+    taps.remove(monitor)
+
+
+class Watcher:
+    """One doctor that is put on for its rounds and taken off in between, so that rounds show the steady state."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.doctor = Doctor(
+            loop.patient.model, loop.patient.optimizer, journal=self._folder.name, settings={"quiet": True}
+        )
+        self._loop = loop
+
+    def step(self) -> None:
+        """A watched step."""
+        self._loop.step()
+        self.doctor.log_loss(self._loop.loss)
+
+    def pause(self) -> None:
+        """Take the hooks and taps off."""
+        pause(self.doctor)
+
+    def resume(self) -> None:
+        """Put them on again."""
+        self.doctor._monitor.attach()
+
+    def stop(self) -> None:
+        """End the run."""
+        self.doctor.detach()
+        self._folder.cleanup()
+
+
 def watched(loop: Loop) -> tuple[Step, Step]:
     """Training Doctor, all defaults on, with a journal."""
-    folder = tempfile.TemporaryDirectory()
-    doctor = Doctor(loop.patient.model, loop.patient.optimizer, journal=folder.name, settings={"quiet": True})
-
-    def step() -> None:
-        loop.step()
-        doctor.log_loss(loop.loss)
-
-    def stop() -> None:
-        doctor.detach()
-        folder.cleanup()
-
-    return step, stop
+    watcher = loop.watcher
+    if watcher is None:
+        watcher = loop.watcher = Watcher(loop)
+        for _ in range(300):  # past its youth, when it looks more often
+            watcher.step()
+    else:
+        watcher.resume()
+    return watcher.step, watcher.pause
 
 
 def items(loop: Loop) -> tuple[Step, Step]:
@@ -195,7 +234,6 @@ def device_microseconds(step: Step, steps: int) -> float:
 
 ENTRIES = (
     "first_batch",
-    "backward_reached",
     "before_step",
     "after_step",
     "norms_computed",
@@ -225,14 +263,14 @@ def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
     for (owner, name), original in zip(owners, originals, strict=True):
         setattr(owner, name, timed(original))
     try:
-        step, stop = watched(loop)
-        for _ in range(20):
-            step()
+        watcher = Watcher(loop)
+        for _ in range(300):
+            watcher.step()
         spent[:] = [0.0]
         for _ in range(steps):
-            step()
+            watcher.step()
             spent.append(0.0)
-        stop()
+        watcher.stop()
     finally:
         for (owner, name), original in zip(owners, originals, strict=True):
             setattr(owner, name, original)
@@ -347,13 +385,13 @@ def memory(loop: Loop) -> None:
             loop.step()
         wait()
         held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-        step, stop = watched(loop)
+        watcher = Watcher(loop)
         torch.cuda.reset_peak_memory_stats()
-        for _ in range(120):
-            step()
+        for _ in range(220):
+            watcher.step()
         wait()
         more = torch.cuda.memory_allocated() - held, torch.cuda.max_memory_allocated() - peak
-        stop()
+        watcher.stop()
         say(f"device memory: {more[0] / 1e6:+.2f} MB held, {more[1] / 1e6:+.2f} MB at the peak")
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -383,34 +421,35 @@ def _resident() -> int:
 def host(rounds: int) -> None:
     """Host time a step at 150 tensors: a loop with almost no device work, so that the host alone is timed."""
     device = "cuda" if CUDA else "cpu"
-
-    def build() -> tuple[list[nn.Parameter], torch.optim.Optimizer, nn.Module]:
-        tensors = [nn.Parameter(torch.randn(8, device=device)) for _ in range(150)]
-        return tensors, torch.optim.AdamW(tensors, fused=CUDA), nn.ParameterList(tensors)
-
-    tensors, optimizer, model = build()
+    tensors = [nn.Parameter(torch.randn(8, device=device)) for _ in range(150)]
+    optimizer = torch.optim.AdamW(tensors, fused=CUDA)
     grads = [torch.randn_like(tensor) for tensor in tensors]
-    loss = torch.ones((), device=device)
-    doctor: Doctor | None = None
 
-    def step(clip: bool) -> None:
+    def plain(clip: bool, doctor: Doctor | None = None) -> None:
         for tensor, grad in zip(tensors, grads, strict=True):
             tensor.grad = grad
         if clip:
             nn.utils.clip_grad_norm_(tensors, 1e9)
         optimizer.step()
+        loss = grads[0].sum()
         if doctor is not None:
             doctor.log_loss(loss)
 
     for clip in (True, False):
-        added = []
-        for _ in range(rounds):
-            doctor = None
-            plain = seconds(lambda clip=clip: step(clip), 300)  # type: ignore[misc]
-            with tempfile.TemporaryDirectory() as folder:
-                doctor = Doctor(model, optimizer, journal=folder, settings={"quiet": True})
-                added.append(1e6 * (seconds(lambda clip=clip: step(clip), 300) - plain))  # type: ignore[misc]
-                doctor.detach()
+        with tempfile.TemporaryDirectory() as folder:
+            doctor = Doctor(nn.ParameterList(tensors), optimizer, journal=folder, settings={"quiet": True})
+            for _ in range(300):
+                plain(clip, doctor)
+            pause(doctor)
+            added = []
+            for _ in range(rounds):
+                before = seconds(partial(plain, clip), 300)
+                doctor._monitor.attach()
+                during = seconds(partial(plain, clip, doctor), 300)
+                pause(doctor)
+                after = seconds(partial(plain, clip), 300)
+                added.append(1e6 * (during - (before + after) / 2))
+            doctor.detach()
         middle, low, high = interval(added)
         how = "the loop clips" if clip else "no clipping, own reduction"
         say(f"host time at 150 tensors on {device}, {how}: {middle:+.1f} µs a step ({low:+.1f}..{high:+.1f})")

@@ -6,6 +6,7 @@ which is being prepared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -105,6 +106,8 @@ class Ledger:
         if isinstance(value, float):
             cell.total += value
             cell.count += 1
+            if not math.isfinite(value):
+                self.transfer.hurry = 3
             return
         count, previous = self._seen.get(name, (0, None))
         if count >= 0 and previous is not None:

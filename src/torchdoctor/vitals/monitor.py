@@ -310,7 +310,7 @@ class Monitor(taps.Listener):
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _backward_seen(self) -> bool:
-        """Whether a gradient has arrived since the last step; asked so rarely that a look does and no hook is needed."""
+        """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
         grad = None if self._witness is None else self._witness.grad
         return grad is not None and (id(grad), grad._version) != self._gradient_at_step
 

@@ -2,8 +2,8 @@
 
 Readings are device scalars that exist anyway (a loss, the norms that clipping computed): a slot keeps references to
 them. A block of slots is stacked into one tensor, copied to pinned memory in one asynchronous copy, and read when the
-event behind it has passed. So a step costs no kernel of ours; one launch serves up to `BLOCK` steps. On the CPU a
-block is one slot and is read at once.
+event behind it has passed. So a step costs no kernel of ours; one launch serves up to `BLOCK` steps, and judging them
+in one go costs a third of judging each by itself, when the caches are full of the loop's own work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Indices = NDArray[np.intp]
 
 BLOCK = 16
 """Steps that travel together at most."""
-LATENCY = 0.25
+LATENCY = 0.1
 """Seconds that a reading may wait for its block: slow steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
@@ -99,14 +99,16 @@ class Transfer:
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self._device = device
-        self._most = 1 if device.type == "cpu" else max(1, min(BLOCK, KEPT // max(1, tensors)))
-        self.size = 1 if device.type == "cpu" else min(4, self._most)
+        self._most = max(1, min(BLOCK, KEPT // max(1, tensors)))
+        self.size = 1
+        self.hurry = 0
+        """How many more looks shall not wait for a block to be full: something is known to be wrong."""
         self._queue: deque[Block] = deque()
         self._pinned: list[Tensor] = []
 
     def pace(self, seconds: float) -> None:
         """Let as many steps travel together as pass within the latency."""
-        if self._most > 1 and seconds > 0:
+        if seconds > 0:
             self.size = max(1, min(self._most, int(LATENCY / seconds)))
 
     def open(self, kind: str, number: int) -> Slot:
@@ -124,9 +126,11 @@ class Transfer:
 
         `odd(slot)` is asked of each, in order, once its scalars are there: whether its details are wanted too.
         """
+        early = wait or self.hurry > 0
+        self.hurry = max(0, self.hurry - 1)
         while self._queue:
             block = self._queue[0]
-            if block.stage == "open" and not self._send_first(block, wait=wait):
+            if block.stage == "open" and not self._send_first(block, early=early):
                 return
             if not self._landed(block, wait=wait):
                 return
@@ -139,7 +143,7 @@ class Transfer:
             self._queue.popleft()
             yield from block.slots
 
-    def _send_first(self, block: Block, *, wait: bool) -> bool:
+    def _send_first(self, block: Block, *, early: bool) -> bool:
         slots = block.slots
         done = 0
         for slot in slots:
@@ -147,12 +151,12 @@ class Transfer:
                 break
             done += 1
         if done < len(slots):
-            if not wait or not done:
+            if not early or not done:
                 return False
             rest = Block(slots[done:])  # somebody wants to know now: the steps still going on stay behind
             del slots[done:]
             self._queue.insert(1, rest)
-        elif len(slots) < self.size and not wait and len(self._queue) == 1:
+        elif len(slots) < self.size and not early and len(self._queue) == 1:
             return False
         sent: list[tuple[Slot, Part | None]] = []
         for slot in slots:
