@@ -236,7 +236,6 @@ ENTRIES = (
     "first_batch",
     "before_step",
     "after_step",
-    "norms_computed",
     "total_computed",
     "clipped",
 )

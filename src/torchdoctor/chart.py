@@ -217,7 +217,7 @@ class Series:
         (32, 24.5, 12.5, 11.9, 0.0)
         """
         # A young run changes quickly; later, thirty-two steps are a small part of what a window spans.
-        lifetime = REFRESH if self.count < 256 else 2 * REFRESH if self.count < 1024 else 4 * REFRESH
+        lifetime = REFRESH if self.count < 256 else 4 * REFRESH
         known = (self.count - 1) // lifetime * lifetime if self.count else 0
         cached = self._baselines.get((window, log))
         if cached is not None and cached[0] == known:

@@ -28,8 +28,17 @@ class GroupGauge:
     def read(self, index: int, slot: Slot) -> None:
         """After a step of one optimizer: its rates, and all groups' settings if one of them has changed."""
         groups = self._optimizers[index].param_groups
-        for position, group in enumerate(groups, self._first[index]):
-            self._read_rate(position, group.get("lr"), slot)
+        facts, position = slot.facts, self._first[index]
+        for group in groups:
+            rate = group.get("lr")
+            if type(rate) is not float:
+                rate = self._plain_rate(position, rate, slot)
+            if position == 0:
+                if rate is not None:
+                    facts["lr"] = rate
+            elif rate is not None and rate != facts.get("lr"):
+                facts[f"lr/{position}"] = rate
+            position += 1
         seen = self._seen[index]
         if slot.number % LOOK_EVERY and len(seen) == len(groups):
             return
@@ -52,12 +61,11 @@ class GroupGauge:
             ]
 
     @staticmethod
-    def _read_rate(position: int, rate: Any, slot: Slot) -> None:
+    def _plain_rate(position: int, rate: Any, slot: Slot) -> float | None:
         if isinstance(rate, Tensor):
             if rate.device.type == "cpu":
-                rate = float(rate)
-            elif position == 0:
+                return float(rate)
+            if position == 0:
                 slot.keep("rate", rate.detach(), copy=True)
-                return
-        if isinstance(rate, int | float) and (position == 0 or rate != slot.facts.get("lr")):
-            slot.facts["lr" if position == 0 else f"lr/{position}"] = float(rate)
+            return None
+        return float(rate) if isinstance(rate, int | float) else None

@@ -60,8 +60,19 @@ class StepHook:
     def __call__(self, *args: Any) -> Any:
         """What torch calls."""
         if torch.compiler.is_compiling():
-            return eagerly(self._call, *args)
-        return self._call(*args)
+            return eagerly(self._safely, *args)
+        try:
+            return self._call(*args)
+        except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
+            self.monitor.failed(self._call.__name__, error)
+            return None
+
+    def _safely(self, *args: Any) -> Any:
+        try:
+            return self._call(*args)
+        except Exception as error:  # noqa: BLE001
+            self.monitor.failed(self._call.__name__, error)
+            return None
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # imports Dynamo when first called, as torch's optimizers do

@@ -31,8 +31,6 @@ from torchdoctor.vitals.updates import UpdateGauge
 ORIGIN_SEARCHES = 3
 """How often a run may be searched for the origin of a non-finite value: each search slows one step."""
 RAREST_SAMPLE = 10_000
-LOOSE_LISTS = 8
-"""Lists of norms whose total is awaited at most: one for each device and type of a clip."""
 
 
 class Monitor(taps.Listener):
@@ -56,8 +54,6 @@ class Monitor(taps.Listener):
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
-        self._loose: list[tuple[Sequence[Tensor], Sequence[Tensor]]] = []
-        """Tensors whose norms somebody has just computed, and the norms, before it is known whose they are."""
         self._captures: list[Capture] = []
         self._groups = GroupGauge(self._optimizers)
         self._origin = OriginSearch(models)
@@ -118,7 +114,6 @@ class Monitor(taps.Listener):
         self._handles.clear()
         self._batch_handles.clear()
         self._captures.clear()
-        self._loose.clear()
         self._origin.disarm()
         self.drain(wait=True)
         self._updates.clear()
@@ -138,7 +133,6 @@ class Monitor(taps.Listener):
             clock = self._ledger.clock
             self._emit({"type": "context", "step": clock.label(clock.count), "context": facts})
 
-    @guarded
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step is about to apply; with a closure, after its first call."""
         if self._capturing():
@@ -169,7 +163,6 @@ class Monitor(taps.Listener):
         """The closure has made its gradients."""
         self._measure(index)
 
-    @guarded
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The step was taken."""
         if self._capturing():
@@ -184,7 +177,6 @@ class Monitor(taps.Listener):
         self._stepped_since_update[index] = True
         self._advance(index, slot)
 
-    @guarded
     def scaler_updates(self, scaler: GradScaler) -> None:
         """Steps that the scaler skipped fire no hook: they are closed here."""
         if not scaler.is_enabled():
@@ -205,23 +197,13 @@ class Monitor(taps.Listener):
                 slot.keep("loss_scale", scaler._scale.detach(), copy=True)
                 slot.facts.setdefault("skipped", 0.0)
 
-    @guarded
-    def norms_computed(self, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
-        """Somebody computed norms, device by device: whose they are is asked when their total is there."""
-        if self._stepping:
-            return
-        if len(self._loose) >= LOOSE_LISTS:
-            self._loose = []
-        self._loose.append((tensors, norms))
-
-    @guarded
-    def total_computed(self, tensors: Sequence[Tensor], total: Tensor) -> None:
+    def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists) -> None:
         """Somebody computed a total norm: if it is of our gradients, it need not be computed again."""
         if self._stepping or self._capturing():
-            self._loose = []
             return
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        listed, norms = self._join_loose()
+        if isinstance(tensors, Tensor):
+            tensors = [tensors]
+        listed, norms = lists[0] if len(lists) == 1 else _joined(lists)
         seen = len(listed) == len(tensors)
         order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
         if order is not None and order.owner >= 0:
@@ -230,19 +212,12 @@ class Monitor(taps.Listener):
             if seen:
                 self._capture(slot, order, listed, norms)
 
-    def _join_loose(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        loose, self._loose = self._loose, []
-        if len(loose) == 1:
-            return loose[0]
-        return [tensor for part in loose for tensor in part[0]], [norm for part in loose for norm in part[1]]
-
     def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
         slot.parts.append(Part("grad_norm", norms, order.indices))
         slot.facts["captured"] = True
         first, last = tensors[0], tensors[-1]
         self._captures.append(Capture(slot, first, last, (first._version, last._version), order.complete))
 
-    @guarded
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """Gradients were clipped."""
         first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
@@ -323,8 +298,8 @@ class Monitor(taps.Listener):
             self._relayout()
         optimizer = self._optimizers[index]
         slot = self._ledger.slot_for(index)
-        if self._loose:
-            self._take_loose()
+        if taps.recent:
+            self._take_recent()
         captured = [capture for capture in self._captures if index in capture.owners]
         if not captured or not all(capture.untouched for capture in captured):
             known = any(capture.slot is slot for capture in self._captures)
@@ -343,9 +318,9 @@ class Monitor(taps.Listener):
             self._updates[index].before()
             self._seconds_sampling += time.perf_counter() - began
 
-    def _take_loose(self) -> None:
+    def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was on."""
-        tensors, norms = self._join_loose()
+        tensors, norms = _joined(taps.take_recent())
         order = self._gradients.recognize(tensors) if len(tensors) else None
         if order is not None and order.owner >= 0:
             slot = self._ledger.slot_for(order.owner)
@@ -363,7 +338,8 @@ class Monitor(taps.Listener):
             found = self._origin.disarm()
             if found is not None:
                 self._emit({"type": "origin", "step": self._ledger.clock.label(slot.number), **found})
-        self.drain()
+        if self._ledger.transfer.is_due():
+            self.drain()
         if slot.number % 100 == 99:
             self._keep_budget()
 
@@ -406,3 +382,8 @@ class Monitor(taps.Listener):
                 f"per-tensor vitals are sampled every {self._every} steps from here on: they took "
                 f"{spent / max(passed, 1e-9):.1%} of the time, and settings.overhead allows {self._overhead:.1%}.",
             )
+
+
+def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:
+    """One list out of those of several devices or types."""
+    return [tensor for part in lists for tensor in part[0]], [norm for part in lists for norm in part[1]]

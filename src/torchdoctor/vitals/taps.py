@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 
+Lists = list[tuple[Sequence[Tensor], Sequence[Tensor]]]
+
 
 class Listener:
-    """Who wants to know; every method must return quickly and never raise."""
+    """Who wants to know; `failed` hears of a method that raised, the loop does not."""
 
-    def norms_computed(self, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
-        """Somebody computed the L2 norms of these tensors."""
-
-    def total_computed(self, tensors: Sequence[Tensor], total: Tensor) -> None:
-        """Somebody computed the total L2 norm of these tensors."""
+    def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: Lists) -> None:
+        """Somebody computed the total L2 norm of these tensors, on the way to it perhaps the norms in `lists`."""
 
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """The gradients of these parameters were scaled down to max_norm."""
@@ -34,11 +33,25 @@ class Listener:
     def scaler_updates(self, scaler: GradScaler) -> None:
         """A gradient scaler is about to look at what its optimizers found and change its scale."""
 
+    failed: Callable[[str, Exception], None]
+    """Told when one of the methods above raised."""
+
 
 # The one piece of module state: a patch is process-wide, so its listeners are. Plain weak references in a list,
 # because going through a WeakSet costs more than all that is done with one listener.
 _listeners: list[weakref.ref[Listener]] = []
 _taps: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
+recent: Lists = []
+"""Tensors whose norms were computed of late, and the norms, until it is known whose they are; see `take_recent`."""
+MOST_RECENT = 8
+"""One list for each device and type of a clip; more are somebody else's."""
+
+
+def take_recent() -> Lists:
+    """The norms computed since this was last asked; they are forgotten, so that no gradient is kept alive."""
+    lists = recent.copy()
+    recent.clear()
+    return lists
 
 
 def add(listener: Listener) -> None:
@@ -82,9 +95,9 @@ def _tap_foreach_norm() -> Callable[..., Any]:
     def foreach_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         norms = original(tensors, *args, **kwargs)
         if not torch.compiler.is_compiling() and (not args or args[0] == 2):
-            for known in _listeners:
-                if (listener := known()) is not None:
-                    listener.norms_computed(tensors, norms)
+            if len(recent) >= MOST_RECENT:
+                recent.clear()
+            recent.append((tensors, norms))
         return norms
 
     return foreach_norm
@@ -94,11 +107,10 @@ def _tap_total_norm() -> Callable[..., Any]:
     original = clip_grad._get_total_norm
 
     def get_total_norm(tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Tensor:
+        recent.clear()
         total = original(tensors, norm_type, *args, **kwargs)
-        if not torch.compiler.is_compiling() and norm_type == 2:
-            for known in _listeners:
-                if (listener := known()) is not None:
-                    listener.total_computed(tensors, total)
+        if norm_type == 2 and not torch.compiler.is_compiling():
+            _tell("total_computed", tensors, total, take_recent())
         return total
 
     return get_total_norm
@@ -110,9 +122,7 @@ def _tap_clip() -> Callable[..., Any]:
     def clip_grads_with_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> None:
         original(parameters, max_norm, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            for known in _listeners:
-                if (listener := known()) is not None:
-                    listener.clipped(parameters, max_norm)
+            _tell("clipped", parameters, max_norm)
 
     return clip_grads_with_norm
 
@@ -121,9 +131,17 @@ def _tap_update() -> Callable[..., Any]:
     original = GradScaler.update
 
     def update(self: GradScaler, *args: Any, **kwargs: Any) -> None:
-        for known in _listeners:
-            if (listener := known()) is not None:
-                listener.scaler_updates(self)
+        _tell("scaler_updates", self)
         original(self, *args, **kwargs)
 
     return update
+
+
+def _tell(method: str, *args: Any) -> None:
+    for known in _listeners:
+        listener = known()
+        if listener is not None:
+            try:
+                getattr(listener, method)(*args)
+            except Exception as error:  # noqa: BLE001  the loop's life is worth more than our reading
+                listener.failed(method, error)

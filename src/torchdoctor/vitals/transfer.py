@@ -121,6 +121,11 @@ class Transfer:
         block.slots.append(slot)
         return slot
 
+    def is_due(self) -> bool:
+        """Whether a look is worth its while: a block is under way, or as full as it gets."""
+        queue = self._queue
+        return len(queue) > 1 or self.hurry > 0 or (len(queue) == 1 and queue[0].stage != "open")
+
     def arrived(self, odd: Any, *, wait: bool = False) -> Iterator[Slot]:
         """The slots whose numbers have reached the host, oldest first; with `wait`, all that are finished.
 
