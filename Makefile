@@ -13,6 +13,7 @@ test: check  ## every check and every test
 
 check: $(READY)  ## what needs no run: lint, types, layers
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check --quiet src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -174,7 +174,9 @@ def merge(current: Symptom, latest: Symptom) -> Symptom:
     severity = worst([current.severity, latest.severity])
     worse: Severity = severity if severity is not None else latest.severity
     # Within a step the later record has seen more: a sample of the weights comes before the step's loss.
-    leading = latest if worse != current.severity or latest.last_step == current.first_step else current
+    # And one that knows the place says more than one that did not.
+    better = latest.last_step == current.first_step or bool(latest.where and not current.where)
+    leading = latest if worse != current.severity or better else current
     where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]
     return replace(
         leading,

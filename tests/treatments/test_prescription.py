@@ -30,11 +30,11 @@ def first_line(suggestion):
 def test_the_priors_of_the_paper():
     explosion = merged(symptom("gradient-explosion"))
     assert first_line(explosion["scale-lr"]) == "learning_rate *= 0.5"
-    assert first_line(explosion["set-clip-norm"]) == "grad_clip = 1"
+    assert first_line(explosion["set-clip-norm"]) == "grad_clip = 1.0"
     assert (explosion["scale-lr"].confidence, explosion["set-clip-norm"].confidence) == (0.9, 0.9)
     assert merged(symptom("gradient-instability", 300, 399))["set-clip-norm"].confidence == 0.8
     vanishing = merged(symptom("gradient-vanishing"))
-    assert (first_line(vanishing["scale-lr"]), vanishing["scale-lr"].confidence) == ("learning_rate *= 2", 0.7)
+    assert (first_line(vanishing["scale-lr"]), vanishing["scale-lr"].confidence) == ("learning_rate *= 2.0", 0.7)
     overfitting = merged(symptom("overfitting"), context={"dropout": [0.2]}, groups=[{"weight_decay": 0.1}])
     assert overfitting["raise-dropout"].code.startswith("dropout += 0.1")
     assert overfitting["raise-dropout"].parameters == {"rate": 0.3}

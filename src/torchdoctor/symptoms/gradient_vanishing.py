@@ -118,7 +118,6 @@ class GradientVanishing(Detector):
             return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
         return None
 
-
     def _looks_steep(self, chart: Chart) -> bool:
         """A glance at the ends, before a line is drawn through every pair of layers."""
         columns, row = _matrices(chart.names), chart.tensors("grad_norm").latest

@@ -56,7 +56,7 @@ ACTIONS: tuple[Action, ...] = (
         "Multiply the learning rate: 0.5 and less after explosion or divergence, 2 and more where nothing moves.",
         "learning_rate *= {factor}\n"
         'for group in optimizer.param_groups: group["lr"] *= {factor}  # and the base_lrs of a schedule',
-        {"factor": (0.01, 10.0)},
+        {"factor": (1e-4, 10.0)},
     ),
     Action(
         "skip-step", "gradient control", "apply", 0.6,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem, group
-from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, weight_decay
+from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Severity, Suggestion, worst
 from torchdoctor.treatments.action import ACTIONS, Action
 
@@ -168,7 +168,7 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
         confidence -= 0.3
     if confidence < LOWEST:
         return None
-    words = {name: f"{value:.6g}" if value < 1e5 else f"{value:.0f}" for name, value in parameters.items()}
+    words = {name: _word(name, value) for name, value in parameters.items()}
     return Suggestion(
         action=slug,
         code=action.code.format(**words),
@@ -178,6 +178,11 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
         priority=action.priority,
         reason=f"{reason}: {action.summary}",
     )
+
+
+def _word(name: str, value: float) -> str:
+    """A parameter as one would type it: steps are whole numbers, the rest are not."""
+    return f"{value:.0f}" if name in ("step", "steps") else repr(float(f"{value:.6g}"))
 
 
 def _parameters(case: Case, action: Action) -> dict[str, float] | None:
@@ -202,9 +207,12 @@ def _parameters(case: Case, action: Action) -> dict[str, float] | None:
 
 
 def _lr_factor(case: Case) -> float:
-    """Up where nothing moves, else down, further each time that the trouble comes back."""
+    """Up where nothing moves, else down, further each time that the trouble comes back; a leap is taken back whole."""
     if not case.problem.has(*ACUTE):
         return 2.0
+    rise = lr_rise(case.chart, case.problem.first_step)
+    if rise > 3:
+        return max(float(f"{1 / rise:.1g}"), 1e-4)
     return (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]
 
 
