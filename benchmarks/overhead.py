@@ -4,8 +4,9 @@
     python benchmarks/overhead.py --size gpt2 --size shakespeare_char --compile   # on a GPU
     python benchmarks/overhead.py --only host,memory    # without the speed table
 
-Parts: speed (step time by variant), syncs (host waits that watching adds), memory (device bytes, host bytes over
-100,000 steps), host (time a step at 150 tensors), identical (watched and unwatched runs, bit for bit).
+Parts: speed (step time by variant), clock (added host time by the thread's clock), syncs (host waits that watching
+adds), memory (device bytes, host bytes over 100,000 steps), host (time a step at 150 tensors), identical (watched and
+unwatched runs, bit for bit).
 Numbers are ratios or differences to the unwatched loop of the same round; medians with a bootstrap interval.
 """
 
@@ -34,7 +35,7 @@ from torchdoctor import Doctor
 from torchdoctor.clinic.patient import RECIPES, Patient
 from torchdoctor.vitals import taps
 
-PARTS = ("speed", "syncs", "memory", "host", "identical")
+PARTS = ("speed", "clock", "syncs", "memory", "host", "identical")
 CUDA = torch.cuda.is_available()
 Step = Callable[[], None]
 
@@ -210,14 +211,20 @@ COMPANIONS: dict[str, Callable[[Loop], tuple[Step, Step]]] = {
 
 def seconds(step: Step, steps: int) -> float:
     """Seconds a step, device work included."""
+    return both_clocks(step, steps)[0]
+
+
+def both_clocks(step: Step, steps: int) -> tuple[float, float]:
+    """Seconds a step by the wall, device work included; and by the processor, of the loop's own thread."""
     for _ in range(3):
         step()
     wait()
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.thread_time()
     for _ in range(steps):
         step()
+    used = time.thread_time() - used
     wait()
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - began) / steps, used / steps
 
 
 def device_microseconds(step: Step, steps: int) -> float:
@@ -307,6 +314,23 @@ def compare(
             after = seconds(loop.step, count)  # on both sides: a machine that drifts must favour nobody
             pairs[name].append(((before + after) / 2, other))
     return pairs, missing
+
+
+def host_clock(loop: Loop, rounds: int, steps: int) -> None:
+    """What watching adds to the processor time of the loop's thread: what neighbours on the machine cannot disturb."""
+    added, walls = [], []
+    for _ in range(rounds):
+        before = both_clocks(loop.step, steps)
+        step, stop = watched(loop)
+        during = both_clocks(step, steps)
+        stop()
+        after = both_clocks(loop.step, steps)
+        walls.append(1e6 * (during[0] - (before[0] + after[0]) / 2))
+        added.append(1e6 * (during[1] - (before[1] + after[1]) / 2))
+    middle, low, high = interval(added)
+    wall, less, more = interval(walls)
+    say(f"host time added: {middle:+.1f} µs a step by the thread's clock ({low:+.1f}..{high:+.1f}), {rounds} rounds")
+    say(f"                 {wall:+.1f} µs a step by the wall ({less:+.1f}..{more:+.1f})")
 
 
 def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
@@ -518,7 +542,7 @@ def main(
     say(f"python benchmarks/overhead.py {' '.join(sys.argv[1:])}")
     say(f"{name}, torch {torch.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}")
     for size in sizes or (("shakespeare_char",) if CUDA else ("small",)):
-        if set(parts) & {"speed", "syncs", "memory"}:
+        if set(parts) & {"speed", "clock", "syncs", "memory"}:
             loop = Loop(size, compiled=compiled, batch=batch)
             recipe = loop.patient.recipe
             millions = sum(tensor.numel() for tensor in loop.patient.parameters) / 1e6
@@ -528,6 +552,8 @@ def main(
             )
             if "speed" in parts:
                 speed(loop, rounds, steps or (100 if CUDA else 20), slow_rounds)
+            if "clock" in parts:
+                host_clock(loop, 4 * rounds, 32)
             if "syncs" in parts:
                 syncs(loop)
             if "memory" in parts:

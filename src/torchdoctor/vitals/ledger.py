@@ -124,7 +124,5 @@ def _hand_over(source: Slot, target: Slot) -> None:
         mine = target.cells.setdefault(name, Cell())
         mine.total += cell.total
         mine.count += cell.count
-    target.keys += source.keys
     target.kept += source.kept
-    target.versions += source.versions
-    source.cells, source.keys, source.kept, source.versions = {}, [], [], []
+    source.cells, source.kept = {}, []

@@ -54,9 +54,8 @@ class Slot:
     number: int
     kind: str
     cells: dict[str, Cell] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    kept: list[tuple[str, Tensor, int]] = field(default_factory=list)
+    """Device scalars: what each is, itself, and its version when it was kept."""
     parts: list[Part] = field(default_factory=list)
     detailed: bool = False
     """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
@@ -73,9 +72,9 @@ class Slot:
             scalar = scalar.float()
         elif copy:
             scalar = scalar.clone()
-        self.keys.append(key)
-        self.kept.append(scalar if scalar.dim() == 0 else scalar.reshape(()))
-        self.versions.append(scalar._version)
+        if scalar.dim():
+            scalar = scalar.reshape(())
+        self.kept.append((key, scalar, scalar._version))
 
 
 @dataclass(slots=True)
@@ -175,7 +174,9 @@ class Transfer:
 
     def _send(self, block: Block, sent: list[tuple[Slot, Part | None]]) -> None:
         block.sent = sent
-        scalars = [item for slot, part in sent for item in (slot.kept if part is None else part.norms)]
+        scalars: list[Tensor] = []
+        for slot, part in sent:
+            scalars.extend(part.norms if part is not None else [item[1] for item in slot.kept])
         if self._device.type == "cpu" and len(scalars) < 8:
             block.numbers = [item.item() for item in scalars]
             return
@@ -214,7 +215,8 @@ class Transfer:
                 part.values = np.array(numbers[position:end])
                 position = end
                 continue
-            for key, scalar, version in zip(slot.keys, slot.kept, slot.versions, strict=True):
+            slot.values = {}
+            for key, scalar, version in slot.kept:
                 # A scalar that its owner has written to since is not what was logged: better none.
                 if scalar._version == version:
                     slot.values.setdefault(key, []).append(numbers[position])
