@@ -170,9 +170,9 @@ def per_parameter(loop: Loop) -> tuple[Step, Step]:
 
 def peer(loop: Loop) -> tuple[Step, Step]:
     """`training-doctor` from PyPI, fed with the two numbers that it needs."""
-    from training_doctor import TrainingDoctor  # type: ignore[import-not-found]
+    from training_doctor import Doctor as Peer  # type: ignore[import-not-found]
 
-    doctor = TrainingDoctor()
+    doctor = Peer()
 
     def step() -> None:
         loop.step()
