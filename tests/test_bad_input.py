@@ -181,3 +181,21 @@ def test_one_bad_step_does_not_blind_the_doctor(net, bad):
     report = doctor.diagnose()
     found = {(symptom.name, symptom.first_step) for symptom in report.symptoms if symptom.severity != "info"}
     assert found == {("nan-or-inf", 200), ("gradient-explosion", 1250)}
+
+
+def test_a_healthy_run_is_not_talked_about(net, caplog):
+    """Nothing is logged at warning, not even that samples were made rarer to keep the budget."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    doctor = Doctor(net, optimizer, settings={"overhead": 0.0, "sample_every": 2})
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        x = torch.randn(32, 8, generator=generator)
+        loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        doctor.log_loss(loss)
+    report = doctor.diagnose()
+    assert report.health == "healthy"
+    assert any("sampled every" in note for note in report.notes)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

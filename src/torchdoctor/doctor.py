@@ -115,10 +115,14 @@ class Doctor:
     @guarded
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
         """A training loss: tensor or number, before or after backward or step; never waits for the device."""
-        if self._on_duty("log_loss"):
+        if not self._attached and not self._on_duty("log_loss"):
+            return
+        if type(loss) is self._tensor and not loss.dim():  # the common case, kept short
+            value, graph = (float(loss.item()) if loss.is_cpu else loss.detach()), loss
+        else:
             value, graph = self._scalar(loss, name)
-            if value is not None:
-                self._monitor.log_loss(value, graph, str(name), step)
+        if value is not None:
+            self._monitor.log_loss(value, graph, name, step)
 
     @guarded
     def log_gradients(self) -> None:
@@ -251,7 +255,8 @@ class Doctor:
             return
         self._said.add(key)
         if not self.settings.quiet and self.rank == 0:
-            logger.warning("%s", text)
+            # How often we look is our own affair; everything else is about the run and worth a line.
+            logger.log(logging.INFO if key.startswith("budget") else logging.WARNING, "%s", text)
         self._take({"type": "note", "step": max(self._examination.chart.step, 0), "text": text})
 
     def failed(self, call: str, error: Exception) -> None:

@@ -59,7 +59,7 @@ class Ledger:
             return last
         return self.next
 
-    def put_loss(self, name: str, value: Tensor | float, graph: Tensor | None, *, keep_first: bool) -> int:
+    def put_loss(self, name: str, value: Tensor | float, graph: Tensor | None, keep_first: bool = False) -> int:
         """Enter a loss where it belongs; returns its step's number."""
         late = False
         if self.clock.belongs_to_next(name, graph):

@@ -91,6 +91,7 @@ class Monitor(taps.Listener):
         )
         devices = [tensor.device for tensor in tensors]
         self._device = max(set(devices), key=devices.count)
+        self._cuda = self._device.type == "cuda"
         self._shape = self._group_shape()
         return len(tensors)
 
@@ -234,7 +235,7 @@ class Monitor(taps.Listener):
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
         self._stepping = False  # a step that raised has left it set
-        number = self._ledger.put_loss(name, value, graph, keep_first=self._in_closure)
+        number = self._ledger.put_loss(name, value, graph, self._in_closure)
         if step is not None:
             self._ledger.clock.relabel(number, int(step))
 
@@ -291,7 +292,7 @@ class Monitor(taps.Listener):
 
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being recorded: what we did there would be replayed for ever."""
-        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return self._cuda and torch.cuda.is_current_stream_capturing()
 
     def _measure(self, index: int) -> None:
         if self._group_shape() != self._shape:
@@ -351,7 +352,7 @@ class Monitor(taps.Listener):
             if slot.number % 32 == 5:
                 self._ledger.transfer.pace(self._seconds_watched / max(1, slot.number % 100))
         self._stepped_at, self._interrupted = now, False
-        if slot.number % self._every == 0 and self._device.type == "cuda":
+        if slot.number % self._every == 0 and self._cuda:
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
 
     def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
