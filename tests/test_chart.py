@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchdoctor.chart import CAPACITY, EMPTY, Chart, Outline, Series
+from torchdoctor.chart import Chart
+from torchdoctor.series import CAPACITY, EMPTY, Outline, Series
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torchdoctor.chart import Outline
 from torchdoctor.records import Diagnosis, Suggestion, Symptom
 from torchdoctor.reports.report import Report
+from torchdoctor.series import Outline
 
 HALVE = Suggestion(
     "scale-lr",

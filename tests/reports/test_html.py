@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 from tests.reports.samples import HEALTHY, SICK, XSS, poisoned
 
-from torchdoctor.chart import Outline
 from torchdoctor.records import Symptom
 from torchdoctor.reports import curves, html
 from torchdoctor.reports.report import Report
+from torchdoctor.series import Outline
 
 
 class Page(HTMLParser):

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from torchdoctor.chart import Chart, Series
+from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.series import Series
 
 
 def level_about(series: Series, first: int, last: int) -> float:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.chart import TINY, Baseline, Chart
+from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import TINY, Baseline
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import JUMP, extreme, is_hurt, is_restart, log_spread, lr_jump, third_highest_rise
 

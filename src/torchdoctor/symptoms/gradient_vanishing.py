@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.chart import TINY, Array, Chart
+from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import TINY, Array
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import extreme, log_spread
 

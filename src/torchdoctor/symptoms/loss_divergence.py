@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.chart import Array, Chart
+from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, outline_levels
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.chart import Baseline, Chart
+from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Baseline
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import JUMP, Progress, extreme, is_restart, lr_jump, third_highest_rise
 

@@ -14,8 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from torchdoctor.chart import Chart, Series
+from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_explosion import GradientExplosion, risen
 from torchdoctor.symptoms.gradient_instability import GradientInstability

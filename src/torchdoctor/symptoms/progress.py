@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from torchdoctor.chart import TINY, Array, Baseline, Chart, Series
+from torchdoctor.chart import Chart
+from torchdoctor.series import TINY, Array, Baseline, Series
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
