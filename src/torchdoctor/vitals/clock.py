@@ -24,12 +24,8 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 from torch import Tensor
 
-
-def _sequence_number() -> int | None:
-    try:
-        return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]  # private: None where it is gone
-    except AttributeError:
-        return None
+_sequence_number: Callable[[], int | None] = getattr(torch.autograd, "_get_sequence_nr", lambda: None)
+"""Autograd's node counter: private, so where it is gone the loop's habit decides."""
 
 
 class Clock:

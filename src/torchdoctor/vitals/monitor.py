@@ -52,6 +52,8 @@ class Monitor(taps.Listener):
         self._models, self._optimizers, self._scaler = models, list(optimizers), scaler
         self._overhead, self._emit, self._note = settings.overhead, emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        self._alone = frozenset({0}) if len(optimizers) == 1 else frozenset({-1})
+        """What a capture covers that leaves nothing to measure; nothing does with several optimizers."""
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
         self._captures: list[Capture] = []
@@ -301,13 +303,11 @@ class Monitor(taps.Listener):
         slot = self._ledger.slot_for(index)
         if taps.recent:
             self._take_recent()
-        captured = [capture for capture in self._captures if index in capture.owners]
-        if not captured or not all(capture.untouched for capture in captured):
-            known = any(capture.slot is slot for capture in self._captures)
-            scale = getattr(optimizer, "grad_scale", None)
-            self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
-        if self._captures:  # another optimizer's share of a common clip stays
-            self._captures = [item for item in self._captures if item.slot is slot and item.owners - {index}]
+        captures = self._captures
+        if len(captures) == 1 and captures[0].owners == self._alone and captures[0].untouched:
+            captures.clear()  # the common case: one optimizer, one clip, nothing touched since
+        else:
+            self._measure_rest(index, slot)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             slot.keep("found_inf", found_inf.detach(), copy=True)
@@ -318,6 +318,16 @@ class Monitor(taps.Listener):
             began = time.perf_counter()
             self._updates[index].before()
             self._seconds_sampling += time.perf_counter() - began
+
+    def _measure_rest(self, index: int, slot: Slot) -> None:
+        """What was not captured, or was changed since."""
+        captured = [capture for capture in self._captures if index in capture.owners]
+        if not captured or not all(capture.untouched for capture in captured):
+            known = any(capture.slot is slot for capture in self._captures)
+            scale = getattr(self._optimizers[index], "grad_scale", None)
+            self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
+        # another optimizer's share of a common clip stays
+        self._captures = [item for item in self._captures if item.slot is slot and item.owners - {index}]
 
     def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was on."""

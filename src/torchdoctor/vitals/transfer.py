@@ -177,7 +177,7 @@ class Transfer:
         scalars: list[Tensor] = []
         for slot, part in sent:
             scalars.extend(part.norms if part is not None else [item[1] for item in slot.kept])
-        if self._device.type == "cpu" and len(scalars) < 8:
+        if not scalars or (self._device.type == "cpu" and len(scalars) < 8):
             block.numbers = [item.item() for item in scalars]
             return
         first = scalars[0]

@@ -1,0 +1,62 @@
+"""The way of the numbers to the host: order, details on demand, and scalars that their owner has written to since."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchdoctor.vitals.transfer import Cell, Part, Transfer
+
+
+def never(slot) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_block_without_device_scalars_arrives(device):
+    """A validation of plain floats has nothing to copy, whatever the device is."""
+    transfer = Transfer(torch.device(device), 4)
+    slot = transfer.open("validation", 3)
+    slot.cells["val_loss"] = Cell(total=2.0, count=1)
+    slot.finished = True
+    assert list(transfer.arrived(never, wait=True)) == [slot]
+
+
+def test_slots_arrive_in_order_and_only_when_finished():
+    transfer = Transfer(torch.device("cpu"), 4)
+    transfer.pace(0.001)
+    slots = [transfer.open("vitals", number) for number in range(5)]
+    for slot in slots[:3]:
+        slot.keep("loss", torch.tensor(float(slot.number)))
+        slot.finished = True
+    assert list(transfer.arrived(never)) == []
+    assert [slot.values["loss"] for slot in transfer.arrived(never, wait=True)] == [[0.0], [1.0], [2.0]]
+    for slot in slots[3:]:
+        slot.finished = True
+    assert [slot.number for slot in transfer.arrived(never, wait=True)] == [3, 4]
+
+
+def test_details_travel_only_for_odd_steps():
+    transfer = Transfer(torch.device("cpu"), 2)
+    transfer.pace(0.001)
+    for number in range(3):
+        slot = transfer.open("vitals", number)
+        slot.parts.append(Part("grad_norm", [torch.tensor(1.0), torch.tensor(2.0)], np.array([0, 1])))
+        slot.finished = True
+    found = {slot.number: slot.parts[0].values for slot in transfer.arrived(lambda slot: slot.number == 1, wait=True)}
+    assert found[0] is None and found[2] is None
+    assert found[1].tolist() == [1.0, 2.0]
+
+
+def test_a_scalar_that_was_written_to_since_is_left_out():
+    transfer = Transfer(torch.device("cpu"), 2)
+    slot = transfer.open("vitals", 0)
+    kept, copied = torch.tensor(1.0), torch.tensor(2.0)
+    slot.keep("kept", kept)
+    slot.keep("copied", copied, copy=True)
+    kept.mul_(10)
+    copied.mul_(10)
+    slot.finished = True
+    (arrived,) = transfer.arrived(never, wait=True)
+    assert arrived.values == {"copied": [2.0]}
