@@ -19,6 +19,7 @@ check: $(READY)  ## what needs no run: lint, types, layers
 
 bench: $(READY)  ## what is found, and what watching costs, on this machine
 	$(BIN)/python benchmarks/detection.py
+	$(BIN)/python benchmarks/elsewhere.py
 	$(BIN)/python benchmarks/overhead.py
 
 docs: $(READY)  ## write the catalogue pages from the docstrings
