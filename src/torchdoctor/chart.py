@@ -8,12 +8,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchdoctor.records import Record, Symptom
 from torchdoctor.series import EMPTY, Series, TensorSeries
+
+
+class Fact(NamedTuple):
+    """A structural observation, and the step at which it was first made with this value."""
+
+    value: Any
+    step: int
 
 
 class Chart:
@@ -28,6 +35,10 @@ class Chart:
         """The optimizers' parameter groups as last seen."""
         self.names: tuple[str, ...] = ()
         """The watched tensors: the columns of every per-tensor vital."""
+        self.module_names: tuple[str, ...] = ()
+        """The watched modules: the columns of every per-module vital."""
+        self.facts: dict[str, Fact] = {}
+        """Structural observations by dotted key, as last seen."""
         self.notes: list[tuple[int, str]] = []
         self.origins: list[dict[str, Any]] = []
         """Where non-finite values were first seen in a forward pass."""
@@ -39,6 +50,7 @@ class Chart:
         self.ended = False
         self._series: dict[str, Series] = {}
         self._tensors: dict[str, TensorSeries] = {}
+        self._modules: dict[str, TensorSeries] = {}
 
     @classmethod
     def of(cls, *, step: int = 0, context: Mapping[str, Any] | None = None, **vitals: Iterable[float]) -> Chart:
@@ -65,6 +77,15 @@ class Chart:
         """A per-tensor vital, empty if it was never measured."""
         return self._tensors.get(vital) or TensorSeries()
 
+    def modules(self, vital: str) -> TensorSeries:
+        """A per-module vital, empty if it was never measured."""
+        return self._modules.get(vital) or TensorSeries()
+
+    def fact(self, key: str, default: Any = None) -> Any:
+        """The value of a fact, the default where it is not known."""
+        known = self.facts.get(key)
+        return default if known is None else known.value
+
     def put(self, step: int, vital: str, value: float) -> None:
         """Insert one reading."""
         series = self._series.get(vital)
@@ -80,19 +101,27 @@ class Chart:
             case "vitals" | "validation":
                 for name, value in record["vitals"].items():
                     self.put(record["step"], name, value)
-            case "tensors":
-                self.step = max(self.step, record["step"])
-                for name, row in record["vitals"].items():
-                    kept = self._tensors.setdefault(name, TensorSeries())
-                    kept.rows.append((record["step"], np.array(row, dtype=np.float64)))
+            case "tensors" | "modules":
+                self._add_rows(record)
+            case "facts":
+                news = {key: Fact(value, record["step"]) for key, value in record["facts"].items()}
+                self.facts.update((key, fact) for key, fact in news.items() if self.fact(key, ...) != fact.value)
             case "groups":
                 self.groups = record["groups"]
             case "header" | "context":
                 self.context.update(record.get("context", {}))
                 self.names = tuple(record.get("tensors", self.names))
+                self.module_names = tuple(record.get("modules", self.module_names))
             case "origin":
                 self.origins.append(dict(record))
             case "note":
                 self.notes.append((record["step"], record["text"]))
             case "end":
                 self.ended = True
+
+    def _add_rows(self, record: Record) -> None:
+        self.step = max(self.step, record["step"])
+        table = self._tensors if record["type"] == "tensors" else self._modules
+        for name, row in record["vitals"].items():
+            kept = table.setdefault(name, TensorSeries())
+            kept.rows.append((record["step"], np.array(row, dtype=np.float64)))

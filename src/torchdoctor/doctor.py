@@ -88,7 +88,13 @@ class Doctor:
         self._attached = False
         self._journal: Journal | None = None
         self.rank = context.rank()
-        self._monitor: Monitor = Monitor(models, optimizers, scaler, self.settings, self._take, self._note, self.failed)
+        self._monitor: Monitor = Monitor(
+            patient.Setup(models, optimizers, loss_fn, scheduler, scaler),
+            self.settings,
+            self._take,
+            self._note,
+            self.failed,
+        )
         header: Record = {
             "type": "header",
             "step": 0,

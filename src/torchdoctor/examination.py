@@ -23,7 +23,9 @@ from torchdoctor.settings import Settings
 from torchdoctor.symptoms import Detector, build
 from torchdoctor.treatments import prescribe
 
-EVIDENCE = frozenset({"header", "context", "groups", "vitals", "validation", "tensors", "origin", "note", "end"})
+EVIDENCE = frozenset(
+    {"header", "context", "groups", "vitals", "validation", "tensors", "modules", "facts", "origin", "note", "end"}
+)
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
 WHERE_LIMIT = 8
@@ -61,8 +63,10 @@ class Examination:
         self.chart.add(record)
         if kind == "vitals" or kind == "validation":
             keys = tuple(record["vitals"])
-        elif kind == "tensors":
-            keys = tuple(f"tensors/{name}" for name in record["vitals"])
+        elif kind == "tensors" or kind == "modules":
+            keys = tuple(f"{kind}/{name}" for name in record["vitals"])
+        elif kind == "facts":
+            keys = tuple(f"facts/{name}" for name in record["facts"])
         elif kind == "origin":
             keys = ("origin",)
         elif kind == "end":

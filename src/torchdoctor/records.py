@@ -8,11 +8,13 @@ type            further keys
 ==============  ====================================================================================
 ``header``      ``schema``, ``created``, ``versions``, ``tensors`` (names, in the order of every
                 per-tensor list), ``context`` (model, optimizer, ...: see ``vitals/context.py``)
-``context``     ``context``: facts learnt later (batch size, precision); ``tensors`` when they changed
+``context``     ``context``: learnt later (batch size, precision); ``tensors``, ``modules`` when they changed
 ``groups``      ``groups``: a list of {"lr": .., ...} per parameter group, whenever one changed
 ``vitals``      ``vitals``: {name: number}: one training step
 ``validation``  ``vitals``: {"val_loss": .., "val_<metric>": ..}
 ``tensors``     ``vitals``: {"grad_norm": [..], "weight_norm": [..], "update_ratio": [..]}: sampled steps
+``modules``     ``vitals``: {"act_rms": [..], ...}: sampled steps, in the order of ``modules`` in a context
+``facts``       ``facts``: {dotted key: value}: structural observations, when first made and when changed
 ``origin``      ``module``, ``kind``: where a non-finite value was first seen in a forward pass
 ``symptom``     ``event`` ("opened", "changed", "closed") and the fields of `Symptom`
 ``diagnosis``   the fields of `Diagnosis` (one record for each cause, when the ranking changed)

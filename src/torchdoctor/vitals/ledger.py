@@ -92,12 +92,12 @@ class Ledger:
             _hand_over(self._next, slot)
         return False
 
-    def arrived(self, every: int, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
+    def arrived(self, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
         """The slots whose numbers have arrived, with their records; with `wait`, all that was measured."""
         if wait and self.last is not None:
             self.last.finished = True
         for slot in self.transfer.arrived(self._decoder.is_odd, wait=wait):
-            yield slot, self._decoder.decode(slot, self.clock.label(slot.number), every)
+            yield slot, self._decoder.decode(slot, self.clock.label(slot.number))
 
     def _put(self, slot: Slot, name: str, value: Tensor | float) -> None:
         cell = slot.cells.get(name)

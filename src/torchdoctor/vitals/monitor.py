@@ -19,18 +19,20 @@ from torchdoctor.records import Record
 from torchdoctor.settings import Settings
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.context import batch_facts
+from torchdoctor.vitals.gauge import Gauge
+from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
 from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, StepHook
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.origin import OriginSearch
-from torchdoctor.vitals.patient import optimizer_tensors, tensor_names
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
+from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 ORIGIN_SEARCHES = 3
 """How often a run may be searched for the origin of a non-finite value: each search slows one step."""
-RAREST_SAMPLE = 10_000
 
 
 class Monitor(taps.Listener):
@@ -38,9 +40,7 @@ class Monitor(taps.Listener):
 
     def __init__(
         self,
-        models: Mapping[str, nn.Module],
-        optimizers: Sequence[Optimizer],
-        scaler: GradScaler | None,
+        setup: Setup,
         settings: Settings,
         emit: Callable[[Record], None],
         note: Callable[[str, str], None],
@@ -49,8 +49,9 @@ class Monitor(taps.Listener):
         self.failed = failed
         self.owner: object = None
         """Whoever attached this monitor."""
-        self._models, self._optimizers, self._scaler = models, list(optimizers), scaler
-        self._overhead, self._emit, self._note = settings.overhead, emit, note
+        self._setup, optimizers = setup, setup.optimizers
+        self._models, self._optimizers, self._scaler = setup.models, list(optimizers), setup.scaler
+        self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._alone = frozenset({0}) if len(optimizers) == 1 else frozenset({-1})
         """What a capture covers that leaves nothing to measure; nothing does with several optimizers."""
@@ -58,14 +59,18 @@ class Monitor(taps.Listener):
         self._batch_handles: list[Handle] = []
         self._captures: list[Capture] = []
         self._groups = GroupGauge(self._optimizers)
-        self._origin = OriginSearch(models)
+        self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
-        self._every = settings.sample_every
-        self._sampling = self._stepping = self._in_closure = self._draining = False
+        self._sampling = Sampling(settings.sample_every, settings.overhead, note)
+        self._armed = -1
+        """The number of the step that the gauges are armed for, -1 for none."""
+        self._unsampled: set[int] = set()
+        """The optimizers whose part of the armed step is still to come."""
+        self._facts: dict[str, Any] = {}
+        self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(optimizers)
         self._stepped_at, self._interrupted = 0.0, True
         self._gradient_at_step = (0, 0)
-        self._seconds_sampling = self._seconds_watched = 0.0
         tensors = self._lay_out()
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
         self._ledger.clock.backward_seen = self._backward_seen
@@ -81,12 +86,9 @@ class Monitor(taps.Listener):
         self.names = tuple(named.values())
         held = [owners.get(id(tensor), -1) for tensor in tensors]
         self._gradients = GradientGauge(tensors, held)
-        self._updates = [
-            UpdateGauge(
-                [tensor for tensor, owner in zip(tensors, held, strict=True) if owner == number],
-                [column for column, owner in enumerate(held) if owner == number],
-            )
-            for number in range(len(self._optimizers))
+        self._gauges: list[Gauge] = [
+            UpdateGauge(tensors, held),
+            *build_gauges(self._setup, self._tell),
         ]
         self._witness = next(
             (t for t, owner in zip(tensors, held, strict=True) if owner >= 0 and t.requires_grad), None
@@ -108,6 +110,7 @@ class Monitor(taps.Listener):
         for model in self._models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self)
+        self._arm()
 
     def detach(self) -> None:
         """Take everything off and let go of the model."""
@@ -118,8 +121,9 @@ class Monitor(taps.Listener):
         self._batch_handles.clear()
         self._captures.clear()
         self._origin.disarm()
+        self._disarm()
         self.drain(wait=True)
-        self._updates.clear()
+        self._gauges.clear()
 
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,10 +177,10 @@ class Monitor(taps.Listener):
         index = self._index[id(optimizer)]
         self._stepping = self._in_closure = False
         slot = self._ledger.slot_for(index)
-        if self._sampling:
-            began = time.perf_counter()
-            self._updates[index].after(slot)
-            self._seconds_sampling += time.perf_counter() - began
+        if slot.sampled:
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.after_step(index, slot)
         self._stepped_since_update[index] = True
         self._advance(index, slot)
 
@@ -238,6 +242,10 @@ class Monitor(taps.Listener):
         """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
         self._stepping = False  # a step that raised has left it set
         number = self._ledger.put_loss(name, value, graph, self._in_closure)
+        if number == self._armed and graph is not None:
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.loss_logged(name, graph)
         if step is not None:
             self._ledger.clock.relabel(number, int(step))
 
@@ -262,6 +270,10 @@ class Monitor(taps.Listener):
 
     def log_batch(self, tensors: Sequence[Tensor]) -> None:
         """Note how much in a batch is not finite, for the step that comes."""
+        if self._ledger.clock.count == self._armed:
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.batch_logged(tuple(tensors))
         floating = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.is_sparse]
         if not floating:
             return
@@ -276,7 +288,7 @@ class Monitor(taps.Listener):
             return
         self._draining = True
         try:
-            for slot, records in self._ledger.arrived(self._every, wait=wait):
+            for slot, records in self._ledger.arrived(wait=wait):
                 for record in records:
                     self._emit(record)
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
@@ -311,13 +323,11 @@ class Monitor(taps.Listener):
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             slot.keep("found_inf", found_inf.detach(), copy=True)
-        if slot.number % self._every == 0:
-            slot.detailed = True
-        self._sampling = slot.number % (2 * self._every) == 0
-        if self._sampling:
-            began = time.perf_counter()
-            self._updates[index].before()
-            self._seconds_sampling += time.perf_counter() - began
+        if slot.number == self._armed:
+            slot.detailed = slot.sampled = True
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.before_step(index, slot)
 
     def _measure_rest(self, index: int, slot: Slot) -> None:
         """What was not captured, or was changed since."""
@@ -342,6 +352,12 @@ class Monitor(taps.Listener):
         """A step is over: number it, close the one before, read what has arrived."""
         if self._ledger.advance(index, slot):
             self._time(slot)
+        if slot.sampled:
+            self._unsampled.discard(index)
+            if not self._unsampled:
+                self._disarm()
+        if slot.number >= self._armed and self._sampling.is_due(self._ledger.clock.count):
+            self._arm()
         grad = None if self._witness is None else self._witness.grad
         self._gradient_at_step = (0, 0) if grad is None else (id(grad), grad._version)
         self._groups.read(index, slot)
@@ -352,17 +368,43 @@ class Monitor(taps.Listener):
         if self._ledger.transfer.is_due():
             self.drain()
         if slot.number % 100 == 99:
-            self._keep_budget()
+            self._sampling.keep_budget()
+
+    def _arm(self) -> None:
+        """The step that comes is looked at closely."""
+        number = self._ledger.clock.count
+        if number == self._armed or not self._sampling.is_due(number):
+            return
+        self._disarm()
+        self._armed, self._unsampled = number, set(range(len(self._optimizers)))
+        with self._sampling:
+            for gauge in self._gauges:
+                gauge.arm()
+
+    def _disarm(self) -> None:
+        if self._armed >= 0:
+            self._armed = -1
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.disarm()
+
+    def _tell(self, facts: Mapping[str, Any]) -> None:
+        """Structural facts, as far as they are news."""
+        news = {key: value for key, value in facts.items() if key not in self._facts or self._facts[key] != value}
+        if news:
+            self._facts.update(news)
+            clock = self._ledger.clock
+            self._emit({"type": "facts", "step": clock.label(clock.count), "facts": news})
 
     def _time(self, slot: Slot) -> None:
         now = time.perf_counter()
         if not self._interrupted:
             passed = slot.facts["seconds"] = now - self._stepped_at
-            self._seconds_watched += passed
+            self._sampling.watched += passed
             if slot.number % 32 == 5:
-                self._ledger.transfer.pace(self._seconds_watched / max(1, slot.number % 100))
+                self._ledger.transfer.pace(min(passed, self._sampling.watched / slot.number))
         self._stepped_at, self._interrupted = now, False
-        if slot.number % self._every == 0 and self._cuda:
+        if slot.sampled and self._cuda:
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
 
     def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
@@ -381,18 +423,6 @@ class Monitor(taps.Listener):
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock
         self._emit({"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)})
-
-    def _keep_budget(self) -> None:
-        """Sample more rarely while sampling takes more of the run than it may."""
-        spent, passed = self._seconds_sampling, self._seconds_watched
-        self._seconds_sampling = self._seconds_watched = 0.0
-        if spent > self._overhead * passed and self._every < RAREST_SAMPLE:
-            self._every = min(2 * self._every, RAREST_SAMPLE)
-            self._note(
-                f"budget {self._every}",
-                f"per-tensor vitals are sampled every {self._every} steps from here on: they took "
-                f"{spent / max(passed, 1e-9):.1%} of the time, and settings.overhead allows {self._overhead:.1%}.",
-            )
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,17 @@ from torch.optim import Optimizer
 from torchdoctor.errors import PatientError
 
 WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was handed to the doctor."""
+
+    models: Mapping[str, nn.Module]
+    optimizers: Sequence[Optimizer]
+    loss_fn: Any = None
+    scheduler: Any = None
+    scaler: Any = None
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

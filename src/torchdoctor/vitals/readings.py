@@ -12,8 +12,9 @@ from torchdoctor.vitals.transfer import Slot, Vector
 
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
-HOST_FACTS = ("seconds", "memory")
-DEVICE_FACTS = {"rate": "lr", "loss_scale": "loss_scale", "batch_nonfinite": "batch_nonfinite"}
+HOST_FACTS = ("seconds", "data_seconds", "memory")
+INTERNAL = ("total", "found_inf", "grad_scale")
+"""Device scalars that are read for others' sake; every other one is a vital of its own name."""
 
 
 class Decoder:
@@ -52,21 +53,18 @@ class Decoder:
         slot.facts["odd"] = odd
         return odd
 
-    def decode(self, slot: Slot, step: int, every: int) -> Iterator[Record]:
+    def decode(self, slot: Slot, step: int) -> Iterator[Record]:
         """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
         if slot.groups is not None:
             yield {"type": "groups", "step": step, "groups": slot.groups}
-        vitals: dict[str, float] = {}
-        for name, cell in slot.cells.items():
-            values = slot.values.get(name, ())
-            count = cell.count + len(values)
-            if count:
-                vitals[name] = short((cell.total + sum(values)) / count)
+        vitals = _means(slot)
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
             return
         finite = all(map(math.isfinite, vitals.values()))
         self._read_facts(slot, vitals)
+        if slot.sampled:
+            yield from self._by_module(slot, step)
         if "total" in slot.facts:
             norm = vitals["grad_norm"] = short(slot.facts["total"])
             detailed = all(part.values is not None for part in slot.parts)
@@ -75,7 +73,7 @@ class Decoder:
                 vitals["grad_nonfinite"] = float(np.isinf(self._norms(slot)).sum() or 1) if detailed else 1.0
             elif "clip" not in slot.facts:
                 self._suspect_hidden_clip(vitals)
-            if detailed and (slot.facts["odd"] or slot.number % every == 0):
+            if detailed and (slot.facts["odd"] or slot.sampled):
                 yield {"type": "tensors", "step": step, "vitals": self._tensor_vitals(slot)}
         if vitals:
             yield {"type": "vitals", "step": step, "vitals": vitals}
@@ -89,10 +87,9 @@ class Decoder:
                 vitals[name] = short(value)
         if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # said when it changes: most loops have one clip
             self._clip = vitals["clip"] = slot.facts["clip"]
-        if slot.values:
-            for key, name in DEVICE_FACTS.items():
-                if key in slot.values:
-                    vitals[name] = short(sum(slot.values[key]))
+        for key, values in slot.values.items():
+            if key not in slot.cells and key not in INTERNAL:
+                vitals["lr" if key == "rate" else key] = short(sum(values))
         if "skipped" in slot.facts or "found_inf" in slot.values:
             overflowed = any(value > 0 for value in slot.values.get("found_inf", ()))
             vitals["skipped"] = 1.0 if slot.facts.get("skipped") or overflowed else 0.0
@@ -126,7 +123,7 @@ class Decoder:
         for part in slot.parts:
             if part.vital == vital and part.values is not None:
                 if values is None:
-                    values = np.full(self._tensors, np.nan)
+                    values = np.full(part.modules or self._tensors, np.nan)
                 values[part.indices] = np.where(np.isfinite(part.values), part.values, np.inf)
         return values
 
@@ -140,6 +137,12 @@ class Decoder:
             result["weight_norm"] = _listed(weights)
             result["update_ratio"] = _listed(ratios)
         return result
+
+    def _by_module(self, slot: Slot, step: int) -> Iterator[Record]:
+        rows = {part.vital: self._gather(slot, part.vital) for part in slot.parts if part.modules}
+        if rows:
+            listed = {vital: _listed(row) for vital, row in rows.items() if row is not None}
+            yield {"type": "modules", "step": step, "vitals": listed}
 
     def _suspect_hidden_clip(self, vitals: dict[str, float]) -> None:
         norm = vitals["grad_norm"]
@@ -156,6 +159,17 @@ class Decoder:
                 )
         else:
             self._same_norm = norm, 0
+
+
+def _means(slot: Slot) -> dict[str, float]:
+    """Losses by name, averaged over micro-batches."""
+    means: dict[str, float] = {}
+    for name, cell in slot.cells.items():
+        values = slot.values.get(name, ())
+        count = cell.count + len(values)
+        if count:
+            means[name] = short((cell.total + sum(values)) / count)
+    return means
 
 
 def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector | None:

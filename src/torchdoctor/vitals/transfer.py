@@ -37,6 +37,8 @@ class Part:
     norms: Sequence[Tensor]
     indices: Indices
     values: Vector | None = None
+    modules: int = 0
+    """For values by module instead: how many modules there are."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,8 @@ class Slot:
     parts: list[Part] = field(default_factory=list)
     detailed: bool = False
     """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
+    sampled: bool = False
+    """Whether this step is looked at closely."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the host knows by itself: learning rate, step time, clip threshold."""
     groups: list[dict[str, Any]] | None = None

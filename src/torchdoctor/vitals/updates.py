@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gradients import foreach_norm, grouped, local
 from torchdoctor.vitals.transfer import Part, Slot
 
@@ -19,45 +20,50 @@ DEVICE_BYTES = 4_000_000
 """What the copies of the slices may take on the device: slices shrink when there are very many tensors."""
 
 
-class UpdateGauge:
-    """Weight norms and update ratios of one optimizer's tensors."""
+class UpdateGauge(Gauge):
+    """Weight norms and update ratios of all tensors that an optimizer holds; `owners` tells which one, -1 for none."""
 
-    def __init__(self, tensors: Sequence[Tensor], indices: Sequence[int]) -> None:
-        pairs = [
-            (tensor, index)
-            for tensor, index in zip(tensors, indices, strict=True)
-            if tensor.requires_grad and tensor.numel() and tensor.is_floating_point()
+    def __init__(self, tensors: Sequence[Tensor], owners: Sequence[int]) -> None:
+        moving = [
+            (owner, index, tensor)
+            for index, (tensor, owner) in enumerate(zip(tensors, owners, strict=True))
+            if owner >= 0 and tensor.requires_grad and tensor.numel() and tensor.is_floating_point()
         ]
-        self._slice = max(16, min(SLICE, DEVICE_BYTES // (4 * max(1, len(pairs)))))
-        self._groups = grouped([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        self._views: list[tuple[list[int], list[Tensor]]] = [([], []) for _ in self._groups]
+        self._slice = max(16, min(SLICE, DEVICE_BYTES // (4 * max(1, len(moving)))))
+        self._groups = {
+            owner: grouped([item[2] for item in moving if item[0] == owner], [i[1] for i in moving if i[0] == owner])
+            for owner in {item[0] for item in moving}
+        }
+        self._views: dict[tuple[int, int], tuple[list[int], list[Tensor]]] = {}
         self._before: list[list[Tensor]] = []
 
-    def before(self) -> None:
+    def before_step(self, index: int, slot: Slot) -> None:
         """Just before the step: keep the slices as they are."""
         with torch.no_grad():
-            self._before = [list(torch._foreach_mul(self._slices(number), 1.0)) for number in range(len(self._groups))]
+            self._before = [
+                list(torch._foreach_mul(self._slices(index, number), 1.0))
+                for number in range(len(self._groups.get(index, ())))
+            ]
 
-    def after(self, slot: Slot) -> None:
+    def after_step(self, index: int, slot: Slot) -> None:
         """Just after the step: norms of the weights, of the slices, and of what the step changed in them."""
         with torch.no_grad():
             for number, before in enumerate(self._before):
-                tensors, indices = self._groups[number]
-                moved = list(torch._foreach_sub(self._slices(number), before))
+                tensors, indices = self._groups[index][number]
+                moved = list(torch._foreach_sub(self._slices(index, number), before))
                 whole = [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
                 for vital, measured in (("weight_norm", whole), ("slice_norm", before), ("change_norm", moved)):
                     slot.parts.append(Part(vital, list(foreach_norm(measured, 2, dtype=torch.float32)), indices))
-                slot.detailed = True
         self._before = []
 
-    def _slices(self, number: int) -> list[Tensor]:
+    def _slices(self, index: int, number: int) -> list[Tensor]:
         """Views of the middle of each tensor, made again when a tensor's storage has been replaced."""
-        tensors, _ = self._groups[number]
-        pointers, views = self._views[number]
+        tensors, _ = self._groups[index][number]
+        pointers, views = self._views.get((index, number), ([], []))
         now = [tensor.data_ptr() for tensor in tensors]
         if now != pointers:
             views = [self._middle(local(tensor.detach())) for tensor in tensors]
-            self._views[number] = now, views
+            self._views[index, number] = now, views
         return views
 
     def _middle(self, tensor: Tensor) -> Tensor:
