@@ -12,6 +12,7 @@ Numbers are ratios or differences to the unwatched loop of the same round; media
 
 from __future__ import annotations
 
+import functools
 import gc
 import platform
 import resource
@@ -94,12 +95,13 @@ class Loop:
 def pause(doctor: Doctor) -> None:
     """Take a doctor's hooks and taps off; `attach` of its monitor puts them on again."""
     monitor = doctor._monitor
+    monitor.lane.leave()
     for handle in monitor._handles + monitor._batch_handles:
         handle.remove()
     monitor._handles.clear()
     monitor._batch_handles.clear()
     monitor._interrupted = True
-    taps.remove(monitor)
+    taps.remove(monitor.lane)
 
 
 class Watcher:
@@ -239,22 +241,17 @@ def device_microseconds(step: Step, steps: int) -> float:
     return float(sum(event.self_device_time_total for event in profiler.key_averages())) / steps
 
 
-ENTRIES = (
-    "first_batch",
-    "before_step",
-    "after_step",
-    "total_computed",
-    "clipped",
-)
+ENTRIES = ("before_step", "after_step", "total_computed", "clipped")
 
 
 def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
     """Microseconds a step that the loop's thread spends in our code: every way in is timed; mean and its interval."""
-    from torchdoctor.vitals.monitor import Monitor
+    from torchdoctor.vitals.lane import Lane
 
     spent = [0.0]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             try:
@@ -264,7 +261,7 @@ def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
 
         return call
 
-    owners = [(Monitor, name) for name in ENTRIES] + [(Doctor, "log_loss")]
+    owners = [(Lane, name) for name in ENTRIES] + [(Doctor, "log_loss")]
     originals = [getattr(owner, name) for owner, name in owners]
     for (owner, name), original in zip(owners, originals, strict=True):
         setattr(owner, name, timed(original))

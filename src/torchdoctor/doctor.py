@@ -71,7 +71,6 @@ class Doctor:
             from torch import Tensor  # here, so that reading logs needs no torch
 
             from torchdoctor.vitals import context, patient
-            from torchdoctor.vitals.hooks import StepHook
             from torchdoctor.vitals.monitor import Monitor
         except ModuleNotFoundError as error:
             raise PatientError(
@@ -80,7 +79,7 @@ class Doctor:
         models = patient.named_models(model)
         optimizers = patient.listed_optimizers(optimizer)
         patient.check_match(models, optimizers)
-        _dismiss_older(optimizers, StepHook)
+        _dismiss_older(optimizers)
         self._tensor = Tensor
         self._listeners: list[Callable[[Record], None]] = []
         self._said: set[str] = set()
@@ -95,6 +94,7 @@ class Doctor:
             self._note,
             self.failed,
         )
+        self._lane = self._monitor.lane
         header: Record = {
             "type": "header",
             "step": 0,
@@ -118,17 +118,19 @@ class Doctor:
 
     # ── the three calls, and the optional ones ───────────────────────────────────────────────────────────────────
 
-    @guarded
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
         """A training loss: tensor or number, before or after backward or step; never waits for the device."""
-        if not self._attached and not self._on_duty("log_loss"):
-            return
-        if type(loss) is self._tensor and not loss.dim():  # the common case, kept short
-            value, graph = (float(loss.item()) if loss.is_cpu else loss.detach()), loss
-        else:
+        try:  # not `guarded`, whose frame is felt in a call that every step makes
+            if not self._attached and not self._on_duty("log_loss"):
+                return
+            if type(loss) is self._tensor and not loss.dim():  # the common case, kept short
+                self._lane.log_loss(loss, float(loss.item()) if loss.is_cpu else loss.detach(), name, step)
+                return
             value, graph = self._scalar(loss, name)
-        if value is not None:
-            self._monitor.log_loss(value, graph, name, step)
+            if value is not None:
+                self._monitor.log_loss(value, graph, name, step)
+        except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
+            self.failed("log_loss", error)
 
     @guarded
     def log_gradients(self) -> None:
@@ -305,12 +307,12 @@ def _check_arguments(loss_fn: Any, scheduler: Any, treat: str) -> None:
         raise PatientError(f"scheduler must have a step() method; {type(scheduler).__name__} has none.")
 
 
-def _dismiss_older(optimizers: list[Any], kind: type) -> None:
+def _dismiss_older(optimizers: list[Any]) -> None:
     """A second doctor on the same optimizer replaces the first, as re-run notebook cells need."""
     for optimizer in optimizers:
         hooks = list(optimizer._optimizer_step_pre_hooks.values())
         for hook in hooks:
-            owner = getattr(getattr(hook, "monitor", None), "owner", None) if isinstance(hook, kind) else None
+            owner = getattr(getattr(hook, "monitor", None), "owner", None)
             if isinstance(owner, Doctor) and owner._attached:
                 logger.warning("a newer Doctor watches this optimizer now: the older one was detached.")
                 owner.detach()

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torchdoctor.chart import Chart
@@ -32,14 +32,14 @@ WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 
 
-@dataclass(slots=True)
 class _Watch:
     """A detector at work: how often it was asked, and how long its open episode has been silent."""
 
-    detector: Detector
-    asked: int = 0
-    silent: int = 0
-    failures: int = 0
+    __slots__ = ("asked", "check", "detector", "every", "failures", "name", "silent")
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector, self.name, self.every, self.check = detector, detector.name, detector.every, detector.check
+        self.asked = self.silent = self.failures = 0
 
 
 class Examination:
@@ -103,26 +103,33 @@ class Examination:
             watches = tuple(watch for watch in self._watches if wanted.intersection(watch.detector.reads))
             self._by_keys[keys] = watches
         events: list[Record] = []
+        chart = self.chart
         for watch in watches:
             watch.asked += 1
-            if watch.asked % watch.detector.every == 0 and watch.failures < TOLERATED_FAILURES:
-                events.extend(self._check(watch))
+            if watch.asked % watch.every or watch.failures >= TOLERATED_FAILURES:
+                continue
+            try:
+                symptom = watch.check(chart)
+            except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
+                events.extend(self._failed(watch, error))
+                continue
+            if symptom is not None or watch.name in chart.open_episodes:
+                events.extend(self._follow(watch, symptom))
         return events
 
-    def _check(self, watch: _Watch) -> Iterable[Record]:
-        name = watch.detector.name
-        try:
-            symptom = watch.detector.check(self.chart)
-        except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
-            watch.failures += 1
-            if watch.failures == TOLERATED_FAILURES:
-                text = (
-                    f"{name} was switched off: it failed {TOLERATED_FAILURES} times ({type(error).__name__}: {error})"
-                )
-                note = {"type": "note", "step": self.chart.step, "text": text}
-                self.chart.add(note)
-                yield note
-            return
+    def _failed(self, watch: _Watch, error: Exception) -> Iterable[Record]:
+        watch.failures += 1
+        if watch.failures == TOLERATED_FAILURES:
+            text = (
+                f"{watch.name} was switched off: it failed {TOLERATED_FAILURES} times ({type(error).__name__}: {error})"
+            )
+            note = {"type": "note", "step": self.chart.step, "text": text}
+            self.chart.add(note)
+            yield note
+
+    def _follow(self, watch: _Watch, symptom: Symptom | None) -> Iterable[Record]:
+        """One episode out of a detector's answers."""
+        name = watch.name
         current = self.chart.open_episodes.get(name)
         if symptom is None:
             if current is not None:

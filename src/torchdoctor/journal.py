@@ -62,7 +62,6 @@ class Journal:
         self._appender = _Appender(Path(path), rank, header)
         self.path = self._appender.path
         self._queue = self._appender.queue
-        self._pid = os.getpid()
         # Weak: an abandoned journal is flushed when it is collected or when the interpreter exits, whichever is first.
         self._finish = weakref.finalize(self, self._appender.close, CLOSE_SECONDS)
 
@@ -84,15 +83,16 @@ class Journal:
 
     def write(self, record: Record) -> None:
         """Hand over one record. A closed journal, and a journal in a forked child, ignore it."""
-        appender = self._appender
-        if appender.closing or os.getpid() != self._pid:
+        appender, queue = self._appender, self._queue
+        if appender.closing:
             return
-        if len(self._queue) >= QUEUE_LIMIT:
+        waiting = len(queue)
+        if waiting >= QUEUE_LIMIT:
             appender.overflowed += 1
             return
-        self._queue.append(record)
+        queue.append(record)
         try:
-            if record["type"] in URGENT or len(self._queue) > BATCH:
+            if record["type"] in URGENT or waiting > BATCH:
                 appender.wake()
         except Exception as error:  # noqa: BLE001  nothing is raised into the loop, whatever was handed over
             log.debug("a journal record without a type: %s", error)
@@ -101,6 +101,19 @@ class Journal:
         """Write what is waiting and close; returns after `timeout` seconds even if the disk does not answer."""
         if self._finish.detach() is not None:
             self._appender.close(timeout)
+
+
+_open_appenders: weakref.WeakSet[_Appender] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a forked child: the parent's journals are not ours to write."""
+    for appender in list(_open_appenders):
+        appender.closing = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class _Appender:
@@ -130,6 +143,7 @@ class _Appender:
                 f"cannot write the journal {place}: {error.strerror or error}. "
                 "Give a folder, or a .jsonl file, in a place that can be written."
             ) from error
+        _open_appenders.add(self)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-journal", daemon=True)
         self._thread.start()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchdoctor.vitals.transfer import Cell, Part, Transfer
+from torchdoctor.vitals.transfer import Part, Transfer
 
 
 def never(slot) -> bool:
@@ -18,7 +18,7 @@ def test_a_block_without_device_scalars_arrives(device):
     """A validation of plain floats has nothing to copy, whatever the device is."""
     transfer = Transfer(torch.device(device), 4)
     slot = transfer.open("validation", 3)
-    slot.cells["val_loss"] = Cell(total=2.0, count=1)
+    slot.add("val_loss", 2.0)
     slot.finished = True
     assert list(transfer.arrived(never, wait=True)) == [slot]
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 from torch import Tensor
 
-_sequence_number: Callable[[], int | None] = getattr(torch.autograd, "_get_sequence_nr", lambda: None)
+sequence_number: Callable[[], int | None] = getattr(torch.autograd, "_get_sequence_nr", lambda: None)
 """Autograd's node counter: private, so where it is gone the loop's habit decides."""
 
 
@@ -34,7 +34,7 @@ class Clock:
     def __init__(self, optimizers: Iterable[Hashable]) -> None:
         self._taken: dict[Hashable, int] = dict.fromkeys(optimizers, 0)
         self._count = 0
-        self._mark = _sequence_number()
+        self.mark = sequence_number()
         self._logs_before: dict[str, bool] = {}
         self._offset = 0
         self.backward_seen: Callable[[], bool] = lambda: False
@@ -53,7 +53,7 @@ class Clock:
         """An optimizer has stepped, or its step was skipped; returns the step's number."""
         self._taken[optimizer] += 1
         self._count = max(self._count, self._taken[optimizer])
-        self._mark = _sequence_number()
+        self.mark = sequence_number()
         return self._count - 1
 
     def belongs_to_next(self, name: str, loss: Tensor | None) -> bool:
@@ -62,12 +62,12 @@ class Clock:
             self._logs_before.setdefault(name, True)
             return True
         node = None if loss is None else loss.grad_fn
-        if node is not None and self._mark is not None:
+        if node is not None and self.mark is not None:
             try:
                 # A checkpointed or custom node can lack a number (it reads as a huge one); habit decides then.
                 number = node._sequence_nr()
                 if number < 2**63:
-                    return bool(number >= self._mark)
+                    return bool(number >= self.mark)
             except AttributeError:
                 pass
         if name not in self._logs_before:

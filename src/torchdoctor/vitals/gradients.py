@@ -86,7 +86,8 @@ class GradientGauge:
             if owner >= 0
         }
         self._sharded = any(hasattr(tensor, "to_local") for tensor in tensors)
-        self._order: Order | None = None
+        self.order: Order | None = None
+        """The order in which our gradients were last handed over."""
         self._uses = 0
 
     def measure(self, slot: Slot, owner: int, vital: str, scale: Tensor | None = None) -> Capture | None:
@@ -118,7 +119,7 @@ class GradientGauge:
 
     def recognize(self, tensors: Sequence[Tensor]) -> Order | None:
         """Whose gradients these tensors are, None if they are not all ours."""
-        order = self._order
+        order = self.order
         if order is not None and len(order.tensors) == len(tensors):
             self._uses += 1
             if self._uses % VERIFY_EVERY:
@@ -137,8 +138,8 @@ class GradientGauge:
             if all(covered.issuperset(part.tolist()) for _, part in groups)
         )
         indices = np.array(found, dtype=np.intp)
-        self._order = Order([self._tensors[index] for index in found], indices, self._owners[found[0]], complete)
-        return self._order
+        self.order = Order([self._tensors[index] for index in found], indices, self._owners[found[0]], complete)
+        return self.order
 
 
 def _norm(grad: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The group gauge: learning rates at every step, the other hyper-parameters within eight steps of a change."""
+"""The group gauge: learning rates at every step, the other hyper-parameters within sixteen steps of a change."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ class GroupGauge:
         """(number of keys, names, values) of each group when it was last written down: a quick look for changes."""
 
     def read(self, index: int, slot: Slot) -> None:
-        """After a step of one optimizer: its rates, and all groups' settings if one of them has changed."""
-        groups = self._optimizers[index].param_groups
+        """After a step of one optimizer: its rates, and now and then the settings of its groups."""
+        self.enter_rates(index, slot, [group.get("lr") for group in self._optimizers[index].param_groups])
+        if slot.number % LOOK_EVERY == 0 or len(self._seen[index]) != len(self._optimizers[index].param_groups):
+            self.look(index, slot)
+
+    def enter_rates(self, index: int, slot: Slot, rates: Sequence[Any]) -> None:
+        """The learning rates of one optimizer's groups: the first, and those that differ from it."""
         facts, position = slot.facts, self._first[index]
-        for group in groups:
-            rate = group.get("lr")
+        for rate in rates:
             if type(rate) is not float:
                 rate = self._plain_rate(position, rate, slot)
             if position == 0:
@@ -39,9 +43,13 @@ class GroupGauge:
             elif rate is not None and rate != facts.get("lr"):
                 facts[f"lr/{position}"] = rate
             position += 1
-        seen = self._seen[index]
-        if slot.number % LOOK_EVERY and len(seen) == len(groups):
+
+    def look(self, index: int, slot: Slot | None) -> None:
+        """Enter all groups' settings if one of them has changed."""
+        if slot is None:
             return
+        groups = self._optimizers[index].param_groups
+        seen = self._seen[index]
         if len(seen) == len(groups) and all(
             len(group) == size and [group[name] for name in names] == values
             for group, (size, names, values) in zip(groups, seen, strict=True)
@@ -66,6 +74,6 @@ class GroupGauge:
             if rate.device.type == "cpu":
                 return float(rate)
             if position == 0:
-                slot.keep("rate", rate.detach(), copy=True)
+                slot.keep("lr", rate.detach(), copy=True)
             return None
         return float(rate) if isinstance(rate, int | float) else None

@@ -46,33 +46,31 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class StepHook:
+def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """An optimizer's step hook; it keeps its monitor alive, so that ``Doctor(model, optimizer)`` alone is enough.
 
     Optimizers drop their hooks when they are copied or pickled. When a compiled step traces the hook, the call is
     handed to a version that Dynamo leaves alone: it breaks the graph at the edge of the step, where nothing is lost.
     """
 
-    def __init__(self, monitor: Any, method: str) -> None:
-        self.monitor = monitor
-        self._call: Callable[..., Any] = getattr(monitor, method)
-
-    def __call__(self, *args: Any) -> Any:
-        """What torch calls."""
-        if torch.compiler.is_compiling():
-            return eagerly(self._safely, *args)
+    def safely(*args: Any) -> Any:
         try:
-            return self._call(*args)
+            return call(*args)
         except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
-            self.monitor.failed(self._call.__name__, error)
+            monitor.failed(call.__name__, error)
             return None
 
-    def _safely(self, *args: Any) -> Any:
-        try:
-            return self._call(*args)
+    def hook(*args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return eagerly(safely, *args)
+        try:  # not `safely`: a frame costs a microsecond when the caches are full of the loop's own work
+            return call(*args)
         except Exception as error:  # noqa: BLE001
-            self.monitor.failed(self._call.__name__, error)
+            monitor.failed(call.__name__, error)
             return None
+
+    hook.monitor = monitor  # type: ignore[attr-defined]
+    return hook
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # imports Dynamo when first called, as torch's optimizers do

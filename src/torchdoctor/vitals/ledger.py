@@ -15,7 +15,7 @@ from torch import Tensor
 from torchdoctor.records import Record
 from torchdoctor.vitals.clock import Clock
 from torchdoctor.vitals.readings import Decoder
-from torchdoctor.vitals.transfer import Cell, Slot, Transfer
+from torchdoctor.vitals.transfer import Slot, Transfer
 
 Note = Callable[[str, str], None]
 
@@ -28,32 +28,38 @@ class Ledger:
 
     def __init__(self, optimizers: int, device: torch.device, tensors: int, note: Note) -> None:
         self.clock = Clock(range(optimizers))
+        self._single = optimizers == 1
         self.last: Slot | None = None
         """The step just taken."""
-        self._next: Slot | None = None
+        self.upcoming: Slot | None = None
+        """The step that is being prepared, once something is known of it."""
         self._note = note
         self._seen: dict[str, tuple[int, Tensor]] = {}
         """By name: how many losses had memory of their own, and the latest; -1: they share it (a CUDA graph's)."""
+        self._numbers: set[str] = set()
+        """Names of losses that came as numbers."""
         self.lay_out(device, tensors)
 
     def lay_out(self, device: torch.device, tensors: int) -> None:
         """Begin anew with other columns; what was measured before must have been drained."""
-        pending, self._next, self.last = self._next, None, None
+        pending, self.upcoming, self.last = self.upcoming, None, None
         self.transfer = Transfer(device, tensors)
         self._decoder = Decoder(tensors, self._note)
-        if pending is not None and pending.cells:
+        if pending is not None and (pending.cells or pending.kept):
             _hand_over(pending, self.next)
 
     @property
     def next(self) -> Slot:
         """The slot of the step that comes."""
-        slot = self._next
+        slot = self.upcoming
         if slot is None:
-            slot = self._next = self.transfer.open("vitals", self.clock.count)
+            slot = self.upcoming = self.transfer.open("vitals", self.clock.count)
         return slot
 
     def slot_for(self, optimizer: int) -> Slot:
         """The slot of this optimizer's next step: a second optimizer of the same step shares the first one's."""
+        if self._single:
+            return self.upcoming or self.next
         last = self.last
         if last is not None and not last.finished and last.number == self.clock.number_of_next(optimizer):
             return last
@@ -68,10 +74,16 @@ class Ledger:
             slot = self.last
         else:  # the step's record has already been read: this one follows it
             slot, late = self.transfer.open("vitals", self.clock.count - 1), True
-        if not (keep_first and name in slot.cells):
+        if not (keep_first and slot.has(name)):
             self._put(slot, name, value)
         slot.finished = slot.finished or late
         return slot.number
+
+    def owned(self) -> dict[str, Tensor | None] | None:
+        """The names of losses, with the latest of each, if all are known to have memory of their own."""
+        if any(count < COPIED_FIRST for count, _ in self._seen.values()):
+            return None
+        return {name: None for name in self._numbers} | {name: value for name, (_, value) in self._seen.items()}
 
     def put_validation(self, values: Mapping[str, Tensor | float]) -> None:
         """Enter a validation at the step just taken."""
@@ -83,13 +95,13 @@ class Ledger:
     def advance(self, optimizer: int, slot: Slot) -> bool:
         """A step is over; True if it was a new one, False if it was another optimizer's part of the last."""
         self.clock.stepped(optimizer)
-        if slot is self._next:
+        if slot is self.upcoming:
             if self.last is not None:
                 self.last.finished = True
-            self.last, self._next = slot, None
+            self.last, self.upcoming = slot, None
             return True
-        if self._next is not None:
-            _hand_over(self._next, slot)
+        if self.upcoming is not None:
+            _hand_over(self.upcoming, slot)
         return False
 
     def arrived(self, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
@@ -100,12 +112,9 @@ class Ledger:
             yield slot, self._decoder.decode(slot, self.clock.label(slot.number))
 
     def _put(self, slot: Slot, name: str, value: Tensor | float) -> None:
-        cell = slot.cells.get(name)
-        if cell is None:
-            cell = slot.cells[name] = Cell()
         if isinstance(value, float):
-            cell.total += value
-            cell.count += 1
+            self._numbers.add(name)
+            slot.add(name, value)
             if not math.isfinite(value):
                 self.transfer.hurry = 3
             return
@@ -120,9 +129,8 @@ class Ledger:
 
 def _hand_over(source: Slot, target: Slot) -> None:
     """Losses that were waiting for a step which turned out to be part of the one already open."""
-    for name, cell in source.cells.items():
-        mine = target.cells.setdefault(name, Cell())
-        mine.total += cell.total
-        mine.count += cell.count
+    for name, (total, count) in source.cells.items():
+        mine = target.cells.get(name, (0.0, 0))
+        target.cells[name] = mine[0] + total, mine[1] + count
     target.kept += source.kept
     source.cells, source.kept = {}, []

@@ -6,6 +6,7 @@ Nothing here waits for the device, and nothing here raises into the loop: every 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
 from torchdoctor.vitals.groups import GroupGauge
-from torchdoctor.vitals.hooks import Handle, Hook, StepHook
+from torchdoctor.vitals.hooks import Handle, Hook, step_hook
+from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
@@ -31,6 +33,7 @@ from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
+is_capturing = torch.cuda.is_current_stream_capturing
 ORIGIN_SEARCHES = 3
 """How often a run may be searched for the origin of a non-finite value: each search slows one step."""
 
@@ -53,8 +56,7 @@ class Monitor(taps.Listener):
         self._models, self._optimizers, self._scaler = setup.models, list(optimizers), setup.scaler
         self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
-        self._alone = frozenset({0}) if len(optimizers) == 1 else frozenset({-1})
-        """What a capture covers that leaves nothing to measure; nothing does with several optimizers."""
+        self._single = len(optimizers) == 1
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
         self._captures: list[Capture] = []
@@ -70,10 +72,12 @@ class Monitor(taps.Listener):
         self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(optimizers)
         self._stepped_at, self._interrupted = 0.0, True
-        self._gradient_at_step = (0, 0)
+        self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
+        self._budget_at = 100
         tensors = self._lay_out()
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
         self._ledger.clock.backward_seen = self._backward_seen
+        self.lane = Lane(self)
 
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,16 +109,17 @@ class Monitor(taps.Listener):
     def attach(self) -> None:
         """Put the hooks on."""
         for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(StepHook(self, "before_step")))
-            self._handles.append(optimizer.register_step_post_hook(StepHook(self, "after_step")))
+            self._handles.append(optimizer.register_step_pre_hook(step_hook(self, self.lane.before_step)))
+            self._handles.append(optimizer.register_step_post_hook(step_hook(self, self.lane.after_step)))
         for model in self._models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
-        taps.add(self)
+        taps.add(self.lane)
         self._arm()
 
     def detach(self) -> None:
         """Take everything off and let go of the model."""
-        taps.remove(self)
+        taps.remove(self.lane)
+        self.lane.leave()
         for handle in self._handles + self._batch_handles:
             handle.remove()
         self._handles.clear()
@@ -144,12 +149,12 @@ class Monitor(taps.Listener):
         """Measure what the step is about to apply; with a closure, after its first call."""
         if self._capturing():
             return None
-        index = self._index[id(optimizer)]
         closure = args[1] if len(args) > 1 and callable(args[1]) else kwargs.get("closure")
         if closure is None:
-            self._measure(index)
             self._stepping = True
+            self._measure(self._index[id(optimizer)])
             return None
+        index = self._index[id(optimizer)]
         self._in_closure = True
         first = True
 
@@ -172,10 +177,10 @@ class Monitor(taps.Listener):
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The step was taken."""
-        if self._capturing():
-            return
-        index = self._index[id(optimizer)]
+        if not (self._stepping or self._in_closure):
+            return  # it was recorded into a CUDA graph
         self._stepping = self._in_closure = False
+        index = self._index[id(optimizer)]
         slot = self._ledger.slot_for(index)
         if slot.sampled:
             with self._sampling:
@@ -215,7 +220,7 @@ class Monitor(taps.Listener):
         order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
         if order is not None and order.owner >= 0:
             slot = self._ledger.slot_for(order.owner)
-            slot.keep("total", total.detach() if total.requires_grad else total)
+            slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
             if seen:
                 self._capture(slot, order, listed, norms)
 
@@ -240,8 +245,9 @@ class Monitor(taps.Listener):
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
+        self.lane.leave()
         self._stepping = False  # a step that raised has left it set
-        number = self._ledger.put_loss(name, value, graph, self._in_closure)
+        number = self.put_loss(value, graph, name)
         if number == self._armed and graph is not None:
             with self._sampling:
                 for gauge in self._gauges:
@@ -249,8 +255,13 @@ class Monitor(taps.Listener):
         if step is not None:
             self._ledger.clock.relabel(number, int(step))
 
+    def put_loss(self, value: Tensor | float, graph: Tensor | None, name: str) -> int:
+        """Enter a loss; returns its step's number."""
+        return self._ledger.put_loss(name, value, graph, self._in_closure)
+
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
         """The results of a validation, at the step just taken."""
+        self.lane.leave()
         self._interrupted = True
         if step is not None:
             self._ledger.clock.relabel(max(self._ledger.clock.count - 1, 0), int(step))
@@ -259,6 +270,7 @@ class Monitor(taps.Listener):
 
     def log_gradients(self) -> bool:
         """Measure the gradients as they are now; False if there are none."""
+        self.lane.leave()
         seen = False
         for index, optimizer in enumerate(self._optimizers):
             slot, scale = self._ledger.slot_for(index), self._pending_scale(optimizer)
@@ -270,6 +282,7 @@ class Monitor(taps.Listener):
 
     def log_batch(self, tensors: Sequence[Tensor]) -> None:
         """Note how much in a batch is not finite, for the step that comes."""
+        self.lane.leave()
         if self._ledger.clock.count == self._armed:
             with self._sampling:
                 for gauge in self._gauges:
@@ -279,13 +292,14 @@ class Monitor(taps.Listener):
             return
         slot = self._ledger.next
         with torch.no_grad():
-            for item in floating:
-                slot.keep("batch_nonfinite", (~torch.isfinite(item)).sum())
+            bad = [(~torch.isfinite(item)).sum() for item in floating]
+            slot.keep("batch_nonfinite", bad[0] if len(bad) == 1 else torch.stack(bad).sum())
 
     def drain(self, *, wait: bool = False) -> None:
         """Turn what has arrived on the host into records; with `wait`, all that was measured."""
         if self._draining:  # a listener asked for a report
             return
+        self.lane.settle()
         self._draining = True
         try:
             for slot, records in self._ledger.arrived(wait=wait):
@@ -297,16 +311,91 @@ class Monitor(taps.Listener):
         finally:
             self._draining = False
 
+    # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
+
+    def ordinary(self) -> tuple[Order, tuple[int, int], int, int, dict[str, Tensor | None], bool] | None:
+        """The terms on which the next steps may go the short way, None if they may not.
+
+        They are: the order of the clipped gradients, the shape of the parameter groups, how many steps may go before
+        they are worked out, what the next step is called, the losses by name, and whether the device is a CUDA one.
+        """
+        ledger = self._ledger
+        last, order = ledger.last, self._gradients.order
+        if (
+            not self._single
+            or last is None
+            or order is None
+            or 0 not in order.complete
+            or not last.facts.get("captured")
+            or "own" in last.facts
+            or self._captures
+            or self._scaler is not None
+            or self._armed == ledger.clock.count
+            or (self._origin_searches and self._origin.armed)
+            or ledger.transfer.hurry
+        ):
+            return None
+        previous = ledger.owned()
+        if previous is None:
+            return None
+        room = min(ledger.transfer.size, self._sampling.next - ledger.clock.count)
+        label = ledger.clock.label(ledger.clock.count)
+        return (order, self._shape[0], room, label, previous, self._cuda) if room > 1 else None
+
+    def absorb(self, steps: Sequence[Raw], order: Order, mark: int) -> None:
+        """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
+        ledger = self._ledger
+        for total, version, norms, clip, rates, now, losses in steps:
+            slot = ledger.next
+            _enter_losses(slot, losses)
+            slot.kept.append(("total", total, version))
+            slot.parts.append(Part("grad_norm", norms, order.indices))
+            facts = slot.facts
+            facts["captured"] = True
+            if clip is not None:
+                facts["clip"] = clip
+            self._time(slot, now)
+            self._groups.enter_rates(0, slot, rates)
+            ledger.advance(0, slot)
+        ledger.clock.mark = mark
+
+    def settled(self) -> None:
+        """After some steps were absorbed: read what has arrived, and see what the step that comes needs."""
+        self._groups.look(0, self._ledger.last)
+        if self._ledger.transfer.is_due():
+            self.drain()
+        self._keep_up(self._ledger.clock.count - 1)
+
+    def resume(self, begun: Begun, order: Order | None) -> None:
+        """A step that had begun as an ordinary one goes on here."""
+        total, norms, ends, versions, clip, losses = begun
+        if total is None and not losses:
+            return
+        slot = self._ledger.next
+        _enter_losses(slot, losses)
+        if total is not None and ends is not None and order is not None:
+            slot.kept.append(("total", total, total._version))
+            slot.parts.append(Part("grad_norm", norms, order.indices))
+            slot.facts["captured"] = True
+            if clip is not None:
+                slot.facts["clip"] = clip
+            self._captures.append(Capture(slot, *ends, versions, order.complete))
+
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def mark_gradient(self) -> None:
+        """A step has been taken: remember a gradient, without keeping it alive, to know it from a later one."""
+        grad = None if self._witness is None else self._witness.grad
+        self._gradient_at_step = None if grad is None else (weakref.ref(grad), grad._version)
 
     def _backward_seen(self) -> bool:
         """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
-        grad = None if self._witness is None else self._witness.grad
-        return grad is not None and (id(grad), grad._version) != self._gradient_at_step
+        grad, known = None if self._witness is None else self._witness.grad, self._gradient_at_step
+        return grad is not None and (known is None or known[0]() is not grad or known[1] != grad._version)
 
     def _capturing(self) -> bool:
         """Whether a CUDA graph is being recorded: what we did there would be replayed for ever."""
-        return self._cuda and torch.cuda.is_current_stream_capturing()
+        return self._cuda and is_capturing()
 
     def _measure(self, index: int) -> None:
         if self._group_shape() != self._shape:
@@ -315,11 +404,7 @@ class Monitor(taps.Listener):
         slot = self._ledger.slot_for(index)
         if taps.recent:
             self._take_recent()
-        captures = self._captures
-        if len(captures) == 1 and captures[0].owners == self._alone and captures[0].untouched:
-            captures.clear()  # the common case: one optimizer, one clip, nothing touched since
-        else:
-            self._measure_rest(index, slot)
+        self._measure_rest(index, slot)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             slot.keep("found_inf", found_inf.detach(), copy=True)
@@ -350,31 +435,35 @@ class Monitor(taps.Listener):
 
     def _advance(self, index: int, slot: Slot) -> None:
         """A step is over: number it, close the one before, read what has arrived."""
-        if self._ledger.advance(index, slot):
-            self._time(slot)
+        ledger = self._ledger
+        if ledger.advance(index, slot):
+            self._time(slot, time.perf_counter())
         if slot.sampled:
             self._unsampled.discard(index)
             if not self._unsampled:
                 self._disarm()
-        if slot.number >= self._armed and self._sampling.is_due(self._ledger.clock.count):
-            self._arm()
-        grad = None if self._witness is None else self._witness.grad
-        self._gradient_at_step = (0, 0) if grad is None else (id(grad), grad._version)
+        self.mark_gradient()
         self._groups.read(index, slot)
-        if self._origin.armed:
+        if self._origin_searches and self._origin.armed:
             found = self._origin.disarm()
             if found is not None:
-                self._emit({"type": "origin", "step": self._ledger.clock.label(slot.number), **found})
-        if self._ledger.transfer.is_due():
+                self._emit({"type": "origin", "step": ledger.clock.label(slot.number), **found})
+        if ledger.transfer.is_due():
             self.drain()
-        if slot.number % 100 == 99:
+        self._keep_up(slot.number)
+
+    def _keep_up(self, number: int) -> None:
+        """Keep the budget, and get ready if the step that comes is looked at closely."""
+        if number >= self._budget_at:
+            self._budget_at = number + 100
             self._sampling.keep_budget()
+        if self._ledger.clock.count >= self._sampling.next:
+            self._arm()
 
     def _arm(self) -> None:
         """The step that comes is looked at closely."""
         number = self._ledger.clock.count
-        if number == self._armed or not self._sampling.is_due(number):
-            return
+        self._sampling.next = self._sampling.after(number)
         self._disarm()
         self._armed, self._unsampled = number, set(range(len(self._optimizers)))
         with self._sampling:
@@ -396,8 +485,7 @@ class Monitor(taps.Listener):
             clock = self._ledger.clock
             self._emit({"type": "facts", "step": clock.label(clock.count), "facts": news})
 
-    def _time(self, slot: Slot) -> None:
-        now = time.perf_counter()
+    def _time(self, slot: Slot, now: float) -> None:
         if not self._interrupted:
             passed = slot.facts["seconds"] = now - self._stepped_at
             self._sampling.watched += passed
@@ -423,6 +511,14 @@ class Monitor(taps.Listener):
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock
         self._emit({"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)})
+
+
+def _enter_losses(slot: Slot, losses: Sequence[Loss]) -> None:
+    for name, value, version in losses:
+        if type(value) is float:
+            slot.add(name, value)
+        else:
+            slot.kept.append((name, value, version))
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:

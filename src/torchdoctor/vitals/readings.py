@@ -13,7 +13,7 @@ from torchdoctor.vitals.transfer import Slot, Vector
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
 HOST_FACTS = ("seconds", "data_seconds", "memory")
-INTERNAL = ("total", "found_inf", "grad_scale")
+INTERNAL = frozenset({"total", "found_inf", "grad_scale"})
 """Device scalars that are read for others' sake; every other one is a vital of its own name."""
 
 
@@ -30,6 +30,8 @@ class Decoder:
         self._allowance = EXTRA_ROWS
         self._same_norm = (0.0, 0)
         self._clip: float | None = None
+        self._rate = (math.nan, math.nan)
+        """The latest learning rate, as it is and shortened: most are the one before."""
 
     def is_odd(self, slot: Slot) -> bool:
         """Whether the norms by tensor of this step, out of turn, would tell where something happened."""
@@ -83,13 +85,16 @@ class Decoder:
 
     def _read_facts(self, slot: Slot, vitals: dict[str, float]) -> None:
         for name, value in slot.facts.items():
-            if name in HOST_FACTS or name.startswith("lr"):
+            if name == "lr":
+                if value != self._rate[0]:
+                    self._rate = value, short(value)
+                vitals[name] = self._rate[1]
+            elif name in HOST_FACTS:
+                vitals[name] = round(value, 7)
+            elif name.startswith("lr/"):
                 vitals[name] = short(value)
         if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # said when it changes: most loops have one clip
             self._clip = vitals["clip"] = slot.facts["clip"]
-        for key, values in slot.values.items():
-            if key not in slot.cells and key not in INTERNAL:
-                vitals["lr" if key == "rate" else key] = short(sum(values))
         if "skipped" in slot.facts or "found_inf" in slot.values:
             overflowed = any(value > 0 for value in slot.values.get("found_inf", ()))
             vitals["skipped"] = 1.0 if slot.facts.get("skipped") or overflowed else 0.0
@@ -162,13 +167,14 @@ class Decoder:
 
 
 def _means(slot: Slot) -> dict[str, float]:
-    """Losses by name, averaged over micro-batches."""
+    """Losses and gauges by name, averaged over micro-batches."""
     means: dict[str, float] = {}
-    for name, cell in slot.cells.items():
-        values = slot.values.get(name, ())
-        count = cell.count + len(values)
-        if count:
-            means[name] = short((cell.total + sum(values)) / count)
+    for name, values in slot.values.items():
+        if name not in INTERNAL and name not in slot.cells:
+            means[name] = short(values[0] if len(values) == 1 else sum(values) / len(values))
+    for name, (total, count) in slot.cells.items():
+        values = slot.values.get(name, [])
+        means[name] = short((total + sum(values)) / (count + len(values)))
     return means
 
 

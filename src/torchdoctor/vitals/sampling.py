@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-EARLY = frozenset({0, 1, 2, 4, 8, 16})
+EARLY = (1, 2, 4, 8, 16)
 """Steps of the run's first moments that are looked at closely."""
 YOUNG = 500
 """Steps during which samples are twice as frequent."""
@@ -18,7 +18,10 @@ class Sampling:
     """Which steps are sampled, and what sampling has cost; `note` takes a key and a sentence.
 
     >>> sampling = Sampling(50, 0.01, print)
-    >>> [number for number in range(120) if sampling.is_due(number)]
+    >>> numbers = [sampling.next]
+    >>> while numbers[-1] < 100:
+    ...     numbers.append(sampling.after(numbers[-1]))
+    >>> numbers
     [0, 1, 2, 4, 8, 16, 25, 50, 75, 100]
     >>> sampling.spent, sampling.watched = 5.0, 100.0
     >>> sampling.keep_budget()  # doctest: +ELLIPSIS
@@ -27,17 +30,19 @@ class Sampling:
 
     def __init__(self, every: int, overhead: float, note: Callable[[str, str], None]) -> None:
         self.every = every
+        self.next = 0
+        """The step that is looked at next."""
         self.spent = self.watched = 0.0
         """Seconds of close looks, and of the run."""
         self._young = max(1, every // 2)
         self._overhead, self._note = overhead, note
         self._began = 0.0
 
-    def is_due(self, number: int) -> bool:
-        """Whether this step is looked at closely."""
-        if number < YOUNG:
-            return number % self._young == 0 or (number in EARLY and self.every < RAREST)
-        return number % self.every == 0
+    def after(self, number: int) -> int:
+        """The first step after this one that is looked at closely."""
+        stride = self._young if number < YOUNG else self.every
+        regular = (number // stride + 1) * stride
+        return min((early for early in EARLY if number < early < regular), default=regular)
 
     def __enter__(self) -> Sampling:
         self._began = time.perf_counter()

@@ -41,44 +41,55 @@ class Part:
     """For values by module instead: how many modules there are."""
 
 
-@dataclass(slots=True)
-class Cell:
-    """A named scalar: the mean of values added up on the host and of device scalars kept under its name."""
-
-    total: float = 0.0
-    count: int = 0
-
-
-@dataclass(slots=True)
 class Slot:
     """What is being measured of one step, or of one validation."""
 
-    number: int
-    kind: str
-    cells: dict[str, Cell] = field(default_factory=dict)
-    kept: list[tuple[str, Tensor, int]] = field(default_factory=list)
-    """Device scalars: what each is, itself, and its version when it was kept."""
-    parts: list[Part] = field(default_factory=list)
-    detailed: bool = False
-    """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
-    sampled: bool = False
-    """Whether this step is looked at closely."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the host knows by itself: learning rate, step time, clip threshold."""
-    groups: list[dict[str, Any]] | None = None
-    finished: bool = False
-    values: dict[str, list[float]] = field(default_factory=dict)
-    """The numbers of what was kept, by key, once they have arrived."""
+    __slots__ = (
+        "cells",
+        "detailed",
+        "facts",
+        "finished",
+        "groups",
+        "kept",
+        "kind",
+        "number",
+        "parts",
+        "sampled",
+        "values",
+    )
+
+    def __init__(self, number: int, kind: str) -> None:
+        self.number, self.kind = number, kind
+        self.cells: dict[str, tuple[float, int]] = {}
+        """Sum and count of numbers that were known on the host, by name."""
+        self.kept: list[tuple[str, Tensor, int]] = []
+        """Device scalars: what each is, itself, and its version when it was kept."""
+        self.parts: list[Part] = []
+        self.detailed = False
+        """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
+        self.sampled = False
+        """Whether this step is looked at closely."""
+        self.facts: dict[str, Any] = {}
+        """What the host knows by itself: learning rate, step time, clip threshold."""
+        self.groups: list[dict[str, Any]] | None = None
+        self.finished = False
+        self.values: dict[str, list[float]] = {}
+        """The numbers of what was kept, by key, once they have arrived."""
 
     def keep(self, key: str, scalar: Tensor, *, copy: bool = False) -> None:
         """Keep a device scalar; `copy` where its owner writes to it later."""
-        if scalar.dtype != torch.float32:
-            scalar = scalar.float()
-        elif copy:
+        if copy:
             scalar = scalar.clone()
-        if scalar.dim():
-            scalar = scalar.reshape(())
         self.kept.append((key, scalar, scalar._version))
+
+    def add(self, name: str, value: float) -> None:
+        """Add a number that is known on the host."""
+        total, count = self.cells.get(name, (0.0, 0))
+        self.cells[name] = total + value, count + 1
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything under this name."""
+        return name in self.cells or any(item[0] == name for item in self.kept)
 
 
 @dataclass(slots=True)
@@ -184,10 +195,7 @@ class Transfer:
         if not scalars or (self._device.type == "cpu" and len(scalars) < 8):
             block.numbers = [item.item() for item in scalars]
             return
-        first = scalars[0]
-        if any(item.dtype != first.dtype for item in scalars) or any(item.device != first.device for item in scalars):
-            scalars = [item.to(self._device, torch.float32, non_blocking=True) for item in scalars]
-        stacked = torch.stack(scalars)
+        stacked = _stacked(scalars, self._device)
         if stacked.device.type != "cuda":
             block.numbers = stacked.tolist()  # no events here: one wait for every few steps
             return
@@ -228,3 +236,12 @@ class Transfer:
             slot.kept = []
         block.sent = []
         return True
+
+
+def _stacked(scalars: list[Tensor], device: torch.device) -> Tensor:
+    """Scalars of any type and device in one vector: one launch where they are of one kind, as most are."""
+    first = scalars[0]
+    if all(item.dtype == first.dtype and item.device == first.device and not item.dim() for item in scalars):
+        stacked = torch.stack(scalars)
+        return stacked if stacked.dtype == torch.float32 else stacked.float()
+    return torch.stack([item.reshape(()).to(device, torch.float32, non_blocking=True) for item in scalars])

@@ -1,0 +1,200 @@
+"""The short way of an ordinary step.
+
+Most steps of most loops are alike: one optimizer, one clip that sees every gradient, losses with their graphs. Such a
+step leaves references behind, and up to sixteen of them are worked out together: a line of Python costs a microsecond
+when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary goes to the
+monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torchdoctor.vitals import taps
+from torchdoctor.vitals.clock import sequence_number
+from torchdoctor.vitals.gradients import VERIFY_EVERY, Order
+
+if TYPE_CHECKING:
+    from torchdoctor.vitals.monitor import Monitor
+
+is_capturing = torch.cuda.is_current_stream_capturing
+
+Loss = tuple[str, Any, int]
+"""Name, number or device scalar, and the scalar's version."""
+Raw = tuple[Tensor, int, Sequence[Tensor], float | None, list[float], float, list[Loss]]
+"""One step: total norm and its version, norms by tensor, clip threshold, learning rates, when it ended, losses."""
+
+Begun = tuple[Tensor | None, Sequence[Tensor], tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
+"""A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
+
+
+class Lane(taps.Listener):
+    """Stands between the loop and its monitor; `is_open` while steps are ordinary."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.failed = monitor.failed
+        self.is_open = False
+        self._monitor = monitor
+        self._cuda = False
+        self._order: Order | None = None
+        self._shape = (0, 0)
+        self._room = 0
+        self._uses = 0
+        self._mark = 0
+        self._label = 0
+        """What its owner calls the step after those that have been worked out."""
+        self._previous: dict[str, Tensor | None] = {}
+        """The latest loss of every name that is known to have memory of its own, alive so that it keeps it."""
+        self._steps: list[Raw] = []
+        self._stepping = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._total: Tensor | None = None
+        self._norms: Sequence[Tensor] = ()
+        self._ends: tuple[Tensor, Tensor] | None = None
+        self._versions = (0, 0)
+        self._clip: float | None = None
+        self._losses: list[Loss] = []
+
+    # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
+
+    def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists) -> None:
+        """A total norm: of all our gradients, in the order that is known."""
+        if self.is_open:
+            if self._stepping:
+                return
+            order = self._order
+            if len(lists) == 1 and order is not None and self._total is None:
+                listed, norms = lists[0]
+                first, last = listed[0], listed[-1]
+                self._uses += 1
+                if (
+                    len(listed) == len(tensors) == len(order.tensors)
+                    and first is order.tensors[0].grad
+                    and last is order.tensors[-1].grad
+                    and self._uses % VERIFY_EVERY
+                    and not total.requires_grad
+                ):
+                    self._total, self._norms, self._ends = total, norms, (first, last)
+                    self._versions = first._version, last._version
+                    return
+            self.leave()
+        self._monitor.total_computed(tensors, total, lists)
+
+    def clipped(self, parameters: Any, max_norm: float) -> None:
+        """Gradients were clipped."""
+        ends = self._ends
+        if ends is not None and type(max_norm) is float and type(parameters) is list:
+            self._clip = max_norm
+            self._versions = ends[0]._version, ends[1]._version
+            return
+        self.leave()
+        self._monitor.clipped(parameters, max_norm)
+
+    def scaler_updates(self, scaler: Any) -> None:
+        """Scaled gradients are not for the short way."""
+        self.leave()
+        self._monitor.scaler_updates(scaler)
+
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Let the step pass if all of it is known and nothing has touched the gradients since."""
+        ends = self._ends
+        if ends is not None:
+            groups = optimizer.param_groups
+            if (
+                len(args) == 1
+                and not kwargs
+                and self._versions == (ends[0]._version, ends[1]._version)
+                and self._shape == (len(groups), len(groups[-1]["params"]))
+                and not taps.recent
+                and not hasattr(optimizer, "found_inf")
+                and not (self._cuda and is_capturing())
+            ):
+                self._ends = None
+                self._stepping = True
+                return None
+        self.leave()
+        return self._monitor.before_step(optimizer, args, kwargs)
+
+    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The step was taken."""
+        if not self._stepping:
+            self._monitor.after_step(optimizer, args, kwargs)
+            self._enter()
+            return
+        self._stepping = False
+        rates = [group["lr"] for group in optimizer.param_groups]
+        total = self._total
+        assert total is not None
+        now = time.perf_counter()
+        self._steps.append((total, total._version, self._norms, self._clip, rates, now, self._losses))
+        self._total, self._clip, self._losses = None, None, []
+        self._mark = sequence_number() or 0
+        self._monitor.mark_gradient()
+        self._room -= 1
+        if self._room <= 0 or type(rates[0]) is not float:
+            self.settle()
+            self._monitor.settled()
+            self._enter()
+
+    def log_loss(self, loss: Tensor, value: Tensor | float, name: str, step: int | None) -> None:
+        """A loss with its detached value, or its number where it lives on the host."""
+        if self.is_open and name in self._previous and not self._stepping:
+            node = loss.grad_fn
+            if node is not None:
+                if type(value) is float:
+                    version, fresh = 0, math.isfinite(value)
+                else:
+                    assert isinstance(value, Tensor)
+                    previous = self._previous[name]
+                    version, fresh = value._version, previous is None or previous.data_ptr() != value.data_ptr()
+                    self._previous[name] = value
+                number = node._sequence_nr()
+                label = self._label + len(self._steps) - (number < self._mark)
+                if fresh and number < 2**63 and (step is None or step == label):
+                    if number >= self._mark:
+                        self._losses.append((name, value, version))
+                        return
+                    if self._steps:
+                        self._steps[-1][-1].append((name, value, version))
+                    else:  # of a step that has been worked out already, but not read yet
+                        self._monitor.put_loss(value, loss, name)
+                    return
+        self.leave()
+        self._monitor.log_loss(value, loss, name, step)
+
+    # ── in and out ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _enter(self) -> None:
+        """Open for the steps that come, if the one just taken was ordinary."""
+        terms = self._monitor.ordinary()
+        self.is_open = terms is not None
+        if terms is not None:
+            self._order, self._shape, self._room, self._label, self._previous, self._cuda = terms
+            self._mark = sequence_number() or 0
+
+    def settle(self) -> None:
+        """Have the steps that are over worked out."""
+        if self._steps:
+            steps, self._steps = self._steps, []
+            self._label += len(steps)
+            assert self._order is not None
+            self._monitor.absorb(steps, self._order, self._mark)
+
+    def leave(self) -> None:
+        """Hand everything over to the monitor, the step in progress too."""
+        if not self.is_open:
+            return
+        self.is_open = self._stepping = False
+        self.settle()
+        begun = self._total, self._norms, self._ends, self._versions, self._clip, self._losses
+        self._forget()
+        self._monitor.resume(begun, self._order)

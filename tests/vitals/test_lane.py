@@ -1,0 +1,170 @@
+"""The short way gives the same records as the long one, whatever the loop does in between."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from torchdoctor import Doctor
+from torchdoctor.vitals.monitor import Monitor
+
+STEPS = 140
+
+
+def train(disturb, *, log="after", short=True, monkeypatch=None):
+    """The records of a loop of many ordinary steps, and how many of them went the short way."""
+    if not short:
+        monkeypatch.setattr(Monitor, "ordinary", lambda self: None)
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) / 3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    doctor = Doctor(net, optimizer, settings={"quiet": True})
+    records, ordinary = [], 0
+    doctor.subscribe(records.append)
+    for number in range(STEPS):
+        x = torch.randn(16, 6, generator=generator)
+        loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+        if log == "before":
+            doctor.log_loss(loss)
+        optimizer.zero_grad()
+        loss.backward()
+        if log == "between":
+            doctor.log_loss(loss)
+        clip_grad_norm_(net.parameters(), 0.5)
+        disturb(number, doctor, net, optimizer, loss)
+        optimizer.step()
+        ordinary += doctor._monitor.lane.is_open
+        if log == "after":
+            doctor.log_loss(loss)
+    doctor.detach()
+    for record in records:
+        if record["type"] == "vitals":
+            record["vitals"].pop("seconds", None)
+    return records, ordinary
+
+
+def nothing(number, doctor, net, optimizer, loss):
+    pass
+
+
+def touched(number, doctor, net, optimizer, loss):
+    if number % 30 == 7:
+        for p in net.parameters():
+            p.grad.mul_(3)
+
+
+def clipped_twice(number, doctor, net, optimizer, loss):
+    if number % 17 == 3:
+        clip_grad_norm_(net.parameters(), 0.25)
+
+
+def clipped_in_part(number, doctor, net, optimizer, loss):
+    if number % 17 == 3:
+        clip_grad_norm_(net[0].parameters(), 0.1)
+
+
+def validated(number, doctor, net, optimizer, loss):
+    if number % 25 == 9:
+        doctor.log_validation(loss.item() + 1)
+
+
+def logged_otherwise(number, doctor, net, optimizer, loss):
+    if number % 11 == 5:
+        doctor.log_loss(float(number), name="other")
+    if number == 90:
+        doctor.log_loss(loss, name="late name")
+
+
+def relabelled(number, doctor, net, optimizer, loss):
+    if number == 0:
+        doctor.log_loss(1.0, name="other", step=1000)
+
+
+def labelled(number, doctor, net, optimizer, loss):
+    doctor.log_loss(loss, name="other", step=500 + number)
+
+
+def batches(number, doctor, net, optimizer, loss):
+    if number % 40 == 13:
+        doctor.log_batch(torch.tensor([math.nan, 1.0]))
+
+
+def asked(number, doctor, net, optimizer, loss):
+    if number % 23 == 11:
+        doctor.diagnose(wait=number % 2 == 0)
+
+
+def rates_and_settings(number, doctor, net, optimizer, loss):
+    optimizer.param_groups[0]["lr"] = 1e-3 * (1 + number % 5)
+
+
+def new_group(number, doctor, net, optimizer, loss):
+    if number == 70:
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "lr": 1e-4})
+
+
+def exploding(number, doctor, net, optimizer, loss):
+    if number == 99:
+        for p in net.parameters():
+            p.grad.fill_(math.inf)
+
+
+def steps_with_closure(number, doctor, net, optimizer, loss):
+    if number == 101:
+        optimizer.step(lambda: loss)
+
+
+DISTURBANCES = [
+    nothing,
+    touched,
+    clipped_twice,
+    clipped_in_part,
+    validated,
+    logged_otherwise,
+    relabelled,
+    labelled,
+    batches,
+    asked,
+    rates_and_settings,
+    new_group,
+    exploding,
+    steps_with_closure,
+]
+
+
+@pytest.mark.parametrize("log", ["before", "between", "after"])
+@pytest.mark.parametrize("disturb", DISTURBANCES)
+def test_both_ways_give_the_same_records(disturb, log, monkeypatch):
+    short, ordinary = train(disturb, log=log)
+    long, none = train(disturb, log=log, short=False, monkeypatch=monkeypatch)
+    assert none == 0
+    assert ordinary >= 40, "hardly a step went the short way: this test would compare a thing with itself"
+    measured = [[r for r in records if r["type"] not in ("groups", "note")] for records in (short, long)]
+    assert len(measured[0]) == len(measured[1])
+    for one, other in zip(*(sorted(m, key=lambda r: (r["step"], r["type"])) for m in measured), strict=True):
+        assert repr(one) == repr(other) or dict(one) == dict(other)
+
+
+def test_no_gradient_outlives_its_step():
+    """References are to norms, never to gradients: memory would not be given back."""
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    doctor = Doctor(net, optimizer, settings={"quiet": True})
+    for _ in range(60):
+        loss = net(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        doctor.log_loss(loss)
+    lane = doctor._monitor.lane
+    assert lane.is_open and lane._ends is None
+    held = [item for step in lane._steps for item in (step[0], *step[2])]
+    assert all(item.dim() == 0 for item in held)
