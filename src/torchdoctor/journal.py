@@ -1,7 +1,8 @@
 """The journal: everything that was learnt of a run, one JSON record a line, appended by a thread of its own.
 
-The training loop pays for one append to a queue. The thread encodes and writes whole lines; a full disk, a deleted
-folder or a stalled file system costs records at worst (they are counted, and the journal says so), never a step.
+The training loop pays for encoding a record, which is cheaper where the record was just made than in a thread that
+takes the interpreter away from the loop. The thread writes whole lines; a full disk, a deleted folder or a stalled file
+system costs records at worst (they are counted, and the journal says so), never a step.
 
 * A journal is never overwritten. If there is one already, a new header is appended to it, after a newline where the
   last line was torn; `torchdoctor.read` lets the later session replace the steps that it repeats.
@@ -37,7 +38,7 @@ NAME = "journal.jsonl"
 QUEUE_LIMIT = 20_000
 """Records that wait at most; a loop at a thousand steps a second fills this in twenty seconds of a stalled disk."""
 BATCH = 1000
-"""Records that are encoded and written at once."""
+"""Records that are written at once."""
 FLUSH_SECONDS = 0.5
 CLOSE_SECONDS = 2.0
 """How long closing waits for a disk that does not answer."""
@@ -48,7 +49,7 @@ log = logging.getLogger("torchdoctor")
 
 
 class Journal:
-    """An open journal. `write` never blocks and never raises; what is written must not be changed afterwards.
+    """An open journal. `write` never blocks and never raises.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -90,12 +91,15 @@ class Journal:
         if waiting >= QUEUE_LIMIT:
             appender.overflowed += 1
             return
-        queue.append(record)
         try:
-            if record["type"] in URGENT or waiting > BATCH:
+            kind, step = record["type"], record.get("step", appender.last_step)
+            queue.append(_line(record))
+            appender.last_step = step
+            if kind in URGENT or waiting > BATCH:
                 appender.wake()
         except Exception as error:  # noqa: BLE001  nothing is raised into the loop, whatever was handed over
-            log.debug("a journal record without a type: %s", error)
+            appender.lost += 1
+            log.debug("a journal record was dropped: %s", error)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what is waiting and close; returns after `timeout` seconds even if the disk does not answer."""
@@ -120,9 +124,10 @@ class _Appender:
     """The thread's side: an open file, the bytes that still have to go into it, and what was lost."""
 
     def __init__(self, place: Path, rank: int, header: Record) -> None:
-        self.queue: deque[Record] = deque()
+        self.queue: deque[bytes] = deque()
         self.overflowed = 0
         self.lost = 0
+        self.last_step = -1
         self.closing = False
         self._noted = 0
         self._header = _line({"type": "header", **header})
@@ -187,28 +192,19 @@ class _Appender:
         """Write everything that waits; False where the file did not take it."""
         while True:
             if not self._pending:
-                self._pending = self._encode_batch()
+                self._pending = self._next_batch()
             if not self._pending:
                 return True
             if not self._append():
                 return False
 
-    def _encode_batch(self) -> bytes:
-        lines = []
-        last_step = -1
-        for _ in range(min(len(self.queue), BATCH)):
-            record = self.queue.popleft()
-            try:
-                last_step = record.get("step", last_step)
-                lines.append(_line(record))
-            except Exception as error:  # noqa: BLE001  a record that cannot be encoded must not end the thread
-                self.lost += 1
-                log.debug("a journal record was dropped: %s", error)
+    def _next_batch(self) -> bytes:
+        lines = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH))]
         dropped = self.overflowed + self.lost
         if lines and dropped > self._noted:
-            count = dropped - self._noted
-            text = f"the journal lost {count} records around step {last_step}: they could not be written in time"
-            lines.append(_line({"type": "note", "step": last_step, "text": text}))
+            count, step = dropped - self._noted, self.last_step
+            text = f"the journal lost {count} records around step {step}: they could not be written in time"
+            lines.append(_line({"type": "note", "step": step, "text": text}))
             self._extra += 1
             self._noted = dropped
         return b"".join(lines)

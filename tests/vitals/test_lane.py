@@ -166,5 +166,6 @@ def test_no_gradient_outlives_its_step():
         doctor.log_loss(loss)
     lane = doctor._monitor.lane
     assert lane.is_open and lane._ends is None
-    held = [item for step in lane._steps for item in (step[0], *step[2])]
-    assert all(item.dim() == 0 for item in held)
+    held = [item for step in lane._steps for item in (step[0], step[2])]
+    assert all(item.dim() <= 1 for item in held)
+    doctor.detach()

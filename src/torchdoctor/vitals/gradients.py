@@ -29,6 +29,11 @@ def local(tensor: Tensor) -> Tensor:
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
 
 
+def norms_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The norms of tensors of one device and type, in one go; of half precision in single, which does not overflow."""
+    return list(foreach_norm(list(tensors), 2, dtype=torch.promote_types(tensors[0].dtype, torch.float32)))
+
+
 def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[list[Tensor], Indices]]:
     """Tensors by device and type: what a multi-tensor kernel can take in one go."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, int]]] = {}
@@ -101,8 +106,8 @@ class GradientGauge:
                 try:
                     if self._sharded:
                         raise TypeError("a norm over shards would need a collective")
-                    norms = list(foreach_norm(grads, 2, dtype=torch.float32))
-                except (TypeError, RuntimeError):  # some have no gradient, or a sparse or sharded one
+                    norms = norms_of(grads)
+                except (AttributeError, TypeError, RuntimeError):  # some have no gradient, or a sparse or sharded one
                     present = [position for position, grad in enumerate(grads) if grad is not None]
                     grads = [grads[position] for position in present]
                     norms = [_norm(grad) for grad in grads]

@@ -4,6 +4,11 @@ Most steps of most loops are alike: one optimizer, one clip that sees every grad
 step leaves references behind, and up to sixteen of them are worked out together: a line of Python costs a microsecond
 when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary goes to the
 monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
+
+The clip's total norm is computed here, by the calls that torch's own function would make, because of what is kept:
+torch drops the vector of norms that it takes the total of, and keeping its many scalars instead would cost more than
+everything else (they would be freed long after they have left the caches). Now and then torch's own function is let
+through, and its total compared with ours.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from torch.optim import Optimizer
 
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.clock import sequence_number
-from torchdoctor.vitals.gradients import VERIFY_EVERY, Order
+from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm
 
 if TYPE_CHECKING:
     from torchdoctor.vitals.monitor import Monitor
@@ -28,10 +33,10 @@ is_capturing = torch.cuda.is_current_stream_capturing
 
 Loss = tuple[str, Any, int]
 """Name, number or device scalar, and the scalar's version."""
-Raw = tuple[Tensor, int, Sequence[Tensor], float | None, list[float], float, list[Loss]]
+Raw = tuple[Tensor, int, Tensor | None, float | None, list[float], float, list[Loss]]
 """One step: total norm and its version, norms by tensor, clip threshold, learning rates, when it ended, losses."""
 
-Begun = tuple[Tensor | None, Sequence[Tensor], tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
+Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
 
 
@@ -42,7 +47,7 @@ class Lane(taps.Listener):
         self.failed = monitor.failed
         self.is_open = False
         self._monitor = monitor
-        self._cuda = False
+        self._cuda = self._awaited = False
         self._order: Order | None = None
         self._shape = (0, 0)
         self._room = 0
@@ -58,7 +63,7 @@ class Lane(taps.Listener):
 
     def _forget(self) -> None:
         self._total: Tensor | None = None
-        self._norms: Sequence[Tensor] = ()
+        self._norms: Tensor | None = None
         self._ends: tuple[Tensor, Tensor] | None = None
         self._versions = (0, 0)
         self._clip: float | None = None
@@ -66,28 +71,31 @@ class Lane(taps.Listener):
 
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
 
+    def total_of(self, tensors: Any) -> Tensor | None:
+        """The total norm of all our gradients, if these are they, in the order that is known."""
+        order = self._order
+        if not self.is_open or self._stepping or order is None or self._total is not None or type(tensors) is not list:
+            return None
+        ours = order.tensors
+        if len(tensors) != len(ours):
+            return None
+        first: Tensor = tensors[0]
+        last: Tensor = tensors[-1]
+        self._uses += 1
+        if first is not ours[0].grad or last is not ours[-1].grad or self._uses % VERIFY_EVERY == 0:
+            return None
+        with torch.no_grad():
+            norms = torch.stack(foreach_norm(tensors, 2.0))
+            total: Tensor = torch.linalg.vector_norm(norms, 2.0)
+        self._total, self._norms, self._ends = total, norms, (first, last)
+        self._versions = first._version, last._version
+        return total
+
     def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists) -> None:
-        """A total norm: of all our gradients, in the order that is known."""
-        if self.is_open:
-            if self._stepping:
-                return
-            order = self._order
-            if len(lists) == 1 and order is not None and self._total is None:
-                listed, norms = lists[0]
-                first, last = listed[0], listed[-1]
-                self._uses += 1
-                if (
-                    len(listed) == len(tensors) == len(order.tensors)
-                    and first is order.tensors[0].grad
-                    and last is order.tensors[-1].grad
-                    and self._uses % VERIFY_EVERY
-                    and not total.requires_grad
-                ):
-                    self._total, self._norms, self._ends = total, norms, (first, last)
-                    self._versions = first._version, last._version
-                    return
+        """Torch computed a total norm itself."""
+        if not self._stepping:
             self.leave()
-        self._monitor.total_computed(tensors, total, lists)
+            self._monitor.total_computed(tensors, total, lists)
 
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """Gradients were clipped."""
@@ -144,6 +152,8 @@ class Lane(taps.Listener):
             self.settle()
             self._monitor.settled()
             self._enter()
+        elif self._awaited:
+            self._awaited = self._monitor.read()
 
     def log_loss(self, loss: Tensor, value: Tensor | float, name: str, step: int | None) -> None:
         """A loss with its detached value, or its number where it lives on the host."""
@@ -178,7 +188,7 @@ class Lane(taps.Listener):
         terms = self._monitor.ordinary()
         self.is_open = terms is not None
         if terms is not None:
-            self._order, self._shape, self._room, self._label, self._previous, self._cuda = terms
+            self._order, self._shape, self._room, self._label, self._previous, self._cuda, self._awaited = terms
             self._mark = sequence_number() or 0
 
     def settle(self) -> None:

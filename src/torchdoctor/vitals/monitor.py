@@ -5,6 +5,7 @@ Nothing here waits for the device, and nothing here raises into the loop: every 
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ class Monitor(taps.Listener):
         self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._single = len(optimizers) == 1
+        self._together = False
+        """Whether torch takes the norms of all our gradients in one go."""
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
         self._captures: list[Capture] = []
@@ -223,6 +226,10 @@ class Monitor(taps.Listener):
             slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
             if seen:
                 self._capture(slot, order, listed, norms)
+                self._together = len(lists) == 1 and len(norms) > 1
+                if self._together and slot.number == self._armed:  # what the lane would have returned
+                    same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
+                    slot.keep("same_total", same.float())
 
     def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
         slot.parts.append(Part("grad_norm", norms, order.indices))
@@ -300,11 +307,16 @@ class Monitor(taps.Listener):
         if self._draining:  # a listener asked for a report
             return
         self.lane.settle()
+        self._read(wait=wait)
+
+    def _read(self, *, wait: bool) -> None:
         self._draining = True
         try:
             for slot, records in self._ledger.arrived(wait=wait):
                 for record in records:
                     self._emit(record)
+                if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
+                    self._single = False  # torch's total is made otherwise than ours: no short way here
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
                     self._origin_searches += 1
                     self._origin.arm()
@@ -313,11 +325,12 @@ class Monitor(taps.Listener):
 
     # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
 
-    def ordinary(self) -> tuple[Order, tuple[int, int], int, int, dict[str, Tensor | None], bool] | None:
+    def ordinary(self) -> tuple[Order, tuple[int, int], int, int, dict[str, Tensor | None], bool, bool] | None:
         """The terms on which the next steps may go the short way, None if they may not.
 
         They are: the order of the clipped gradients, the shape of the parameter groups, how many steps may go before
-        they are worked out, what the next step is called, the losses by name, and whether the device is a CUDA one.
+        they are worked out, what the next step is called, the losses by name, whether the device is a CUDA one, and
+        whether numbers are on their way.
         """
         ledger = self._ledger
         last, order = ledger.last, self._gradients.order
@@ -326,6 +339,7 @@ class Monitor(taps.Listener):
             or last is None
             or order is None
             or 0 not in order.complete
+            or not self._together
             or not last.facts.get("captured")
             or "own" in last.facts
             or self._captures
@@ -340,7 +354,8 @@ class Monitor(taps.Listener):
             return None
         room = min(ledger.transfer.size, self._sampling.next - ledger.clock.count)
         label = ledger.clock.label(ledger.clock.count)
-        return (order, self._shape[0], room, label, previous, self._cuda) if room > 1 else None
+        terms = order, self._shape[0], room, label, previous, self._cuda, ledger.transfer.under_way
+        return terms if room > 1 else None
 
     def absorb(self, steps: Sequence[Raw], order: Order, mark: int) -> None:
         """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
@@ -349,7 +364,8 @@ class Monitor(taps.Listener):
             slot = ledger.next
             _enter_losses(slot, losses)
             slot.kept.append(("total", total, version))
-            slot.parts.append(Part("grad_norm", norms, order.indices))
+            if norms is not None:
+                slot.parts.append(Part("grad_norm", norms, order.indices))
             facts = slot.facts
             facts["captured"] = True
             if clip is not None:
@@ -366,6 +382,14 @@ class Monitor(taps.Listener):
             self.drain()
         self._keep_up(self._ledger.clock.count - 1)
 
+    def read(self) -> bool:
+        """Read numbers that were on their way, while ordinary steps go on; True if they still are."""
+        if not self._draining:
+            self._read(wait=False)
+            if self._origin_searches and self._origin.armed:
+                self.lane.leave()
+        return self._ledger.transfer.under_way
+
     def resume(self, begun: Begun, order: Order | None) -> None:
         """A step that had begun as an ordinary one goes on here."""
         total, norms, ends, versions, clip, losses = begun
@@ -373,7 +397,7 @@ class Monitor(taps.Listener):
             return
         slot = self._ledger.next
         _enter_losses(slot, losses)
-        if total is not None and ends is not None and order is not None:
+        if total is not None and norms is not None and ends is not None and order is not None:
             slot.kept.append(("total", total, total._version))
             slot.parts.append(Part("grad_norm", norms, order.indices))
             slot.facts["captured"] = True

@@ -13,7 +13,7 @@ from torchdoctor.vitals.transfer import Slot, Vector
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
 HOST_FACTS = ("seconds", "data_seconds", "memory")
-INTERNAL = frozenset({"total", "found_inf", "grad_scale"})
+INTERNAL = frozenset({"total", "found_inf", "grad_scale", "same_total"})
 """Device scalars that are read for others' sake; every other one is a vital of its own name."""
 
 

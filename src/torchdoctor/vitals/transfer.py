@@ -1,7 +1,7 @@
 """From the device to the host without waiting, and with hardly a launch.
 
 Readings are device scalars that exist anyway (a loss, the norms that clipping computed): a slot keeps references to
-them. A block of slots is stacked into one tensor, copied to pinned memory in one asynchronous copy, and read when the
+them. A block of slots is gathered with one launch, copied to pinned memory in one asynchronous copy, and read when the
 event behind it has passed. So a step costs no kernel of ours; one launch serves up to `BLOCK` steps, and judging them
 in one go costs a third of judging each by itself, when the caches are full of the loop's own work.
 """
@@ -34,7 +34,8 @@ class Part:
     """Per-tensor values: device scalars for the tensors `indices`, and their numbers once they have arrived."""
 
     vital: str
-    norms: Sequence[Tensor]
+    norms: Sequence[Tensor] | Tensor
+    """Device scalars, or one vector of them."""
     indices: Indices
     values: Vector | None = None
     modules: int = 0
@@ -80,6 +81,8 @@ class Slot:
         """Keep a device scalar; `copy` where its owner writes to it later."""
         if copy:
             scalar = scalar.clone()
+        if scalar.dim():
+            scalar = scalar.reshape(())
         self.kept.append((key, scalar, scalar._version))
 
     def add(self, name: str, value: float) -> None:
@@ -92,6 +95,37 @@ class Slot:
         return name in self.cells or any(item[0] == name for item in self.kept)
 
 
+class Cargo:
+    """Room for some scalars on the device and, pinned, on the host; used again and again.
+
+    The scalars go into it with one multi-tensor copy: stacking them would make a view of each first.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._device = torch.empty(size, device=device)
+        self._host = torch.empty(size, pin_memory=True)
+        self._places = list(self._device.unbind())
+        self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def load(self, scalars: list[Tensor]) -> None:
+        """Send these scalars off."""
+        torch._foreach_copy_(self._places[: len(scalars)], scalars)
+        self._host.copy_(self._device, non_blocking=True)
+        self._event.record()
+
+    def unload(self, *, wait: bool) -> list[float] | None:
+        """The numbers, None while they are under way."""
+        if not self._event.query():
+            if not wait:
+                return None
+            self._event.synchronize()
+        numbers: list[float] = self._host.tolist()
+        return numbers
+
+
 @dataclass(slots=True)
 class Block:
     """Slots that travel together, and the copy that is under way."""
@@ -101,9 +135,8 @@ class Block:
     """What the copy holds, in order: the kept scalars of a slot (None), or one of its parts."""
     stage: str = "open"
     """"open", "first" (scalars under way), "second" (the details of odd steps under way)."""
-    host: Tensor | None = None
-    """The pinned copy that is under way."""
-    event: Any = None
+    cargo: Cargo | None = None
+    """The copy that is under way."""
     numbers: list[float] = field(default_factory=list)
     """What has arrived."""
 
@@ -118,7 +151,7 @@ class Transfer:
         self.hurry = 0
         """How many more looks shall not wait for a block to be full: something is known to be wrong."""
         self._queue: deque[Block] = deque()
-        self._pinned: list[Tensor] = []
+        self._idle: list[Cargo] = []
 
     def pace(self, seconds: float) -> None:
         """Let as many steps travel together as pass within the latency."""
@@ -134,6 +167,11 @@ class Transfer:
         slot = Slot(number, kind)
         block.slots.append(slot)
         return slot
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a block has been sent and not read."""
+        return bool(self._queue) and self._queue[0].stage != "open"
 
     def is_due(self) -> bool:
         """Whether a look is worth its while: a block is under way, or as full as it gets."""
@@ -191,35 +229,35 @@ class Transfer:
         block.sent = sent
         scalars: list[Tensor] = []
         for slot, part in sent:
-            scalars.extend(part.norms if part is not None else [item[1] for item in slot.kept])
+            if part is None:
+                scalars.extend([item[1] for item in slot.kept])
+            else:
+                scalars.extend(part.norms.unbind() if isinstance(part.norms, Tensor) else part.norms)
         if not scalars or (self._device.type == "cpu" and len(scalars) < 8):
             block.numbers = [item.item() for item in scalars]
             return
-        stacked = _stacked(scalars, self._device)
-        if stacked.device.type != "cuda":
-            block.numbers = stacked.tolist()  # no events here: one wait for every few steps
+        if self._device.type != "cuda":
+            block.numbers = _stacked(scalars).tolist()  # no events here: one wait for every few steps
             return
-        block.host = self._pinned_buffer(len(scalars))
-        block.host[: len(scalars)].copy_(stacked, non_blocking=True)
-        block.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        block.event.record()
+        with torch.no_grad():
+            block.cargo = self._cargo(len(scalars))
+            block.cargo.load(scalars)
 
-    def _pinned_buffer(self, size: int) -> Tensor:
-        for position, buffer in enumerate(self._pinned):
-            if buffer.shape[0] >= size:
-                return self._pinned.pop(position)
-        return torch.empty(max(64, 1 << (size - 1).bit_length()), pin_memory=True)
+    def _cargo(self, size: int) -> Cargo:
+        for position, cargo in enumerate(self._idle):
+            if len(cargo) >= size:
+                return self._idle.pop(position)
+        return Cargo(max(64, 1 << (size - 1).bit_length()), self._device)
 
     def _landed(self, block: Block, *, wait: bool) -> bool:
         """Whether the copy has arrived; then its numbers go where they belong."""
-        if block.host is not None:
-            if not block.event.query():
-                if not wait:
-                    return False
-                block.event.synchronize()
-            block.numbers = block.host.tolist()
-            self._pinned.append(block.host)
-            block.host = None
+        if block.cargo is not None:
+            numbers = block.cargo.unload(wait=wait)
+            if numbers is None:
+                return False
+            block.numbers = numbers
+            self._idle.append(block.cargo)
+            block.cargo = None
         numbers, position = block.numbers, 0
         for slot, part in block.sent:
             if part is not None:
@@ -238,10 +276,9 @@ class Transfer:
         return True
 
 
-def _stacked(scalars: list[Tensor], device: torch.device) -> Tensor:
-    """Scalars of any type and device in one vector: one launch where they are of one kind, as most are."""
+def _stacked(scalars: list[Tensor]) -> Tensor:
+    """Scalars of any type and device in one vector."""
     first = scalars[0]
-    if all(item.dtype == first.dtype and item.device == first.device and not item.dim() for item in scalars):
-        stacked = torch.stack(scalars)
-        return stacked if stacked.dtype == torch.float32 else stacked.float()
-    return torch.stack([item.reshape(()).to(device, torch.float32, non_blocking=True) for item in scalars])
+    if all(item.dtype == first.dtype and item.device == first.device for item in scalars):
+        return torch.stack(scalars)
+    return torch.stack([item.to("cpu", torch.float32) for item in scalars])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchdoctor.vitals.gauge import Gauge
-from torchdoctor.vitals.gradients import foreach_norm, grouped, local
+from torchdoctor.vitals.gradients import grouped, local, norms_of
 from torchdoctor.vitals.transfer import Part, Slot
 
 SLICE = 2048
@@ -53,7 +53,7 @@ class UpdateGauge(Gauge):
                 moved = list(torch._foreach_sub(self._slices(index, number), before))
                 whole = [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
                 for vital, measured in (("weight_norm", whole), ("slice_norm", before), ("change_norm", moved)):
-                    slot.parts.append(Part(vital, list(foreach_norm(measured, 2, dtype=torch.float32)), indices))
+                    slot.parts.append(Part(vital, norms_of(measured), indices))
         self._before = []
 
     def _slices(self, index: int, number: int) -> list[Tensor]:
