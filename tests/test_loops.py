@@ -547,3 +547,22 @@ def test_an_unassigned_doctor_lives_with_its_optimizer(net, tmp_path):
     assert (tmp_path / "run" / "journal.jsonl").read_text().count('"type":"vitals"') == 3 or (
         (tmp_path / "run" / "journal.jsonl").read_text().count('"type": "vitals"') == 3
     )
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_clip_after_the_step_is_noticed(net, late):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(60):
+        loss = loss_of(net, seed)
+        loss.backward()
+        if not late:
+            imported_early(net.parameters(), 1.0)
+        optimizer.step()
+        if late:
+            imported_early(net.parameters(), 1.0)
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    watched.vitals()
+    told = [r["facts"] for r in watched.records if r["type"] == "facts" and "clip.after_step" in r["facts"]]
+    assert told == ([{"clip.after_step": True}] if late else [])

@@ -88,7 +88,7 @@ class Doctor:
         self._journal: Journal | None = None
         self.rank = context.rank()
         self._monitor: Monitor = Monitor(
-            patient.Setup(models, optimizers, loss_fn, scheduler, scaler),
+            patient.Setup(models, optimizers, loss_fn, scheduler, scaler, None if journal is None else Path(journal)),
             self.settings,
             self._take,
             self._note,

@@ -100,7 +100,12 @@ class Lane(taps.Listener):
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """Gradients were clipped."""
         ends = self._ends
-        if ends is not None and type(max_norm) is float and type(parameters) is list:
+        if (
+            ends is not None
+            and type(max_norm) is float
+            and type(parameters) is list
+            and sequence_number() != self._mark  # else no forward pass lies between the step and this clip
+        ):
             self._clip = max_norm
             self._versions = ends[0]._version, ends[1]._version
             return

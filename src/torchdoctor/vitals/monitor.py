@@ -20,6 +20,7 @@ from torchdoctor.guard import guarded
 from torchdoctor.records import Record
 from torchdoctor.settings import Settings
 from torchdoctor.vitals import taps
+from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.context import batch_facts
 from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
@@ -35,6 +36,8 @@ from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
+LATE_CLIPS = 3
+"""Clips after the step that make it a habit."""
 ORIGIN_SEARCHES = 3
 """How often a run may be searched for the origin of a non-finite value: each search slows one step."""
 
@@ -77,6 +80,9 @@ class Monitor(taps.Listener):
         self._stepped_at, self._interrupted = 0.0, True
         self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
         self._budget_at = 100
+        self._clip_mark: int | None = None
+        """Autograd's node counter at a clip, if no node was made since the step before it."""
+        self._late_clips = 0
         tensors = self._lay_out()
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
         self._ledger.clock.backward_seen = self._backward_seen
@@ -245,6 +251,8 @@ class Monitor(taps.Listener):
             return
         for capture in self._captures:
             capture.refresh()
+        now = sequence_number()
+        self._clip_mark = now if now == self._ledger.clock.mark and self._ledger.clock.count else None
         if isinstance(max_norm, int | float):
             self._ledger.slot_for(owner).facts["clip"] = float(max_norm)
 
@@ -426,6 +434,7 @@ class Monitor(taps.Listener):
             self._relayout()
         optimizer = self._optimizers[index]
         slot = self._ledger.slot_for(index)
+        self._judge_clip()
         if taps.recent:
             self._take_recent()
         self._measure_rest(index, slot)
@@ -447,6 +456,15 @@ class Monitor(taps.Listener):
             self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
         # another optimizer's share of a common clip stays
         self._captures = [item for item in self._captures if item.slot is slot and item.owners - {index}]
+
+    def _judge_clip(self) -> None:
+        """A clip with no forward pass since the step before it, and one after it, cut what had been used already."""
+        mark, self._clip_mark = self._clip_mark, None
+        now = sequence_number()
+        if mark is not None and now is not None and now > mark:
+            self._late_clips += 1
+            if self._late_clips == LATE_CLIPS:
+                self._tell({"clip.after_step": True})
 
     def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ class Setup:
     loss_fn: Any = None
     scheduler: Any = None
     scaler: Any = None
+    folder: Path | None = None
+    """Where the journal is written."""
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

@@ -62,12 +62,17 @@ def add(listener: Listener) -> None:
     """Start telling a listener."""
     if not _taps:
         _install()
-    _listeners.append(weakref.ref(listener))
+    _listeners.append(weakref.ref(listener, _forget))
 
 
 def remove(listener: Listener) -> None:
     """Stop telling a listener; the last one takes the taps off."""
-    _listeners[:] = [known for known in _listeners if known() is not None and known() is not listener]
+    _forget(next((known for known in _listeners if known() is listener), None))
+
+
+def _forget(reference: weakref.ref[Listener] | None) -> None:
+    """A listener has gone, by itself or because it was let go of."""
+    _listeners[:] = [known for known in _listeners if known is not reference]
     if not _listeners:
         for owner, name, original, tap in _taps:
             if getattr(owner, name) is tap:
