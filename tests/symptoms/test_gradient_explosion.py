@@ -90,3 +90,26 @@ def test_a_warm_restart_lifts_the_norm():
     assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 8.0], lr=rates)).severity == "info"
     assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 8.0], lr=[0.1] * 65)).severity == "warning"
     assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 20.0], lr=rates)).severity == "warning"
+
+
+def swinging(seed: int, count: int = 400) -> tuple[list[float], list[float]]:
+    """Losses of easy and hard batches, and gradient norms that follow them with a little noise of their own."""
+    rng = np.random.default_rng(seed)
+    difficulty = rng.normal(0.0, 1.0, count)
+    return list(np.exp(difficulty)), list(np.exp(0.7 * difficulty + rng.normal(0.0, 0.15, count)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leap_that_no_loss_accounts_for_stands_out_among_wide_swings(seed):
+    losses, norms = swinging(seed)
+    leap = norms[:-1] + [20 * norms[-1]]
+    found = GradientExplosion().check(Chart.of(loss=losses, grad_norm=leap))
+    assert found is not None and found.severity == "warning"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_wide_swings_alone_are_silent(seed):
+    losses, norms = swinging(seed)
+    for end in range(100, 400, 7):
+        found = GradientExplosion().check(Chart.of(loss=losses[:end], grad_norm=norms[:end]))
+        assert found is None or found.severity == "info"

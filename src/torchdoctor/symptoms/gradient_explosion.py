@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, Baseline
+from torchdoctor.series import TINY, Array, Baseline
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import JUMP, extreme, is_hurt, is_restart, log_spread, lr_jump, third_highest_rise
 
@@ -33,8 +33,9 @@ class GradientExplosion(Detector):
     ## How it is told apart
     Raw size means nothing: summed losses and wide nets have large norms all their lives. The norm is compared with
     its own recent median in log space; the limit widens with the run's own spread, so the heavy tails of small batches
-    stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too. A norm that is not finite
-    is `nan-or-inf`.
+    stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too. Where norms swing widely
+    from batch to batch, what the loss of the same batch accounts for is taken out first. A norm that is not finite is
+    `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -82,7 +83,9 @@ class GradientExplosion(Detector):
         if rise > ALERT * spread and rise > math.log(ALERT) and lr_jump(chart) > JUMP:
             return self._exploded(chart, "warning", base, math.log(ALERT))
         if not rise > limit and not self._unheard_of(chart, rise, base):
-            return None
+            if not (rise > math.log(self.ratio) and self._beyond_its_loss(chart)):
+                return None
+            return self._exploded(chart, "warning", base, math.log(self.ratio))
         before = series.last(8 + RECENT + 1)[: -RECENT - 1]
         sudden = norm > self.notice * float(before.max(initial=0.0))
         if float(before.min(initial=math.inf)) < 1e-20:
@@ -109,6 +112,24 @@ class GradientExplosion(Detector):
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -RECENT - 1] + TINY)
         return rise > 2 * third_highest_rise(earlier) and not is_restart(chart)
 
+    def _beyond_its_loss(self, chart: Chart) -> bool:
+        """Whether the norm is far above what the loss of the same batch accounts for.
+
+        Hard batches have large losses and large gradients together. What is left of the norm when the loss is
+        accounted for swings much less, so that a leap which is no batch's fault stands out among wide swings.
+        """
+        norms, losses = paired(chart, 4 * self.window)
+        if norms.size < self.window + 1 or not losses.min() > 0:
+            return False
+        left = left_over(np.log(norms + TINY), np.log(losses), self.window)
+        recent, earlier = left[-self.window - 1 : -1], np.sort(left[: -RECENT - 1])
+        centre = float(np.median(recent))
+        spread = max(1.4826 * float(np.median(np.abs(recent - centre))), self.floor)
+        rise = float(left[-1]) - float(np.median(recent[-32:]))
+        precedent = float(earlier[-3]) - centre if earlier.size >= 2 * self.window else math.inf
+        limit = min(extreme(self.deviations, norms.size) * spread, 1.6 * max(precedent, 0.0))
+        return rise > max(math.log(self.ratio), limit) and not is_restart(chart)
+
     def _grave(self, chart: Chart, rise: float) -> bool:
         """Far above the recent median; less far, above all precedents, and not lifted by a warm restart."""
         if rise > math.log(3 * self.ratio):
@@ -127,6 +148,25 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where)
+
+
+def paired(chart: Chart, most: int) -> tuple[Array, Array]:
+    """The latest norms and losses that were measured at the same steps."""
+    norms, losses = chart["grad_norm"], chart["loss"]
+    steps, mine, theirs = np.intersect1d(norms.steps[-most:], losses.steps[-most:], return_indices=True)
+    if not steps.size or steps[-1] != chart.step:
+        return np.zeros(0), np.zeros(0)
+    return norms.values[-most:][mine], losses.values[-most:][theirs]
+
+
+def left_over(norm: Array, loss: Array, window: int) -> Array:
+    """What is left of a series when another is accounted for: slope through the medians of the lower and upper half."""
+    order = np.argsort(loss[-window - 1 : -1])
+    low, high = order[: window // 2], order[window // 2 :]
+    x, y = loss[-window - 1 : -1], norm[-window - 1 : -1]
+    width = float(np.median(x[high]) - np.median(x[low]))
+    slope = float(np.median(y[high]) - np.median(y[low])) / width if width > 1e-6 else 0.0
+    return np.asarray(norm - min(max(slope, 0.0), 1.5) * loss)
 
 
 def risen(chart: Chart, most: int = 4) -> tuple[tuple[str, ...], bool]:
