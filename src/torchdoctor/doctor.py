@@ -121,10 +121,7 @@ class Doctor:
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
         """A training loss: tensor or number, before or after backward or step; never waits for the device."""
         try:  # not `guarded`, whose frame is felt in a call that every step makes
-            if not self._attached and not self._on_duty("log_loss"):
-                return
-            if type(loss) is self._tensor and not loss.dim():  # the common case, kept short
-                self._lane.log_loss(loss, float(loss.item()) if loss.is_cpu else loss.detach(), name, step)
+            if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
             value, graph = self._scalar(loss, name)
             if value is not None:

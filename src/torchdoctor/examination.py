@@ -28,6 +28,8 @@ EVIDENCE = frozenset(
 )
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
+CHRONIC, RAREST = 20, 100
+"""Detectors that look at every twentieth record or more rarely do so still more rarely later, down to every hundredth."""
 WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 
@@ -35,11 +37,17 @@ WHERE_LIMIT = 8
 class _Watch:
     """A detector at work: how often it was asked, and how long its open episode has been silent."""
 
-    __slots__ = ("asked", "check", "detector", "every", "failures", "name", "silent")
+    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "silent")
 
     def __init__(self, detector: Detector) -> None:
-        self.detector, self.name, self.every, self.check = detector, detector.name, detector.every, detector.check
+        self.detector, self.name, self.check = detector, detector.name, detector.check
         self.asked = self.silent = self.failures = 0
+        self.due = detector.every
+
+    def next_due(self) -> int:
+        """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
+        every = self.detector.every
+        return self.asked + (every if every < CHRONIC else max(every, min(self.asked // 40, RAREST)))
 
 
 class Examination:
@@ -106,8 +114,9 @@ class Examination:
         chart = self.chart
         for watch in watches:
             watch.asked += 1
-            if watch.asked % watch.every or watch.failures >= TOLERATED_FAILURES:
+            if watch.asked < watch.due or watch.failures >= TOLERATED_FAILURES:
                 continue
+            watch.due = watch.asked + 1 if watch.detector.every == 1 else watch.next_due()
             try:
                 symptom = watch.check(chart)
             except Exception as error:  # noqa: BLE001  a detector's fault must not end a run

@@ -160,31 +160,34 @@ class Lane(taps.Listener):
         elif self._awaited:
             self._awaited = self._monitor.read()
 
-    def log_loss(self, loss: Tensor, value: Tensor | float, name: str, step: int | None) -> None:
-        """A loss with its detached value, or its number where it lives on the host."""
-        if self.is_open and name in self._previous and not self._stepping:
-            node = loss.grad_fn
-            if node is not None:
-                if type(value) is float:
-                    version, fresh = 0, math.isfinite(value)
-                else:
-                    assert isinstance(value, Tensor)
-                    previous = self._previous[name]
-                    version, fresh = value._version, previous is None or previous.data_ptr() != value.data_ptr()
-                    self._previous[name] = value
-                number = node._sequence_nr()
-                label = self._label + len(self._steps) - (number < self._mark)
-                if fresh and number < 2**63 and (step is None or step == label):
-                    if number >= self._mark:
-                        self._losses.append((name, value, version))
-                        return
-                    if self._steps:
-                        self._steps[-1][-1].append((name, value, version))
-                    else:  # of a step that has been worked out already, but not read yet
-                        self._monitor.put_loss(value, loss, name)
-                    return
-        self.leave()
-        self._monitor.log_loss(value, loss, name, step)
+    def take_loss(self, loss: Any, name: str, step: int | None) -> bool:
+        """Take a loss that has its graph and memory of its own; False if it is not for the short way."""
+        if not self.is_open or type(loss) is not Tensor or name not in self._previous or self._stepping or loss.dim():
+            return False
+        node = loss.grad_fn
+        if node is None:
+            return False
+        number = node._sequence_nr()
+        early = number >= self._mark
+        if number >= 2**63 or (step is not None and step != self._label + len(self._steps) - (not early)):
+            return False
+        value: Tensor | float
+        if loss.is_cpu:
+            value, version = float(loss.item()), 0
+            if not math.isfinite(value):
+                return False
+        else:
+            value, previous = loss.detach(), self._previous[name]
+            if previous is not None and previous.data_ptr() == value.data_ptr():
+                return False
+            self._previous[name], version = value, value._version
+        if early:
+            self._losses.append((name, value, version))
+        elif self._steps:
+            self._steps[-1][-1].append((name, value, version))
+        else:  # of a step that has been worked out already, but not read yet
+            self._monitor.put_loss(value, loss, name)
+        return True
 
     # ── in and out ───────────────────────────────────────────────────────────────────────────────────────────────
 
