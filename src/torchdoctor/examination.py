@@ -29,7 +29,7 @@ EVIDENCE = frozenset(
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
 CHRONIC, RAREST = 20, 100
-"""Detectors that look at every twentieth record or more rarely do so still more rarely later, down to every hundredth."""
+"""Who looks at every twentieth record or more rarely does so still more rarely later, down to every hundredth."""
 WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 

@@ -126,8 +126,7 @@ class GradientExplosion(Detector):
         centre = float(np.median(recent))
         spread = max(1.4826 * float(np.median(np.abs(recent - centre))), self.floor)
         rise = float(left[-1]) - float(np.median(recent[-32:]))
-        precedent = float(earlier[-3]) - centre if earlier.size >= 2 * self.window else math.inf
-        limit = min(extreme(self.deviations, norms.size) * spread, 1.6 * max(precedent, 0.0))
+        limit = max(extreme(self.deviations, norms.size) * spread, 1.3 * (float(earlier[-3]) - centre))
         return rise > max(math.log(self.ratio), limit) and not is_restart(chart)
 
     def _grave(self, chart: Chart, rise: float) -> bool:
