@@ -5,6 +5,7 @@ Pages are never edited: `make docs` writes them from the docstrings, and a test 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from torchdoctor.reports.catalogue import Entry, entries
@@ -20,7 +21,20 @@ SECTIONS = {
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    return {"index.md": index(entries())} | {f"{entry.name}.md": entry.page.strip() + "\n" for entry in entries()}
+    listed = entries()
+    names = {entry.name for entry in listed}
+    return {"index.md": index(listed)} | {f"{entry.name}.md": linked(entry, names) + "\n" for entry in listed}
+
+
+def linked(entry: Entry, names: set[str]) -> str:
+    """The page, in which every other name of the catalogue leads to its own page; code blocks are left alone."""
+
+    def link(found: re.Match[str]) -> str:
+        known = found[1] in names and found[1] != entry.name
+        return f"[`{found[1]}`]({found[1]}.md)" if known else found[0]
+
+    parts = entry.page.strip().split("```")
+    return "```".join(part if place % 2 else re.sub(r"`([a-z-]+)`", link, part) for place, part in enumerate(parts))
 
 
 def index(listed: tuple[Entry, ...]) -> str:

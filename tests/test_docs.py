@@ -76,9 +76,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_lists_every_finding() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| ([A-Z]{2}\d\d) \| `([a-z-]+)`", readme, flags=re.MULTILINE) == [
-        (detector.code, detector.name) for detector in DETECTORS
-    ]
+    table = readme.split("| organ | findings |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"`([a-z-]+)`", table)) == sorted(detector.name for detector in DETECTORS)
 
 
 def generator() -> ModuleType:

@@ -1,5 +1,6 @@
 """The contract that every action keeps."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from torchdoctor.diagnoses import CAUSES, rank
 from torchdoctor.records import Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS, prescribe
-from torchdoctor.treatments.prescription import PRIORS
+from torchdoctor.treatments.parameters import RULES
+from torchdoctor.treatments.prescription import PRIORS, SUGGESTED
 
 BY_SLUG = {action.slug: action for action in ACTIONS}
 every_action = pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.slug)
@@ -23,20 +25,34 @@ def test_metadata_is_complete(action):
     assert action.safety in ("show", "ask", "apply")
     assert 0.5 <= action.prior <= 0.99
     assert action.summary.endswith(".")
+    assert action.when.endswith(".")
+    assert action.check.endswith(".")
+    assert all(link.startswith("https://") for link in action.references)
     assert set(re.findall(r"\{(\w+)\}", action.code)) == set(action.parameters)
     assert all(low < high for low, high in action.parameters.values())
 
 
 @every_action
-def test_something_leads_to_it(action):
-    wanted = {slug for rule in (*DETECTORS, *CAUSES) for slug in rule.suggests}
-    assert action.slug in wanted
+def test_some_cause_leads_to_it(action):
+    assert action.slug in {slug for cause in CAUSES for slug in cause.suggests}
+
+
+@every_action
+def test_its_code_is_python_that_could_be_pasted(action):
+    if not action.code.startswith(("torchdoctor ", "nvidia-smi ")):
+        ast.parse(action.code.format(**dict.fromkeys(action.parameters, "0.5")))
+
+
+def test_a_rule_for_parameters_is_for_an_action_that_has_it():
+    assert set(RULES) <= set(BY_SLUG)
+    assert {action.slug for action in ACTIONS if action.parameters} <= set(RULES)
 
 
 def test_priors_speak_of_things_that_exist():
     triggers = {rule.name for rule in (*DETECTORS, *CAUSES)}
     for (trigger, slug), prior in PRIORS.items():
         assert trigger in triggers
+        assert slug in SUGGESTED[trigger]  # numbers only: what is suggested, the finding or the cause says
         assert slug in BY_SLUG
         assert 0.5 <= prior <= 0.99
 

@@ -9,12 +9,13 @@ import pytest
 from torchdoctor import diagnoses
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
+from torchdoctor.diagnoses.cause import CERTAIN
 from torchdoctor.records import Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS
 
 SECTIONS = ("## What it is", "## How to confirm it", "## What to change", "## How to see it cured")
-NOT_CAUSES = {"__init__", "cause", "ranking", "findings", "depth", "origin"}
+NOT_CAUSES = {"__init__", "calibration", "cause", "depth", "findings", "mechanisms", "origin", "ranking"}
 NAMES = [detector.name for detector in DETECTORS if detector.name != "multiple-pathologies"]
 every_cause = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 
@@ -26,7 +27,9 @@ def test_metadata_is_complete(cause):
     assert cause.explains
     assert set(cause.explains) <= set(NAMES)
     assert set(cause.suggests) <= {action.slug for action in ACTIONS}
-    assert cause.suggests or cause.name in ("converged", "unknown")
+    assert cause.suggests or cause.name == "converged"
+    assert cause.references
+    assert all(link.startswith("https://") for link in cause.references)
     document = inspect.getdoc(cause)
     assert [document.index(section) for section in SECTIONS] == sorted(document.index(section) for section in SECTIONS)
 
@@ -43,7 +46,7 @@ def test_evidence_can_be_weighed_where_nothing_is_known(cause):
         problem = Problem((Symptom(name, "", "warning", 0.9, 5, 5),))
         for item in cause().weigh(Chart(), problem):
             assert isinstance(item, Evidence)
-            assert abs(item.weight) <= 6
+            assert abs(item.weight) <= CERTAIN
             assert item.text
 
 

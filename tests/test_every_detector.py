@@ -61,12 +61,13 @@ def test_codes_and_names_are_unique_and_every_file_is_listed():
     )
     files = {path.stem for path in Path(symptoms.__file__).parent.glob("*.py")} - NOT_RULES
     assert files == {detector.name.replace("-", "_") for detector in DETECTORS}
-    assert [(rule.code, rule.name) for rule in PAPER_DETECTORS] == [(rule.code, rule.name) for rule in DETECTORS]
+    names = {(rule.code, rule.name) for rule in DETECTORS}
+    assert {(rule.code, rule.name) for rule in PAPER_DETECTORS} <= names
 
 
 @every_preset
 def test_silent_on_an_empty_chart(preset):
-    assert [detector.check(Chart()) for detector in build(Settings(preset=preset))] == [None] * len(DETECTORS)
+    assert {detector.check(Chart()) for detector in build(Settings(preset=preset))} == {None}
 
 
 HOSTILE = [0.0, -1.0, 1e38, math.inf, math.nan, -math.inf, 1e-38, -1e38, 5e-324]
@@ -120,13 +121,12 @@ def test_poison_neither_blinds_nor_wedges_any_of_them():
     ("selection", "names"),
     [
         ({"select": ("loss-spike",)}, ["loss-spike"]),
-        ({"select": ("LO01", "NU")}, ["loss-spike", "nan-or-inf"]),
-        ({"select": ("LO",), "ignore": ("LO02",)}, ["loss-spike", "loss-plateau"]),
+        ({"select": ("LO01", "MU")}, ["loss-spike", "multiple-pathologies"]),
+        ({"select": ("GR",), "ignore": ("GR02", "GR04")}, ["gradient-explosion", "gradient-instability"]),
     ],
 )
-@every_preset
-def test_selection(selection, names, preset):
-    assert [detector.name for detector in build(Settings(preset=preset, **selection))] == names
+def test_selection(selection, names):
+    assert [detector.name for detector in build(Settings(**selection))] == names
 
 
 def test_thresholds_reach_their_detector():

@@ -51,7 +51,7 @@ def test_the_causes_of_both_problems():
     for diagnosis in report.diagnoses:
         first.setdefault(diagnosis.problem, diagnosis)
     assert [item.cause for item in first.values()] == ["lr-too-high", "unknown"]
-    assert report.diagnoses[0].problem == 2, "the worst problem comes first"
+    assert report.diagnoses[0].problem == 1, "the worst problem comes first"
     assert report.suggestions[0].action in ("scale-lr", "set-clip-norm")
     assert {item.action for item in report.suggestions} >= {"scale-lr", "set-clip-norm", "roll-back"}
 

@@ -566,3 +566,36 @@ def test_a_clip_after_the_step_is_noticed(net, late):
     watched.vitals()
     told = [r["facts"] for r in watched.records if r["type"] == "facts" and "clip.after_step" in r["facts"]]
     assert told == ([{"clip.after_step": True}] if late else [])
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_a_forgotten_step_is_noticed(net, forgotten):
+    """And sixty micro-batches before the first step are not one."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(60):
+        loss = loss_of(net, seed)
+        if forgotten:
+            optimizer.zero_grad()
+        loss.backward()
+        watched.doctor.log_loss(loss)
+    found = [symptom.name for symptom in watched.doctor.diagnose().symptoms]
+    assert found == (["frozen-weights"] if forgotten else [])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_loss_logged_after_the_step_shows_its_graph_too(net, when):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(4):
+        loss = loss_of(net, seed)
+        if when == "before":
+            watched.doctor.log_loss(loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if when == "after":
+            watched.doctor.log_loss(loss)
+    watched.vitals()
+    kinds = [r["facts"]["loss.kind"] for r in watched.records if r["type"] == "facts" and "loss.kind" in r["facts"]]
+    assert kinds == ["mse"]

@@ -46,6 +46,8 @@ class Chart:
         """What has been found so far, in order of first step; kept up to date by the examination."""
         self.open_episodes: dict[str, Symptom] = {}
         """The episodes that are going on, by name."""
+        self.resumed: list[int] = []
+        """The latest step before each further header: where a run was started again."""
         self.phases: list[dict[str, Any]] = []
         self.ended = False
         self._series: dict[str, Series] = {}
@@ -106,18 +108,24 @@ class Chart:
             case "facts":
                 news = {key: Fact(value, record["step"]) for key, value in record["facts"].items()}
                 self.facts.update((key, fact) for key, fact in news.items() if self.fact(key, ...) != fact.value)
+                self.module_names = tuple(record["facts"].get("modules.names", self.module_names))
             case "groups":
                 self.groups = record["groups"]
             case "header" | "context":
-                self.context.update(record.get("context", {}))
-                self.names = tuple(record.get("tensors", self.names))
-                self.module_names = tuple(record.get("modules", self.module_names))
+                self._add_context(record)
             case "origin":
                 self.origins.append(dict(record))
             case "note":
                 self.notes.append((record["step"], record["text"]))
             case "end":
                 self.ended = True
+
+    def _add_context(self, record: Record) -> None:
+        if record["type"] == "header" and self.step >= 0:
+            self.resumed.append(self.step)
+        self.context.update(record.get("context", {}))
+        self.names = tuple(record.get("tensors", self.names))
+        self.module_names = tuple(record.get("modules", self.module_names))
 
     def _add_rows(self, record: Record) -> None:
         self.step = max(self.step, record["step"])

@@ -22,12 +22,72 @@ type            further keys
 ``note``        ``text``: something that the report must say (what could not be measured, and why)
 ``end``         the run was closed in good order
 ==============  ====================================================================================
+
+Facts about the structure of the loop (names are those of ``tensors``; lists by optimizer are in their order):
+
+==============================  ====================================================================
+key                             value
+==============================  ====================================================================
+``graph.not_in_optimizer``      trainable tensors that take part in the loss, that no optimizer holds and nobody changes
+``graph.not_in_model``          attributes of the model with tensors that take part and that ``parameters()`` lacks
+``graph.absent``                trainable tensors that an optimizer holds and that never had a gradient
+``graph.cut``                   those of them whose module runs nevertheless
+``graph.stale``                 tensors that an optimizer holds, that never had a gradient and are in no model
+``graph.detached``              whether no trainable tensor ever had a gradient
+``graph.frozen``                one stretch of frozen modules that run behind something that learns
+``graph.frozen_share``          share of the models' elements that do not require gradients
+``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of its graph
+``loss.reduction``              "mean" or "sum", where the loss's own node says it
+``loss.lint``                   mistakes in the order of its nodes: see ``symptoms/suspicious_loss.py``
+``loss.hidden``                 whether a compiled function hides a part of its graph
+``loss.detached``               true: it requires gradients and has no graph
+``loss.stale``                  true: the same graph was logged at different steps
+``zeroing.kept``                by optimizer: samples at which old gradients were there when backward came (up to 5)
+``zeroing.cleared``             by optimizer: samples at which they had been cleared (up to 5)
+``zeroing.between_backwards``   by optimizer: samples at which they were cleared between two backwards (up to 5)
+``zeroing.backwards``           by optimizer: the fewest backward passes a step that were seen
+``mode.eval``                   modules in eval mode in a training pass that behave otherwise there
+``mode.whole``                  whether a whole model was
+``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the worst layer
+``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
+``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: at every batch
+``schedule.rounds``             how often a cosine went through its T_max (up to 5)
+==============================  ====================================================================
+
+Facts about what flows through the model, from the gauges of activations, batches and outputs:
+
+==============================  ====================================================================
+key                             value
+==============================  ====================================================================
+``modules.names``               the watched modules, in the order in which the first sampled pass ran them
+``modules.kinds``               their classes; ``modules.outputs``: those whose output is the model's
+``modules.normalized``          how many normalization layers run
+``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
+``data.normalized_first``       whether one of the first two layers normalizes
+``data.same_tensor``            whether the input is the very tensor of the sample before
+``loss.function``               class of ``loss_fn``; ``loss.classes``: how many it tells apart
+``loss.chance``                 the loss of a guess (ln C), where the kind of loss says it
+``loss.shapes``                 shapes of output and target that an elementwise loss will broadcast
+``outputs.classes``             size of the output's last dimension, where ``loss_fn`` is not seen
+``gauges.<name>``               why a gauge was switched off
+==============================  ====================================================================
+
+By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share that depends on the input), ``act_zero``,
+``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
+(relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
+``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``pooled_*`` (of all samples so
+far), ``output_*``, ``prediction_top_share``, ``target_probability``, ``criterion`` (what ``loss_fn`` returned),
+``logit_drift`` (mean log-sum-exp), ``attention_logit``, ``last_position_loss`` and ``other_position_loss``.
+
+From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
+``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
+eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -103,6 +163,8 @@ class Diagnosis:
     evidence: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
+    episodes: tuple[int, ...] = ()
+    """The places of the problem's symptoms in `Report.symptoms`: of several episodes of one name, those meant."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as the journal keeps it."""
@@ -112,6 +174,7 @@ class Diagnosis:
             "probability": self.probability,
             "evidence": list(self.evidence),
             "symptoms": list(self.symptoms),
+            "episodes": list(self.episodes),
             "suggestions": [suggestion.to_dict() for suggestion in self.suggestions],
         }
 
@@ -138,3 +201,13 @@ def number_text(value: float) -> str:
     if value and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.2e}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def names_text(names: Sequence[str], most: int = 3) -> str:
+    """Some names as a person would list them.
+
+    >>> names_text(["a", "b"]), names_text(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -113,13 +113,20 @@ OVERFITTING = symptom("overfitting", severity="critical")
 
 
 def test_overfitting():
-    loose = causes(OVERFITTING, context={"dropout": []}, groups=[{"weight_decay": 0}], val_loss=[2.0] * 8)
+    validation = [2.6, 2.2, 2.0, 2.05, 2.1, 2.2, 2.3, 2.4]
+    loose = causes(
+        OVERFITTING,
+        context={"dropout": []},
+        groups=[{"weight_decay": 0}],
+        val_loss=validation,
+        loss=np.linspace(3, 1.5, N),
+    )
     assert loose[0].cause == "under-regularized"
     by_heart = causes(
         OVERFITTING,
         context={"dropout": [0.3]},
         groups=[{"weight_decay": 0.1}],
-        val_loss=[2.0] * 8,
+        val_loss=validation,
         loss=np.linspace(2, 0.01, N) ** 3,
     )
     assert by_heart[0].cause == "memorization"
@@ -168,7 +175,8 @@ def test_a_lone_symptom_that_comes_back_is_one_problem():
 
 def test_the_worst_problem_comes_first():
     found = causes(symptom("loss-plateau", 10, severity="info"), OVERFITTING)
-    assert [found[0].problem, found[-1].problem] == [2, 1]
+    assert (found[0].problem, found[0].symptoms, found[0].episodes) == (1, ("overfitting",), (1,))
+    assert (found[-1].problem, found[-1].symptoms, found[-1].episodes) == (2, ("loss-plateau",), (0,))
 
 
 def test_informative_findings_are_no_problem():

@@ -65,7 +65,12 @@ SICK = Report(
     symptoms=(JUMP, BROKEN, SEVERAL),
     diagnoses=(
         Diagnosis(
-            1, "lr-too-high", 0.81, ("the learning rate rose 30-fold at step 1700",), ("loss-divergence",), (HALVE,)
+            1,
+            "lr-too-high",
+            0.81,
+            ("the learning rate rose 30-fold at step 1700", "against: the norm had not moved"),
+            ("loss-divergence",),
+            (HALVE,),
         ),
         Diagnosis(1, "clip-missing", 0.14, ("no clipping was seen",), ("loss-divergence",), (CLIP,)),
         Diagnosis(1, "unknown", 0.05, (), ("loss-divergence",)),

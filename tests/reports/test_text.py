@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tests.reports.samples import HEALTHY, SICK, XSS, poisoned
+from tests.reports.samples import HALVE, HEALTHY, SICK, XSS, poisoned
 
+from torchdoctor.diagnoses import CAUSES
 from torchdoctor.records import Diagnosis, Symptom
 from torchdoctor.reports import text
 from torchdoctor.reports.report import Report
@@ -22,9 +24,14 @@ def test_the_first_two_lines_say_what_why_and_what_to_do():
 def test_causes_are_announced_by_rank_with_evidence_and_fix():
     told = str(SICK)
     for part in (
-        "Most likely cause (81 %): lr-too-high\n    Evidence: the learning rate rose 30-fold at step 1700.\n    Fix: ",
-        "Alternative (14 %): clip-missing\n    Evidence: no clipping was seen.\n    Fix: grad_clip = 1.0",
-        "Also consider: unknown (5 %)",
+        "Most likely cause (81 %): lr-too-high\n"
+        "    The learning rate is too high for this model, batch and optimizer.\n"
+        "    Evidence: the learning rate rose 30-fold at step 1700.\n"
+        "    Against it: the norm had not moved.\n"
+        "    Fix: ",
+        "Alternative (14 %): clip-missing\n",
+        "    Evidence: no clipping was seen.\n    Fix: grad_clip = 1.0",
+        "Also consider (5 %): unknown",
         "1. scale-lr (confidence 0.90)",
         "- the raw gradient norm is unknown",
         "steps 0 to 999: stable, loss decreasing",
@@ -50,11 +57,37 @@ def test_an_episode_belongs_to_one_problem():
         Report(
             1999,
             (early, late, spike),
-            (Diagnosis(2, "lr-too-high", 1.0, (), names), Diagnosis(1, "unknown", 1.0, (), names[:1])),
+            (
+                Diagnosis(1, "lr-too-high", 1.0, (), names, episodes=(1, 2)),
+                Diagnosis(2, "unknown", 1.0, (), names[:1], episodes=(0,)),
+            ),
         )
     )
-    assert told.index("Problem 2 (warning, steps 1700 to 1705)") < told.index("Problem 1 (info, step 100)")
+    assert told.index("Problem 1 (warning, steps 1700 to 1705)") < told.index("Problem 2 (info, step 100)")
+    assert "What happened: gradient-explosion (step 1700) → loss-spike (step 1701)" in told
     assert told.count("GR01 gradient-explosion") == 2
+
+
+def test_several_problems_are_summed_up_first_a_line_each():
+    lines = str(SICK).splitlines()
+    assert lines[3:6] == [
+        "2 problems, worst first",
+        "  1. critical lr-too-high (81 %): loss-divergence, steps 1730 to 1999",
+        "  2. warning  bad-batch (100 %): gradient-explosion, step 600",
+    ]
+    one = replace(SICK, diagnoses=SICK.diagnoses[:3])
+    assert "problems, worst first" not in str(one)
+
+
+def test_many_causes_and_changes_stay_short():
+    names = [item.name for item in CAUSES][:8]
+    ranked = tuple(Diagnosis(1, name, 0.125, (), ("loss-divergence",)) for name in names)
+    changes = tuple(replace(HALVE, action=f"change-{letter}") for letter in "abcdefgh")
+    told = str(replace(SICK, diagnoses=ranked, suggestions=changes))
+    assert told.count("Also consider (12 %)") == 3
+    assert "and 3 more, less likely still" in told
+    assert told.count("learning_rate *= 0.5") == 6  # once in the advice, five times with its code
+    assert "Then: change-f (0.90), change-g (0.90), change-h (0.90)" in told
 
 
 def test_the_worst_problem_comes_first_and_lines_fit_a_terminal():

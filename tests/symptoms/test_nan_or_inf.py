@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from torchdoctor.chart import Chart
@@ -83,6 +85,6 @@ def test_the_forward_pass_names_the_module(kind, text):
 
 def test_weights():
     built = chart()
-    built.add({"type": "tensors", "step": 2, "vitals": {"weight_norm": [1.0, NAN, 1.0, 1.0]}})
+    built.add({"type": "tensors", "step": 2, "vitals": {"weight_norm": [1.0, math.inf, NAN, 1.0]}})  # one is frozen
     symptom = NanOrInf().check(built)
     assert (symptom.where, symptom.severity) == (("first",), "critical")

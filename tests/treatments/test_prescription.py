@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses import rank
+from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
 from torchdoctor.records import Symptom
-from torchdoctor.treatments import prescribe
+from torchdoctor.treatments import ACTIONS, prescribe, prescription
+from torchdoctor.treatments.parameters import Case, parameters
 
 N = 400
 STEADY = np.exp(0.1 * np.random.default_rng(0).standard_normal(N))
@@ -111,3 +112,46 @@ def test_diagnoses_carry_the_suggestions_of_their_cause():
 
 def test_nothing_to_treat():
     assert prescribe(Chart(), ()) == ((), ())
+
+
+def certain(monkeypatch, name, explains, suggests, weight=8.0):
+    """A cause of the catalogue that is as sure as a fact, whatever the chart says."""
+    (known,) = [cause for cause in CAUSES if cause.name == name]
+    monkeypatch.setattr(known, "weigh", lambda self, chart, problem: iter([Evidence(weight, "it is so")]))
+    monkeypatch.setattr(known, "explains", explains)
+    monkeypatch.setitem(prescription.SUGGESTED, name, suggests)
+
+
+def test_what_mends_a_sure_cause_comes_first_and_in_its_own_order(monkeypatch):
+    certain(monkeypatch, "nan-in-data", ("loss-divergence",), ("clean-data", "skip-step"))
+    found = merged(symptom("loss-divergence", 300, 399))
+    assert list(found) == ["clean-data", "skip-step", "roll-back"]
+
+
+def test_a_finding_asks_for_more_only_where_no_cause_is_sure(monkeypatch):
+    certain(monkeypatch, "nan-in-data", ("loss-divergence",), ("clean-data",), weight=2.5)
+    found = merged(symptom("loss-divergence", 300, 399))
+    assert {"scale-lr", "set-clip-norm", "roll-back"} <= set(found)
+
+
+def test_advice_does_not_jump_the_queue(monkeypatch):
+    certain(monkeypatch, "nan-in-data", ("loss-spike",), ("clean-data",))
+    found = merged(symptom("loss-spike", 100, severity="info"), symptom("gradient-explosion"))
+    assert list(found)[0] in ("scale-lr", "set-clip-norm")
+
+
+def test_nothing_is_rebuilt_for_what_has_passed():
+    found = merged(symptom("gradient-vanishing", 200))
+    assert {action.kind for action in ACTIONS if action.slug in found} <= {"gradient control"}
+
+
+@pytest.mark.parametrize(("cause", "factor"), [("lr-too-high", 0.5), ("lr-too-low", 2.0)])
+def test_the_cause_knows_which_way_the_learning_rate_goes(monkeypatch, cause, factor):
+    certain(monkeypatch, cause, ("not-learning",), ("scale-lr",))
+    assert merged(symptom("not-learning", 0, 399))["scale-lr"].parameters == {"factor": factor}
+
+
+def test_without_a_cause_a_run_that_does_not_learn_gets_no_new_rate():
+    chart = Chart.of(loss=2 * np.ones(N))
+    case = Case(chart, Problem((symptom("not-learning", 0, 399),)))
+    assert parameters(case, "scale-lr") is None

@@ -180,8 +180,9 @@ class Screen:
         self._found, self._causes = [], []
         by_problem: dict[int, list[Record]] = {}
         for item in found:
-            # Problems are numbered by their onset: of several that show this symptom, the latest is the one at hand.
-            number = max((cause["problem"] for cause in causes if item["name"] in cause["symptoms"]), default=0)
+            # Of several problems that show this symptom, the one with the latest episode is at hand.
+            told = [cause for cause in causes if item["name"] in cause["symptoms"]]
+            number = max(told, key=lambda cause: max(cause["episodes"]))["problem"] if told else 0
             by_problem.setdefault(number, []).append(item)
         for number, items in by_problem.items():
             for item in items:

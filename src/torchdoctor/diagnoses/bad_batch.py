@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at, lr_rise
+from torchdoctor.records import number_text
 
 
 class BadBatch(Cause):
@@ -29,7 +32,8 @@ class BadBatch(Cause):
     name = "bad-batch"
     explains = ("loss-spike", "gradient-explosion")
     prior = -1.0
-    suggests = ("clean-data", "set-clip-norm")
+    suggests = ("clean-data", "set-clip-norm", "skip-window")
+    references = ("https://arxiv.org/abs/2204.02311",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loss jumped at the same step, and whether everything was back at once."""
@@ -48,3 +52,17 @@ class BadBatch(Cause):
                 yield Evidence(0.7, "the run went on as before")
         if lr_rise(chart, onset) > 3:
             yield Evidence(-2.5, "the learning rate had just risen")
+        yield from _about_its_numbers(chart, onset)
+
+
+def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:
+    """The batch of the step itself, if that step was looked at closely."""
+    for vital, name in (("input_absmax", "input"), ("target_absmax", "target")):
+        series = chart[vital]
+        at, others = series.values[series.steps == step], series.values[series.steps != step]
+        if not at.size or others.size < 4:
+            continue
+        usual = float(np.median(others))
+        if float(at[0]) > 3 * max(usual, float(np.max(others)) / 2) > 0:
+            text = f"the largest {name} of step {step} is {number_text(float(at[0]))}"
+            yield Evidence(3.0, f"{text}, {number_text(usual)} is usual")

@@ -9,6 +9,18 @@ from typing import ClassVar, NamedTuple
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom
+from torchdoctor.symptoms import DETECTORS
+
+CERTAIN = 8.0
+"""The weight of a definite fact (a parameter in no group): its cause is near 1 and explains the others away."""
+
+
+SAMPLED = frozenset(
+    detector.name for detector in DETECTORS if all(key.startswith(("tensors/", "modules/")) for key in detector.reads)
+)
+"""Findings that are looked for at sampled steps only: when they began is known to a sample or two."""
+LATE = SAMPLED | {detector.name for detector in DETECTORS if detector.every >= 10}
+"""Findings that are made a while after they could have been."""
 
 
 class Evidence(NamedTuple):
@@ -31,8 +43,10 @@ class Problem:
 
     @property
     def first_step(self) -> int:
-        """The onset."""
-        return min(symptom.first_step for symptom in self.symptoms)
+        """The onset: of what does harm, where anything does, and was looked for at each step, where anything was."""
+        grave = [symptom for symptom in self.symptoms if symptom.severity != "info"]
+        sharp = [symptom for symptom in grave if symptom.name not in SAMPLED]
+        return min(symptom.first_step for symptom in sharp or grave or self.symptoms)
 
     @property
     def last_step(self) -> int:
@@ -63,6 +77,8 @@ class Cause(ABC):
     explains: ClassVar[tuple[str, ...]]
     prior: ClassVar[float] = -1.0
     suggests: ClassVar[tuple[str, ...]] = ()
+    """Actions, the most fitting first."""
+    references: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import is_over
 from torchdoctor.records import number_text
 
 
 class ClipMissing(Cause):
-    """Rare huge gradients pass unclipped.
+    """Rare huge gradients pass unclipped: nobody clips, or too late.
 
     ## What it is
     Now and then a batch gives a gradient many times the usual. Without clipping it moves the weights as far.
@@ -27,12 +27,16 @@ class ClipMissing(Cause):
     """
 
     name = "clip-missing"
-    explains = ("gradient-explosion", "loss-spike", "gradient-instability", "loss-divergence")
+    explains = ("clipping-anomaly", "gradient-explosion", "loss-spike", "gradient-instability", "loss-divergence")
     prior = -1.5
-    suggests = ("set-clip-norm",)
+    suggests = ("set-clip-norm", "adaptive-clip", "set-clip-value", "use-gru-or-layernorm-rnn")
+    references = ("https://arxiv.org/abs/1211.5063",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loop clips, whether explosions recur, and whether they did harm."""
+        if chart.fact("clip.after_step"):
+            yield Evidence(CERTAIN, "clipping comes after the step that it should protect")
+            return
         if "clip" in chart:
             yield Evidence(-6.0, f"the loop clips at {number_text(chart['clip'].latest)}")
             return

@@ -10,6 +10,9 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest, level_about
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.not_learning import chance_level
+
+BROKEN = ("loss-divergence", "loss-spike", "gradient-explosion", "nan-or-inf", "dead-units", "collapsed-output")
 
 
 class Converged(Cause):
@@ -29,8 +32,9 @@ class Converged(Cause):
     """
 
     name = "converged"
-    explains = ("loss-plateau",)
+    explains = ("loss-plateau", "underfitting", "learning-rate-vanished")
     prior = 0.0
+    references = ("https://arxiv.org/abs/1206.5533",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """How far the loss has come, where the rate and the norm are, and what validation does."""
@@ -40,10 +44,14 @@ class Converged(Cause):
                 yield Evidence(1.0, f"the loss fell from {number_text(start)} to {number_text(now)}")
             elif now > 0.7 * start:
                 yield Evidence(-1.5, f"the loss fell only from {number_text(start)} to {number_text(now)}")
-        if chart["lr"]:
-            rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
-            if rate < 1e-3 * top:
-                yield Evidence(-2.0, f"the learning rate is {number_text(rate)}: the run could not move")
+        yield from _about_the_rate(chart, problem)
+        if problem.grave("learning-rate-vanished", "underfitting"):
+            yield Evidence(-2.0, "the loss was still falling, or is held back")
+        if problem.grave(*BROKEN):
+            yield Evidence(-4.0, "a finished run does not break")
+        chance = chance_level(chart)
+        if now > 0.9 * chance:
+            yield Evidence(-3.0, f"a guess that ignores the input is as good: {number_text(chance)}")
         norms = chart["grad_norm"]
         before, after = level_about(norms, 0, problem.first_step), level_about(norms, problem.first_step, chart.step)
         if after < 0.3 * before:
@@ -51,3 +59,10 @@ class Converged(Cause):
         validation = chart["val_loss"].values[-5:]
         if validation.size == 5 and float(np.ptp(validation)) < 0.02 * abs(float(validation[-1])):
             yield Evidence(0.7, f"the validation loss is flat too, at {number_text(float(validation[-1]))}")
+
+
+def _about_the_rate(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if chart["lr"]:
+        rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
+        if rate < 1e-3 * top and problem.has("loss-plateau", "underfitting"):
+            yield Evidence(-2.0, f"the learning rate is {number_text(rate)}: the run could not move")

@@ -1,9 +1,14 @@
-"""What a finding of decay through depth says about one layer."""
+"""What becomes of a signal on its way through the layers, forwards and back."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.gradient_vanishing import decay_through_depth
 
 
@@ -14,3 +19,51 @@ def decay_by_layer(chart: Chart, problem: Problem) -> float:
         return 0.0
     decades, layers = decay_through_depth(chart)
     return float(10 ** (max(decades, default=0.0) / max(1, layers - 1)))
+
+
+def weight_layers(chart: Chart) -> int:
+    """How many linear and convolutional layers were seen at work."""
+    return sum(kind in WEIGHTED for kind in chart.fact("modules.kinds", ()))
+
+
+def gain_by_layer(chart: Chart, *, latest: bool = False) -> tuple[float, float, float]:
+    """The factor by which a layer typically multiplies activations, and their size at both ends.
+
+    At the first sample that is remembered, which is the model's beginning in a young run, or at the latest one. NaN
+    where fewer than three layers were seen.
+    """
+    kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
+    columns = [index for index, kind in enumerate(kinds) if kind in WEIGHTED]
+    if not len(rows) or rows.shape[1] != len(kinds):
+        return math.nan, math.nan, math.nan
+    levels = rows[-1 if latest else 0, columns]
+    levels = levels[np.isfinite(levels) & (levels > 0)]
+    if levels.size < 3:
+        return math.nan, math.nan, math.nan
+    return float(np.exp(np.median(np.diff(np.log(levels))))), float(levels[0]), float(levels[-1])
+
+
+def saturating_layers(chart: Chart) -> int:
+    """How many sigmoid and tanh modules were seen at work; -1 where the modules are not known."""
+    kinds = chart.fact("modules.kinds")
+    return -1 if kinds is None else sum(kind in ("Sigmoid", "Tanh", "Hardtanh", "Hardsigmoid") for kind in kinds)
+
+
+def zeros_at_first(chart: Chart, module: str) -> float:
+    """The share of a module's values that were zero before the first step; NaN where that was not seen."""
+    rows = chart.modules("act_zero").rows
+    if not rows or rows[0][0] > 0 or module not in chart.module_names:
+        return math.nan
+    row, index = rows[0][1], chart.module_names.index(module)
+    return float(row[index]) if row.size == len(chart.module_names) else math.nan
+
+
+def signal_lost_by_layer(chart: Chart) -> float:
+    """The factor by which a layer typically reduces what depends on the input, at the first sample; NaN if unknown."""
+    kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_spread").matrix()
+    columns = [index for index, kind in enumerate(kinds) if kind in WEIGHTED]
+    if not len(rows) or rows.shape[1] != len(kinds) or len(columns) < 3:
+        return math.nan
+    shares = rows[0, columns]
+    shares = shares[np.isfinite(shares) & (shares > 0)]
+    return float(np.exp(-np.median(np.diff(np.log(shares))))) if shares.size > 2 else math.nan

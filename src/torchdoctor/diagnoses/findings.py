@@ -9,12 +9,18 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.series import Series
+from torchdoctor.symptoms import DETECTORS
 
 
 def level_about(series: Series, first: int, last: int) -> float:
     """The median level of a vital between two steps, from the outline; NaN where it has no value there."""
     means = [bucket[2] for bucket in series.outline.buckets() if first <= bucket[0] <= last]
     return float(np.median(means)) if means else math.nan
+
+
+def last_level(series: Series, values: int = 20) -> float:
+    """The median of a vital's last few values; NaN where it has none."""
+    return float(np.median(series.last(values))) if series else math.nan
 
 
 def highest(series: Series, first: int, last: int) -> float:
@@ -74,3 +80,34 @@ def dropout(chart: Chart) -> float:
     """The highest dropout rate of the model, 0 where it has none; NaN where unknown."""
     rates = chart.context.get("dropout")
     return math.nan if rates is None else float(max(rates, default=0.0))
+
+
+def is_absent(chart: Chart, name: str, since: int, within: int) -> bool:
+    """Whether a finding that should have come within some steps after an onset was looked for and never seen.
+
+    Absence is evidence only where something was measured that could have shown it.
+
+    >>> from torchdoctor.records import Symptom
+    >>> chart = Chart.of(grad_norm=[1.0] * 200)
+    >>> is_absent(chart, "gradient-explosion", since=0, within=100), is_absent(chart, "loss-spike", since=0, within=100)
+    (True, False)
+    >>> chart.episodes.append(Symptom("gradient-explosion", "", "info", 0.9, 50, 50))
+    >>> is_absent(chart, "gradient-explosion", since=0, within=100)
+    False
+    """
+    if chart.step < since + within or any(item.name == name and item.last_step >= since for item in chart.episodes):
+        return False
+    reads = (key for detector in DETECTORS if detector.name == name for key in detector.reads)
+    return any(_was_read(chart, key) for key in reads)
+
+
+def _was_read(chart: Chart, key: str) -> bool:
+    table, _, vital = key.partition("/")
+    match table:
+        case "tensors":
+            return bool(chart.tensors(vital).rows)
+        case "modules":
+            return bool(chart.modules(vital).rows)
+        case "facts":
+            return vital in chart.facts
+    return bool(chart[key])

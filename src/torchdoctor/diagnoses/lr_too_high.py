@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at, lr_rise, update_level
+from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at, lr_rise, optimizer_names, update_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.underfitting import shrinkage
+
+ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf", "skipped-steps")
+"""Findings that begin at a step, before which the rate can be looked at."""
+LASTING = (
+    "not-learning",
+    "loss-oscillation",
+    "update-ratio-abnormal",
+    "dead-units",
+    "saturated-activations",
+    "activation-explosion",
+    "weight-growth",
+)
+"""Findings that tell of a state."""
+USUAL_ADAM, USUAL_SGD = 2e-2, 1.0
+"""Learning rates above which few runs learn."""
 
 
 class LrTooHigh(Cause):
@@ -25,31 +44,82 @@ class LrTooHigh(Cause):
 
     ## How to see it cured
     The loss falls below its level before the onset, without new explosions.
+
+    ## When to stop
+    When a tenth and a hundredth of the rate show the same: then it is not the rate.
     """
 
     name = "lr-too-high"
-    explains = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf")
+    explains = (*ACUTE, *LASTING)
     prior = -0.5
-    suggests = ("scale-lr", "set-clip-norm", "roll-back")
+    suggests = ("scale-lr", "set-clip-norm", "roll-back", "reinitialize-dead-units")
+    references = ("https://arxiv.org/abs/1506.01186",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The rate about the onset, the size of updates, and whether the loss came back."""
-        rise = lr_rise(chart, problem.first_step)
-        yield from _about_the_rate(chart, rise)
-        yield from _about_the_updates(update_level(chart, problem.first_step))
-        onset = problem.first_step
-        if not rise > 3 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
-            yield Evidence(-1.0, f"the loss stood out at step {onset} at once, before that step's update")
-        if problem.grave("loss-divergence"):
-            yield Evidence(1.7, "the loss left its level and did not come back")
-        if problem.has("gradient-instability"):
-            yield Evidence(1.0, "the gradient norm swings widely for a long time")
-        if not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
-            yield Evidence(-1.0, "it lasted only a few steps")
-            if is_over(chart, problem) and not rise > 3:
-                yield Evidence(-1.5, "the run went on as before, at the same learning rate")
-        if problem.names == ("nan-or-inf",):
-            yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
+        onsets = [item.first_step for item in problem.symptoms if item.name in ACUTE]
+        lasting = problem.has(*LASTING)
+        if onsets:
+            yield from _about_an_onset(chart, problem, min(onsets), lasting)
+        rate, names = chart["lr"].latest, optimizer_names(chart)
+        times = rate / (USUAL_ADAM if "Adam" in names else USUAL_SGD) if names else 0.0
+        if times > 1:
+            yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {names}")
+        if lasting:
+            yield from _about_a_standstill(chart, problem, knows_updates=bool(onsets))
+
+
+def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -> Iterator[Evidence]:
+    rise = lr_rise(chart, onset)
+    yield from _about_the_rate(chart, rise)
+    yield from _about_the_updates(update_level(chart, onset))
+    if not rise > 3 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
+        yield Evidence(-1.0, f"the loss stood out at step {onset} at once, before that step's update")
+    if problem.grave("loss-divergence"):
+        yield Evidence(1.7, "the loss left its level and did not come back")
+    if problem.has("gradient-instability"):
+        yield Evidence(1.0, "the gradient norm swings widely for a long time")
+    if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
+        yield Evidence(-1.0, "it lasted only a few steps")
+        if is_over(chart, problem) and not rise > 3:
+            yield Evidence(-1.5, "the run went on as before, at the same learning rate")
+    if problem.names == ("nan-or-inf",):
+        yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
+
+
+def _about_a_standstill(chart: Chart, problem: Problem, knows_updates: bool) -> Iterator[Evidence]:
+    """How far weights move or moved, how the loss swings, how high the rate is, and where the loss stands."""
+    ratio = _first_updates(chart)
+    if shrinkage(chart) < 0.5:
+        yield Evidence(-1.5, "weights move because decay shrinks them")
+    elif ratio > 0.1:
+        yield Evidence(3.0 if ratio > 0.3 else 1.5, f"weights moved by {number_text(ratio)} of themselves a step")
+    elif ratio <= 0.1 and not knows_updates:
+        yield Evidence(
+            -2.0 if ratio < 3e-3 else -0.7, f"weights moved by {number_text(ratio)} of themselves a step at most"
+        )
+    yield from _about_the_swings(chart, problem)
+    losses = chart["loss"]
+    if problem.has("not-learning") and losses and losses.baseline(128).recent > 1.2 * losses.first > 0:
+        now = number_text(losses.baseline(128).recent)
+        yield Evidence(1.5, f"the loss stands at {now}, above the {number_text(losses.first)} of the first step")
+
+
+def _first_updates(chart: Chart) -> float:
+    """The largest typical update ratio of any sample but the very first: a net that is broken hardly moves later."""
+    rows = [row[np.isfinite(row)] for step, row in chart.tensors("update_ratio").rows if step >= 4]
+    return max((float(np.median(row)) for row in rows if row.size), default=math.nan)
+
+
+def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    swing = problem.get("loss-oscillation")
+    if swing is not None and "every 2 steps" in swing.message:
+        yield Evidence(2.0, "the loss goes up and down at every other step: each update overshoots")
+    elif swing is not None:
+        yield Evidence(-0.7, "the loss swings more slowly than steps that overshoot would make it")
+    cosine = chart["momentum_cosine"].last(8)
+    if cosine.size >= 4 and float(np.median(cosine)) < -0.5:
+        yield Evidence(1.0, f"gradients point back against the steps taken: cosine {float(np.median(cosine)):.2f}")
 
 
 def _about_the_rate(chart: Chart, rise: float) -> Iterator[Evidence]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import update_level
+from torchdoctor.diagnoses.findings import highest, optimizer_names, update_level
 from torchdoctor.records import number_text
 
 
@@ -24,22 +26,39 @@ class LrTooLow(Cause):
 
     ## How to see it cured
     Update ratios about 1e-3, and a loss that falls again.
+
+    ## When to stop
+    When ten times the rate changes nothing: then the gradient does not reach the weights.
     """
 
     name = "lr-too-low"
-    explains = ("loss-plateau", "gradient-vanishing")
+    explains = ("slow-learning", "not-learning", "loss-plateau", "update-ratio-abnormal", "gradient-vanishing")
     prior = -1.2
     suggests = ("scale-lr",)
+    references = ("https://arxiv.org/abs/1506.01186",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
         ratio = update_level(chart, chart.step + 1)
-        if ratio < 1e-5:
-            yield Evidence(2.5, f"weights move by only {number_text(ratio)} of themselves a step")
+        if 0 < ratio < 2e-5:
+            yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
         elif ratio > 1e-4:
             yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
-        rate = chart["lr"].latest
-        if 0 < rate < 1e-6:
-            yield Evidence(0.8, f"the learning rate is {number_text(rate)}")
-        if not problem.has("loss-plateau"):
+        rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
+        adaptive = "Adam" in optimizer_names(chart)
+        if rate <= 0.1 * top:
+            yield Evidence(-2.0, f"the learning rate was {number_text(top)}; it is the schedule that has lowered it")
+        elif 0 < rate < (3e-6 if adaptive else 1e-5):
+            yield Evidence(1.5, f"the learning rate is {number_text(rate)}")
+        elif rate >= (3e-4 if adaptive else 1e-2):
+            yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
+        cosine = chart["momentum_cosine"].last(8)
+        if cosine.size >= 4 and float(np.median(cosine)) > 0.6:
+            yield Evidence(1.0, f"gradients keep their direction from step to step: {float(np.median(cosine)):.2f}")
+        norms = chart["grad_norm"]
+        if norms and norms.baseline(128).recent < 1e-10:
+            yield Evidence(-4.0, "there is no gradient that a higher rate could scale")
+        if problem.has("gradient-explosion", "loss-spike", "loss-divergence", "dead-units", "activation-explosion"):
+            yield Evidence(-3.0, "steps that are too short break nothing")
+        if problem.has("gradient-vanishing") and not problem.has("loss-plateau", "slow-learning", "not-learning"):
             yield Evidence(-2.0, "the loss has not stopped falling")

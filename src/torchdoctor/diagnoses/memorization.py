@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.validation_anomaly import never_followed
 
 
 class Memorization(Cause):
@@ -24,15 +25,23 @@ class Memorization(Cause):
 
     ## How to see it cured
     Training and validation loss fall together for longer.
+
+    ## When to stop
+    When the best validation loss does not improve any more by any regularization: then only data helps.
     """
 
     name = "memorization"
-    explains = ("overfitting",)
+    explains = ("overfitting", "validation-anomaly", "suspiciously-low-loss", "double-descent")
     prior = 0.2
-    suggests = ("stop-at-best", "augment-data", "raise-dropout")
+    suggests = ("stop-at-best", "augment-data", "raise-dropout", "more-data", "keep-training", "ensemble")
+    references = ("https://arxiv.org/abs/1611.03530",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """How far the training loss is below the best validation loss, and parameters against samples."""
+        if not problem.has("overfitting", "validation-anomaly", "double-descent"):
+            yield Evidence(-1.5, "validation does not tell of it")
+        if never_followed(chart):
+            yield Evidence(-2.0, "validation was never better than the untrained model, from the first evaluation on")
         train = chart["loss"].baseline(128).recent
         best = chart["val_loss"].lowest
         if math.isfinite(best) and best > 0 and chart["loss"]:
@@ -41,6 +50,8 @@ class Memorization(Cause):
                 yield Evidence(1.8, f"the training loss is {low}, the best validation loss {number_text(best)}")
             elif train > 0.75 * best:
                 yield Evidence(-1.0, f"the training loss is still {number_text(train)}, near the best validation loss")
+        if chart.fact("data.repeated"):
+            yield Evidence(0.5, "the same batches come again and again")
         size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
         if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
             yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import decay_by_layer
+from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, weight_layers
 
 
 class MissingSkipConnections(Cause):
@@ -26,12 +26,22 @@ class MissingSkipConnections(Cause):
     """
 
     name = "missing-skip-connections"
-    explains = ("gradient-vanishing",)
-    prior = -1.5
-    suggests = ("add-residuals",)
+    explains = ("gradient-vanishing", "collapsed-output", "not-learning", "slow-learning")
+    prior = -1.8
+    suggests = ("add-residuals", "add-normalization")
+    references = ("https://arxiv.org/abs/1512.03385",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The factor that each layer costs."""
+        """The factor that each layer costs, and how many there are."""
+        layers = weight_layers(chart)
+        if 0 < layers < 6:
+            yield Evidence(-2.5, f"the model has only {layers} weight layers")
+        if not problem.has("gradient-vanishing"):
+            if layers >= 10 and not chart.fact("modules.normalized"):
+                yield Evidence(1.5, f"{layers} weight layers follow each other without a normalization")
+            return
+        if saturating_layers(chart) >= 3:
+            yield Evidence(-1.0, "the layers are sigmoid or tanh, which cost more than depth does")
         factor = decay_by_layer(chart, problem)
         if factor >= 3.5:
             yield Evidence(2.0, f"each of the layers divides the gradient by about {factor:.1f}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.origin import origin_kind
+from torchdoctor.records import number_text
 
 
 class NanInData(Cause):
@@ -26,12 +27,20 @@ class NanInData(Cause):
     """
 
     name = "nan-in-data"
-    explains = ("nan-or-inf",)
+    explains = ("nan-or-inf", "input-anomaly", "target-anomaly")
     prior = -0.7
-    suggests = ("clean-data", "skip-step")
+    suggests = ("clean-data", "skip-step", "roll-back")
+    references = ("https://pytorch.org/docs/stable/generated/torch.isfinite.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Where the first such value was seen, and what came before it."""
+        """Values that were counted in the batch, where the first was seen, and what came before it."""
+        place, step, count = _counted(chart, problem)
+        if count > 0:
+            yield Evidence(CERTAIN, f"{number_text(count)} values of the {place} of step {step} are not finite")
+            return
+        if not problem.has("nan-or-inf"):
+            yield Evidence(-6.0, "the batches looked at were finite")
+            return
         kind, module = origin_kind(chart, problem)
         if kind == "input":
             yield Evidence(6.0, f"the input of {module} was already not finite")
@@ -41,3 +50,14 @@ class NanInData(Cause):
             yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
         elif kind != "input":
             yield Evidence(0.5, "nothing had announced it")
+
+
+def _counted(chart: Chart, problem: Problem) -> tuple[str, int, float]:
+    """Where, when and how many values of a batch were not finite while the problem was there; 0 where none was seen."""
+    counts = (("inputs", "input_nonfinite"), ("targets", "target_nonfinite"), ("batch", "batch_nonfinite"))
+    for place, vital in counts:
+        series = chart[vital]
+        for step, count in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            if count > 0 and problem.first_step - 2 <= step <= problem.last_step + 1:
+                return place, step, count
+    return "", 0, 0.0

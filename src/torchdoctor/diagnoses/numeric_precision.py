@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import update_level
 from torchdoctor.diagnoses.origin import origin_kind
+from torchdoctor.records import number_text
 
 
 class NumericPrecision(Cause):
@@ -27,18 +31,23 @@ class NumericPrecision(Cause):
     """
 
     name = "numeric-precision"
-    explains = ("nan-or-inf", "gradient-vanishing")
+    explains = ("nan-or-inf", "skipped-steps", "slow-learning", "not-learning", "frozen-weights", "gradient-vanishing")
     prior = -1.0
     suggests = ("change-precision", "skip-step")
+    references = ("https://pytorch.org/docs/stable/notes/amp_examples.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Format, place, and what came before."""
         formats = str(chart.context.get("autocast") or "") + " " + str(chart.context.get("precision") or "")
         if "float16" in formats.replace("bfloat16", ""):
             yield Evidence(1.5, "part of the run is in float16, which ends at 65,504 and at 6e-8")
+            if chart.context.get("scaler") is None and "float16" in str(chart.context.get("autocast") or "")[:7]:
+                yield Evidence(1.0, "and there is no gradient scaler")
+        if problem.has("skipped-steps"):
+            yield from _about_the_scale(chart, problem)
         symptom = problem.get("nan-or-inf")
         if symptom is None:
-            yield Evidence(-1.5, "all values are finite")
+            yield from _about_rounding(chart, problem)
             return
         kind, module = origin_kind(chart, problem)
         if kind == "output":
@@ -49,5 +58,31 @@ class NumericPrecision(Cause):
             yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
         if problem.has("gradient-explosion", "loss-divergence"):
             yield Evidence(-1.5, "values had grown before they overflowed")
-        if chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
+        if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
+
+
+def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    scale = chart["loss_scale"]
+    if scale.latest < 1:
+        yield Evidence(3.0, f"the loss scale fell from {number_text(scale.first)} to {number_text(scale.latest)}")
+    if not problem.has("gradient-explosion", "loss-divergence", "loss-spike"):
+        yield Evidence(1.5, "gradients overflow although neither loss nor gradients had grown")
+
+
+def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """Updates smaller than half a digit of the format are lost: weights in bfloat16 have eight bits."""
+    if problem.has("skipped-steps"):
+        return
+    lost = chart["update_lost"].last(4)
+    if lost.size and float(np.median(lost)) > 0.5:
+        share = f"{float(np.median(lost)):.0%}"
+        yield Evidence(CERTAIN - 2, f"{share} of the weights that have a gradient did not move: rounded away")
+        return
+    formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)
+    half = formats and all(item in ("bfloat16", "float16") for item in formats)
+    if half and ratio < 2**-8 and problem.has("slow-learning", "frozen-weights"):
+        low = number_text(ratio)
+        yield Evidence(3.5, f"weights are in {formats[0]}, and updates of {low} of a weight are rounded away")
+    else:
+        yield Evidence(-1.5, "all values are finite")

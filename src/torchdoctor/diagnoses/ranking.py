@@ -1,86 +1,224 @@
-"""From symptoms to ranked causes: group what belongs together, add up the evidence, compare."""
+"""From symptoms to ranked causes: group what belongs together, add up the evidence, compare.
+
+Symptoms between which a mechanism is known, and which are near in time, are one problem. A definite fact is certain:
+its cause takes the symptoms that it explains, with what followed from them, and leaves the rest to others. Two certain
+causes are therefore two problems, and a third that merely fits is explained away.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.calibration import SHIFTS, TEMPERATURE
+from torchdoctor.diagnoses.cause import CERTAIN, LATE, Cause, Evidence, Problem
+from torchdoctor.diagnoses.mechanisms import linked, place, reaches
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Symptom, worst
 
 GAP = 50
 """Steps between two symptoms that may still be one story."""
+LATE_GAP = 200
+"""The same where the later one is not looked for at each step."""
+SLACK = 5
+"""Steps by which a consequence may be seen before what brought it about: not everything is looked at at each step."""
 LEAST = 0.01
 """Probabilities under this are left out."""
-FAMILIES: tuple[frozenset[str], ...] = (
-    frozenset({"gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "gradient-instability"}),
-    frozenset({"gradient-vanishing", "loss-plateau"}),
-)
-"""Symptoms between which a mechanism is known; every other one is a problem of its own."""
+DOUBT = 3.0
+"""What may speak against a definite fact without making it doubtful."""
+EXPLAINED = -2.0
+"""The highest score of a cause beside a certain one."""
 
 
-def group(symptoms: Sequence[Symptom]) -> list[Problem]:
-    """Problems in order of onset: same mechanism and near in time, or the same lone symptom coming back.
+@dataclass(frozen=True)
+class Weighed:
+    """A cause with its evidence in one problem."""
+
+    cause: Cause
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def score(self) -> float:
+        """Its log-odds."""
+        return self.cause.prior + sum(item.weight for item in self.evidence)
+
+    @property
+    def certain(self) -> bool:
+        """Whether it rests on a definite fact that little speaks against."""
+        return any(item.weight >= CERTAIN for item in self.evidence) and self.score >= CERTAIN - DOUBT
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A problem, and the certain cause that it belongs to, if any."""
+
+    problem: Problem
+    owner: Cause | None = None
+
+
+def group(symptoms: Iterable[Symptom]) -> list[Problem]:
+    """Problems in order of onset: linked by a mechanism and near in time, or the same lone symptom coming back.
 
     >>> found = [Symptom(name, "", "warning", 0.9, step, step + 2) for name, step in
     ...          [("gradient-explosion", 500), ("loss-spike", 501), ("overfitting", 510), ("loss-spike", 900)]]
     >>> [problem.names for problem in group(found)]
     [('gradient-explosion', 'loss-spike'), ('overfitting',), ('loss-spike',)]
     """
-    clusters: list[list[Symptom]] = []
-    for symptom in sorted(symptoms, key=lambda item: item.first_step):
-        for cluster in reversed(clusters):
-            if _linked(cluster, symptom):
-                cluster.append(symptom)
-                break
-        else:
-            clusters.append([symptom])
+    over: list[list[Symptom]] = []
+    clusters: list[tuple[list[Symptom], list[Symptom]]] = []  # all members, and those that may still gain one
+    for symptom in _in_order(symptoms):
+        whole, recent, apart = [symptom], [symptom], []
+        for members, known in clusters:
+            near = [item for item in known if item.last_step + LATE_GAP >= symptom.first_step]
+            if any(_follows(item, symptom) for item in near):
+                whole, recent = members + whole, near + recent
+            elif near:
+                apart.append((members, near))
+            else:
+                over.append(members)
+        clusters = [*apart, (whole, recent)]
+    found = sorted(
+        over + [members for members, _ in clusters], key=lambda cluster: min(item.first_step for item in cluster)
+    )
     problems: dict[tuple[str, ...], Problem] = {}
-    for number, cluster in enumerate(clusters):
+    for number, cluster in enumerate(found):
         names = {symptom.name for symptom in cluster}
         # A lone symptom that comes back is one recurring problem; a chain of several is told on its own.
         key = tuple(names) if len(names) == 1 else (*sorted(names), str(number))
-        problems[key] = Problem((*problems[key].symptoms, *cluster)) if key in problems else Problem(tuple(cluster))
+        before = problems[key].symptoms if key in problems else ()
+        problems[key] = _problem((*before, *cluster))
     return list(problems.values())
 
 
-def _linked(cluster: list[Symptom], symptom: Symptom) -> bool:
-    if symptom.first_step > max(item.last_step for item in cluster) + GAP:
-        return False
-    return any(symptom.name in family and cluster[0].name in family for family in FAMILIES)
+def _in_order(symptoms: Iterable[Symptom]) -> list[Symptom]:
+    return sorted(symptoms, key=lambda item: (item.first_step, place(item.name)))
+
+
+def _problem(symptoms: Iterable[Symptom]) -> Problem:
+    return Problem(tuple(_in_order(symptoms)))
+
+
+def _follows(earlier: Symptom, later: Symptom) -> bool:
+    gap = LATE_GAP if later.name in LATE else GAP
+    return later.first_step <= earlier.last_step + gap and linked(earlier.name, later.name)
 
 
 def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
     """The causes of every problem, worst problem first, then by probability; no suggestions yet."""
-    problems = group([symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE])
-    numbered = list(enumerate(problems, 1))
-    numbered.sort(key=lambda item: -_gravity(item[1]))
-    return tuple(diagnosis for number, problem in numbered for diagnosis in _explain(chart, number, problem, causes))
+    symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
+    claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
+    claims.sort(key=lambda item: (-_gravity(item.problem), item.owner is None, item.problem.first_step))
+    owners = {claim.owner.name for claim in claims if claim.owner is not None}
+    found: list[Diagnosis] = []
+    for number, claim in enumerate(claims, 1):
+        own = claim.owner.name if claim.owner is not None else ""
+        rivals = [cause for cause in causes if cause.name == own or cause.name not in owners]
+        found += _explained(chart, number, claim.problem, rivals)
+    return tuple(found)
 
 
 def _gravity(problem: Problem) -> int:
     return SEVERITIES.index(worst([symptom.severity for symptom in problem.symptoms]) or "info")
 
 
-def _explain(chart: Chart, number: int, problem: Problem, causes: Sequence[Cause]) -> list[Diagnosis]:
-    weighed: list[tuple[float, Cause, list[Evidence]]] = []
-    for cause in causes:
-        if problem.has(*cause.explains):
-            evidence = list(cause.weigh(chart, problem))
-            weighed.append((cause.prior + sum(item.weight for item in evidence), cause, evidence))
-    top = max(score for score, _, _ in weighed)
-    total = sum(math.exp(score - top) for score, _, _ in weighed)
-    kept = [item for item in weighed if math.exp(item[0] - top) / total >= LEAST or item[1].name == "unknown"]
-    total = sum(math.exp(score - top) for score, _, _ in kept)
-    kept.sort(key=lambda item: -item[0])
+def _weigh(chart: Chart, problem: Problem, causes: Iterable[Cause]) -> list[Weighed]:
+    candidates = (cause for cause in causes if problem.has(*cause.explains))
+    return [Weighed(cause, tuple(cause.weigh(chart, problem))) for cause in candidates]
+
+
+def _parted(chart: Chart, problem: Problem, causes: Sequence[Cause]) -> list[Claim]:
+    """The problem as it is, or one for each certain cause and what none of them explains."""
+    certain = [item.cause for item in _weigh(chart, problem, causes) if item.certain]
+    if not certain:
+        return [Claim(problem)]
+    shares = _shares(problem, certain)
+    # What a certain cause explains may have led to more: that is its own as well.
+    rest = [symptom for symptom in problem.symptoms if not any(symptom in share for share in shares.values())]
+    for symptom in list(rest):
+        for share in shares.values():
+            if any(_led_to(item, symptom) for item in share):
+                share.append(symptom)
+                rest.remove(symptom)
+                break
+    owned = [Claim(_problem(share), cause) for cause, share in shares.items() if share]
+    return owned + [Claim(item) for item in group(rest)]
+
+
+def _led_to(earlier: Symptom, later: Symptom) -> bool:
+    return earlier.first_step <= later.first_step + SLACK and reaches(earlier.name, later.name)
+
+
+def _shares(problem: Problem, certain: list[Cause]) -> dict[Cause, list[Symptom]]:
+    """For each certain cause its own symptoms; one that several explain goes to the first, or to whoever has none."""
+    shares: dict[Cause, list[Symptom]] = {cause: [] for cause in certain}
+    shared: list[tuple[Symptom, list[Cause]]] = []
+    for symptom in problem.symptoms:
+        claimants = [cause for cause in certain if symptom.name in cause.explains]
+        if len(claimants) == 1:
+            shares[claimants[0]].append(symptom)
+        elif claimants:
+            shared.append((symptom, claimants))
+    empty = [cause for cause, share in shares.items() if not share]
+    for symptom, claimants in shared:
+        takers = [cause for cause in claimants if cause in empty] or claimants[:1]
+        for cause in takers:
+            shares[cause].append(symptom)
+    return shares
+
+
+def _joined(claims: Iterable[Claim]) -> list[Claim]:
+    """Problems of the same certain cause are one."""
+    joined: dict[str, Claim] = {}
+    for number, claim in enumerate(claims):
+        key = claim.owner.name if claim.owner is not None else f"#{number}"
+        known = joined[key].problem.symptoms if key in joined else ()
+        joined[key] = Claim(_problem((*known, *claim.problem.symptoms)), claim.owner)
+    return list(joined.values())
+
+
+def _explained(chart: Chart, number: int, problem: Problem, causes: Sequence[Cause]) -> list[Diagnosis]:
+    weighed = _weigh(chart, problem, causes)
+    scores = _calibrated(weighed)
+    shares = _softmax(scores)
+    kept = [place for place, item in enumerate(weighed) if shares[place] >= LEAST or item.cause.name == "unknown"]
+    kept.sort(key=lambda place: -scores[place])
+    final = _softmax([scores[place] for place in kept])
+    places = {id(symptom): place for place, symptom in enumerate(chart.episodes)}
+    episodes = tuple(places[id(symptom)] for symptom in problem.symptoms)
     return [
-        Diagnosis(number, cause.name, math.exp(score - top) / total, _sentences(evidence), problem.names)
-        for score, cause, evidence in kept
+        Diagnosis(
+            problem=number,
+            cause=weighed[place].cause.name,
+            probability=probability,
+            evidence=_sentences(weighed[place].evidence),
+            symptoms=problem.names,
+            episodes=episodes,
+        )
+        for place, probability in zip(kept, final, strict=True)
     ]
 
 
-def _sentences(evidence: list[Evidence]) -> tuple[str, ...]:
-    """What speaks for a cause, strongest first, then what speaks against it, marked as such."""
-    ordered = sorted(evidence, key=lambda item: -item.weight)
-    return tuple(item.text if item.weight >= 0 else f"against: {item.text}" for item in ordered)
+def _calibrated(weighed: Sequence[Weighed]) -> list[float]:
+    """Scores to compare: calibrated, or, beside a certain cause, held down."""
+    if any(item.certain for item in weighed):
+        return [
+            item.score if item.certain or item.cause.name == "unknown" else min(item.score, EXPLAINED)
+            for item in weighed
+        ]
+    return [(item.score + SHIFTS.get(item.cause.name, 0.0)) / TEMPERATURE for item in weighed]
+
+
+def _softmax(scores: Sequence[float]) -> list[float]:
+    top = max(scores)
+    weights = [math.exp(score - top) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _sentences(evidence: Iterable[Evidence]) -> tuple[str, ...]:
+    """What speaks for a cause, strongest first, then what speaks against it; facts and objections are marked."""
+    told = []
+    for item in sorted(evidence, key=lambda item: -item.weight):
+        mark = "certain: " if item.weight >= CERTAIN else "against: " if item.weight < 0 else ""
+        told.append(mark + item.text)
+    return tuple(told)

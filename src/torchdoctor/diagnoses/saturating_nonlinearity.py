@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import decay_by_layer
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, signal_lost_by_layer
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.target_anomaly import output_range
 
 
 class SaturatingNonlinearity(Cause):
@@ -16,7 +18,8 @@ class SaturatingNonlinearity(Cause):
     A sigmoid's derivative is at most 1/4, and near 0 when saturated: each layer divides the gradient again.
 
     ## How to confirm it
-    The gradient norm falls by a factor of four or more a layer, on the way from the last to the first.
+    The gradient norm falls by a factor of four or more a layer, on the way from the last to the first. Most values of a
+    layer are beyond 0.97 (tanh) or outside 0.03 to 0.97 (sigmoid).
 
     ## What to change
     Activations of the ReLU family between layers; normalization in front of those that must stay.
@@ -26,12 +29,40 @@ class SaturatingNonlinearity(Cause):
     """
 
     name = "saturating-nonlinearity"
-    explains = ("gradient-vanishing",)
+    explains = (
+        "gradient-vanishing",
+        "saturated-activations",
+        "collapsed-output",
+        "target-anomaly",
+        "not-learning",
+        "slow-learning",
+    )
     prior = -1.5
-    suggests = ("use-relu-family",)
+    suggests = ("use-relu-family", "add-normalization", "initialize")
+    references = ("https://proceedings.mlr.press/v9/glorot10a.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The factor that each layer costs."""
+        """The factor that each layer costs, and which activations the model has."""
+        if problem.has("target-anomaly"):
+            kind, low, high = output_range(chart)
+            least, most = chart["target_min"].latest, chart["target_max"].latest
+            if kind and (least < low or most > high):
+                given = f"targets reach from {number_text(least)} to {number_text(most)}"
+                yield Evidence(CERTAIN, f"the model ends with {kind}, which cannot give all of them: {given}")
+                return
+            yield Evidence(-3.0, "the last layer can give what the targets ask for")
+        layers = saturating_layers(chart)
+        if layers == 0 and not chart.fact("activations.hidden"):
+            yield Evidence(-3.0, "no sigmoid or tanh module was seen at work")
+        elif layers >= 3:
+            yield Evidence(1.5, f"{layers} sigmoid or tanh layers follow each other")
+            lost = signal_lost_by_layer(chart)
+            if lost > 2:
+                yield Evidence(2.5, f"each layer divides what depends on the input by {lost:.1f}")
+        if problem.has("saturated-activations"):
+            yield Evidence(1.5, "most values of a hidden layer are at their extremes")
+        if not problem.has("gradient-vanishing"):
+            return
         factor = decay_by_layer(chart, problem)
         if factor >= 3.5:
             yield Evidence(3.5, f"each layer divides the gradient by about {factor:.1f}; a sigmoid by 4 or more")

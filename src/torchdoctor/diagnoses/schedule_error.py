@@ -24,20 +24,44 @@ class ScheduleError(Cause):
 
     ## How to see it cured
     The rate at the last step is the schedule's end, not earlier.
+
+    ## When to stop
+    When a constant learning rate shows the same trouble: then it is not the schedule.
     """
 
     name = "schedule-error"
-    explains = ("loss-plateau", "gradient-explosion", "loss-spike", "loss-divergence")
+    explains = (
+        "learning-rate-vanished",
+        "schedule-anomaly",
+        "loss-plateau",
+        "slow-learning",
+        "not-learning",
+        "gradient-explosion",
+        "loss-spike",
+        "loss-divergence",
+    )
     prior = -2.0
     suggests = ("change-schedule",)
+    references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the rate was near zero during a plateau, or jumped before trouble."""
         rates = chart["lr"]
         if not rates:
             return
+        yield from _about_the_cadence(chart)
         onset = problem.first_step
-        if problem.has("loss-plateau"):
+        if (anomaly := problem.get("schedule-anomaly")) is not None:
+            yield Evidence(5.0, anomaly.message)
+        elif problem.has("learning-rate-vanished"):
+            top = number_text(highest(rates, 0, chart.step))
+            strength = 4.5 if problem.grave("learning-rate-vanished") else 1.0
+            yield Evidence(
+                strength, f"the learning rate is {number_text(rates.latest)} and was {top}, and the run goes on"
+            )
+        elif problem.has("slow-learning", "not-learning"):
+            yield from _about_the_start(chart)
+        elif problem.has("loss-plateau"):
             now, before = highest(rates, onset, chart.step), highest(rates, 0, onset - 1)
             if now < 1e-3 * before:
                 then = number_text(before)
@@ -48,3 +72,37 @@ class ScheduleError(Cause):
             yield Evidence(4.5, f"the learning rate jumped to {number_text(rise)} times anything before")
         else:
             yield Evidence(-2.0, "the learning rate had not jumped")
+
+
+def _about_the_cadence(chart: Chart) -> Iterator[Evidence]:
+    """What the scheduler itself tells: whether it was stepped, how often, and what it counts in."""
+    name = chart.fact("schedule.class") or "the scheduler"
+    if chart.fact("schedule.stepped") is False and chart.step >= 100:
+        yield Evidence(3.0, f"{name} was never stepped in {chart.step + 1} steps")
+    if not chart.fact("schedule.per_batch") or chart["lr"].latest > 0.5 * highest(chart["lr"], 0, chart.step):
+        return  # a warm-up, or one that holds the rate up: its end is no loss
+    total, milestones = chart.fact("schedule.total"), chart.fact("schedule.milestones") or ()
+    planned = max([item for item in (total, *milestones) if isinstance(item, int)], default=0)
+    if 0 < planned < 0.7 * chart.step:
+        plan = "its milestones end" if milestones else "its plan ends"
+        yield Evidence(3.0, f"{name} is stepped at every batch, and {plan} after {planned} of {chart.step + 1} steps")
+
+
+def _working_share(chart: Chart, top: float) -> float:
+    """The share of the run in which the rate was a tenth of its highest, or more."""
+    means = [bucket[2] for bucket in chart["lr"].outline.buckets()]
+    return sum(mean > 0.1 * top for mean in means) / max(1, len(means))
+
+
+def _about_the_start(chart: Chart) -> Iterator[Evidence]:
+    """A run that never moved: a warm-up that never began, or a rate of zero."""
+    rates, named = chart["lr"], chart.context.get("scheduler") or chart.fact("schedule.class")
+    top = highest(rates, 0, chart.step)
+    if top == 0:
+        yield Evidence(5.0, "the learning rate is 0 since the first step")
+    elif rates.latest < 1e-3 * top and _working_share(chart, top) < 0.3:
+        yield Evidence(3.0, f"the learning rate is {number_text(rates.latest)}; it was {number_text(top)}")
+    elif named and top < 1e-5 and top < 1.01 * rates.first:
+        yield Evidence(1.5, f"{named} was given, and the rate has stayed at {number_text(top)} since the first step")
+    else:
+        yield Evidence(-2.0, f"the learning rate is {number_text(rates.latest)}")

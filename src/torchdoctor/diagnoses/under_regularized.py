@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, weight_decay
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.validation_anomaly import never_followed
 
 
 class UnderRegularized(Cause):
@@ -24,15 +25,21 @@ class UnderRegularized(Cause):
 
     ## How to see it cured
     The best validation loss is lower and comes later.
+
+    ## When to stop
+    When training gets worse and validation no better: then it is the amount of data.
     """
 
     name = "under-regularized"
-    explains = ("overfitting",)
+    explains = ("overfitting", "double-descent")
     prior = 0.0
     suggests = ("raise-dropout", "set-weight-decay")
+    references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout and weight decay as configured."""
+        if never_followed(chart):
+            yield Evidence(-2.0, "validation was never better than the untrained model, from the first evaluation on")
         rate, decay = dropout(chart), weight_decay(chart)
         if rate == 0:
             yield Evidence(1.2, "the model has no dropout")

@@ -34,6 +34,7 @@ class WarmupMissing(Cause):
     explains = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability")
     prior = -1.5
     suggests = ("restart-warmup", "scale-lr")
+    references = ("https://arxiv.org/abs/2002.04745",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """When it began, and what the rate did from the first step."""

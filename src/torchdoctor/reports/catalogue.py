@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
@@ -14,6 +14,38 @@ from torchdoctor.errors import TorchDoctorError, did_you_mean
 from torchdoctor.reports.markdown import escaped
 from torchdoctor.symptoms import DETECTORS, Detector
 from torchdoctor.treatments import ACTIONS, Action
+
+STOP = (
+    "When three changes in a row have not helped, or when the search costs more than another approach would: another "
+    "architecture, another formulation of the task, better data. `torchdoctor explain ask-for-help` says more."
+)
+TRY = (
+    "Change one thing at a time and give it 100 to 1,000 steps. If nothing is better by then, undo it before you try "
+    "the next; after three of them, change the approach."
+)
+SAFETY = {
+    "apply": "apply (may be done in the loop when the doctor is allowed to act)",
+    "ask": "ask (in the loop, after a question)",
+    "show": "show (by hand only)",
+}
+_GRADIENTS = (
+    "Rules of thumb, which depend on the loss's scale: a global gradient norm of 0.1 to 10, layers within two orders "
+    "of magnitude of each other (embeddings may be larger); below 0.01 it is suspicious."
+)
+HEALTHY: Mapping[str, str] = {
+    "gradient-explosion": _GRADIENTS,
+    "gradient-vanishing": _GRADIENTS,
+    "gradient-instability": _GRADIENTS,
+    "no-gradient": _GRADIENTS,
+    "saturated-activations": "Pre-activations between -3 and 3: beyond them sigmoid and tanh are flat.",
+    "dead-units": "Half of a ReLU layer's values at zero is healthy; a unit that is zero for every input is not.",
+    "overfitting": "A validation loss of less than twice the training loss.",
+    "underfitting": "A training loss under 0.1 on many tasks; one batch can be learnt to under 0.01 in 1,000 steps.",
+    "not-learning": "One batch can be learnt to under 0.01 within 1,000 steps.",
+    "update-ratio-abnormal": "Weights that move by 1e-4 to 1e-2 of themselves a step, about 1e-3 in the middle.",
+    "slow-learning": "Weights that move by 1e-4 to 1e-2 of themselves a step, about 1e-3 in the middle.",
+}
+"""By finding, the rules of thumb that people quote. They are not the thresholds, which are scale-free."""
 
 
 @dataclass(frozen=True)
@@ -56,29 +88,70 @@ def find(name: str) -> Entry:
 
 def _finding(detector: type[Detector]) -> Entry:
     doc = inspect.getdoc(detector) or ""
-    page = [f"# {detector.code} {detector.name}", _fenced_examples(doc)]
+    causes = [cause.name for cause in CAUSES if detector.name in cause.explains and cause.name != "unknown"]
     thresholds = [f"- `{item.name}` = {item.default!r}" for item in fields(detector)]
-    if thresholds:
-        page.append("## Thresholds\n" + "\n".join(thresholds))
-    if detector.references:
-        page.append("## References\n" + "\n".join(f"- <{link}>" for link in detector.references))
-    return Entry("finding", detector.name, detector.code, _summary(doc), "\n\n".join(page))
+    page = [
+        f"# {detector.code} {detector.name}",
+        _fenced_examples(doc),
+        _section("Healthy ranges", HEALTHY.get(detector.name, "")),
+        _section("Possible causes", _names(causes)),
+        _section("Thresholds", "\n".join(thresholds)),
+        *_ending(doc, detector.references),
+    ]
+    return Entry("finding", detector.name, detector.code, _summary(doc), _joined(page))
 
 
 def _cause(cause: type[Cause]) -> Entry:
     doc = inspect.getdoc(cause) or ""
-    return Entry("cause", cause.name, "", _summary(doc), f"# {cause.name}\n\n{_fenced_examples(doc)}")
+    page = [
+        f"# {cause.name}",
+        _fenced_examples(doc),
+        _section("What it can explain", _names(cause.explains) if cause.name != "unknown" else "Any finding."),
+        _section("Actions, the most fitting first", _names(cause.suggests)),
+        *_ending(doc, cause.references),
+    ]
+    return Entry("cause", cause.name, "", _summary(doc), _joined(page))
 
 
 def _action(action: Action) -> Entry:
     facts = [
         f"- kind: {action.kind}, place {action.priority} in the queue",
-        f"- safety: {action.safety}",
+        f"- safety: {SAFETY[action.safety]}",
         f"- confidence before any evidence: {action.prior:.2f}",
         *(f"- `{name}`: from {low:g} to {high:g}" for name, (low, high) in action.parameters.items()),
     ]
-    page = [f"# {action.slug}", action.summary, "\n".join(facts), f"```python\n{action.code}\n```"]
-    return Entry("action", action.slug, "", action.summary, "\n\n".join(page))
+    page = [
+        f"# {action.slug}",
+        action.summary,
+        _section("When it helps", action.when),
+        _section("What to change", f"```python\n{action.code}\n```"),
+        _section("How to see that it helped", action.check),
+        _section("When to stop", TRY),
+        _section("Facts", "\n".join(facts)),
+        _section("Suggested for", _names(cause.name for cause in CAUSES if action.slug in cause.suggests)),
+        *_ending("## When to stop", action.references),
+    ]
+    return Entry("action", action.slug, "", action.summary, _joined(page))
+
+
+def _ending(doc: str, references: Sequence[str]) -> list[str]:
+    """What closes a page: when to stop, where the text itself does not say so, and what to read."""
+    return [
+        "" if "## When to stop" in doc else _section("When to stop", STOP),
+        _section("References", "\n".join(f"- <{link}>" for link in references)),
+    ]
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n{text}" if text else ""
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, parts))
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _summary(doc: str) -> str:

@@ -18,14 +18,18 @@ from torchdoctor.reports.wording import (
     Problem,
     advice,
     episodes,
-    evidence_words,
     facts,
     label,
+    meaning,
+    overview,
     percent,
     problems,
+    remedy,
     steps_text,
+    story,
     told_apart,
     verdict,
+    weighed,
     where_text,
 )
 
@@ -54,6 +58,12 @@ def _asset(name: str) -> str:
 def body(report: Report) -> Element:
     """The report as one element."""
     sections = [_verdict(report)]
+    if rows := overview(report):
+        listed = (
+            element("li", _mark(item.severity), f" {item.severity}: {words}", class_=item.severity)
+            for item, words in rows
+        )
+        sections.append(_section(f"{len(rows)} problems, worst first", element("ol", *listed, class_="overview")))
     curves = figure(report)
     if curves is not None:
         sections.append(_section("Curves", element("div", curves, class_="scroll"), _legend(report)))
@@ -62,14 +72,16 @@ def body(report: Report) -> Element:
         sections.append(_section("What was found", *found))
     if report.suggestions:
         ranked = (element("li", *_suggestion(item)) for item in report.suggestions)
-        sections.append(_section("What to change, best first", element("ol", *ranked, class_="changes")))
+        sections.append(
+            _section("What to change, best first; one thing at a time", element("ol", *ranked, class_="changes"))
+        )
     sections.extend(_lists(report))
     if report.context:
-        rows = (
+        told = (
             element("tr", element("th", name, scope="row"), element("td", value))
             for name, value in facts(report.context)
         )
-        sections.append(_section("The run", element("table", element("tbody", *rows))))
+        sections.append(_section("The run", element("table", element("tbody", *told))))
     return element("div", *sections, class_=f"torchdoctor {report.health}")
 
 
@@ -104,10 +116,11 @@ def _legend(report: Report) -> Element | None:
 
 
 def _problem(problem: Problem) -> Element:
-    name = f"Problem {problem.number}" if problem.number else "Also found"
+    told = story(problem)
     card = element(
         "article",
-        element("h3", _mark(problem.severity), f" {name}: {problem.severity}, {problem.steps}"),
+        element("h3", _mark(problem.severity), f" {problem.title}: {problem.severity}, {problem.steps}"),
+        element("p", f"What happened: {told}", class_="faint") if told else None,
         element("ul", *(_symptom(item, remark) for item, remark in episodes(problem.symptoms)), class_="symptoms"),
         class_=f"card {problem.severity}",
     )
@@ -115,7 +128,7 @@ def _problem(problem: Problem) -> Element:
     for words, diagnosis in causes:
         put(card, _diagnosis(words, diagnosis))
     if others:
-        put(card, element("div", element("p", f"Also consider: {others}"), class_="cause"))
+        put(card, element("div", *(element("p", text) for text in others), class_="cause"))
     return card
 
 
@@ -144,17 +157,19 @@ def _diagnosis(words: str, diagnosis: Diagnosis) -> Element:
         "div",
         element(
             "p",
-            f"{words}: ",
+            f"{words} ({percent(diagnosis.probability)}): ",
             element("strong", diagnosis.cause),
-            element("span", percent(diagnosis.probability), class_="percent"),
         ),
         element("div", element("div", class_="fill", style=f"width:{width:.0f}%"), class_="bar", aria_hidden="true"),
         class_="cause told",
     )
-    if diagnosis.evidence:
-        put(made, element("p", f"{evidence_words(diagnosis)}:", class_="faint"))
-        put(made, element("ul", *(element("li", text) for text in diagnosis.evidence)))
+    if sentence := meaning(diagnosis):
+        put(made, element("p", sentence))
+    for heading, texts in weighed(diagnosis):
+        put(made, element("p", f"{heading}:", class_="faint"))
+        put(made, element("ul", *(element("li", text) for text in texts)))
     if diagnosis.suggestions:
+        put(made, element("p", f"{remedy(diagnosis)}:", class_="faint"))
         put(made, element("pre", element("code", diagnosis.suggestions[0].code)))
     return made
 

@@ -16,15 +16,19 @@ from torchdoctor.reports.wording import (
     Problem,
     advice,
     episodes,
-    evidence_words,
     facts,
     label,
+    meaning,
+    overview,
     percent,
     printable,
     problems,
+    remedy,
     steps_text,
+    story,
     told_apart,
     verdict,
+    weighed,
     where_text,
 )
 
@@ -57,10 +61,13 @@ def _lines(report: Report) -> Iterator[str]:
     if summary := advice(report):
         yield ""
         yield escaped(summary)
+    if rows := overview(report):
+        yield ""
+        yield from (f"{item.number}. **{item.severity}**: {escaped(words)}" for item, words in rows)
     for problem in problems(report):
         yield from _problem(problem)
     if report.suggestions:
-        yield from ("", "## What to change, best first")
+        yield from ("", "## What to change, best first; one thing at a time")
         for number, item in enumerate(report.suggestions, 1):
             yield from (
                 "",
@@ -82,15 +89,17 @@ def _listed(title: str, texts: list[str]) -> Iterator[str]:
 
 
 def _problem(problem: Problem) -> Iterator[str]:
-    name = f"Problem {problem.number}" if problem.number else "Also found"
-    yield from ("", f"## {name} ({problem.severity}, {problem.steps})", "")
+    yield from ("", f"## {problem.title} ({problem.severity}, {problem.steps})", "")
+    if told := story(problem):
+        yield from (f"What happened: {escaped(told)}", "")
     for symptom, remark in episodes(problem.symptoms):
         yield _symptom(symptom, remark)
     causes, others = told_apart(problem)
     for words, diagnosis in causes:
         yield from _diagnosis(words, diagnosis)
     if others:
-        yield from ("", f"Also consider: {escaped(others)}")
+        yield ""
+        yield from (f"- {escaped(text)}" for text in others)
 
 
 def _symptom(symptom: Symptom, remark: str) -> str:
@@ -102,8 +111,10 @@ def _symptom(symptom: Symptom, remark: str) -> str:
 
 def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[str]:
     yield from ("", f"**{words} ({percent(diagnosis.probability)}): {escaped(diagnosis.cause)}**")
-    if diagnosis.evidence:
-        yield from ("", f"{evidence_words(diagnosis)}:", "")
-        yield from (f"- {escaped(text)}" for text in diagnosis.evidence)
+    if sentence := meaning(diagnosis):
+        yield from ("", escaped(sentence))
+    for heading, texts in weighed(diagnosis):
+        yield from ("", f"{heading}:", "")
+        yield from (f"- {escaped(text)}" for text in texts)
     if diagnosis.suggestions:
-        yield from ("", "Fix:", "", *fenced(diagnosis.suggestions[0].code))
+        yield from ("", f"{remedy(diagnosis)}:", "", *fenced(diagnosis.suggestions[0].code))

@@ -16,15 +16,19 @@ from torchdoctor.reports.wording import (
     Problem,
     advice,
     episodes,
-    evidence_words,
     first_line,
     label,
+    meaning,
+    overview,
     percent,
     printable,
     problems,
+    remedy,
     steps_text,
+    story,
     told_apart,
     verdict,
+    weighed,
     where_text,
 )
 
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 
 Role = Literal["verdict", "title", "plain", "faint", "code", "info", "warning", "critical"]
 WIDTH = 100
+CHANGES = 5
+"""Changes that are told with their code; the others by name."""
 
 STYLES: dict[str, str] = {
     "verdict": "bold",
@@ -95,20 +101,11 @@ def lines(report: Report) -> Iterator[Line]:
     yield Line("verdict", verdict(report))
     if summary := advice(report):
         yield Line("plain", summary)
+    yield from _overview(report)
     for problem in problems(report):
         yield Line("plain", "")
         yield from _problem(problem)
-    if report.suggestions:
-        yield Line("plain", "")
-        yield Line("title", "What to change, best first")
-        for number, item in enumerate(report.suggestions, 1):
-            yield Line(
-                "plain",
-                f"{number}. {printable(item.action)} (confidence {item.confidence:.2f}): {printable(item.reason)}",
-                2,
-                3,
-            )
-            yield Line("code", printable(item.code, lines=True), 5)
+    yield from _changes(report)
     yield from _listed("Phases of training", [printable(item.get("message", "")) for item in report.phases])
     yield from _listed("What could not be measured, and other notes", [printable(text) for text in report.notes])
     if report.symptoms:
@@ -126,16 +123,40 @@ def _listed(title: str, texts: list[str]) -> Iterator[Line]:
             yield Line("plain", f"- {text}", 2, 2)
 
 
+def _overview(report: Report) -> Iterator[Line]:
+    rows = overview(report)
+    if rows:
+        yield Line("plain", "")
+        yield Line("title", f"{len(rows)} problems, worst first")
+        for problem, words in rows:
+            yield Line(problem.severity, f"{problem.number}. {problem.severity:<8} {words}", 2, 12)
+
+
+def _changes(report: Report) -> Iterator[Line]:
+    if not report.suggestions:
+        return
+    yield Line("plain", "")
+    yield Line("title", "What to change, best first; one thing at a time")
+    for number, item in enumerate(report.suggestions[:CHANGES], 1):
+        words = f"{number}. {printable(item.action)} (confidence {item.confidence:.2f}): {printable(item.reason)}"
+        yield Line("plain", words, 2, 3)
+        yield Line("code", printable(item.code, lines=True), 5)
+    if rest := report.suggestions[CHANGES:]:
+        names = ", ".join(f"{printable(item.action)} ({item.confidence:.2f})" for item in rest)
+        yield Line("plain", f"Then: {names}", 2, 3)
+
+
 def _problem(problem: Problem) -> Iterator[Line]:
-    name = f"Problem {problem.number}" if problem.number else "Also found"
-    yield Line("title", f"{name} ({problem.severity}, {problem.steps})")
+    yield Line("title", f"{problem.title} ({problem.severity}, {problem.steps})")
+    if told := story(problem):
+        yield Line("plain", f"What happened: {told}", 2, 2)
     for symptom, remark in episodes(problem.symptoms):
         yield from _symptom(symptom, remark)
     causes, others = told_apart(problem)
     for words, diagnosis in causes:
         yield from _diagnosis(words, diagnosis)
-    if others:
-        yield Line("plain", f"Also consider: {others}", 2, 4)
+    for text in others:
+        yield Line("plain", text, 2, 2)
 
 
 def _symptom(symptom: Symptom, remark: str) -> Iterator[Line]:
@@ -153,8 +174,10 @@ def _symptom(symptom: Symptom, remark: str) -> Iterator[Line]:
 
 def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[Line]:
     yield Line("title", f"{words} ({percent(diagnosis.probability)}): {printable(diagnosis.cause)}", 2)
-    if diagnosis.evidence:
-        sentences = "; ".join(printable(text).rstrip(".") for text in diagnosis.evidence)
-        yield Line("plain", f"{evidence_words(diagnosis)}: {sentences}.", 4, 2)
+    if sentence := meaning(diagnosis):
+        yield Line("plain", sentence, 4)
+    for heading, texts in weighed(diagnosis):
+        sentences = "; ".join(printable(text).rstrip(".") for text in texts)
+        yield Line("plain", f"{heading}: {sentences}.", 4, 2)
     if diagnosis.suggestions:
-        yield Line("code", f"Fix: {first_line(diagnosis.suggestions[0].code)}", 4)
+        yield Line("code", f"{remedy(diagnosis)}: {first_line(diagnosis.suggestions[0].code)}", 4)

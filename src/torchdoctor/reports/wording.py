@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import getdoc
 from typing import Any
 
-from torchdoctor.diagnoses import group
+from torchdoctor.diagnoses import CAUSES
+from torchdoctor.diagnoses.mechanisms import reaches
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Health, Severity, Symptom, number_text, worst
 from torchdoctor.reports.report import Report
 
@@ -23,6 +25,12 @@ LATELY = 50
 """Steps since the last sighting within which an episode is taken to be going on."""
 NOTABLE = 0.05
 """Causes that are likelier than this are told with their evidence; the others by name."""
+WORTH = 0.02
+"""Causes that are less likely than this are not named at all."""
+NAMED = 3
+"""Further causes that are named; the rest is counted."""
+MEANINGS = {cause.name: " ".join((getdoc(cause) or "").split("\n\n")[0].split()) for cause in CAUSES}
+"""By cause, what it is, in one sentence."""
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL
 )
@@ -55,6 +63,26 @@ class Problem:
         return worst([item.severity for item in self.symptoms]) or "info"
 
     @property
+    def title(self) -> str:
+        """Its name in the report."""
+        return f"Problem {self.number}" if self.number else "Also found"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its symptoms, each once."""
+        return tuple(dict.fromkeys(printable(item.name) for item in self.symptoms))
+
+    @property
+    def cause(self) -> str:
+        """The likeliest cause with its probability, in words; empty where none was weighed."""
+        if not self.diagnoses:
+            return ""
+        best = self.diagnoses[0]
+        if best.cause == "unknown":
+            return "cause unknown"
+        return f"{printable(best.cause)} ({percent(best.probability)})"
+
+    @property
     def steps(self) -> str:
         """When: one step, or from when to when."""
         first = min((item.first_step for item in self.symptoms), default=-1)
@@ -66,17 +94,13 @@ def problems(report: Report) -> tuple[Problem, ...]:
     ranked: dict[int, list[Diagnosis]] = {}
     for diagnosis in report.diagnoses:
         ranked.setdefault(diagnosis.problem, []).append(diagnosis)
-    # Diagnoses name their symptoms; which of several episodes of a name is meant, the grouping alone knows.
-    linked = {
-        number: item.symptoms
-        for number, item in enumerate(group([i for i in report.symptoms if i.name not in INFORMATIVE]), 1)
-    }
     found = []
     for number, diagnoses in ranked.items():
-        names = set(diagnoses[0].symptoms)
-        own = linked.get(number, ())
-        if {item.name for item in own} != names:
-            own = tuple(item for item in report.symptoms if item.name in names)
+        first = diagnoses[0]
+        places = [place for place in first.episodes if place < len(report.symptoms)]
+        own = tuple(report.symptoms[place] for place in places)
+        if {item.name for item in own} != set(first.symptoms):  # a diagnosis from elsewhere: its names must do
+            own = tuple(item for item in report.symptoms if item.name in first.symptoms)
         found.append(Problem(number, own, tuple(diagnoses)))
     told = [item for problem in found for item in problem.symptoms]
     rest = tuple(item for item in report.symptoms if item not in told)
@@ -148,16 +172,63 @@ def advice(report: Report) -> str:
     return " ".join(parts)
 
 
-def told_apart(problem: Problem) -> tuple[tuple[tuple[str, Diagnosis], ...], str]:
-    """The causes to tell in full, each with its introduction, and one line that names the others, if any."""
+def overview(report: Report) -> tuple[tuple[Problem, str], ...]:
+    """Each problem in one line, where there are several: its cause, what was seen of it, and when."""
+    numbered = [item for item in problems(report) if item.number]
+    if len(numbered) < 2:
+        return ()
+    return tuple((item, f"{item.cause}: {', '.join(item.names)}, {item.steps}") for item in numbered)
+
+
+def story(problem: Problem) -> str:
+    """How one finding led to the next, in order of onset; empty where there is only one.
+
+    >>> seen = [Symptom(name, "", "warning", 0.9, step, step) for name, step in
+    ...         [("gradient-explosion", 500), ("loss-spike", 501), ("validation-anomaly", 510)]]
+    >>> story(Problem(1, tuple(seen), ()))
+    'gradient-explosion (step 500) → loss-spike (step 501) → validation-anomaly (step 510)'
+    """
+    firsts: dict[str, int] = {}
+    for item in problem.symptoms:
+        firsts.setdefault(item.name, item.first_step)
+    if len(firsts) < 2:
+        return ""
+    told = ""
+    before: list[str] = []
+    for name, step in firsts.items():
+        if before:
+            told += " → " if any(reaches(earlier, name) for earlier in before) else ", "
+        told += f"{printable(name)} (step {step})"
+        before.append(name)
+    return told
+
+
+def told_apart(problem: Problem) -> tuple[tuple[tuple[str, Diagnosis], ...], tuple[str, ...]]:
+    """The causes to tell in full, each with its introduction, and a line for each of the next, if any."""
     full = tuple(item for item in problem.diagnoses[:2] if item is problem.diagnoses[0] or item.probability >= NOTABLE)
-    rest = (f"{printable(item.cause)} ({percent(item.probability)})" for item in problem.diagnoses[len(full) :])
-    return tuple(zip(("Most likely cause", "Alternative"), full, strict=False)), ", ".join(rest)
+    rest = [item for item in problem.diagnoses[len(full) :] if item.probability >= WORTH]
+    lines = [f"Also consider ({percent(item.probability)}): {printable(item.cause)}" for item in rest[:NAMED]]
+    if len(rest) > NAMED:
+        lines[-1] += f", and {len(rest) - NAMED} more, less likely still"
+    return tuple(zip(("Most likely cause", "Alternative"), full, strict=False)), tuple(lines)
 
 
-def evidence_words(diagnosis: Diagnosis) -> str:
-    """What the sentences of a cause are; those of `unknown` say what would decide."""
-    return "To find out" if diagnosis.cause == "unknown" else "Evidence"
+def meaning(diagnosis: Diagnosis) -> str:
+    """What the cause is, in one sentence; empty where it is not known here."""
+    return MEANINGS.get(diagnosis.cause, "")
+
+
+def remedy(diagnosis: Diagnosis) -> str:
+    """What to call the change that goes with a cause: where none is known, it only protects."""
+    return "Until then" if diagnosis.cause == "unknown" else "Fix"
+
+
+def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The sentences of a cause under their headings: for it, against it; of `unknown`, what would decide."""
+    against = tuple(text.removeprefix("against: ") for text in diagnosis.evidence if text.startswith("against: "))
+    speaks = tuple(text for text in diagnosis.evidence if not text.startswith("against: "))
+    heading = "To find out" if diagnosis.cause == "unknown" else "Evidence"
+    return tuple((words, texts) for words, texts in ((heading, speaks), ("Against it", against)) if texts)
 
 
 def percent(share: float) -> str:

@@ -2,7 +2,7 @@
 
 >>> from torchdoctor.settings import Settings
 >>> [detector.name for detector in build(Settings(select=("GR",)))]
-['gradient-explosion', 'gradient-vanishing', 'gradient-instability']
+['gradient-explosion', 'gradient-vanishing', 'gradient-instability', 'clipping-anomaly']
 """
 
 from __future__ import annotations
@@ -14,17 +14,52 @@ from typing import Any
 
 from torchdoctor.errors import SettingsError, did_you_mean
 from torchdoctor.settings import Settings
+from torchdoctor.symptoms.activation_explosion import ActivationExplosion
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
+from torchdoctor.symptoms.clipping_anomaly import ClippingAnomaly
+from torchdoctor.symptoms.collapsed_output import CollapsedOutput
+from torchdoctor.symptoms.data_starvation import DataStarvation
+from torchdoctor.symptoms.dead_units import DeadUnits
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.double_descent import DoubleDescent
+from torchdoctor.symptoms.entropy_collapse import EntropyCollapse
+from torchdoctor.symptoms.frozen_weights import FrozenWeights
 from torchdoctor.symptoms.gradient_explosion import GradientExplosion
 from torchdoctor.symptoms.gradient_instability import GradientInstability
 from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
+from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared
+from torchdoctor.symptoms.identical_units import IdenticalUnits
+from torchdoctor.symptoms.input_anomaly import InputAnomaly
+from torchdoctor.symptoms.learning_rate_vanished import LearningRateVanished
+from torchdoctor.symptoms.lopsided_losses import LopsidedLosses
 from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.loss_oscillation import LossOscillation
 from torchdoctor.symptoms.loss_plateau import LossPlateau
 from torchdoctor.symptoms.loss_spike import LossSpike
+from torchdoctor.symptoms.memory_growth import MemoryGrowth
 from torchdoctor.symptoms.multiple_pathologies import MultiplePathologies
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
+from torchdoctor.symptoms.no_gradient import NoGradient
+from torchdoctor.symptoms.not_learning import NotLearning
+from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice
 from torchdoctor.symptoms.overfitting import Overfitting
 from torchdoctor.symptoms.paper import PAPER_DETECTORS
+from torchdoctor.symptoms.saturated_activations import SaturatedActivations
+from torchdoctor.symptoms.schedule_anomaly import ScheduleAnomaly
+from torchdoctor.symptoms.skipped_steps import SkippedSteps
+from torchdoctor.symptoms.slow_learning import SlowLearning
+from torchdoctor.symptoms.small_normalization_batch import SmallNormalizationBatch
+from torchdoctor.symptoms.step_time_regression import StepTimeRegression
+from torchdoctor.symptoms.suspicious_loss import SuspiciousLoss
+from torchdoctor.symptoms.suspiciously_low_loss import SuspiciouslyLowLoss
+from torchdoctor.symptoms.target_anomaly import TargetAnomaly
+from torchdoctor.symptoms.underfitting import Underfitting
+from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss
+from torchdoctor.symptoms.unexpected_initial_loss import UnexpectedInitialLoss
+from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+from torchdoctor.symptoms.weight_growth import WeightGrowth
+from torchdoctor.symptoms.wrong_mode import WrongMode
 
 __all__ = ["DETECTORS", "PAPER_DETECTORS", "Detector", "build"]
 
@@ -32,11 +67,46 @@ DETECTORS: tuple[type[Detector], ...] = (
     GradientExplosion,
     GradientVanishing,
     GradientInstability,
+    ClippingAnomaly,
     LossSpike,
     LossDivergence,
     LossPlateau,
+    NotLearning,
+    SlowLearning,
+    LossOscillation,
+    SuspiciouslyLowLoss,
+    LearningRateVanished,
+    UpdateRatioAbnormal,
+    ScheduleAnomaly,
+    OptimizerAdvice,
+    FrozenWeights,
+    WeightGrowth,
+    NoGradient,
+    GradientsNotCleared,
+    WrongMode,
+    SuspiciousLoss,
+    SmallNormalizationBatch,
     NanOrInf,
+    SkippedSteps,
     Overfitting,
+    Underfitting,
+    DoubleDescent,
+    ValidationAnomaly,
+    DataStarvation,
+    StepTimeRegression,
+    MemoryGrowth,
+    LopsidedLosses,
+    EntropyCollapse,
+    DeadUnits,
+    SaturatedActivations,
+    ActivationExplosion,
+    IdenticalUnits,
+    CollapsedOutput,
+    UnexpectedInitialLoss,
+    UnevenPositionLoss,
+    InputAnomaly,
+    TargetAnomaly,
+    BatchAnomaly,
     MultiplePathologies,
 )
 

@@ -45,6 +45,5 @@ class Detector(ABC):
     ) -> Symptom:
         """A symptom of this detector at the chart's latest step, begun at `since` where that was earlier."""
         first = chart.step if since is None else since
-        return Symptom(
-            self.name, self.code, severity, confidence, first, chart.step, 1, where, None, value, limit, message
-        )
+        last = max(first, chart.step)  # a fact may be known before the numbers of its step have arrived
+        return Symptom(self.name, self.code, severity, confidence, first, last, 1, where, None, value, limit, message)

@@ -105,7 +105,7 @@ class GradientVanishing(Detector):
         decades, layers = decay_through_depth(chart, self.samples)
         if layers < self.layers or len(decades) < self.samples or not min(decades) > self.decades:
             return None
-        columns = _matrices(chart.names)
+        columns = weight_columns(chart.names)
         early, late = list(columns[: layers // 3]), list(columns[-(layers // 3) :])
         where = tuple(chart.names[index] for index in early)
         lost = decades[-1]
@@ -121,7 +121,7 @@ class GradientVanishing(Detector):
 
     def _looks_steep(self, chart: Chart) -> bool:
         """A glance at the ends, before a line is drawn through every pair of layers."""
-        columns, row = _matrices(chart.names), chart.tensors("grad_norm").latest
+        columns, row = weight_columns(chart.names), chart.tensors("grad_norm").latest
         third = len(columns) // 3
         if not third or row.size != len(chart.names):
             return False
@@ -135,7 +135,7 @@ def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], in
 
     Norms are taken relative to the weights' own, where these are known: layers differ in size.
     """
-    columns = list(_matrices(chart.names))
+    columns = list(weight_columns(chart.names))
     rows = chart.tensors("grad_norm").matrix(samples)
     if len(columns) < 2 or not len(rows) or rows.shape[1] != len(chart.names):
         return [], len(columns)
@@ -148,7 +148,8 @@ def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], in
 
 
 @functools.lru_cache(maxsize=8)
-def _matrices(names: tuple[str, ...]) -> tuple[int, ...]:
+def weight_columns(names: tuple[str, ...]) -> tuple[int, ...]:
+    """The columns of weight matrices, told by their names."""
     return tuple(index for index, name in enumerate(names) if _is_matrix(name))
 
 

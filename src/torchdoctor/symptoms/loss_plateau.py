@@ -9,12 +9,8 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, outline_levels
-
-BLOCKS = 8
-"""Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
+from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
 
 @dataclass(frozen=True)
@@ -99,24 +95,6 @@ class LossPlateau(Detector):
             severity = "warning"
             message += "; the gradient norm fell to less than a hundredth when progress stopped"
         return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
-
-
-def trend_gain(window: Array) -> tuple[float, float]:
-    """How much a stretch of losses fell from end to end (Theil-Sen through block medians), and the doubt about it.
-
-    >>> gain, doubt = trend_gain(np.linspace(2.0, 1.0, 400))
-    >>> round(gain, 2), round(doubt, 2)
-    (1.0, 0.0)
-    """
-    if window.size < 2 * BLOCKS:
-        return 0.0, math.inf
-    medians = np.array([np.median(part) for part in np.array_split(window, BLOCKS)])
-    first, second = np.triu_indices(BLOCKS, 1)
-    slope = float(np.median((medians[second] - medians[first]) / (second - first)))
-    residuals = medians - slope * np.arange(BLOCKS)
-    scatter = float(np.std(residuals)) / math.sqrt(1 - 2 / BLOCKS)
-    spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
-    return -slope * BLOCKS, scatter / spread * BLOCKS
 
 
 def _rates(chart: Chart, since: int) -> tuple[float | None, float, float, float]:

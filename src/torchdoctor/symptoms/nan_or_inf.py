@@ -87,7 +87,8 @@ class NanOrInf(Detector):
         suspected = sampled.step == chart.step or chart["loss"].nonfinite or chart["grad_norm"].nonfinite
         if not suspected or row.size != len(chart.names) or bool(np.isfinite(row).all()):
             return ()
-        return tuple(chart.names[index] for index in np.flatnonzero(~np.isfinite(row)))
+        # NaN stands for "not measured": frozen weights, or those of an optimizer that did not step.
+        return tuple(chart.names[index] for index in np.flatnonzero(np.isinf(row)))
 
     def _place(self, chart: Chart, counted: float, gradients: bool) -> tuple[tuple[str, ...], list[str]]:
         for origin in reversed(chart.origins):

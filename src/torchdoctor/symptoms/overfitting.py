@@ -66,7 +66,7 @@ class Overfitting(Detector):
         values = validation.values
         if values.size < self.evaluations or not math.isfinite(validation.latest):
             return None
-        smooth = _smooth(values)
+        smooth = smoothed(values)
         best = int(np.argmin(smooth))
         if values.size - 1 - best < self.patience:
             return None
@@ -74,13 +74,13 @@ class Overfitting(Detector):
         rise = now - float(smooth[best])
         first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
         gained = max(first - float(smooth[best]), 1e-12)
-        limit = max(self.moderate * gained, self.deviations * _noise(values))
+        limit = max(self.moderate * gained, self.deviations * evaluation_noise(values))
         if not rise > limit or not _climbing(values[best:]):
             return None
         nearby = range(max(0, best - 1), min(values.size, best + 2))
         lowest = min(nearby, key=lambda index: float(values[index]))
         best_step = int(validation.steps[lowest])
-        then, later = _level(train, best_step), _level(train, int(validation.steps[-1]))
+        then, later = level_at(train, best_step), level_at(train, int(validation.steps[-1]))
         if not (math.isnan(then) or later < then):
             return None
         severity: Severity = "critical" if rise > max(self.severe * gained, limit) else "warning"
@@ -94,13 +94,13 @@ class Overfitting(Detector):
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
 
 
-def _smooth(values: Array) -> Array:
+def smoothed(values: Array) -> Array:
     """Medians of three: one lucky evaluation is not a best step. The ends stay as they are."""
     inner = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
     return np.concatenate([np.maximum(values[:1], inner[:1]), inner, np.maximum(values[-1:], inner[-1:])])
 
 
-def _noise(values: Array) -> float:
+def evaluation_noise(values: Array) -> float:
     """The noise of an evaluation, from third differences: trend and curvature drop out."""
     return 1.4826 * float(np.median(np.abs(np.diff(values, 3)))) / math.sqrt(20)
 
@@ -112,7 +112,7 @@ def _climbing(values: Array) -> bool:
     return float(np.mean(np.sign(recent[second] - recent[first]))) > 0.5
 
 
-def _level(train: Series, step: int) -> float:
+def level_at(train: Series, step: int) -> float:
     """The training loss about a step: the mean of the outline's last buckets up to it."""
     means = [bucket[2] for bucket in train.outline.buckets() if bucket[0] <= step]
     return float(np.mean(means[-max(5, len(means) // 20) :])) if means else math.nan

@@ -17,6 +17,8 @@ from torchdoctor.series import TINY, Array, Baseline, Series
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+BLOCKS = 8
+"""Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,66 @@ class Progress:
 def outline_levels(series: Series) -> Array:
     """The means of the outline's buckets, oldest first: the whole run in at most about a thousand numbers."""
     return np.array([bucket[2] for bucket in series.outline.buckets()])
+
+
+def trend_gain(window: Array) -> tuple[float, float]:
+    """How much a stretch of losses fell from end to end (Theil-Sen through block medians), and the doubt about it.
+
+    >>> gain, doubt = trend_gain(np.linspace(2.0, 1.0, 400))
+    >>> round(gain, 2), round(doubt, 2)
+    (1.0, 0.0)
+    """
+    if window.size < 2 * BLOCKS:
+        return 0.0, math.inf
+    medians = np.array([np.median(part) for part in np.array_split(window, BLOCKS)])
+    first, second = np.triu_indices(BLOCKS, 1)
+    slope = float(np.median((medians[second] - medians[first]) / (second - first)))
+    residuals = medians - slope * np.arange(BLOCKS)
+    scatter = float(np.std(residuals)) / math.sqrt(1 - 2 / BLOCKS)
+    spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
+    return -slope * BLOCKS, scatter / spread * BLOCKS
+
+
+def working_since(chart: Chart, share: float = 0.3) -> int | None:
+    """The first step at which the learning rate was a good share of its highest; None while it rises, or is unknown.
+
+    What a loss does in a warm-up says nothing of how the run learns.
+
+    >>> working_since(Chart.of(lr=[min(1e-3, 1e-5 * step) for step in range(200)]))
+    30
+    >>> working_since(Chart.of(lr=[1e-5 * step for step in range(50)]))
+    """
+    rates = chart["lr"]
+    recent = rates.last(9)
+    if not recent.size or float(recent[-1]) > float(recent[0]):
+        return None
+    buckets = rates.outline.buckets()
+    top = max(bucket[3] for bucket in buckets)
+    return next(bucket[0] for bucket in buckets if bucket[3] >= share * top)
+
+
+def has_fallen_far(series: Series) -> bool:
+    """A quick look: whether a long run is at less than half of what it began with."""
+    return series.count > 1000 and 0 <= series.baseline(128).recent < 0.5 * series.first
+
+
+def is_adversarial(chart: Chart) -> bool:
+    """Whether several optimizers play against each other: several losses, none of which has to fall.
+
+    >>> is_adversarial(Chart.of(loss=[1.0], d_loss=[1.0], context={"optimizer": [{}, {}]}))
+    True
+    """
+    losses = [name for name in chart.vitals if "loss" in name.split("_") and not name.startswith("val_")]
+    return len(losses) > 1 and len(chart.context.get("optimizer") or ()) > 1
+
+
+def median_ratio(chart: Chart) -> float:
+    """The typical share of itself by which a weight tensor moved at the last sampled step; NaN where unknown."""
+    for _, row in reversed(chart.tensors("update_ratio").rows):
+        known = row[np.isfinite(row)]
+        if known.size:
+            return float(np.median(known))
+    return math.nan
 
 
 def lr_jump(chart: Chart, within: int = 16) -> float:

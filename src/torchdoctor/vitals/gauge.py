@@ -26,6 +26,9 @@ class Gauge:
     graph alive or wait for the device.
     """
 
+    spent = 0.0
+    """Seconds that its hooks took inside the loop's own calls, so far."""
+
     def arm(self) -> None:
         """The forward passes of a sampled step come next: put hooks on."""
 

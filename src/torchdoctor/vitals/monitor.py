@@ -36,6 +36,8 @@ from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
+NO_STEP = 50
+"""Gradients that are thrown away before the first step until it is said that there is none."""
 LATE_CLIPS = 3
 """Clips after the step that make it a habit."""
 ORIGIN_SEARCHES = 3
@@ -72,12 +74,18 @@ class Monitor(taps.Listener):
         self._sampling = Sampling(settings.sample_every, settings.overhead, note)
         self._armed = -1
         """The number of the step that the gauges are armed for, -1 for none."""
+        self._sampled = -1
+        """The number of the step that was looked at closely and has just been taken: its loss may be logged late."""
+        self._unstepped = 0
+        """Losses logged before the first step, after gradients that were thrown away."""
         self._unsampled: set[int] = set()
         """The optimizers whose part of the armed step is still to come."""
         self._facts: dict[str, Any] = {}
         self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(optimizers)
         self._stepped_at, self._interrupted = 0.0, True
+        self._ready_at = 0.0
+        """When the loop was let go after the step before a sampled one."""
         self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
         self._budget_at = 100
         self._clip_mark: int | None = None
@@ -263,16 +271,20 @@ class Monitor(taps.Listener):
         self.lane.leave()
         self._stepping = False  # a step that raised has left it set
         number = self.put_loss(value, graph, name)
-        if number == self._armed and graph is not None:
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.loss_logged(name, graph)
         if step is not None:
             self._ledger.clock.relabel(number, int(step))
 
     def put_loss(self, value: Tensor | float, graph: Tensor | None, name: str) -> int:
         """Enter a loss; returns its step's number."""
-        return self._ledger.put_loss(name, value, graph, self._in_closure)
+        number = self._ledger.put_loss(name, value, graph, self._in_closure)
+        # A late loss is for gauges that are not armed for the next step yet: they would take it for that one's.
+        if graph is not None and number == (self._armed if self._armed >= 0 else self._sampled):
+            with self._sampling:
+                for gauge in self._gauges:
+                    gauge.loss_logged(name, graph)
+        if not self._ledger.clock.count:
+            self._look_for_step()
+        return number
 
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
         """The results of a validation, at the step just taken."""
@@ -420,6 +432,16 @@ class Monitor(taps.Listener):
         grad = None if self._witness is None else self._witness.grad
         self._gradient_at_step = None if grad is None else (weakref.ref(grad), grad._version)
 
+    def _look_for_step(self) -> None:
+        """Gradients that come and go while no step is taken: accumulation would keep them."""
+        grad = None if self._witness is None else self._witness.grad
+        if grad is not None and self._gradient_at_step is not None and self._gradient_at_step[0]() is not grad:
+            self._unstepped += 1
+            if self._unstepped == NO_STEP:
+                self._tell({"loop.losses_without_step": NO_STEP})
+        if grad is not None:
+            self._gradient_at_step = weakref.ref(grad), grad._version
+
     def _backward_seen(self) -> bool:
         """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
         grad, known = None if self._witness is None else self._witness.grad, self._gradient_at_step
@@ -446,6 +468,9 @@ class Monitor(taps.Listener):
             with self._sampling:
                 for gauge in self._gauges:
                     gauge.before_step(index, slot)
+            entered = slot.facts.pop("entered_at", None)
+            if entered is not None and not self._interrupted:
+                slot.facts["data_seconds"] = max(0.0, entered - self._ready_at)
 
     def _measure_rest(self, index: int, slot: Slot) -> None:
         """What was not captured, or was changed since."""
@@ -480,6 +505,7 @@ class Monitor(taps.Listener):
         ledger = self._ledger
         if ledger.advance(index, slot):
             self._time(slot, time.perf_counter())
+        self._sampled = slot.number if slot.sampled else -1
         if slot.sampled:
             self._unsampled.discard(index)
             if not self._unsampled:
@@ -498,7 +524,7 @@ class Monitor(taps.Listener):
         """Keep the budget, and get ready if the step that comes is looked at closely."""
         if number >= self._budget_at:
             self._budget_at = number + 100
-            self._sampling.keep_budget()
+            self._sampling.keep_budget(sum(gauge.spent for gauge in self._gauges))
         if self._ledger.clock.count >= self._sampling.next:
             self._arm()
 
@@ -511,6 +537,7 @@ class Monitor(taps.Listener):
         with self._sampling:
             for gauge in self._gauges:
                 gauge.arm()
+        self._ready_at = time.perf_counter()
 
     def _disarm(self) -> None:
         if self._armed >= 0:
@@ -549,6 +576,7 @@ class Monitor(taps.Listener):
         """The optimizers' tensors have changed: read what was measured, then give out the columns again."""
         self.drain(wait=True)
         self._captures = []
+        self._disarm()
         tensors = self._lay_out()
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock

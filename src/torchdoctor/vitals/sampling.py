@@ -51,12 +51,13 @@ class Sampling:
     def __exit__(self, *_: object) -> None:
         self.spent += time.perf_counter() - self._began
 
-    def keep_budget(self) -> None:
-        """Look more rarely while looking takes more of the run than it may."""
-        if self.spent <= self._overhead * self.watched + GRACE * (self._overhead > 0) or self.every >= RAREST:
+    def keep_budget(self, elsewhere: float = 0.0) -> None:
+        """Look more rarely while looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
+        spent = self.spent + elsewhere
+        if spent <= self._overhead * self.watched + GRACE * (self._overhead > 0) or self.every >= RAREST:
             return
         self.every = self._young = min(2 * self.every, RAREST)
-        share = self.spent / max(self.watched, 1e-9)
+        share = spent / max(self.watched, 1e-9)
         self._note(
             f"budget {self.every}",
             f"close looks are taken every {self.every} steps from here on: they took {share:.1%} of the time, "

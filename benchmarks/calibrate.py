@@ -1,0 +1,164 @@
+"""Fits the constants of `diagnoses/calibration.py` on the clinic's development runs, and says what that gains.
+
+    torchdoctor clinic bench --results RESULTS.jsonl
+    python benchmarks/calibrate.py RESULTS.jsonl            # prints the constants, and the error before and after
+    python benchmarks/calibrate.py RESULTS.jsonl --write    # and puts them into the source
+
+Only development runs with a known cause count, and of each the problem that its report puts first. Where the right
+cause is not among those that were weighed, `unknown` is the honest answer. Problems with a certain cause are left
+alone. Shifts are drawn towards 0, so that a cause that was met twice is not moved by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.clinic.kinds import KINDS
+from torchdoctor.diagnoses import CAUSES, calibration
+
+Array = NDArray[np.float64]
+NAMES = tuple(cause.name for cause in CAUSES)
+SPREAD = 0.7
+"""The standard deviation of the shifts that are expected before any run is seen."""
+BINS = 10
+
+
+class Run(NamedTuple):
+    """The first problem of one run: a score for each cause (-inf where it was not weighed), and which are right."""
+
+    scores: Array
+    right: NDArray[np.bool_]
+
+
+def read(path: Path) -> list[Run]:
+    """The development runs of a results file whose cause is known and is not a definite fact."""
+    runs = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        kind = KINDS.get(line["kind"])
+        if kind is None or kind.split != "development" or not kind.cause or line["preset"] != "default":
+            continue
+        ranked = line.get("report", {}).get("diagnoses", [])
+        first = [item for item in ranked if item["problem"] == ranked[0]["problem"]]
+        if first and not _is_certain(first):
+            runs.append(_run(first, kind.cause))
+    return runs
+
+
+def _is_certain(ranked: Sequence[dict[str, Any]]) -> bool:
+    return any(text.startswith("certain: ") for text in ranked[0]["evidence"])
+
+
+def _run(ranked: Iterable[dict[str, Any]], right: Iterable[str]) -> Run:
+    """Probabilities are turned back into the scores that they were made of."""
+    scores = np.full(len(NAMES), -np.inf)
+    for item in ranked:
+        if item["cause"] in NAMES:
+            raw = calibration.TEMPERATURE * np.log(max(item["probability"], 1e-12))
+            scores[NAMES.index(item["cause"])] = raw - calibration.SHIFTS.get(item["cause"], 0.0)
+    truth = np.array([name in set(right) for name in NAMES]) & np.isfinite(scores)
+    if not truth.any():
+        truth = np.array([name == "unknown" for name in NAMES])
+    return Run(scores, truth)
+
+
+def probabilities(runs: Sequence[Run], temperature: float, shifts: Array) -> Array:
+    """The calibrated probabilities, a row a run."""
+    scores = (np.stack([run.scores for run in runs]) + shifts) / temperature
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def fit(runs: Sequence[Run], steps: int = 4000, rate: float = 0.02) -> tuple[float, Array]:
+    """Temperature and shifts that make the right causes likeliest, by gradient descent on what they were given."""
+    log_temperature, shifts = 0.0, np.zeros(len(NAMES))
+    scores = np.stack([run.scores for run in runs])
+    weighed = np.isfinite(scores)
+    right = np.stack([run.right for run in runs])
+    for _ in range(steps):
+        temperature = np.exp(log_temperature)
+        given = probabilities(runs, float(temperature), shifts)
+        among = np.where(right, given, 0.0)
+        among /= np.maximum(among.sum(axis=1, keepdims=True), 1e-12)
+        pull = (among - given) / temperature  # the gradient of the log-likelihood by score
+        shifts = shifts + rate * (pull.sum(axis=0) - shifts / SPREAD**2) / len(runs) ** 0.5
+        moved = np.where(weighed, scores, 0.0) + shifts
+        log_temperature -= rate * float((pull * moved).sum() / len(runs) + log_temperature / len(runs))
+        log_temperature = min(max(log_temperature, -1.5), 1.5)
+    return float(np.exp(log_temperature)), shifts
+
+
+def reliability(runs: Sequence[Run], given: Array) -> tuple[float, list[tuple[float, float, int]]]:
+    """The expected calibration error of the first cause, and (claimed, true, runs) by bin of what was claimed."""
+    top = given.argmax(axis=1)
+    claimed = given.max(axis=1)
+    true = np.array([run.right[place] for run, place in zip(runs, top, strict=True)])
+    rows, error = [], 0.0
+    for low in np.linspace(0, 1, BINS, endpoint=False):
+        inside = (claimed >= low) & ((claimed < low + 1 / BINS) | (low + 1 / BINS >= 1))
+        if inside.any():
+            said, held = float(claimed[inside].mean()), float(true[inside].mean())
+            rows.append((said, held, int(inside.sum())))
+            error += abs(said - held) * inside.sum() / len(runs)
+    return error, rows
+
+
+def show(title: str, runs: Sequence[Run], given: Array) -> None:
+    """The error and the table of one set of constants."""
+    error, rows = reliability(runs, given)
+    first = np.mean([run.right[place] for run, place in zip(runs, given.argmax(axis=1), strict=True)])
+    print(f"{title}: calibration error {error:.3f}, right cause first {first:.0%}, {len(runs)} runs")
+    print("  claimed   true   runs")
+    for said, held, count in rows:
+        print(f"   {said:6.0%} {held:6.0%} {count:6d}")
+
+
+def written(source: str, temperature: float, shifts: dict[str, float]) -> str:
+    """The source of `calibration.py` with new constants.
+
+    >>> print(written('TEMPERATURE: float = 1.0\\nSHIFTS: Mapping[str, float] = {}\\n', 1.25, {"bad-batch": 0.5}))
+    TEMPERATURE: float = 1.25
+    SHIFTS: Mapping[str, float] = {
+        "bad-batch": 0.5,
+    }
+    <BLANKLINE>
+    """
+    table = "".join(f'    "{name}": {shift},\n' for name, shift in shifts.items())
+    body = "{\n" + table + "}" if table else "{}"
+    source = re.sub(r"(?m)^TEMPERATURE: float = .*$", f"TEMPERATURE: float = {temperature}", source)
+    return re.sub(
+        r"(?ms)^SHIFTS: Mapping\[str, float\] = \{.*?\}$", lambda _: f"SHIFTS: Mapping[str, float] = {body}", source
+    )
+
+
+def main() -> None:
+    """Fit, compare, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--write", action="store_true", help="put the constants into diagnoses/calibration.py")
+    options = parser.parse_args()
+    runs = read(options.results)
+    if len(runs) < 20:
+        raise SystemExit(f"{len(runs)} development runs with a known, uncertain cause are too few: 20 are needed.")
+    before = np.array([calibration.SHIFTS.get(name, 0.0) for name in NAMES])
+    show("before", runs, probabilities(runs, calibration.TEMPERATURE, before))
+    temperature, shifts = fit(runs)
+    show("after", runs, probabilities(runs, temperature, shifts))
+    table = {name: round(float(shift), 2) for name, shift in zip(NAMES, shifts, strict=True) if abs(shift) >= 0.1}
+    print(f"TEMPERATURE = {temperature:.2f}\nSHIFTS = {json.dumps(table, indent=4)}")
+    if options.write:
+        path = Path(calibration.__file__)
+        path.write_text(written(path.read_text(encoding="utf-8"), round(temperature, 2), table), encoding="utf-8")
+        print(f"written to {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""accumulation-error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import number_text
+
+SURE = 3
+"""Sampled steps that must agree."""
+
+
+class AccumulationError(Cause):
+    """Gradients of several micro-batches are put together wrongly.
+
+    ## What it is
+    Of k micro-batches a step, the sum of the gradients is k times their mean: the loss must be divided by k, once.
+    Clearing between micro-batches throws all but the last away; clearing only at some steps applies old ones again.
+
+    ## How to confirm it
+    One step on a batch of 32, and one on four micro-batches of 8 from the same weights: the gradients must agree to
+    some digits.
+
+    ## What to change
+    `(loss / k).backward()` for each micro-batch; `step()` and `zero_grad()` together after the k-th.
+
+    ## How to see it cured
+    The gradient norm is the same with k = 1 and with k = 4.
+    """
+
+    name = "accumulation-error"
+    explains = (
+        "gradients-not-cleared",
+        "gradient-explosion",
+        "gradient-instability",
+        "update-ratio-abnormal",
+        "loss-oscillation",
+        "loss-divergence",
+        "slow-learning",
+    )
+    prior = -2.5
+    suggests = ("fix-accumulation", "fix-zero-grad")
+    references = ("https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """How many backwards a step has, what was cleared between them, and how each was weighted."""
+        backwards = max(chart.fact("zeroing.backwards") or (0,))
+        pairs = zip(chart.fact("zeroing.kept") or (), chart.fact("zeroing.cleared") or (), strict=False)
+        if any(kept >= SURE and cleared for kept, cleared in pairs):
+            yield Evidence(CERTAIN, "gradients are cleared at some steps and applied again at others")
+        between = chart.fact("zeroing.between_backwards") or []
+        if backwards > 1 and len(between) == 1 and between[0] >= SURE:
+            yield Evidence(CERTAIN, f"gradients are cleared between the {backwards} backward passes of one step")
+        weights = chart["loss_weight"].last(SURE)
+        if backwards > 1 and weights.size == SURE and chart.fact("loss.reduction") != "sum":
+            weight = number_text(float(np.median(weights)))
+            if float(np.abs(weights - 1).max()) < 0.1:
+                yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight 1, not 1/{backwards}")
+            elif 0 < float(weights.max()) < 0.6 / backwards:
+                yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight {weight}, not 1/{backwards}")
+        if backwards == 1:
+            yield Evidence(-5.0, "each step has one backward pass")

@@ -1,0 +1,55 @@
+"""adversarial-imbalance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.lopsided_losses import players
+
+
+class AdversarialImbalance(Cause):
+    """One player of an adversarial pair overwhelms the other.
+
+    ## What it is
+    The discriminator (or, rarely, the generator) learns faster than its opponent can follow. It is always right, its
+    loss goes to zero, and what it passes back is no longer a direction in which to improve.
+
+    ## How to confirm it
+    The discriminator is right on more than 95 % of both real and made samples, for hundreds of steps. The gradient
+    that reaches the generator shrinks or is noise.
+
+    ## What to change
+    A lower rate or fewer steps for the winner, one-sided label smoothing (0.9), noise on its inputs, spectral norm or
+    a gradient penalty. Use the non-saturating generator loss.
+
+    ## How to see it cured
+    Both losses stay in a band for 1,000 steps; the discriminator is right in 60 to 80 % of the cases.
+
+    ## When to stop
+    When both players are balanced and samples still do not improve over several thousand steps: change the
+    architecture or the kind of model.
+    """
+
+    name = "adversarial-imbalance"
+    explains = ("lopsided-losses", "collapsed-output", "gradient-vanishing", "not-learning")
+    prior = -1.0
+    suggests = ("balance-players", "spectral-norm", "scale-lr")
+    references = ("https://arxiv.org/abs/1701.04862", "https://arxiv.org/abs/1802.05957")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether there are two players, and where their losses are."""
+        pair = players(chart)
+        if pair is None:
+            if not problem.has("lopsided-losses"):
+                yield Evidence(-4.0, "no losses of two players were logged")
+            return
+        first, second = (last_level(chart[name]) for name in pair)
+        words = f"{pair[0]} is {number_text(first)}, {pair[1]} {number_text(second)}"
+        if problem.has("lopsided-losses"):
+            yield Evidence(4.5, f"one player has won: {words}")
+        elif min(first, second) > 0 and 0.1 < first / second < 10:
+            yield Evidence(-1.5, f"both losses are of the same order: {words}")

@@ -1,0 +1,57 @@
+"""clip-too-tight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.records import number_text
+
+
+class ClipTooTight(Cause):
+    """Every step is clipped to next to nothing.
+
+    ## What it is
+    The clipping threshold is far below the usual gradient norm, so each step of SGD is that much shorter. Often the
+    threshold was set for a mean loss and the loss is a sum, or gradients are clipped before `scaler.unscale_`.
+
+    ## How to confirm it
+    Compare the threshold with the median of the gradient norm before clipping: it should be about as large or larger.
+
+    ## What to change
+    Set the threshold to about the 90th percentile of the norm, or raise the learning rate by the same factor.
+
+    ## How to see it cured
+    A few percent of the steps are clipped, and update ratios are about 1e-3.
+    """
+
+    name = "clip-too-tight"
+    explains = ("clipping-anomaly", "update-ratio-abnormal", "slow-learning", "not-learning", "underfitting")
+    prior = -2.0
+    suggests = ("set-clip-norm", "scale-lr")
+    references = ("https://arxiv.org/abs/1211.5063",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """The threshold against the norm, and whether the optimizer feels it."""
+        clip, norms = chart["clip"].latest, chart["grad_norm"].last(128)
+        if not clip > 0:
+            yield Evidence(-5.0, "no clipping was seen")
+            return
+        if chart.fact("clip.after_step"):
+            yield Evidence(-5.0, "clipping comes after the step, and cuts nothing")
+            return
+        if not norms.size:
+            return
+        typical = float(np.median(norms))
+        text = f"steps are clipped at {number_text(clip)}, their norm is {number_text(typical)}"
+        if clip > 0.2 * typical:
+            yield Evidence(-4.0, text)
+        elif clip > 0.01 * typical:
+            yield Evidence(0.5, text)
+        else:
+            yield Evidence(5.5, text)
+        if chart.groups and not all(group.get("optimizer") == "SGD" for group in chart.groups):
+            yield Evidence(-4.0, "an adaptive optimizer does not feel the scale of gradients")

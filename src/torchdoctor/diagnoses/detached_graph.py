@@ -1,0 +1,51 @@
+"""detached-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import names_text
+
+
+class DetachedGraph(Cause):
+    """The loss does not depend on the parameters.
+
+    ## What it is
+    Between the parameters and the loss something cuts the graph: `detach()`, `.data`, `.item()`, `torch.tensor(x)`,
+    NumPy, `argmax`, `torch.no_grad()`, a missing `backward()`. `loss.requires_grad_()` only hides it: backward then
+    runs, and reaches nothing.
+
+    ## How to confirm it
+    `loss.grad_fn` is not None, and after `loss.backward()` each parameter's `grad` is a tensor that is not all zero.
+
+    ## What to change
+    Remove what cuts; compute metrics on a detached copy and the loss on the original.
+
+    ## How to see it cured
+    Every trainable parameter has a gradient, and the loss of one repeated batch falls.
+    """
+
+    name = "detached-graph"
+    explains = ("no-gradient", "suspicious-loss", "frozen-weights", "not-learning", "underfitting", "loss-plateau")
+    prior = -2.0
+    suggests = ("reattach-graph", "fix-loss")
+    references = ("https://pytorch.org/docs/stable/notes/autograd.html",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """What the census found without a gradient."""
+        cut, absent = chart.fact("graph.cut") or [], chart.fact("graph.absent")
+        if chart.fact("loss.detached"):
+            yield Evidence(CERTAIN, "the logged loss is a leaf that requires grad: nothing lies behind it")
+        elif chart.fact("graph.detached"):
+            if max(chart.fact("zeroing.backwards") or (0,)):
+                yield Evidence(-2.0, "gradients arrive, and are gone when the optimizer steps")
+            else:
+                yield Evidence(CERTAIN, "no backward pass reaches a parameter before any step")
+        elif cut:
+            yield Evidence(CERTAIN, f"{names_text(cut)}: the module runs, and its tensors never get a gradient")
+        elif absent:
+            yield Evidence(1.5, f"{names_text(absent)}: in no loss's graph")
+        elif absent is not None:
+            yield Evidence(-5.0, "every trainable parameter has had a gradient")

@@ -1,0 +1,61 @@
+"""hardware-fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at
+from torchdoctor.records import number_text
+
+HOT = 87.0
+"""Degrees Celsius at which devices slow themselves down."""
+
+
+class HardwareFault(Cause):
+    """The machine computes something else than it should, or slower.
+
+    ## What it is
+    Memory errors, a device that throttles because it is hot or short of power, a full disk, a bad link between devices:
+    one step or one rank differs from what the same code gives elsewhere.
+
+    ## How to confirm it
+    Repeat the step from a checkpoint on another device: it passes. `nvidia-smi -q -d ECC,PERFORMANCE`, `dmesg | grep
+    -i xid` and the temperature tell more.
+
+    ## What to change
+    Restart from the last good checkpoint on another machine; take the device out of service.
+
+    ## How to see it cured
+    The same steps pass elsewhere with the numbers that they had before.
+
+    ## When to stop
+    When it comes back at the same step on another machine: then it is the code or the data.
+    """
+
+    name = "hardware-fault"
+    explains = ("nan-or-inf", "loss-spike", "gradient-explosion", "step-time-regression")
+    prior = -3.5
+    suggests = ("check-hardware", "roll-back")
+    references = ("https://arxiv.org/abs/2407.21783",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Memory errors, throttling, heat; a lone event that nothing else in the run announced."""
+        errors = chart["gpu_ecc_errors"]
+        if errors and errors.latest > errors.first:
+            text = f"the device counted {number_text(errors.latest - errors.first)} memory errors it could not correct"
+            yield Evidence(CERTAIN - 2, text)
+        if problem.has("step-time-regression"):
+            throttled = chart["gpu_throttled"].last(16)
+            if throttled.size and float(throttled.mean()) > 0.3:
+                yield Evidence(5.0, f"the device was throttled at {throttled.mean():.0%} of the last looks")
+            heat = chart["gpu_temperature"].last(16)
+            if heat.size and float(np.median(heat)) >= HOT:
+                yield Evidence(1.0, f"it is {float(np.median(heat)):.0f} degrees hot")
+            return
+        if problem.has("nan-or-inf", "loss-spike") and is_brief(problem) and is_over(chart, problem):
+            lone = not loss_moved_at(chart, problem.first_step - 1)
+            yield Evidence(0.5 if lone else 0.0, "one step stood out, and nothing before or after it")

@@ -1,0 +1,53 @@
+"""information-leak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.records import number_text
+
+
+class InformationLeak(Cause):
+    """The input holds the answer.
+
+    ## What it is
+    A causal mask that lets later tokens through, targets that are the inputs, a column that is made from the target,
+    or validation samples that are in the training set. The loss is excellent and the model is useless.
+
+    ## How to confirm it
+    Change what the model must not see (token t + 1, the suspicious column) and compare the output at t: it must not
+    change. For tables: train on each column alone; one that is enough by itself is suspicious.
+
+    ## What to change
+    The mask: ``is_causal=True``, or -inf above the diagonal in every layer. The targets: ``x[:, :-1]`` in, ``x[:, 1:]``
+    out. The split: by group or by time, before any preprocessing.
+
+    ## How to see it cured
+    The training loss is higher, and what the model makes by itself is better.
+    """
+
+    name = "information-leak"
+    explains = ("suspiciously-low-loss", "uneven-position-loss", "target-anomaly", "validation-anomaly")
+    prior = -3.0
+    suggests = ("fix-mask", "clean-data", "cross-validate")
+    references = ("https://arxiv.org/abs/1706.03762", "https://doi.org/10.1145/2382577.2382579")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Where in a sequence the loss is low, whether targets are inputs, and how early the model was sure."""
+        last, others = (last_level(chart[f"{place}_position_loss"], 3) for place in ("last", "other"))
+        if last > 1.5 * others and last > others + 0.5:
+            where = f"the loss is {number_text(last)} at the last position, whose answer is not in the input"
+            yield Evidence(CERTAIN, f"{where}, and {number_text(others)} at all others")
+        elif last < 1.2 * others and not problem.has("target-anomaly"):
+            yield Evidence(-3.0, "the last position of a sequence is no harder than the others")
+        same = last_level(chart["target_is_input"], 3)
+        if same > 0.999:
+            yield Evidence(CERTAIN, "the targets are equal to the inputs, position by position")
+        elif problem.names == ("target-anomaly",):
+            yield Evidence(-5.0, "the targets are not the inputs")
+        probable = chart["target_probability"]
+        if len(probable) > 4 and float(probable.values[probable.steps < 100].max(initial=0.0)) > 0.95:
+            yield Evidence(1.5, "the right class had a probability above 0.95 within a hundred steps")

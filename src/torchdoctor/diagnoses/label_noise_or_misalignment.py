@@ -1,0 +1,91 @@
+"""label-noise-or-misalignment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import is_absent, last_level, update_level
+from torchdoctor.records import number_text
+
+BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
+"""What would keep a sound data set from being learnt."""
+
+
+class LabelNoiseOrMisalignment(Cause):
+    """Labels are wrong, or do not belong to the inputs that they come with.
+
+    ## What it is
+    Inputs were shuffled or filtered and labels were not, two files are off by one row, an index was reset, or a part
+    of the labels is wrong. The model can then learn how often each label occurs, and nothing else.
+
+    ## How to confirm it
+    Print twenty pairs of input and label *as the loop sees them* and judge them yourself. The training loss stays at
+    the entropy of the labels while weights move; or it falls only by learning each sample by heart, and validation
+    is never better than guessing.
+
+    ## What to change
+    Shuffle inputs and labels together (one index for both), sort files on both sides, check the label map. For noise:
+    clean the labels that the model contradicts most surely, or use label smoothing.
+
+    ## How to see it cured
+    The loss falls below the labels' entropy within the first epoch, and validation falls with it.
+
+    ## When to stop
+    When twenty pairs in a row are right and 1,000 samples can be learnt by heart: then look at loss and features.
+    """
+
+    name = "label-noise-or-misalignment"
+    explains = ("not-learning", "loss-plateau", "underfitting", "slow-learning", "overfitting", "collapsed-output")
+    prior = -1.2
+    suggests = ("clean-data", "cross-validate")
+    references = ("https://arxiv.org/abs/1611.03530", "https://arxiv.org/abs/2103.14749")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Where both losses are against guessing, and whether the model could have learnt."""
+        chance = guessing(chart)
+        if math.isnan(chance):
+            yield Evidence(-0.8, "it is not known what loss guessing would give")
+        else:
+            yield from _about_the_losses(chart, chance)
+        ratio = update_level(chart, chart.step + 1)
+        if 1e-4 < ratio < 1e-1:
+            yield Evidence(0.7, f"weights move, by {number_text(ratio)} of themselves a step")
+        elif ratio < 1e-6:
+            yield Evidence(-2.0, f"weights hardly move, by {number_text(ratio)} of themselves a step")
+        if problem.has(*BROKEN) or chart.open_episodes.keys() & set(BROKEN):
+            yield Evidence(-1.5, "the model itself is not able to learn")
+        elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
+            yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def guessing(chart: Chart) -> float:
+    """The loss of always saying how common each label is: the labels' entropy, else chance; NaN where unknown."""
+    entropy = chart["target_entropy"]
+    if entropy and str(chart.fact("loss.kind") or "cross-entropy") in ("cross-entropy", "nll"):
+        return float(max(bucket[2] for bucket in entropy.outline.buckets()))
+    chance = chart.fact("loss.chance")
+    return float(chance) if isinstance(chance, int | float) else math.nan
+
+
+def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
+    now, best = last_level(chart["loss"]), chart["val_loss"].lowest
+    guess = f"{number_text(chance)}, what guessing gives"
+    if abs(now - chance) < 0.03 * chance:
+        yield Evidence(1.6, f"the training loss stays at {number_text(now)}; {guess}")
+    elif 0.9 * chance < now < chance:
+        yield Evidence(0.9, f"the training loss is still {number_text(now)}; {guess}")
+    elif now > 1.1 * chance:
+        yield Evidence(-1.0, f"the training loss is {number_text(now)}, worse than {guess}")
+    elif now < 0.7 * chance:
+        if math.isfinite(best) and best > 0.97 * chance:
+            low = number_text(now)
+            yield Evidence(3.0, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
+        elif math.isfinite(best):
+            yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
+        else:
+            yield Evidence(-1.0, f"the training loss fell to {number_text(now)}, well below {guess}")
+    if math.isfinite(best) and best < 0.9 * chance <= now:
+        yield Evidence(-1.5, f"validation reached {number_text(best)}, better than {guess}")

@@ -1,0 +1,60 @@
+"""loss-misuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import number_text
+
+NOT_NEGATIVE = ("mse", "l1", "smooth-l1", "huber", "bce")
+"""Kinds of loss that are never below zero, whatever they are fed with; cross-entropy with odd targets may be."""
+
+
+class LossMisuse(Cause):
+    """The loss function is fed with something else than it expects.
+
+    ## What it is
+    Softmax before cross-entropy (which has its own), sigmoid before BCE-with-logits, raw outputs into NLL, a softmax
+    over the batch, outputs of shape (N, 1) against targets of shape (N,), a minus sign too many.
+
+    ## How to confirm it
+    Print `output.shape`, `target.shape`, `output.min()`, `output.sum(-1)` before the loss: logits are negative too and
+    do not sum to 1. For C classes the first loss is near ln C.
+
+    ## What to change
+    `F.cross_entropy(logits, target)`, `F.binary_cross_entropy_with_logits(logits, target)`,
+    `F.mse_loss(output.squeeze(-1), target)`.
+
+    ## How to see it cured
+    One batch can be overfitted to a loss under 0.01 within 1,000 steps.
+
+    ## When to stop
+    If the shapes and ranges are right and one batch still cannot be overfitted, it is not the loss: look at the model.
+    """
+
+    name = "loss-misuse"
+    explains = (
+        "suspicious-loss",
+        "suspiciously-low-loss",
+        "not-learning",
+        "slow-learning",
+        "loss-plateau",
+        "underfitting",
+        "loss-divergence",
+        "weight-growth",
+    )
+    prior = -2.0
+    suggests = ("fix-loss",)
+    references = ("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """What the order of operations behind the loss says."""
+        lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
+        if lint:
+            yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
+        elif kind in NOT_NEGATIVE and chart["loss"].latest < 0:
+            yield Evidence(5.0, f"the loss is {number_text(chart['loss'].latest)}: a {kind} has no such value")
+        elif lint is not None and kind and not chart.fact("loss.hidden"):
+            yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")

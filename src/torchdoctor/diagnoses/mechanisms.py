@@ -1,0 +1,167 @@
+"""Which finding can bring about which: one directed graph, from which the grouping and the story of a problem follow.
+
+Read a line as "a run that shows this may come to show those". Findings that are not named here stand alone.
+
+>>> reaches("update-ratio-abnormal", "nan-or-inf"), reaches("nan-or-inf", "update-ratio-abnormal")
+(True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+_STILL = ("not-learning", "slow-learning", "loss-plateau", "underfitting")
+_WILD = ("loss-spike", "loss-divergence", "nan-or-inf")
+
+BRINGS: Mapping[str, tuple[str, ...]] = {
+    "data-starvation": ("step-time-regression",),
+    "memory-growth": ("step-time-regression",),
+    "straggler-rank": ("step-time-regression",),
+    "rank-divergence": _WILD,
+    "input-anomaly": (
+        "update-ratio-abnormal",
+        "activation-explosion",
+        "unexpected-initial-loss",
+        "gradient-explosion",
+        "gradient-instability",
+        "saturated-activations",
+        "dead-units",
+        "gradient-vanishing",
+        "collapsed-output",
+        *_WILD,
+        *_STILL,
+    ),
+    "target-anomaly": (
+        "update-ratio-abnormal",
+        "unexpected-initial-loss",
+        "gradient-explosion",
+        "gradient-instability",
+        "collapsed-output",
+        "suspiciously-low-loss",
+        *_WILD,
+        *_STILL,
+    ),
+    "batch-anomaly": (
+        "gradient-instability",
+        "loss-oscillation",
+        "collapsed-output",
+        "suspiciously-low-loss",
+        "overfitting",
+        "validation-anomaly",
+        *_STILL,
+    ),
+    "identical-units": ("collapsed-output", *_STILL),
+    "suspicious-loss": (
+        "unexpected-initial-loss",
+        "gradient-vanishing",
+        "no-gradient",
+        "frozen-weights",
+        "loss-divergence",
+        "collapsed-output",
+        *_STILL,
+    ),
+    "gradients-not-cleared": (
+        "update-ratio-abnormal",
+        "gradient-explosion",
+        "gradient-instability",
+        "no-gradient",
+        "loss-oscillation",
+        *_WILD,
+        *_STILL,
+    ),
+    "wrong-mode": ("loss-divergence", *_STILL, "overfitting", "validation-anomaly"),
+    "small-normalization-batch": ("gradient-instability", "underfitting", "validation-anomaly"),
+    "schedule-anomaly": ("learning-rate-vanished", "update-ratio-abnormal", *_STILL),
+    "clipping-anomaly": ("update-ratio-abnormal", "gradient-instability", *_WILD, *_STILL),
+    "learning-rate-vanished": ("update-ratio-abnormal", *_STILL),
+    "update-ratio-abnormal": (
+        "weight-growth",
+        "activation-explosion",
+        "saturated-activations",
+        "dead-units",
+        "gradient-explosion",
+        "gradient-instability",
+        "loss-oscillation",
+        "collapsed-output",
+        *_WILD,
+        *_STILL,
+    ),
+    "weight-growth": (
+        "activation-explosion",
+        "gradient-explosion",
+        "saturated-activations",
+        "dead-units",
+        "collapsed-output",
+        *_WILD,
+    ),
+    "activation-explosion": (
+        "unexpected-initial-loss",
+        "gradient-explosion",
+        "gradient-instability",
+        "saturated-activations",
+        "dead-units",
+        "collapsed-output",
+        "not-learning",
+        *_WILD,
+    ),
+    "unexpected-initial-loss": ("gradient-explosion", "not-learning", "slow-learning", *_WILD),
+    "gradient-explosion": (
+        "gradient-instability",
+        "saturated-activations",
+        "dead-units",
+        "skipped-steps",
+        "collapsed-output",
+        "not-learning",
+        "slow-learning",
+        *_WILD,
+    ),
+    "gradient-instability": ("loss-oscillation", "not-learning", "slow-learning", *_WILD),
+    "lopsided-losses": ("gradient-vanishing", "collapsed-output", *_STILL),
+    "entropy-collapse": ("gradient-vanishing", "collapsed-output", *_STILL),
+    "saturated-activations": ("gradient-vanishing", "collapsed-output", *_STILL),
+    "dead-units": ("gradient-vanishing", "no-gradient", "collapsed-output", *_STILL),
+    "gradient-vanishing": ("frozen-weights", "collapsed-output", *_STILL),
+    "no-gradient": ("frozen-weights", "collapsed-output", *_STILL),
+    "frozen-weights": ("collapsed-output", *_STILL),
+    "loss-oscillation": ("loss-divergence", "slow-learning", "loss-plateau", "validation-anomaly"),
+    "loss-spike": ("loss-divergence", "nan-or-inf", "collapsed-output", "validation-anomaly"),
+    "loss-divergence": ("nan-or-inf", "collapsed-output", "not-learning", "slow-learning", "validation-anomaly"),
+    "nan-or-inf": ("skipped-steps", "validation-anomaly"),
+    "skipped-steps": _STILL,
+    "collapsed-output": ("validation-anomaly", *_STILL),
+    "not-learning": ("loss-plateau", "underfitting", "validation-anomaly"),
+    "slow-learning": ("loss-plateau", "underfitting"),
+    "loss-plateau": ("underfitting",),
+    "uneven-position-loss": ("suspiciously-low-loss", "overfitting", "validation-anomaly"),
+    "suspiciously-low-loss": ("overfitting", "validation-anomaly"),
+    "overfitting": ("double-descent", "validation-anomaly"),
+}
+"""From the root towards the consequence, never back; of two that begin at the same step, the upper is told first."""
+
+_PLACES = {name: place for place, name in enumerate(BRINGS)}
+
+
+def place(name: str) -> int:
+    """How near to the root a finding stands, 0 first."""
+    return _PLACES.get(name, len(_PLACES))
+
+
+def linked(one: str, other: str) -> bool:
+    """Whether either can bring about the other directly: what is seen first depends on where one looks how often."""
+    return other in BRINGS.get(one, ()) or one in BRINGS.get(other, ())
+
+
+@cache
+def reaches(earlier: str, later: str) -> bool:
+    """Whether the one can bring about the other, directly or through others."""
+    seen: set[str] = set()
+    front = [earlier]
+    while front:
+        name = front.pop()
+        if later in BRINGS.get(name, ()):
+            return True
+        fresh = set(BRINGS.get(name, ())) - seen
+        seen |= fresh
+        front += fresh
+    return False

@@ -1,0 +1,83 @@
+"""optimizer-misconfigured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import number_text
+
+STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
+WILD = ("loss-oscillation", "gradient-instability", "gradient-explosion", "loss-spike", "loss-divergence")
+
+
+class OptimizerMisconfigured(Cause):
+    """A setting of the optimizer stalls or shakes the run.
+
+    ## What it is
+    `eps` far above the gradients: Adam becomes SGD with a tiny rate. `beta1` or momentum of 0.99 and more: steps go on
+    in old directions and overshoot, with a period of about 1/(1 - beta). `beta2` too low: the scale of steps is that
+    of the last few gradients. Weight decay times rate of a hundredth: weights shrink faster than they learn. `Adam`
+    with `weight_decay`: not the decay of AdamW.
+
+    ## How to confirm it
+    Print `optimizer.param_groups[0]` without its tensors, and compare with betas (0.9, 0.999), eps 1e-8, momentum 0.9.
+
+    ## What to change
+    Back to the defaults, one setting at a time, from a checkpoint before the trouble.
+
+    ## How to see it cured
+    Update ratios of about 1e-3; swings that shrink.
+    """
+
+    name = "optimizer-misconfigured"
+    explains = ("optimizer-advice", "weight-growth", *STILL, *WILD)
+    prior = -2.5
+    suggests = ("change-eps", "change-betas", "set-momentum", "set-weight-decay", "use-adamw", "switch-optimizer")
+    references = ("https://arxiv.org/abs/1412.6980", "https://arxiv.org/abs/1711.05101")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Each group's settings, against what is seen."""
+        if problem.names == ("optimizer-advice",):
+            yield Evidence(CERTAIN, problem.symptoms[0].message or "a setting is unusual")
+            return
+        told = False
+        for number, group in enumerate(chart.groups[:4]):
+            rate = chart[f"lr/{number}"] or chart["lr"]
+            for item in _odd(chart, group, problem, rate.latest):
+                told = True
+                yield item
+        if chart.groups and not told:
+            yield Evidence(-1.5, "betas, eps, momentum and weight decay are usual")
+
+
+def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> Iterator[Evidence]:
+    adaptive, betas = "Adam" in str(group.get("optimizer", "")), group.get("betas")
+    if problem.has(*STILL) and adaptive:
+        yield from _about_eps(chart, _number(group.get("eps")))
+    if problem.has(*WILD):
+        if adaptive and isinstance(betas, list) and len(betas) == 2:
+            if betas[0] >= 0.99:
+                yield Evidence(2.5, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
+            if betas[1] < 0.9:
+                yield Evidence(2.5, f"beta2 is {number_text(betas[1])}, 0.95 to 0.999 is usual")
+        momentum = _number(group.get("momentum"))
+        if momentum >= 0.99:
+            yield Evidence(3.0, f"momentum is {number_text(momentum)}, 0.9 is usual")
+    shrinks = _number(group.get("weight_decay")) * rate
+    if shrinks >= 5e-3:
+        yield Evidence(3.0, f"weight decay takes {number_text(shrinks)} of each weight a step")
+
+
+def _about_eps(chart: Chart, eps: float) -> Iterator[Evidence]:
+    share = chart["adam_eps_share"].latest
+    if share > 0.5:
+        yield Evidence(5.0, f"eps of {number_text(eps)} is above {share:.0%} of the gradients that it is added to")
+    elif eps >= 1e-4:
+        yield Evidence(1.5, f"eps is {number_text(eps)}, 1e-8 is usual")
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

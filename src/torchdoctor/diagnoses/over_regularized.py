@@ -1,0 +1,71 @@
+"""over-regularized."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import dropout, optimizer_names, weight_decay
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.underfitting import shrinkage
+
+
+class OverRegularized(Cause):
+    """Regularization is so strong that the model may not learn.
+
+    ## What it is
+    Dropout that leaves one unit in ten, weight decay that shrinks weights faster than the gradient builds them,
+    augmentation that destroys the label, or a penalty that outweighs the loss.
+
+    ## How to confirm it
+    The training loss measured in `eval()` mode is far below the one in training; weight norms shrink towards zero; the
+    loss falls at once when dropout and decay are set to zero for a hundred steps.
+
+    ## What to change
+    Dropout 0.1 to 0.3 to begin with; weight decay 0.01 to 0.1 with AdamW, about 1e-4 with SGD, and none on biases
+    and norms.
+
+    ## How to see it cured
+    The training loss falls below the old level, weight norms grow or stay.
+
+    ## When to stop
+    When the gap between training and validation opens: that is where regularization belongs.
+    """
+
+    name = "over-regularized"
+    explains = ("underfitting", "not-learning", "slow-learning", "loss-plateau", "validation-anomaly")
+    prior = -2.0
+    suggests = ("lower-dropout", "set-weight-decay")
+    references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Dropout, the pull of weight decay, what it has done to the weights, and validation against training."""
+        rate = dropout(chart)
+        if rate >= 0.7:
+            yield Evidence(4.0, f"dropout is {number_text(rate)}: it leaves {1 - rate:.0%} of the units")
+        elif rate < 0.3:
+            yield Evidence(-0.5, f"dropout is {number_text(rate)}")
+        pull, shrunk = _pull(chart), shrinkage(chart)
+        if pull > 1e-3:
+            yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
+        if shrunk < 0.5:
+            strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
+            yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
+        elif shrunk > 0.9 and rate < 0.7:
+            yield Evidence(-2.0, "weight norms have not shrunk")
+        if math.isnan(shrunk) and not pull > 1e-3 and rate < 0.7:
+            yield Evidence(-2.0, "neither dropout nor weight decay is strong")
+        train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
+        if rate > 0 and 0 < held_out < 0.7 * train:
+            yield Evidence(1.0, f"training, with dropout, has {number_text(train)} against {number_text(held_out)}")
+
+
+def _pull(chart: Chart) -> float:
+    """The share of a weight that decay takes at each step: decoupled, or through the gradient of plain SGD."""
+    decay = weight_decay(chart)
+    names = optimizer_names(chart)
+    if "Adam" in names and "AdamW" not in names:
+        return math.nan  # decay goes through the adaptive step: its pull is not rate times decay
+    return decay * chart["lr"].latest

@@ -1,0 +1,48 @@
+"""parameters-not-in-optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import names_text
+
+
+class ParametersNotInOptimizer(Cause):
+    """Parameters get gradients, and no optimizer holds them.
+
+    ## What it is
+    The optimizer was given a part of the model, or the layers are in a plain Python list or dict: then
+    `model.parameters()` does not list them, `model.to(device)` does not move them and `state_dict()` does not save
+    them.
+
+    ## How to confirm it
+    `held = {id(p) for g in optimizer.param_groups for p in g["params"]}` and
+    `[n for n, p in model.named_parameters() if id(p) not in held]`.
+
+    ## What to change
+    `nn.ModuleList` instead of a list; `optimizer.add_param_group({"params": missing})`, or an optimizer built from all
+    of `model.parameters()`.
+
+    ## How to see it cured
+    The list above is empty, and the weights differ after one step.
+    """
+
+    name = "parameters-not-in-optimizer"
+    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
+    prior = -2.0
+    suggests = ("add-parameters-to-optimizer",)
+    references = ("https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """The census: in the graph, against in an optimizer."""
+        hidden, left = chart.fact("graph.not_in_model") or [], chart.fact("graph.not_in_optimizer")
+        if hidden:
+            yield Evidence(CERTAIN, f"{names_text(hidden)}: in the loss's graph, but not among model.parameters()")
+        elif left and chart.fact("graph.stale"):
+            yield Evidence(2.0, f"{names_text(left)}: in no optimizer")
+        elif left:
+            yield Evidence(CERTAIN, f"{names_text(left)}: in the loss's graph, but in no optimizer")
+        elif left is not None:
+            yield Evidence(-6.0, "every parameter with a gradient is in an optimizer")

@@ -1,0 +1,47 @@
+"""repeated-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+
+
+class RepeatedBatch(Cause):
+    """The loop trains on the same batch again and again.
+
+    ## What it is
+    ``next(iter(loader))`` inside of the loop, a data set whose ``__getitem__`` ignores its index, a seed that is set at
+    each step, or a test with one batch that was never taken out.
+
+    ## How to confirm it
+    Print ``x.sum()`` for ten steps in a row: it must change. If the data set is no larger than the batch, it is the
+    data set, and nothing is wrong.
+
+    ## What to change
+    ``for x, y in loader:`` around the step; no seeds inside of the loop.
+
+    ## How to see it cured
+    The checksum changes from step to step; the training loss falls more slowly, and validation falls with it.
+    """
+
+    name = "repeated-batch"
+    explains = ("batch-anomaly", "overfitting", "suspiciously-low-loss", "validation-anomaly")
+    prior = -3.0
+    suggests = ("shuffle-data", "more-data")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether the checksums of the inputs agree."""
+        sums = chart["input_checksum"].last(16)
+        if sums.size < 4:
+            return
+        different = int(np.unique(sums).size)
+        if different == 1:
+            size = chart.context.get("batch_size")
+            yield Evidence(7.0, f"the inputs of {sums.size} batches looked at are the same {size} samples")
+        elif different > sums.size // 2:
+            yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

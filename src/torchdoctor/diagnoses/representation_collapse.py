@@ -1,0 +1,63 @@
+"""representation-collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.records import number_text
+
+BROKEN = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "dead-units", "update-ratio-abnormal")
+"""What makes outputs alike whatever the loss compares."""
+
+
+class RepresentationCollapse(Cause):
+    """Embeddings shrink to one point: every input gets the same answer.
+
+    ## What it is
+    A loss that compares embeddings (contrastive, self-distillation, predictive) is satisfied, or stuck, when all of
+    them are equal. Missing negatives, a missing stop-gradient, or a temperature far off lead there.
+
+    ## How to confirm it
+    Print ``embedding.std(dim=0).mean()`` over a batch of normalized embeddings of width d: healthy is near 1/sqrt(d),
+    collapsed is near 0. A contrastive loss that stays at ln(batch size) says the same.
+
+    ## What to change
+    Negatives from the batch, a stop-gradient on one branch with a predictor on the other, or a term that pays for
+    variance. Check the temperature (0.05 to 0.5) and that both views are not the same tensor.
+
+    ## How to see it cured
+    The spread of embeddings stays up for 1,000 steps, and a linear probe gets better than chance.
+
+    ## When to stop
+    When the spread is healthy and the probe stays poor: the two views share too little, or too much.
+    """
+
+    name = "representation-collapse"
+    explains = ("collapsed-output", "not-learning", "loss-plateau", "suspiciously-low-loss")
+    prior = -2.0
+    suggests = ("prevent-collapse", "scale-lr", "add-normalization")
+    references = ("https://arxiv.org/abs/2105.04906", "https://arxiv.org/abs/2011.10566")
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Where the loss stays, how much outputs vary, and whether there are labels to learn instead."""
+        batch, loss = chart.context.get("batch_size"), last_level(chart["loss"])
+        if isinstance(batch, int) and batch > 2:
+            chance = min((math.log(size) for size in (batch, 2 * batch, 2 * batch - 1)), key=lambda at: abs(at - loss))
+            if abs(loss - chance) < 0.02 * chance:
+                yield Evidence(3.0, f"the loss stays at {number_text(loss)}, what a batch of {batch} gives by guessing")
+        spread = chart["output_spread"]
+        if spread.count >= 3 and spread.first > 0:
+            now = last_level(spread, 3)
+            if now < 0.1 * spread.first:
+                before = number_text(spread.first)
+                yield Evidence(1.5, f"outputs vary over a batch by {number_text(now)} of their size, {before} at first")
+            elif now > 0.5 * spread.first:
+                yield Evidence(-2.0, "outputs vary over a batch as much as they did")
+        if problem.has(*BROKEN):
+            yield Evidence(-2.0, "the run was in trouble before its outputs were all alike")
+        if chart["target_classes"] or chart["target_std"] or chart.fact("loss.classes") is not None:
+            yield Evidence(-2.5, "the loss compares outputs with given targets, not with each other")

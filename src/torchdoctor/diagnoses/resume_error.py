@@ -1,0 +1,101 @@
+"""resume-error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import highest
+from torchdoctor.records import number_text
+
+NEAR = 30
+"""Steps after a resume within which trouble is put down to it."""
+
+
+class ResumeError(Cause):
+    """The run was resumed, and not everything came back with it.
+
+    ## What it is
+    Weights were loaded, but the optimizer's moments, the schedule, the scaler, the sampler or the random state were
+    not. Adam then takes its first steps anew on trained weights, or the rate starts over at its peak.
+
+    ## How to confirm it
+    The loss jumps, or the learning rate does, at the very step where the run was resumed. Print
+    ``optimizer.state_dict()["state"]`` right after loading: it must not be empty. Compare the rate before and after.
+
+    ## What to change
+    Save and load model, optimizer, scheduler, scaler, step, epoch and random state together.
+
+    ## How to see it cured
+    Stop and resume a short run: ten steps later loss and rate are those of the run that was not interrupted.
+
+    ## When to stop
+    When loss and rate pass the resume unchanged: then the jump has another cause, such as the order of the data.
+    """
+
+    name = "resume-error"
+    explains = (
+        "loss-spike",
+        "loss-divergence",
+        "gradient-explosion",
+        "gradient-instability",
+        "update-ratio-abnormal",
+        "validation-anomaly",
+    )
+    prior = -2.0
+    suggests = ("restore-state", "restart-warmup", "roll-back")
+    references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether the run was resumed just before, and what the learning rate did there."""
+        onset = problem.first_step
+        resumed = [step for step in chart.resumed if step - 2 <= onset <= step + NEAR]
+        gap = _gap_before(chart, onset)
+        if resumed:
+            yield Evidence(5.0, f"the run was started again after step {resumed[-1]}, and this began at step {onset}")
+        elif gap is not None:
+            yield Evidence(4.0, f"steps jump from {gap[0]} to {gap[1]}, and this began at step {onset}")
+        back = _rate_started_over(chart, onset)
+        if back is None:
+            if not resumed and gap is None:
+                yield Evidence(-3.0, "nothing shows that the run was resumed when this began")
+        else:
+            low, now = back
+            words = (
+                f"the learning rate had fallen to {number_text(low)} and was back at {number_text(now)}, its first peak"
+            )
+            yield Evidence(2.5, words)
+
+
+def _gap_before(chart: Chart, onset: int) -> tuple[int, int] | None:
+    """The two steps around a hole in the step labels, shortly before an onset; None where there is none."""
+    steps = chart["loss"].steps
+    if steps.size < 20:
+        return None
+    sizes = np.diff(steps)
+    usual = float(np.median(sizes))
+    for place in np.flatnonzero(sizes > 10 * usual):
+        if steps[place] <= onset <= steps[place + 1] + NEAR * usual:
+            return int(steps[place]), int(steps[place + 1])
+    return None
+
+
+def _rate_started_over(chart: Chart, onset: int) -> tuple[float, float] | None:
+    """The rate before and after a leap back to where it had been at the start; None where it did not leap back.
+
+    A schedule with restarts leaps as well: it does so again and again, so that only a single leap counts.
+    """
+    rates = chart["lr"]
+    now, peak = highest(rates, onset - NEAR, onset), highest(rates, 0, max(onset - NEAR - 1, 0))
+    about = rates.values[(rates.steps >= onset - NEAR) & (rates.steps <= onset)]
+    values = rates.values
+    if about.size < 2 or not np.all(values[:-1] > 0):
+        return None
+    leaps = np.flatnonzero(values[1:] > 3 * values[:-1])
+    low = float(about.min())
+    if leaps.size == 1 and now > 3 * low and 0.3 * peak <= now <= 1.01 * peak:
+        return low, now
+    return None

@@ -1,0 +1,55 @@
+"""saddle-point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import level_about
+from torchdoctor.records import number_text
+
+
+class SaddlePoint(Cause):
+    """The loss is flat where it stands, and falls off in directions that the gradient does not show.
+
+    ## What it is
+    The gradient is almost zero, but this is no minimum: the curvature is negative in some direction. Symmetric
+    weights and badly scaled problems create such places; noise and momentum usually carry a run across.
+
+    ## How to confirm it
+    The gradient norm falls together with progress and stays low. Decisive is a Hessian-vector product along random
+    directions (`curvature` vitals, opt-in): a clearly negative one is a saddle.
+
+    ## What to change
+    Momentum 0.9, a higher rate for a while, a smaller batch for more noise; break symmetric initialization.
+
+    ## How to see it cured
+    The gradient norm rises again and the loss falls.
+
+    ## When to stop
+    Real saddles hold runs rarely. When two kicks did not help, look for dead units or a loss that cannot fall.
+    """
+
+    name = "saddle-point"
+    explains = ("loss-plateau", "not-learning", "gradient-vanishing")
+    prior = -2.8
+    suggests = ("set-momentum", "change-schedule", "initialize")
+    references = ("https://arxiv.org/abs/1406.2572",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Curvature where it was measured; whether the gradient died down with progress."""
+        curvature = chart["curvature_min"].latest
+        if curvature < 0:
+            yield Evidence(4.0, f"the curvature is negative along some direction: {number_text(curvature)}")
+        elif curvature >= 0:
+            yield Evidence(-3.0, f"no negative curvature was found: {number_text(curvature)}")
+        norms, onset = chart["grad_norm"], problem.first_step
+        before, after = level_about(norms, 0, onset - 1), level_about(norms, onset, chart.step)
+        if after < 0.1 * before:
+            yield Evidence(0.7, f"the gradient norm fell from {number_text(before)} to {number_text(after)}")
+        elif after > 0.5 * before:
+            yield Evidence(-1.0, "the gradient norm did not fall when progress stopped")
+        momenta = [group.get("momentum") for group in chart.groups if "momentum" in group]
+        if momenta and not any(momenta):
+            yield Evidence(0.4, "SGD runs without momentum")

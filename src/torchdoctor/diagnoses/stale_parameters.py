@@ -1,0 +1,44 @@
+"""stale-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import names_text
+
+
+class StaleParameters(Cause):
+    """Parameters were replaced after the optimizer was built.
+
+    ## What it is
+    The optimizer holds tensors that the model no longer has: a head was exchanged, a layer pruned or quantized, the
+    model loaded anew or wrapped after `optimizer = ...`. Its steps change the old tensors; the new ones never learn.
+
+    ## How to confirm it
+    `{id(p) for g in optimizer.param_groups for p in g["params"]} - {id(p) for p in model.parameters()}` is not empty.
+
+    ## What to change
+    Build the optimizer last: after the head is replaced, the model wrapped and moved.
+
+    ## How to see it cured
+    The set above is empty, and the new layer's weights differ after one step.
+    """
+
+    name = "stale-parameters"
+    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
+    prior = -2.5
+    suggests = ("add-parameters-to-optimizer",)
+    references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """The census: held by an optimizer, against in the model."""
+        stale, left = chart.fact("graph.stale"), chart.fact("graph.not_in_optimizer")
+        if stale and left:
+            text = f"the optimizer holds {len(stale)} tensors that are not in the model, and lacks {names_text(left)}"
+            yield Evidence(CERTAIN, text)
+        elif stale:
+            yield Evidence(1.0, f"the optimizer holds {len(stale)} tensors that are not in the model")
+        elif stale is not None:
+            yield Evidence(-5.0, "the optimizer holds the model's own tensors")

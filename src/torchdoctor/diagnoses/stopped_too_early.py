@@ -1,0 +1,56 @@
+"""stopped-too-early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.progress import outline_levels, trend_gain
+
+
+class StoppedTooEarly(Cause):
+    """The run ended, or its schedule did, while the loss was still falling.
+
+    ## What it is
+    Nothing is broken. The loss was falling as fast as before when the run stopped: what is missing is steps.
+
+    ## How to confirm it
+    The last quarter of the run gained about as much as the one before it, on validation too.
+
+    ## What to change
+    Train longer: two to five times the steps, with a schedule that is stretched to the new length. Go on from the last
+    checkpoint with optimizer and scheduler state.
+
+    ## How to see it cured
+    The last quarter of the run gains little.
+
+    ## When to stop
+    When validation has not improved for a fifth of the run.
+    """
+
+    name = "stopped-too-early"
+    explains = ("slow-learning", "underfitting")
+    prior = -1.8
+    suggests = ("train-longer", "change-schedule")
+    references = ("https://arxiv.org/abs/2203.15556",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether the run is over, and what its last two quarters gained."""
+        levels = outline_levels(chart["loss"])
+        quarter = levels.size // 4
+        if quarter < 16:
+            return
+        before, last = trend_gain(levels[-2 * quarter : -quarter])[0], trend_gain(levels[-quarter:])
+        if last[0] > max(4 * last[1], 0.5 * before, 0.0):
+            yield Evidence(1.8, f"the loss fell by {number_text(last[0])} in the last quarter of the run")
+            if chart.ended:
+                yield Evidence(1.5, f"the run ended at step {chart.step} all the same")
+        else:
+            yield Evidence(-2.5, "the loss was not falling any more")
+        values = chart["val_loss"].values
+        if values.size >= 3 and int(np.argmin(values)) == values.size - 1:
+            yield Evidence(0.7, f"validation was best at its last evaluation: {number_text(float(values[-1]))}")

@@ -1,0 +1,58 @@
+"""train-val-mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.progress import Progress
+
+
+class TrainValMismatch(Cause):
+    """Validation is fed, preprocessed or measured differently from training.
+
+    ## What it is
+    Other normalization constants, another label order, another tokenizer or resolution, a model left in training mode,
+    other weights (an average that was never updated), or a loss with another reduction.
+
+    ## How to confirm it
+    Run the validation code on *training* samples, in `eval()` mode: the loss must be about the training loss. If it is
+    as bad as on validation data, the code differs; if it is fine, the data does.
+
+    ## What to change
+    One function for preprocessing, used by both; `model.eval()` around validation and `model.train()` after it; labels
+    from one table.
+
+    ## How to see it cured
+    The first evaluation is near the training loss of that step.
+
+    ## When to stop
+    When training samples give the same loss through both paths: then the data itself differs, and the gap is real.
+    """
+
+    name = "train-val-mismatch"
+    explains = ("validation-anomaly", "overfitting")
+    prior = -0.8
+    suggests = ("match-validation", "set-train-mode", "cross-validate")
+    references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Whether validation was ever near training, how soon it left, and how it moves."""
+        values, train = chart["val_loss"].values, chart["loss"]
+        if not values.size or not train:
+            return
+        start, first, best = Progress.of(train).start, float(values[0]), float(values.min())
+        if problem.has("overfitting") and best < 0.8 * start:
+            yield Evidence(-2.5, "validation followed training at first")
+        if values.size >= 3 and bool((values[-3:] == values[-1]).all()):
+            yield Evidence(4.0, f"validation is exactly {number_text(float(values[-1]))} again and again")
+        if best > 0.95 * start:
+            yield Evidence(3.2, f"validation was never better than the untrained {number_text(start)}")
+        if first > 1.5 * start > 0:
+            yield Evidence(1.0, f"the first evaluation, {number_text(first)}, was far above the untrained model")
+        elif best < 0.6 * start:
+            yield Evidence(-1.5, f"validation did fall, to {number_text(best)}")
+        if chart.fact("mode.training_in_validation"):
+            yield Evidence(3.0, "the model validates in training mode")

@@ -1,0 +1,89 @@
+"""unnormalized-inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.records import number_text
+
+LOUD, QUIET = 10.0, 0.01
+"""Root mean square above which inputs are too large, largest value under which they are too small."""
+
+
+class UnnormalizedInputs(Cause):
+    """The inputs are on a scale that the first layer was not made for.
+
+    ## What it is
+    Initialization and learning rates assume inputs of mean 0 and deviation 1. Raw pixels, prices, counts or years
+    multiply the first layer's output, and its gradient, by their size; tiny inputs silence it.
+
+    ## How to confirm it
+    ``x.mean(), x.std()`` of a batch as the model gets it; by column for tables. Divide the inputs by their deviation
+    and repeat the first hundred steps: the trouble is gone.
+
+    ## What to change
+    ``x = (x - mean) / std`` with numbers from the training set, kept for validation and for later use; or a
+    normalization as first layer.
+
+    ## How to see it cured
+    Inputs have a root mean square near 1, and the first loss is that of a guess.
+
+    ## When to stop
+    When inputs are near 1 and the trouble stays: it was not the inputs.
+    """
+
+    name = "unnormalized-inputs"
+    explains = (
+        "input-anomaly",
+        "unexpected-initial-loss",
+        "saturated-activations",
+        "activation-explosion",
+        "dead-units",
+        "collapsed-output",
+        "gradient-explosion",
+        "gradient-instability",
+        "loss-divergence",
+        "nan-or-inf",
+        "not-learning",
+        "slow-learning",
+    )
+    prior = -3.0
+    suggests = ("normalize-inputs", "add-normalization", "scale-lr")
+    references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """The scale at the door of the first layer, and whether a normalization takes care of it."""
+        size, largest = input_size(chart)
+        if math.isnan(size):
+            return
+        text = f"what enters the first layer has a root mean square of {number_text(size)}"
+        if chart.fact("data.normalized_first"):
+            yield Evidence(-3.0, f"{text}, and a normalization follows")
+        elif size > 3 * LOUD:
+            yield Evidence(CERTAIN if size > 10 * LOUD else 7.0, text)
+            ratio = last_level(chart["entry_ratio"])
+            if ratio > 100:
+                yield Evidence(0.5, f"one feature is {number_text(ratio)} times as large as the usual one")
+        elif size > LOUD:
+            yield Evidence(4.0, text)
+        elif largest < QUIET:
+            yield Evidence(
+                CERTAIN if largest < 0.1 * QUIET else 7.0, f"{text}, its largest value is {number_text(largest)}"
+            )
+        else:
+            yield Evidence(-4.0, text)
+
+
+def input_size(chart: Chart) -> tuple[float, float]:
+    """Root mean square and largest value of what enters the first layer; NaN where it was not seen."""
+    return last_level(chart["entry_rms"]), last_level(chart["entry_absmax"])
+
+
+def inputs_are_fine(chart: Chart) -> bool:
+    """Whether the inputs are known to be of a usual size, or are made so."""
+    size, largest = input_size(chart)
+    return bool(chart.fact("data.normalized_first")) or (size < LOUD and largest > QUIET)

@@ -1,0 +1,70 @@
+"""unnormalized-targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.records import number_text
+
+
+class UnnormalizedTargets(Cause):
+    """The targets are on a scale far from what a fresh model puts out.
+
+    ## What it is
+    A fresh model answers with values about 0. Targets in thousands make a squared loss of millions: with plain SGD the
+    first steps throw the weights away, with Adam the outputs need thousands of small steps to get there.
+
+    ## How to confirm it
+    ``y.mean(), y.std()`` against those of the first outputs. Divide the targets by their deviation: loss and gradient
+    shrink together, and the trouble is gone.
+
+    ## What to change
+    ``y = (y - mean) / std`` for training, and back for predictions; or the logarithm of y where it spans decades; or at
+    least the bias of the last layer at ``y.mean()``.
+
+    ## How to see it cured
+    The first loss is about 1, and the outputs reach the targets' scale within some hundred steps.
+
+    ## When to stop
+    When targets have deviation 1 and the trouble stays: it was not the scale.
+    """
+
+    name = "unnormalized-targets"
+    explains = (
+        "target-anomaly",
+        "unexpected-initial-loss",
+        "gradient-explosion",
+        "gradient-instability",
+        "activation-explosion",
+        "loss-divergence",
+        "nan-or-inf",
+        "not-learning",
+        "slow-learning",
+    )
+    prior = -3.0
+    suggests = ("normalize-targets", "scale-lr", "set-clip-norm")
+    references = ("https://arxiv.org/abs/1602.07714",)
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """The size of the targets against that of the first outputs."""
+        size, output = target_size(chart), chart["output_rms"].first
+        if math.isnan(size):
+            if chart["target_classes"]:
+                yield Evidence(-5.0, "the targets are labels")
+            return
+        text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
+        if size > 30 and not size < 10 * output:
+            yield Evidence(CERTAIN if size > 1000 else 6.5, text)
+        elif size > 10 and not size < 10 * output:
+            yield Evidence(3.5, text)
+        else:
+            yield Evidence(-4.0, text)
+
+
+def target_size(chart: Chart) -> float:
+    """The root mean square of float targets; NaN where they are not known."""
+    return math.hypot(last_level(chart["target_mean"]), last_level(chart["target_std"]))

@@ -1,0 +1,120 @@
+"""DA03 batch-anomaly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class BatchAnomaly(Detector):
+    """The same batch again and again, or batches sorted by class.
+
+    ## What it means
+    A loop that takes the first batch of a fresh iterator each time trains on a few samples for ever: the loss is
+    wonderful and validation is not. Data sorted by class make the model forget each class while it sees the next.
+
+    ## How it is told apart
+    Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
+    too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
+    read anew each time with the same content, or where validation does not follow. For order, the chance that two
+    samples of a batch share a class is compared with that of two samples of the whole run: balanced or few-shot
+    samplers stay far below what sorted data show.
+
+    ## What to do
+    `for x, y in loader:` instead of `next(iter(loader))` inside of the loop; `DataLoader(..., shuffle=True)`; with
+    several processes `sampler.set_epoch(epoch)`; no seed set inside the loop.
+
+    ## How to see that it is cured
+    `input_checksum` changes from sample to sample; `target_collision` is near `pooled_collision`.
+
+    ## Example
+    >>> chart = Chart.of(input_checksum=[7.25] * 6, context={"batch_size": 32})
+    >>> print(BatchAnomaly().check(chart))
+    step 0: DA03 batch-anomaly (warning): every batch looked at is the same one, of 32 samples
+    """
+
+    code = "DA03"
+    name = "batch-anomaly"
+    reads = ("input_checksum", "target_collision", "target_std", "val_loss")
+    suggests = ("shuffle-data", "clean-data")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+    closes_after = 3
+
+    samples: int = 5
+    """Samples that must agree."""
+    small: int = 128
+    """Samples in a batch, at most, of which it is doubted that they are the whole data set."""
+    order: float = 0.35
+    """Difference between the chance of one class within a batch and over the run."""
+    narrow: float = 0.3
+    """Deviation of float targets within a batch, relative to that of the batches' means."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Repeated, then sorted by label, then sorted by value."""
+        return self._repeated(chart) or self._sorted(chart) or self._narrow(chart)
+
+    def _repeated(self, chart: Chart) -> Symptom | None:
+        series = chart["input_checksum"]
+        last = series.last(self.samples)
+        if last.size < self.samples or not (last == last[0]).all() or last[0] == 0:
+            return None
+        equal = series.values == last[0]
+        since = int(series.steps[int(np.flatnonzero(~equal)[-1]) + 1 if not equal.all() else 0])
+        size = chart.context.get("batch_size")
+        few = isinstance(size, int) and size <= self.small
+        reread = not chart.fact("data.same_tensor", False)
+        apart = _validation_is_apart(chart)
+        severity: Severity = "warning" if few and (reread or apart) and size != 1 else "info"
+        message = f"every batch looked at is the same one, of {size} samples"
+        if apart:
+            message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
+            message += f" {chart['loss'].baseline(32).recent:.3g}"
+        return self.symptom(chart, severity, message, value=float(last.size), since=since)
+
+    def _sorted(self, chart: Chart) -> Symptom | None:
+        within, over = chart["target_collision"].last(2 * self.samples), chart["pooled_collision"].latest
+        size = chart.context.get("batch_size")
+        if within.size < self.samples or not isinstance(size, int) or size < 8:
+            return None
+        typical = float(np.median(within))
+        if not typical > over + self.order:
+            return None
+        message = f"two samples of a batch are of one class in {100 * typical:.0f} % of pairs, "
+        message += f"of the whole run in {100 * over:.0f} %: the data are sorted by class"
+        first = int(chart["target_collision"].steps[0])
+        return self.symptom(chart, "warning", message, value=typical, limit=over + self.order, since=first)
+
+    def _narrow(self, chart: Chart) -> Symptom | None:
+        within, between = within_and_between(chart)
+        if not within < self.narrow * between:
+            return None
+        binary = float(chart["target_min"].lowest) >= 0 and 0.999 < float(chart["target_max"].values.max()) <= 1
+        severity: Severity = "warning" if binary else "info"
+        message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
+        return self.symptom(chart, severity, message + "the data are in order", value=within)
+
+
+def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
+    """How float targets vary within a batch, and how the means of batches vary; NaN where too few were seen.
+
+    By medians and quartiles: one batch with an outlier is no order.
+    """
+    means, spreads = chart["target_mean"].last(2 * samples), chart["target_std"].last(2 * samples)
+    if min(means.size, spreads.size) < samples:
+        return math.nan, math.nan
+    low, high = np.percentile(means, (25, 75))
+    return float(np.median(spreads)), float(high - low) / 1.35
+
+
+def _validation_is_apart(chart: Chart) -> bool:
+    """Whether validation is far worse than training, and no longer gets better."""
+    validation, train = chart["val_loss"], chart["loss"].baseline(32).recent
+    values = validation.last(3)
+    return values.size == 3 and float(values.min()) > 2 * abs(train) and float(values[-1]) > 0.95 * float(values[0])

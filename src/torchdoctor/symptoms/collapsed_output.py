@@ -1,0 +1,122 @@
+"""OU01 collapsed-output."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Series
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class CollapsedOutput(Detector):
+    """Outputs nearly independent of the input: one class, one token, one mode.
+
+    ## What it means
+    Whatever comes in, the same comes out. The model has learnt the average of its targets at best. Something between
+    input and output has died, the input carries nothing, or the easiest answer (the most common class, one picture, one
+    embedding for all) has won.
+
+    ## How it is told apart
+    A young model says nearly the same to every input, and with a large bias the differences are a small part of the
+    output. So it must last over several samples and some fifty steps, and where targets are known, outputs must
+    vary far less than they do. Predicting only the most common class is a finding where the loss is no better than
+    that of a guess by class frequency.
+
+    ## What to do
+    Look for `dead-units`, `input-anomaly` and `class-imbalance` beside this. Try to overfit ten samples: if the
+    outputs still agree, the way from input to output is broken. Weight or resample rare classes; for embeddings
+    and GANs, more variety in the loss.
+
+    ## How to see that it is cured
+    `output_spread` rises above a hundredth, and predictions are spread as labels are.
+
+    ## Example
+    >>> chart = Chart()
+    >>> for step in (25, 50, 75, 100):
+    ...     chart.put(step, "output_spread", 1e-7)
+    >>> print(CollapsedOutput().check(chart))
+    step 25: OU01 collapsed-output (critical): outputs do not depend on the input: they vary by 1.00e-07 of their size
+    """
+
+    code = "OU01"
+    name = "collapsed-output"
+    reads = ("output_spread",)
+    suggests = ("initialize", "rebalance-classes", "scale-lr", "reinitialize-dead-units", "ask-for-help")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1606.03498")
+    closes_after = 3
+
+    samples: int = 4
+    """Samples in a row that must show it."""
+    steps: int = 50
+    """Steps that they must span."""
+    spread: float = 1e-3
+    """Deviation over the batch, as a share of the output's size, under which outputs have collapsed."""
+    one_class: int = 200
+    """Steps over which only one class was predicted."""
+    guess: float = 0.93
+    """Share of the labels' entropy above which a loss is no better than a guess by frequency."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The spread of the outputs, of each model's where there are several, then the classes that are predicted."""
+        series = chart["output_spread"]
+        value, since = self._highest(series)
+        if value < self.spread and not self._follows_targets(chart):
+            severity: Severity = "critical" if value < 1e-6 else "warning"
+            message = f"outputs do not depend on the input: they vary by {number_text(value)} of their size"
+            return self.symptom(chart, severity, message, value=value, limit=self.spread, since=since)
+        shrunk, since = self._shrunk(chart)
+        if shrunk < 20 * self.spread:
+            message = f"outputs came to depend on the input by only {number_text(shrunk)} of their size"
+            return self.symptom(chart, "warning", message, value=shrunk, limit=20 * self.spread, since=since)
+        for vital in chart.vitals:
+            if vital.startswith("output_spread/"):
+                value, since = self._highest(chart[vital])
+                if value < 10 * self.spread:
+                    name = vital.partition("/")[2]
+                    message = f"the outputs of {name} are nearly all the same: they vary by {number_text(value)}"
+                    return self.symptom(
+                        chart, "warning", f"{message} of their size", value=value, where=(name,), since=since
+                    )
+        return self._predicts_one_class(chart)
+
+    def _highest(self, series: Series) -> tuple[float, int]:
+        """The highest of the last samples that span enough steps, and the first of their steps; NaN if too few."""
+        if len(series) < self.samples or not math.isfinite(series.latest):
+            return math.nan, 0
+        steps = series.steps
+        start = min(len(series) - self.samples, int(np.searchsorted(steps, steps[-1] - self.steps, "right")) - 1)
+        if start < 0:
+            return math.nan, 0
+        return float(series.values[start:].max()), int(steps[start])
+
+    def _shrunk(self, chart: Chart) -> tuple[float, int]:
+        """The spread of outputs that vary fifty times less than they did at first, where no target asks for that."""
+        deviation = chart["output_std"]
+        fell = bool(deviation) and float(deviation.last(self.samples).max()) < 0.02 * deviation.first
+        return self._highest(chart["output_spread"]) if fell and not self._follows_targets(chart) else (math.nan, 0)
+
+    def _follows_targets(self, chart: Chart) -> bool:
+        """Whether outputs vary as targets do: a small part of a large value may be all there is to say."""
+        target, output = chart["target_std"].latest, chart["output_std"].latest
+        return output > 0.02 * target if target > 0 else False
+
+    def _predicts_one_class(self, chart: Chart) -> Symptom | None:
+        predicted, losses, entropy = chart["prediction_top_share"], chart["criterion"], chart["pooled_entropy"].latest
+        if not entropy > 0.02 or not chart["pooled_classes"].latest > 1 or len(predicted) < 2 * self.samples:
+            return None
+        since = int(predicted.steps[-1]) - self.one_class
+        recent, levels = predicted.since(since), losses.since(since)
+        if int(predicted.steps[0]) > since or min(recent.size, levels.size) < self.samples:
+            return None
+        if not float(recent.min()) > 0.999 or not float(np.mean(levels)) > self.guess * entropy:
+            return None
+        share = chart["pooled_top_share"].latest
+        message = f"only one class is predicted for {self.one_class} steps, and the loss is that of a guess"
+        message += f"; {100 * share:.0f} % of the labels are of the most common class"
+        return self.symptom(chart, "warning", message, value=float(recent.min()), confidence=0.7, since=max(since, 0))

@@ -1,0 +1,76 @@
+"""TI01 data-starvation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class DataStarvation(Detector):
+    """Training waits for data most of the time.
+
+    ## What it means
+    The device is idle while batches are read, decoded or augmented. The run is as fast as its input, not as fast
+    as its machine.
+
+    ## How it is told apart
+    The wait is the time between the end of a step and the next forward pass. The first steps, in which workers start,
+    and single pauses (a checkpoint, an epoch's border) are left out; waits of a few milliseconds are not worth a word
+    even if a tiny model is faster still.
+
+    ## What to do
+    `DataLoader(num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)`; move decoding and
+    resizing out of the loop; fewer, larger files; `.to(device, non_blocking=True)`.
+
+    ## How to see that it is cured
+    The wait is under a tenth of a step, and the device is busy.
+
+    ## Example
+    >>> print(DataStarvation().check(Chart.of(seconds=[0.5] * 40, data_seconds=[0.4] * 40)))
+    step 39: TI01 data-starvation (warning): 80 % of the time is spent waiting for data: 0.4 s of 0.5 s a step
+    """
+
+    code = "TI01"
+    name = "data-starvation"
+    reads = ("data_seconds",)
+    suggests = ("speed-up-data",)
+    references = ("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html", "https://arxiv.org/abs/2007.06775")
+    closes_after = 8
+
+    skip: int = 10
+    """First steps, in which workers start."""
+    samples: int = 4
+    """Steps at which the wait must be known after them."""
+    share: float = 0.5
+    """Share of the time that is spent waiting: a warning."""
+    least: float = 0.004
+    """Seconds a step under which a wait is not worth a word."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The usual wait against the usual time of all recent steps."""
+        waits, times = chart["data_seconds"], chart["seconds"]
+        timed = np.isin(waits.steps, times.steps)  # steps after a validation have no time, and their wait is no wait
+        timed &= waits.steps >= self.skip
+        known = waits.values[timed][-6:]
+        if known.size < self.samples:
+            return None
+        first = int(waits.steps[timed][-known.size])
+        wait, passed = float(np.median(known)), float(np.median(times.since(first)))
+        # A wait is part of its step. A longer one means that something else happens just where it is looked at.
+        if not wait > self.least or not self.share * passed < wait < 1.1 * passed:
+            return None
+        utilisation = chart["gpu_utilisation"]
+        severity: Severity = "warning"
+        message = (
+            f"{min(wait / passed, 1):.0%} of the time is spent waiting for data: {number_text(wait)} s of "
+            f"{number_text(passed)} s a step"
+        ).replace("%", " %", 1)
+        if utilisation:
+            message += f"; the device is {number_text(float(np.median(utilisation.last(8))))} % busy"
+        return self.symptom(chart, severity, message, value=wait / passed, limit=self.share)

@@ -1,0 +1,107 @@
+"""AC01 dead-units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.series import Array
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress
+
+
+@dataclass(frozen=True)
+class DeadUnits(Detector):
+    """Units that output zero for every input.
+
+    ## What it means
+    A ReLU whose input is negative for all data passes nothing on and gets no gradient: it never comes back. The layer
+    has lost that part of its width for good. If a whole layer is dead, the model's output is a constant.
+
+    ## How it is told apart
+    Zeros are not death: a healthy ReLU layer is at zero half of the time, and sparse features more often. A unit counts
+    only if it was zero for every sample of the last few batches looked at, a hundred inputs at least. Up to half of
+    a layer may be dead in a healthy run, above all when inputs are positive or have few dimensions: that is a note. It
+    is a warning where nearly the whole layer is dead, where most of it died while training, or where the loss does not
+    move.
+
+    ## What to do
+    If they died while training: lower the learning rate, add a warm-up, clip gradients. If they were dead from the
+    start: He initialization, biases at zero, inputs with mean 0 and deviation 1. LeakyReLU, GELU or a normalization in
+    front of the activation keep units alive; dead ones can be initialized anew.
+
+    ## How to see that it is cured
+    `act_dead` of the layer stays below a fifth.
+
+    ## Example
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.names": ["fc1", "act"]}})
+    >>> for step, share in [(50, 0.1), (100, 0.98)]:
+    ...     chart.add({"type": "modules", "step": step, "vitals": {"act_dead": [None, share]}})
+    >>> print(DeadUnits().check(chart))
+    step 100: AC01 dead-units (warning): 98 % of the units of act are zero for every input; they were 10 % at step 50
+    """
+
+    code = "AC01"
+    name = "dead-units"
+    reads = ("modules/act_dead",)
+    suggests = ("reinitialize-dead-units", "scale-lr", "use-relu-family", "initialize")
+    references = ("https://arxiv.org/abs/1903.06733", "https://arxiv.org/abs/1502.01852")
+    closes_after = 3
+
+    notice: float = 0.5
+    """Share of a layer's units: a note, and a warning where the loss does not move."""
+    most: float = 0.9
+    """Share of a layer's units: a warning."""
+    died: float = 0.6
+    """Share of a layer's units that died since the first sample: a warning."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The layer with the largest share; the model's own output may be zero as it likes."""
+        names = chart.module_names
+        rows = chart.modules("act_dead").matrix()
+        if not rows.size or rows.shape[1] != len(names):
+            return None
+        hidden = np.array([name not in chart.fact("modules.outputs", ()) for name in names])
+        now = np.where(hidden & np.isfinite(rows[-1]), rows[-1], 0.0)
+        first = first_known(rows)
+        worst = int(np.argmax(now))
+        share, before = float(now[worst]), float(first[worst])
+        if not share > self.notice:
+            return None
+        order = [int(index) for index in np.argsort(-now, kind="stable") if now[index] > self.notice]
+        where = tuple(names[index] for index in order[:4])
+        step = chart.modules("act_dead").rows[0][0]
+        kinds = chart.fact("modules.kinds", ())
+        entering = worst < len(kinds) and kinds[worst] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
+        units = f"units that enter {names[worst]}" if entering else f"units of {names[worst]}"
+        message = f"{100 * share:.0f} % of the {units} are zero for every input"
+        if share - before > 0.1:
+            message += f"; they were {100 * before:.0f} % at step {step}"
+        severity = self._severity(chart, share, share - before)
+        return self.symptom(chart, severity, message, value=share, limit=self.notice, where=where)
+
+    def _severity(self, chart: Chart, share: float, rise: float) -> Severity:
+        if share > self.most:
+            spread = chart["output_spread"]
+            return "critical" if spread and spread.latest < 1e-6 else "warning"
+        return "warning" if rise > self.died or is_stuck(chart) else "info"
+
+
+def first_known(rows: Array) -> Array:
+    """The first finite value of each column, NaN where there is none."""
+    known = np.isfinite(rows)
+    first: Array = rows[np.argmax(known, axis=0), np.arange(rows.shape[1])]
+    return first
+
+
+def is_stuck(chart: Chart, least: int = 50) -> bool:
+    """Whether the loss has not fallen in at least so many steps; False where it is not known."""
+    loss = chart["loss"]
+    if loss.count < least:
+        return False
+    progress = Progress.of(loss)
+    return not progress.is_learning(loss.baseline(128).noise) or loss.baseline(32).recent > progress.start

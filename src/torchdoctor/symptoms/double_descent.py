@@ -1,0 +1,79 @@
+"""GE03 double-descent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
+
+
+@dataclass(frozen=True)
+class DoubleDescent(Detector):
+    """Validation got worse for a while, then better than ever.
+
+    ## What it means
+    The first best step was not the best there is. Large models on little or noisy data show a first minimum, a hump
+    where they begin to fit single samples, and a second, lower minimum. Whoever stops at the hump gets the worst of
+    both.
+
+    ## How it is told apart
+    The hump must last for several evaluations and stand out of their noise, and the new level must be below the old
+    best by more than noise: one bad evaluation is no hump, one lucky one no second descent.
+
+    ## What to do
+    Keep training while it improves. If early stopping is on, its patience must be longer than the hump.
+
+    ## How to see that it is cured
+    There is nothing to cure; the run ends at its best validation loss.
+
+    ## Example
+    >>> chart = Chart()
+    >>> for number, loss in enumerate([2.0, 1.5, 1.2, 1.3, 1.5, 1.6, 1.5, 1.3, 1.1, 1.0, 0.9]):
+    ...     chart.put(100 * number, "val_loss", loss)
+    >>> print(DoubleDescent().check(chart))
+    step 200: GE03 double-descent (info): validation loss rose from 1.2 to 1.5, then fell to 1: better than ever
+    """
+
+    code = "GE03"
+    name = "double-descent"
+    reads = ("val_loss",)
+    suggests = ("keep-training",)
+    references = ("https://arxiv.org/abs/1912.02292", "https://arxiv.org/abs/1812.11118")
+    closes_after = 20
+
+    evaluations: int = 8
+    """Evaluations that must be known."""
+    hump: float = 0.1
+    """Share of its first gain that validation lost in between."""
+    deviations: float = 4.0
+    """Noise deviations of an evaluation that hump and new best must stand out by."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Look for the highest level between an earlier best and the present one."""
+        series = chart["val_loss"]
+        values = series.values
+        if values.size < self.evaluations or not math.isfinite(series.latest):
+            return None
+        smooth = smoothed(values)
+        noise = evaluation_noise(values)
+        now = float(smooth[-1])
+        lowest = np.minimum.accumulate(smooth)
+        peak = int(np.argmax(smooth - lowest))
+        first = int(np.argmin(smooth[: peak + 1]))
+        best, height = float(smooth[first]), float(smooth[peak])
+        limit = max(self.hump * (float(values[0]) - best), self.deviations * noise)
+        if peak - first < 2 or values.size - 1 - peak < 2 or not height - best > limit > 0:
+            return None
+        if not best - now > max(self.deviations * noise, 0.2 * (height - best)):
+            return None
+        message = (
+            f"validation loss rose from {number_text(float(values[first]))} to {number_text(height)}, then fell to "
+            f"{number_text(now)}: better than ever"
+        )
+        return self.symptom(chart, "info", message, value=now, limit=best, since=int(series.steps[first]))

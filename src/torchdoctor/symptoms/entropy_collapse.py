@@ -1,0 +1,82 @@
+"""PL02 entropy-collapse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+ENTROPIES = ("entropy", "policy_entropy")
+REWARDS = ("reward", "return", "episode_reward", "episode_return", "mean_reward", "score")
+
+
+@dataclass(frozen=True)
+class EntropyCollapse(Detector):
+    """A policy has stopped trying anything else, and is not paid better for it.
+
+    ## What it means
+    The entropy of the chosen actions is next to zero: the policy does one thing and learns nothing about the others.
+    If that one thing is poor, it stays poor.
+
+    ## How it is told apart
+    A policy that has learnt its task is decided too. Then the reward has risen by more than its own noise since the
+    start, and there is nothing to report. Where no reward was logged, this is a remark only. Entropies of continuous
+    actions, which may be negative, are not judged.
+
+    ## What to do
+    Pay for entropy in the loss, lower the learning rate or the number of epochs a batch, and normalize advantages.
+
+    ## How to see that it is cured
+    Entropy falls slowly over the run, and the reward rises while it falls.
+
+    ## Example
+    >>> flat = [0.1, -0.1] * 100
+    >>> print(EntropyCollapse().check(Chart.of(entropy=[1.6] * 50 + [0.01] * 150, reward=flat)))
+    step 50: PL02 entropy-collapse (warning): entropy fell from 1.6 to 0.01 and reward did not rise
+    """
+
+    code = "PL02"
+    name = "entropy-collapse"
+    reads = ENTROPIES
+    suggests = ("raise-entropy", "scale-lr", "ask-for-help")
+    references = ("https://arxiv.org/abs/1602.01783",)
+    every = 10
+    closes_after = 3
+
+    low: float = 0.05
+    """Share of its first level under which the entropy must be."""
+    steps: int = 50
+    """Steps that it must last."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the entropy with where it began, and the reward with what it was."""
+        series = next((chart[name] for name in ENTROPIES if chart[name]), None)
+        if series is None or series.count < 2 * self.steps or series.lowest < 0:
+            return None
+        start = float(np.median([bucket[2] for bucket in series.outline.buckets()[:10]]))
+        recent = series.last(self.steps)
+        if not float(np.quantile(recent, 0.9)) < self.low * start:
+            return None
+        over = np.flatnonzero(series.values >= self.low * start)
+        since = int(series.steps[min(over[-1] + 1, len(series) - 1)]) if over.size else int(series.steps[0])
+        told = f"entropy fell from {number_text(start)} to {number_text(float(np.median(recent)))}"
+        reward = next((name for name in REWARDS if chart[name].count >= 2 * self.steps), None)
+        severity: Severity = "info"
+        if reward is not None:
+            if has_risen(chart, reward):
+                return None
+            severity, told = "warning", f"{told} and {reward} did not rise"
+        return self.symptom(chart, severity, told, since=since)
+
+
+def has_risen(chart: Chart, reward: str) -> bool:
+    """Whether the latest fifth of a reward is above its first fifth by more than the noise of both."""
+    levels = np.array([bucket[2] for bucket in chart[reward].outline.buckets()])
+    size = max(levels.size // 5, 1)
+    first, last = levels[:size], levels[-size:]
+    noise = float(np.hypot(first.std(), last.std())) / size**0.5
+    return bool(last.mean() - first.mean() > 3 * noise + 0.02 * abs(float(first.mean())))

@@ -1,0 +1,122 @@
+"""WE01 frozen-weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, names_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class FrozenWeights(Detector):
+    """Weights that should learn never change.
+
+    ## What it means
+    They get gradients and nobody applies them: `optimizer.step()` is missing, they are in no optimizer, or were
+    replaced after the optimizer was built, or sit in a plain Python list where `parameters()` does not find them. Or
+    they are frozen (`requires_grad=False`) in the middle of layers that learn. Or each update is too small for the
+    precision of the weight and is rounded away.
+
+    ## How it is told apart
+    A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
+    most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
+    linear probe: a note. A parameter that something else changes (a second optimizer, an average) is not frozen.
+
+    ## What to do
+    Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
+    `nn.ModuleList`; set `requires_grad_(True)` on what should learn.
+
+    ## How to see that it is cured
+    `before = p.detach().clone()`, one step, `(p != before).any()` is true for every parameter that should learn.
+
+    ## Example
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 2, "facts": {"graph.not_in_optimizer": ["head.weight", "head.bias"]}})
+    >>> print(FrozenWeights().check(chart))
+    step 2: WE01 frozen-weights (warning): head.weight, head.bias get gradients, but no optimizer holds them
+    """
+
+    code = "WE01"
+    name = "frozen-weights"
+    reads = (
+        "tensors/update_ratio",
+        "facts/loop.losses_without_step",
+        "facts/graph.not_in_optimizer",
+        "facts/graph.not_in_model",
+        "facts/graph.frozen",
+        "update_lost",
+    )
+    suggests = ("add-parameters-to-optimizer", "unfreeze")
+    references = ("https://pytorch.org/docs/stable/optim.html",)
+    closes_after = 2
+
+    lost: float = 0.95
+    """Share of half-precision weights with a gradient that a step does not move."""
+    samples: int = 4
+    """Samples in a row at which weights must not have moved."""
+    still: float = 0.5
+    """Share of the weights that must not have moved: a slice of one may lie among units that rest."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Definite facts first, then weights that do not move though they have gradients and a learning rate."""
+        unused = chart.fact("loop.losses_without_step")
+        if unused and chart["lr"].count == 0:
+            message = f"gradients were computed and thrown away {unused} times, and the optimizer has not stepped once"
+            return self._said(chart, "critical", message, (), "loop.losses_without_step")
+        hidden = tuple(chart.fact("graph.not_in_model") or ())
+        if hidden:
+            message = f"{names_text(hidden)} takes part in the loss, but model.parameters() does not know its tensors"
+            return self._said(chart, "warning", message, hidden, "graph.not_in_model")
+        left = tuple(chart.fact("graph.not_in_optimizer") or ())
+        if left:
+            message = f"{names_text(left)} {'gets' if len(left) == 1 else 'get'} gradients, but no optimizer holds "
+            message += "it" if len(left) == 1 else "them"
+            probe = self._is_probe(chart, left)
+            if probe:
+                message += "; if only the last layers shall learn, freeze the others to save their gradients"
+            return self._said(chart, "info" if probe else "warning", message, left, "graph.not_in_optimizer")
+        frozen = tuple(chart.fact("graph.frozen") or ())
+        if frozen:
+            message = f"{names_text(frozen)} {'is' if len(frozen) == 1 else 'are'} frozen behind layers that learn"
+            return self._said(chart, "warning", message, frozen, "graph.frozen")
+        return self._rounded(chart) or self._unmoved(chart)
+
+    def _rounded(self, chart: Chart) -> Symptom | None:
+        lost = chart["update_lost"].last(self.samples)
+        if lost.size < self.samples or not float(lost.min()) > self.lost or not chart["lr"].latest > 0:
+            return None
+        share, since = float(np.median(lost)), int(chart["update_lost"].steps[-self.samples])
+        message = f"{share:.1%} of the half-precision weights with a gradient stay as they are: steps are rounded away"
+        return self.symptom(chart, "warning", message, value=share, limit=self.lost, since=since)
+
+    def _said(self, chart: Chart, severity: Severity, message: str, where: tuple[str, ...], key: str) -> Symptom:
+        return self.symptom(chart, severity, message, where=where, since=chart.facts[key].step, confidence=0.95)
+
+    def _is_probe(self, chart: Chart, left: tuple[str, ...]) -> bool:
+        """Whether all that is left out comes before all that is held, and is more: a new head on a trunk that stays."""
+        norms = chart.tensors("weight_norm").latest
+        if norms.size != len(chart.names):
+            return False
+        held = [index for index in range(norms.size) if norms[index] == norms[index]]
+        out = [index for index, name in enumerate(chart.names) if name in left]
+        return bool(held and out) and max(out) < min(held) and len(out) > len(held)
+
+    def _unmoved(self, chart: Chart) -> Symptom | None:
+        ratios, norms = chart.tensors("update_ratio").matrix(self.samples), chart.tensors("grad_norm").matrix()
+        rates = [chart[name].latest for name in chart.vitals if name == "lr" or name.startswith("lr/")]
+        if len(ratios) < self.samples or len(norms) < self.samples or norms.shape[1] != ratios.shape[1]:
+            return None
+        if ratios.shape[1] != len(chart.names) or not all(rate > 0 for rate in rates) or chart["skipped"].latest > 0:
+            return None
+        pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > 0)
+        unmoved = pushed & (ratios == 0).all(axis=0)
+        if not unmoved.any() or unmoved.sum() < self.still * pushed.sum():
+            return None
+        where = tuple(chart.names[index] for index in np.nonzero(unmoved)[0])
+        since = chart.tensors("update_ratio").rows[-self.samples][0]
+        message = f"{unmoved.sum()} of {pushed.sum()} tensors have gradients and do not move: {names_text(where)}"
+        return self.symptom(chart, "warning", message, where=where, since=since)

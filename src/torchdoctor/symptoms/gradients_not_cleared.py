@@ -1,0 +1,94 @@
+"""GP02 gradients-not-cleared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class GradientsNotCleared(Detector):
+    """Gradients are not cleared when they should be, or are when they should not, or are added up undivided.
+
+    ## What it means
+    `backward()` adds to what is in `p.grad`. Without `zero_grad()` every step applies the sum of all gradients since
+    the start: momentum without end. Cleared between the micro-batches of one step, all but the last are thrown
+    away. Added up over k micro-batches without dividing by k, the step is k times as long as meant.
+
+    ## How it is told apart
+    From the gradients' identity at sampled steps, not from their values: `set_to_none`, zeroing in place,
+    `model.zero_grad()` and closures all count as clearing. Several backwards before one step are healthy accumulation;
+    losses of different names are parts of one objective and rightly summed. Weights that change between two
+    backwards (SAM), and gradients that the loop puts together itself, are left alone.
+
+    ## What to do
+    One `optimizer.zero_grad()` for each `optimizer.step()`, right after it; `(loss / k).backward()` for each of k
+    micro-batches.
+
+    ## How to see that it is cured
+    `p.grad` is None or zero before the first `backward()` of each step, and the gradient norm stops growing with the
+    number of steps.
+
+    ## Example
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 4, "facts": {"zeroing.kept": [3], "zeroing.cleared": [0]}})
+    >>> print(GradientsNotCleared().check(chart))
+    step 4: GP02 gradients-not-cleared (critical): gradients are never cleared: each step adds to those of all before
+    """
+
+    code = "GP02"
+    name = "gradients-not-cleared"
+    reads = ("tensors/grad_norm", "facts/zeroing.kept", "facts/zeroing.between_backwards", "loss_weight")
+    suggests = ("fix-zero-grad", "zero-gradients", "fix-accumulation")
+    references = (
+        "https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html",
+        "https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
+    )
+    closes_after = 2
+
+    samples: int = 3
+    """Sampled steps that must show it."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Never or not always cleared; cleared too often; added up undivided or divided twice."""
+        facts = [chart.fact(f"zeroing.{key}") or () for key in ("kept", "cleared", "between_backwards")]
+        several = len(facts[0]) > 1
+        for number, (kept, cleared) in enumerate(zip(facts[0], facts[1], strict=False)):
+            whose = f" of optimizer {number}" if several else ""
+            if kept >= self.samples and not cleared:
+                message = f"gradients{whose} are never cleared: each step adds to those of all before"
+                return self._said(chart, "critical", message, "zeroing.kept")
+            if kept >= self.samples:
+                message = f"gradients{whose} are cleared at some steps only: the others apply old ones again"
+                return self._said(chart, "warning", message, "zeroing.kept")
+        backwards = max(chart.fact("zeroing.backwards") or (0,))
+        # Two players of a GAN clear each other's gradients between backwards, and should.
+        if not several and max(facts[2], default=0) >= self.samples and backwards > 1:
+            message = f"gradients are cleared between the {backwards} backward passes of a step: the first are lost"
+            return self._said(chart, "warning", message, "zeroing.between_backwards")
+        return self._weighted(chart, backwards)
+
+    def _weighted(self, chart: Chart, backwards: int) -> Symptom | None:
+        """What backward begins with at each of k micro-batches: 1/k is right for a mean."""
+        weights = chart["loss_weight"].last(self.samples)
+        if backwards < 2 or weights.size < self.samples or chart.fact("loss.reduction") == "sum":
+            return None
+        weight, steps = float(np.median(weights)), chart["loss_weight"].steps
+        adaptive = any("Adam" in str(group.get("optimizer", "")) for group in chart.groups)
+        severity: Severity = "info" if adaptive else "warning"
+        if float(np.abs(weights - 1).max()) < 0.1:
+            message = f"{backwards} backward passes are added up undivided: steps are {backwards} times as long"
+        elif 0 < weight * backwards < 0.6:
+            share = number_text(weight)
+            message = f"each of {backwards} losses enters with weight {share}, not 1/{backwards}: divided too often"
+        else:
+            return None
+        return self.symptom(chart, severity, message, value=weight, limit=1 / backwards, since=int(steps[0]))
+
+    def _said(self, chart: Chart, severity: Severity, message: str, key: str) -> Symptom:
+        return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)

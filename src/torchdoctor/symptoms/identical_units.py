@@ -1,0 +1,74 @@
+"""AC04 identical-units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class IdenticalUnits(Detector):
+    """All units of a hidden layer have the same weights, and keep them.
+
+    ## What it means
+    Units that begin equal get equal gradients and stay equal: a layer of 512 units is then one unit, 512 times. It
+    happens when weights are set to zero or to any other constant.
+
+    ## How it is told apart
+    Zeros are healthy where something else breaks the symmetry: the last layer of a residual branch, LoRA's B, the
+    output layer, biases. Their rows differ after the first step. Here the rows of a hidden layer are bit for bit
+    equal at sample after sample although it is being trained.
+
+    ## What to do
+    Initialize the weights at random: `torch.nn.init.kaiming_normal_(layer.weight)`. Only biases may begin at zero.
+
+    ## How to see that it is cured
+    `(weight - weight[:1]).abs().max()` is above zero.
+
+    ## Example
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.names": ["fc1", "fc2"], "modules.outputs": ["fc2"]}})
+    >>> for step in (0, 4, 16):
+    ...     chart.add({"type": "modules", "step": step, "vitals": {"weight_same": [1.0, 0.0]}})
+    >>> print(IdenticalUnits().check(chart))
+    step 0: AC04 identical-units (critical): all units of fc1 have the same weights, and training keeps them so
+    """
+
+    code = "AC04"
+    name = "identical-units"
+    reads = ("modules/weight_same",)
+    suggests = ("initialize",)
+    references = ("https://www.deeplearningbook.org/contents/optimization.html",)
+    closes_after = 3
+
+    samples: int = 3
+    """Samples in a row that must show it."""
+    steps: int = 8
+    """Steps that must have been taken: a zero that is meant to move has moved by then."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Hidden layers whose rows were equal at every one of the last samples."""
+        names, series = chart.module_names, chart.modules("weight_same")
+        rows = series.matrix(self.samples)
+        if len(rows) < self.samples or rows.shape[1] != len(names) or series.step < self.steps:
+            return None
+        if not (chart["lr"].latest > 0 or "lr" not in chart):
+            return None
+        outputs = chart.fact("modules.outputs", ())
+        known = [index for index in range(len(names)) if np.isfinite(rows[-1, index]) and names[index] not in outputs]
+        same = [index for index in known if (rows[:, index] == 1).all()]
+        if not same:
+            return None
+        severity: Severity = "critical" if len(same) == len(known) else "warning"
+        where = tuple(names[index] for index in same[:4])
+        message = f"all units of {where[0]} have the same weights, and training keeps them so"
+        if len(same) > 1:
+            message = (
+                f"all units of {len(same)} layers, {where[0]} first, have the same weights, and training keeps them so"
+            )
+        return self.symptom(chart, severity, message, value=float(len(same)), where=where, since=series.rows[0][0])

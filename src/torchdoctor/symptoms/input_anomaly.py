@@ -1,0 +1,84 @@
+"""DA01 input-anomaly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class InputAnomaly(Detector):
+    """The inputs are off by orders of magnitude, all the same, or not finite.
+
+    ## What it means
+    Layers are initialized for inputs of about mean 0 and deviation 1. Pixels from 0 to 255, a column in thousands
+    beside others near 1, or values of 1e-4 make the first layer too loud or too quiet: learning is unstable or slow.
+    If all samples of a batch are equal, there is nothing to learn from.
+
+    ## How it is told apart
+    What counts is the scale at the door of the first layer, after whatever the model does to its inputs, and not where
+    a normalization comes first or right after it. Pixels in [0, 1], one-hot and sparse inputs are healthy; so is an
+    offset. Border pixels are constant in every batch: only a batch whose samples are all equal is a finding.
+
+    ## What to do
+    `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
+    layer. For values that are not finite: find the samples, `torch.isfinite(x).all()`.
+
+    ## How to see that it is cured
+    `entry_rms` is between 0.1 and 3.
+
+    ## Example
+    >>> print(InputAnomaly().check(Chart.of(entry_rms=[140.0] * 3, entry_absmax=[255.0] * 3)))
+    step 0: DA01 input-anomaly (warning): inputs of size 140 (largest 255) enter the first layer, which expects about 1
+    """
+
+    code = "DA01"
+    name = "input-anomaly"
+    reads = ("entry_rms", "input_nonfinite", "input_constant")
+    suggests = ("normalize-inputs", "clean-data", "add-normalization")
+    references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
+    closes_after = 3
+
+    samples: int = 3
+    """Samples in a row that must show a scale, or batches of equal samples."""
+    large: float = 30.0
+    """Root mean square of what enters the first layer: a warning; a third of it is a note."""
+    small: float = 0.01
+    """Largest value of what enters the first layer, under which it is too small."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Not finite, then all equal, then the scale."""
+        wrong = chart["input_nonfinite"]
+        if wrong.step == chart.step and wrong.latest > 0:
+            message = f"{number_text(wrong.latest)} values of the input are not finite"
+            return self.symptom(chart, "warning", message, value=wrong.latest, limit=0.0)
+        constant = chart["input_constant"].last(self.samples)
+        if constant.size == self.samples and float(constant.min()) == 1.0:
+            message = "all samples of a batch are equal: the inputs carry nothing to learn from"
+            return self.symptom(chart, "warning", message, value=1.0, since=int(chart["input_constant"].steps[0]))
+        return self._scale(chart)
+
+    def _scale(self, chart: Chart) -> Symptom | None:
+        sizes, largest = chart["entry_rms"].last(self.samples), chart["entry_absmax"].last(self.samples)
+        if sizes.size < self.samples or largest.size < self.samples or chart.fact("data.normalized_first"):
+            return None
+        size, top = float(np.median(sizes)), float(np.median(largest))
+        severity: Severity
+        if float(sizes.min()) > self.large / 3:
+            severity = "warning" if float(sizes.min()) > self.large else "info"
+        elif 0 < top < self.small:
+            severity = "warning"
+        else:
+            return None
+        message = f"inputs of size {number_text(size)} (largest {number_text(top)}) enter the first layer, "
+        message += "which expects about 1"
+        ratio = chart["entry_ratio"].latest
+        if ratio > 100:
+            message += f"; one feature is {number_text(ratio)} times the usual one"
+        first = int(chart["entry_rms"].steps[-sizes.size])
+        return self.symptom(chart, severity, message, value=size, limit=self.large, since=first)

@@ -1,0 +1,109 @@
+"""LR01 learning-rate-vanished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Series
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import trend_gain
+
+
+@dataclass(frozen=True)
+class LearningRateVanished(Detector):
+    """The learning rate is next to nothing, and training goes on.
+
+    ## What it means
+    The schedule has run out before the loop has: steps are taken and paid for, and change nothing. Usual reasons: the
+    scheduler counts epochs and is called for every batch, its number of steps was computed before accumulation or
+    for one device, or a warm-up never began.
+
+    ## How it is told apart
+    A schedule may end at zero with the run, or start there. Only a stretch of 50 steps and of a fiftieth of the run
+    counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
+    hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
+    while the loss fell, or where most of the run had no rate to speak of.
+
+    ## What to do
+    Print `scheduler.get_last_lr()` once an epoch and compare with the plan. Give the schedule the true number of
+    `scheduler.step()` calls, or stop the run here.
+
+    ## How to see that it is cured
+    The learning rate reaches its end at the last step, and the loss falls until then.
+
+    ## Example
+    >>> losses = [4.0 - 0.01 * min(step, 200) for step in range(260)]
+    >>> print(LearningRateVanished().check(Chart.of(lr=[1e-3] * 200 + [0.0] * 60, loss=losses)))
+    step 200: LR01 learning-rate-vanished (warning): the learning rate is 0 since step 200; it was 0.001
+    """
+
+    code = "LR01"
+    name = "learning-rate-vanished"
+    reads = ("lr",)
+    suggests = ("change-schedule", "scale-lr")
+    references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
+    every = 25
+    closes_after = 2
+
+    steps: int = 50
+    """Steps that it must last."""
+    share: float = 0.02
+    """Share of the run that it must last."""
+    ratio: float = 1e-4
+    """Share of the highest rate that is next to nothing."""
+    low: float = 1e-2
+    """Share of the highest rate at which no run spends most of its steps on purpose."""
+
+    most: float = 0.4
+    """Share of the run so far with a working rate under which the rest was wasted."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """How long the rate has been next to nothing, or low, in steps and as a share of the run."""
+        rates = chart["lr"]
+        if rates.count < self.steps:
+            return None
+        top = 1.001 * max(bucket[3] for bucket in rates.outline.buckets())  # a share of it may be met exactly
+        if not rates.latest <= self.low * top or top <= 0:
+            return None
+        since = _under(chart, self.ratio * top)
+        if chart.step - since + 1 < max(self.steps, self.share * chart.step):
+            since = _under(chart, self.low * top)
+            if chart.step - since + 1 < max(2 * self.steps, 0.6 * chart.step):
+                return None
+        # A rate that was led to its end, in a run that is kept going for a while, is a plan; most of a run is none.
+        wasted = since < self.most * chart.step and not _has_arrived(chart)
+        cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
+        severity: Severity = "warning" if wasted or cut else "info"
+        message = f"the learning rate is {number_text(rates.latest)} since step {since}; it was {number_text(top)}"
+        return self.symptom(chart, severity, message, value=rates.latest, limit=self.low * top, since=since)
+
+
+def _under(chart: Chart, limit: float) -> int:
+    """The first step since which the rate has been under a limit, the next one where it is not."""
+    since = chart.step + 1
+    for bucket in reversed(chart["lr"].outline.buckets()):
+        if bucket[3] > limit:
+            break
+        since = bucket[0]
+    return since
+
+
+def highest_between(series: Series, first: int, last: int) -> float:
+    """The highest value of a vital between two steps, 0 where it has none there."""
+    return max((bucket[3] for bucket in series.outline.buckets() if first <= bucket[0] <= last), default=0.0)
+
+
+def _has_arrived(chart: Chart) -> bool:
+    losses = chart["loss"]
+    return abs(losses.baseline(128).recent) < 0.1 * abs(losses.first)
+
+
+def _was_falling(chart: Chart, since: int) -> bool:
+    """Whether the loss fell in the last steps in which it could."""
+    means = np.array([bucket[2] for bucket in chart["loss"].outline.buckets() if bucket[0] < since])
+    gain, doubt = trend_gain(means[-max(32, means.size // 2) :])
+    return gain > 3 * doubt

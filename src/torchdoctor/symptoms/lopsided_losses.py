@@ -1,0 +1,96 @@
+"""PL01 lopsided-losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import Series
+from torchdoctor.symptoms.detector import Detector
+
+PAIRS = (("d_loss", "g_loss"), ("disc_loss", "gen_loss"), ("loss_d", "loss_g"), ("loss_D", "loss_G"))
+"""Names under which the losses of two players are logged."""
+
+
+def players(chart: Chart) -> tuple[str, str] | None:
+    """The names of the two players' losses, discriminator first; None where no pair was logged."""
+    return next((pair for pair in PAIRS if all(chart[name] for name in pair)), None)
+
+
+@dataclass(frozen=True)
+class LopsidedLosses(Detector):
+    """One player's loss has fallen to nothing while the other's has climbed.
+
+    ## What it means
+    Two networks train against each other, and one has won: its loss has nothing left to teach the other, whose
+    gradient fades or turns to noise. What is trained from here on is wasted.
+
+    ## How it is told apart
+    The losses of a healthy pair swing about levels of the same order for the whole run, and a lead that passes is
+    normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 60 steps
+    and for a fifth of the run. Losses that can be negative (a Wasserstein critic) are not judged.
+
+    ## What to do
+    Slow down the winner: a lower learning rate, fewer steps, label smoothing or a gradient penalty. If the
+    discriminator wins at once, check that real and made samples are prepared alike.
+
+    ## How to see that it is cured
+    Both losses stay in a band. With cross-entropy a discriminator that cannot tell has a loss of 2 ln 2 = 1.39.
+
+    ## Example
+    >>> print(LopsidedLosses().check(Chart.of(d_loss=[1.4] * 50 + [0.01] * 300, g_loss=[0.7] * 50 + [7.0] * 300)))
+    step 50: PL01 lopsided-losses (warning): d_loss fell from 1.4 to 0.01 while g_loss went from 0.7 to 7
+    """
+
+    code = "PL01"
+    name = "lopsided-losses"
+    reads = tuple(name for pair in PAIRS for name in pair)
+    suggests = ("balance-players", "spectral-norm", "ask-for-help")
+    references = ("https://arxiv.org/abs/1406.2661", "https://arxiv.org/abs/1701.04862")
+    every = 20
+    closes_after = 3
+
+    low: float = 0.05
+    """Share of its first level under which the winner's loss must be."""
+    high: float = 1.5
+    """How many times its own first level the other's loss must be."""
+    steps: int = 60
+    """Steps that it must last."""
+    share: float = 0.2
+    """Share of the run that it must last."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare both losses with where they began."""
+        pair = players(chart)
+        if pair is None:
+            return None
+        for winner, loser in (pair, pair[::-1]):
+            since = self._won(chart[winner], chart[loser])
+            if since is not None:
+                message = f"{winner} fell from {_levels(chart[winner])} while {loser} went from {_levels(chart[loser])}"
+                return self.symptom(chart, "warning", message, since=since)
+        return None
+
+    def _won(self, winner: Series, loser: Series) -> int | None:
+        """Since when the winner's loss is next to nothing and the other's high; None where it is not so."""
+        lasting = max(self.steps, int(self.share * winner.count))
+        start, other = _start(winner), _start(loser)
+        if winner.count < 2 * self.steps or winner.lowest < 0 or loser.lowest < 0 or not (start > 0 and other > 0):
+            return None
+        recent = winner.last(min(lasting, len(winner)))
+        if float(np.quantile(recent, 0.9)) < self.low * start and float(np.median(loser.last(50))) > self.high * other:
+            over = np.flatnonzero(winner.values >= self.low * start)
+            return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
+        return None
+
+
+def _start(series: Series) -> float:
+    """The level at which a loss began."""
+    return float(np.median([bucket[2] for bucket in series.outline.buckets()[:10]])) if series else 0.0
+
+
+def _levels(series: Series) -> str:
+    return f"{number_text(_start(series))} to {number_text(float(np.median(series.last(50))))}"

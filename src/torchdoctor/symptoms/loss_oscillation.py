@@ -1,0 +1,163 @@
+"""LO06 loss-oscillation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array, Series
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress, is_adversarial, trend_gain
+
+
+class Swing(NamedTuple):
+    """A periodic part of a stretch of losses."""
+
+    period: float
+    """In steps."""
+    height: float
+    """From trough to crest."""
+    before: float
+    """The same, in the first half of the stretch."""
+    start: int
+    gaining: bool
+    """Whether the stretch as a whole falls by a good part of a swing."""
+
+
+@dataclass(frozen=True)
+class LossOscillation(Detector):
+    """The loss swings up and down at a period, and the swings do not shrink.
+
+    ## What it means
+    The run goes over the same ground again and again. A period of two is a learning rate beyond what the
+    curvature bears: each step overshoots the valley and the next one comes back. A period of some tens of steps is
+    momentum. A period of one epoch, or of a part of it, is data in a fixed and sorted order: the model learns one part
+    and forgets the other.
+
+    ## How it is told apart
+    Noise has no period, and a loss that wanders has none that lasts: the autocorrelation must return at one, two and
+    three periods, and be negative half-way. Where the learning rate itself is cyclic the loss follows it, which is
+    healthy. Waves that ride on a falling loss, or are small against what the run has gained, are a note; two
+    adversarial losses are not judged.
+
+    ## What to do
+    Period 2: halve the learning rate. Tens of steps: lower momentum or the rate. The length of an epoch:
+    `DataLoader(..., shuffle=True)`, and shuffle files or shards as well.
+
+    ## How to see that it is cured
+    The loss of neighbouring steps differs by noise only, and its level falls.
+
+    ## Example
+    >>> print(LossOscillation().check(Chart.of(loss=[3.0, 1.0, 2.9, 1.1] * 50, lr=[0.5] * 200)))
+    step 0: LO06 loss-oscillation (warning): loss swings by 1.9 about 2, every 2 steps, and does not settle
+    """
+
+    code = "LO06"
+    name = "loss-oscillation"
+    reads = ("loss",)
+    suggests = ("scale-lr", "set-momentum", "shuffle-data")
+    references = ("https://arxiv.org/abs/2103.00065", "https://distill.pub/2017/momentum/")
+    every = 50
+    closes_after = 4
+
+    steps: int = 64
+    """Values that must be known."""
+    correlation: float = 0.5
+    """Autocorrelation that must return at a period."""
+    periods: int = 4
+    """Periods that a stretch must hold."""
+    share: float = 0.4
+    """Share of the run's descent that a swing must have: a warning."""
+    level: float = 0.05
+    """Share of the loss that a swing must have."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Look for a period in the recent values, and in the outline of the run."""
+        series = chart["loss"]
+        if series.count < self.steps or is_adversarial(chart):
+            return None
+        swing = self._swing(series)
+        if swing is None or _rate_swings(chart, swing.start):
+            return None
+        stretch = series.values[series.steps >= swing.start]
+        centre = float(np.median(stretch))
+        if not swing.height > self.level * abs(centre) or swing.height < 0.7 * swing.before:
+            return None
+        progress = Progress.of(series)
+        grave = swing.height > self.share * max(progress.start - centre, 0.0) and not swing.gaining
+        severity: Severity = "warning" if grave else "info"
+        message = (
+            f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "
+            f"{number_text(round(swing.period))} steps{', and does not settle' if grave else ''}"
+        )
+        return self.symptom(chart, severity, message, value=swing.height, confidence=0.8, since=swing.start)
+
+    def _swing(self, series: Series) -> Swing | None:
+        recent = min(len(series), 256)
+        found = self._periodic(series.last(recent), series.steps[-recent:])
+        if found is None and series.count > 256:
+            buckets = series.outline.buckets()
+            buckets = buckets[len(buckets) // 4 :: max(1, len(buckets) // 350)]
+            found = self._periodic(np.array([item[2] for item in buckets]), np.array([item[0] for item in buckets]))
+        return found
+
+    def _periodic(self, values: Array, steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Swing | None:
+        lag = period(values, self.correlation, self.periods)
+        if not lag:
+            return None
+        half = values.size // 2
+        gain, _ = trend_gain(values)
+        height = _height(values[half:], lag)
+        stride = float(steps[-1] - steps[0]) / (steps.size - 1)
+        return Swing(lag * stride, height, _height(values[:half], lag), int(steps[0]), gain > 0.3 * height)
+
+
+def period(values: Array, correlation: float, periods: int) -> int:
+    """The lag at which a stretch of values returns to itself time and again; 0 where there is none.
+
+    >>> period(np.sin(np.arange(200) / 3), 0.5, 6), period(np.random.default_rng(0).standard_normal(200), 0.5, 6)
+    (19, 0)
+    """
+    count = values.size
+    longest = count // periods
+    if longest < 2:
+        return 0
+    with np.errstate(all="ignore"):
+        at = np.arange(count) - (count - 1) / 2
+        rest = values - values.mean()
+        rest -= at * (at @ rest) / (at @ at)
+        rest = np.clip(rest, *np.percentile(rest, (2, 98)))  # one spike is no period
+        power = np.abs(np.fft.rfft(rest, 2 * count)) ** 2
+        shared = np.fft.irfft(power)[:count] / np.arange(count, 0, -1)
+        returns = shared / shared[0] if shared[0] > 0 else np.zeros(count)
+    # The same batches in the same order repeat their noise in every epoch: neighbours then have nothing in common.
+    if not np.isfinite(returns).all() or not abs(float(returns[1])) > 0.3:
+        return 0
+    crossed = np.flatnonzero(returns[: longest + 1] < -0.05)
+    if not crossed.size:
+        return 0
+    start = int(crossed[0])
+    within = returns[start : longest + 1]
+    lag = start + int(np.argmax(within > 0.85 * within.max()))  # the shortest, not one of its multiples
+    while lag < longest and returns[lag + 1] > returns[lag]:
+        lag += 1
+    again = [float(returns[lag * times - 1 : lag * times + 2].max()) for times in (1, 2, 3)]
+    half_way = float(returns[lag // 2 : (lag + 1) // 2 + 1].min())
+    return lag if min(again) > correlation and half_way < -0.1 * correlation else 0
+
+
+def _height(values: Array, lag: int) -> float:
+    """From the troughs to the crests of the mean period: noise averages out."""
+    whole = values[values.size % lag :].reshape(-1, lag)
+    shape = np.median(whole, axis=0)
+    return float(shape.max() - shape.min())
+
+
+def _rate_swings(chart: Chart, since: int) -> bool:
+    """Whether the learning rate went up and down itself."""
+    means = [bucket[2] for bucket in chart["lr"].outline.buckets() if bucket[0] >= since]
+    return len(means) > 2 and bool(np.any(np.diff(means) > 0.02 * max(means)) and np.any(np.diff(means) < 0))

@@ -1,0 +1,100 @@
+"""TI03 memory-growth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.series import Array, Series
+from torchdoctor.symptoms.detector import Detector
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class MemoryGrowth(Detector):
+    """Memory grows with every step and is not given back.
+
+    ## What it means
+    Something is kept that should be let go. Left alone the run ends in an out-of-memory error, hours later and far
+    from the line that is at fault.
+
+    ## How it is told apart
+    Allocators, caches and longer batches make memory rise and level off; a leak rises at the same pace in the second
+    half of the run as in the first, sample after sample.
+
+    ## What to do
+    Device memory: look for `total += loss` (write `loss.item()`), outputs kept in lists, `retain_graph=True`, a hidden
+    state that is not detached. Host memory: lists of batches, caches of a data set in every worker, figures that
+    are not closed.
+
+    ## How to see that it is cured
+    Memory of step 1,000 is that of step 200.
+
+    ## Example
+    >>> print(MemoryGrowth().check(Chart.of(memory=[4e9 + 2e7 * step for step in range(200)])))
+    step 50: TI03 memory-growth (warning): device memory grew from 4.66 to 7.43 GB since step 50, 19.1 MB a step
+    """
+
+    code = "TI03"
+    name = "memory-growth"
+    reads = ("memory", "host_memory")
+    suggests = ("free-memory",)
+    references = ("https://pytorch.org/docs/stable/notes/faq.html",)
+    every = 2
+    closes_after = 6
+
+    samples: int = 12
+    """Samples that must be known after the first quarter."""
+    steps: int = 100
+    """Steps that they must span."""
+    share: float = 0.05
+    """Share of itself by which memory must have grown."""
+    least: float = 16.0
+    """Megabytes by which it must have grown."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The first of both memories that grows like a line."""
+        for vital, words in (("memory", "device memory"), ("host_memory", "the process's memory")):
+            found = self._growth(chart, chart[vital], words)
+            if found is not None:
+                return found
+        return None
+
+    def _growth(self, chart: Chart, series: Series, words: str) -> Symptom | None:
+        skip = series.count // 4
+        buckets = series.outline.buckets()
+        buckets = buckets[len(buckets) * skip // max(series.count, 1) :]
+        if len(buckets) < self.samples:
+            return None
+        steps, values = np.array([item[0] for item in buckets], dtype=float), np.array([item[2] for item in buckets])
+        first, last = float(values[0]), float(values[-1])
+        grown, span = last - first, float(steps[-1] - steps[0])
+        enough = grown > max(self.share * first, self.least * MEGABYTE) and span >= self.steps
+        if not enough or not _is_line(steps, values):
+            return None
+        pace = grown / max(span, 1.0)
+        free = chart["gpu_memory_free"].latest if words.startswith("device") else float("inf")
+        severity: Severity = "critical" if free < pace * chart.step / 10 else "warning"
+        amounts = f"{first / 2**30:.3g} to {last / 2**30:.3g} GB"
+        message = f"{words} grew from {amounts} since step {steps[0]:.0f}, {_amount(pace)} a step"
+        return self.symptom(chart, severity, message, value=last, confidence=0.85, since=int(steps[0]))
+
+
+def _is_line(steps: Array, values: Array) -> bool:
+    """Whether values rise all the time, at the same pace in every third."""
+    if float((np.diff(values) >= 0).mean()) < 0.8 or not np.ptp(steps) > 0:
+        return False
+    thirds = [
+        float(part[-1] - part[0]) / max(float(at[-1] - at[0]), 1.0)
+        for part, at in zip(np.array_split(values, 3), np.array_split(steps, 3), strict=True)
+    ]
+    whole = float(values[-1] - values[0]) / float(np.ptp(steps))
+    return min(thirds) > 0.4 * whole
+
+
+def _amount(size: float) -> str:
+    return f"{size / MEGABYTE:.3g} MB" if size >= MEGABYTE / 10 else f"{size / 1024:.3g} kB"

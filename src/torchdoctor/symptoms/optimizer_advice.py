@@ -1,0 +1,120 @@
+"""OP03 optimizer-advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import median_ratio
+
+COUPLED = ("Adam", "NAdam", "RAdam", "Adamax")
+"""Adaptive optimizers whose weight decay goes through the gradient, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class OptimizerAdvice(Detector):
+    """A setting of the optimizer is unusual, and rarely meant.
+
+    ## What it means
+    Adam's `weight_decay` is added to the gradient and then divided by its size, so it hardly regularizes: AdamW is
+    what papers mean. An `eps` above the gradients turns Adam into SGD with a tiny rate. Betas or a momentum of 0.99
+    and more remember a hundred steps and overshoot; a `beta2` below 0.9 forgets the scale that it divides by. Weight
+    decay times learning rate near a hundredth takes a hundredth of each weight at each step.
+
+    ## How it is told apart
+    A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
+    weights hardly move, or decay takes more of the weights at each step than learning gives.
+
+    ## What to do
+    `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
+
+    ## How to see that it is cured
+    The note is gone; `adam_eps_share` is near 0 and update ratios are about 1e-3.
+
+    ## Example
+    >>> chart = Chart.of(lr=[1e-3] * 10)
+    >>> chart.groups = [{"optimizer": "Adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}]
+    >>> OptimizerAdvice().check(chart).message
+    'Adam adds weight decay 0.01 to the gradient: AdamW is what is usually meant'
+    """
+
+    code = "OP03"
+    name = "optimizer-advice"
+    reads = ("tensors/grad_norm", "adam_eps_share")
+    suggests = ("use-adamw", "change-eps", "change-betas", "set-momentum", "set-weight-decay")
+    references = ("https://arxiv.org/abs/1711.05101", "https://arxiv.org/abs/1412.6980")
+    closes_after = 2
+
+    eps: float = 1e-4
+    """Adam's eps from which it is unusual."""
+    outweighed: float = 0.5
+    """Share of elements whose gradients are smaller than eps: then it is felt."""
+    memory: float = 0.99
+    """Momentum or first beta from which it is unusual."""
+    shrinkage: float = 5e-3
+    """Share of each weight that decay takes a step, from which nothing can grow."""
+    ratio: float = 1e-4
+    """Share of themselves by which weights move at the most where eps holds them back."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The gravest of the groups' oddities, the others in its words."""
+        found: dict[str, Severity] = {}
+        for number, group in enumerate(chart.groups):
+            rate = chart[f"lr/{number}"] or chart["lr"]
+            found.update((text, severity) for severity, text in self._oddities(chart, group, rate.latest))
+        if not found:
+            return None
+        severity: Severity = "warning" if "warning" in found.values() else "info"
+        return self.symptom(chart, severity, "; ".join(sorted(found, key=lambda text: found[text] != "warning")))
+
+    def _oddities(self, chart: Chart, group: dict[str, Any], rate: float) -> Iterator[tuple[Severity, str]]:
+        kind = str(group.get("optimizer", ""))
+        decay, eps = _number(group.get("weight_decay")), _number(group.get("eps"))
+        betas = group.get("betas")
+        if kind in COUPLED and decay > 0 and not group.get("decoupled_weight_decay"):
+            text = f"{kind} adds weight decay {number_text(decay)} to the gradient: AdamW is what is usually meant"
+            yield "info", text
+        share, moved = chart["adam_eps_share"].latest, median_ratio(chart)
+        if "Adam" in kind and eps >= self.eps:
+            felt = share > self.outweighed and moved < self.ratio
+            text = f"eps is {number_text(eps)}"
+            text += (
+                f" and outweighs {share:.0%} of the gradients: {kind} takes tiny steps" if felt else ", 1e-8 is usual"
+            )
+            yield ("warning" if felt else "info"), text
+        if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
+            if betas[0] >= self.memory:
+                yield "info", f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual"
+            if betas[1] < 0.9:
+                yield (
+                    "info",
+                    f"beta2 is {number_text(betas[1])}: the scale of steps is that of the last few, 0.999 is usual",
+                )
+        if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
+            text = f"momentum is {number_text(group['momentum'])}: it multiplies the rate by {_gain(group['momentum'])}"
+            yield "info", text
+        shrinks = decay * rate
+        if shrinks >= self.shrinkage and kind not in COUPLED:
+            text = f"weight decay takes {number_text(shrinks)} of each weight a step"
+            yield ("warning" if _shrank(chart) else "info"), text
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _gain(momentum: float) -> str:
+    return number_text(1 / (1 - momentum)) if momentum < 1 else "infinity"
+
+
+def _shrank(chart: Chart) -> bool:
+    """Whether most weights are less than half of what they were at the first sample."""
+    rows = chart.tensors("weight_norm").matrix()
+    if len(rows) < 4:
+        return False
+    known = (rows[0] > 0) & (rows[-1] >= 0)
+    return bool(known.any()) and float((rows[-1][known] < 0.5 * rows[0][known]).mean()) > 0.5

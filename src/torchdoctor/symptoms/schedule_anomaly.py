@@ -1,0 +1,80 @@
+"""OP02 schedule-anomaly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class ScheduleAnomaly(Detector):
+    """The scheduler is never stepped, or at every batch where it counts epochs.
+
+    ## What it means
+    A scheduler was given and `scheduler.step()` is never called: the learning rate stays what it was. Or it counts
+    epochs and is stepped at every batch: a cosine that was to end with the run ends within some batches, rises again,
+    and does so for ever.
+
+    ## How it is told apart
+    A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
+    thousands of steps, is it called forgotten. Restarts (`CosineAnnealingWarmRestarts`, `CyclicLR`, one-cycle)
+    are meant to come back; `CosineAnnealingLR` past its `T_max` is not.
+
+    ## What to do
+    Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
+    `optimizer.step()` for numbers of steps. `T_max` is the number of such calls in the whole run.
+
+    ## How to see that it is cured
+    Plot the learning rate: it has the planned shape once over the run.
+
+    ## Example
+    >>> chart = Chart.of(lr=[0.1] * 400)
+    >>> chart.add({"type": "facts", "step": 300, "facts": {"schedule.rounds": 3, "schedule.total": 100}})
+    >>> print(ScheduleAnomaly().check(chart))
+    step 300: OP02 schedule-anomaly (warning): the cosine schedule was stepped 3 times through its T_max of 100
+    """
+
+    code = "OP02"
+    name = "schedule-anomaly"
+    reads = ("tensors/grad_norm", "facts/schedule.rounds", "val_loss")
+    suggests = ("change-schedule",)
+    references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
+    closes_after = 2
+
+    rounds: int = 3
+    """Times through its length after which a cosine was stepped at the wrong cadence."""
+    past: float = 3.0
+    """Times the last milestone that a run goes on, where milestones were meant as epochs."""
+    least: int = 100
+    """Steps that must be done before milestones are judged."""
+    validations: int = 5
+    """Validations without one step of the scheduler after which it is forgotten."""
+    steps: int = 5000
+    """Steps without one of the scheduler after which it is forgotten, where there is no validation."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Past its end, or never begun."""
+        if chart.fact("schedule.rounds", 0) >= self.rounds:
+            total, rounds = chart.fact("schedule.total"), chart.fact("schedule.rounds")
+            message = f"the cosine schedule was stepped {rounds} times through its T_max of {total}"
+            since = chart.facts["schedule.rounds"].step
+            return self.symptom(chart, "warning", message, value=rounds, limit=1.0, since=since)
+        milestones = chart.fact("schedule.milestones") or ()
+        if chart.fact("schedule.per_batch") and milestones and chart.step > self.past * max(milestones):
+            rates = chart["lr"]
+            top = max((bucket[3] for bucket in rates.outline.buckets()), default=0.0)
+            if chart.step >= self.least and rates.latest < 0.02 * top:
+                message = f"milestones up to {max(milestones)} were passed batch by batch: since then the rate is "
+                message += f"{number_text(rates.latest)}, and {chart.step + 1} steps are done"
+                return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
+        if chart.fact("schedule.stepped") is not False:
+            return None
+        waited = chart.step - chart.facts["schedule.stepped"].step
+        if chart["val_loss"].count >= self.validations or waited >= self.steps:
+            kind = chart.fact("schedule.class", "scheduler")
+            message = f"{kind} was not stepped once in {waited} steps and {chart['val_loss'].count} validations"
+            return self.symptom(chart, "warning", message, since=chart.facts["schedule.stepped"].step, confidence=0.8)
+        return None

@@ -1,0 +1,115 @@
+"""LO05 slow-learning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.progress import (
+    has_fallen_far,
+    is_adversarial,
+    median_ratio,
+    outline_levels,
+    trend_gain,
+    working_since,
+)
+
+
+@dataclass(frozen=True)
+class SlowLearning(Detector):
+    """The loss falls, but far slower than it should.
+
+    ## What it means
+    The direction is right and the steps are too short: at this pace the run needs many times its length. Weights that
+    move by less than a hundred-thousandth of themselves a step need a hundred thousand steps to change at all.
+
+    ## How it is told apart
+    A healthy run falls quickly first and slowly later: its curve is bent. Here it is a straight line from the start,
+    with little gained. It is a warning where update ratios say that weights hardly move, and a note where they are not
+    known. Warm-up, the end of a schedule, and fine-tuning of a model that knows its task already (a loss far under that
+    of a guess) are not judged.
+
+    ## What to do
+    Raise the learning rate by ten; `torchdoctor lr-range` finds how far one can go. Check that the loss is not divided
+    twice (mean over the batch, then by accumulation steps), and that clipping does not cut every step to nothing.
+
+    ## How to see that it is cured
+    Update ratios about 1e-3, and in a hundred steps a gain that took the whole run before.
+
+    ## Example
+    >>> chart = Chart.of(loss=[2.3 - 1e-5 * step for step in range(300)], lr=[1e-6] * 300)
+    >>> chart.add({"type": "tensors", "step": 299, "vitals": {"update_ratio": [2e-7, 5e-7, 4e-7]}})
+    >>> print(SlowLearning().check(chart))
+    step 0: LO05 slow-learning (warning): loss gained 0.003 in 300 steps; weights move by 4.00e-07 of themselves a step
+    """
+
+    code = "LO05"
+    name = "slow-learning"
+    reads = ("loss",)
+    suggests = ("scale-lr", "change-schedule", "normalize-inputs")
+    references = ("https://arxiv.org/abs/1206.5533", "https://cs231n.github.io/neural-networks-3/")
+    every = 25
+    closes_after = 4
+
+    steps: int = 100
+    """Steps after the warm-up that must be known."""
+    ratio: float = 2e-5
+    """Typical share of itself by which a weight tensor moves a step, under which it hardly moves."""
+    gained: float = 0.1
+    """Share of the first loss that the run has gained at most."""
+    straight: float = 0.6
+    """Share of the first half's gain that the second half must reach at least, where ratios are not known."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare what was gained with the size of updates, or with a straight line."""
+        series, ratio = chart["loss"], median_ratio(chart)
+        if series.count < self.steps or ratio > self.ratio or has_fallen_far(series):
+            return None
+        if is_adversarial(chart) or _was_wild(chart):
+            return None
+        since = working_since(chart)
+        buckets = series.outline.buckets()
+        if since is None or buckets[0][0] > self.steps or chart["lr"].latest < 0.1 * _highest(chart):
+            return None
+        levels = outline_levels(series)[sum(bucket[0] < since for bucket in buckets) :]
+        if levels.size < self.steps / 2 or levels.size < 32:
+            return None
+        begun, level = float(np.median(levels[:5])), float(np.median(levels[-levels.size // 4 :]))
+        gain, doubt = trend_gain(levels)
+        hopeless = 0 < ratio < 0.1 * self.ratio  # such weights stand still, whatever the noise hides
+        enough = self.gained * abs(begun)
+        fallen = gain > max(3 * doubt, enough) if hopeless else begun - level > enough
+        if fallen or level < 0.5 * chance_level(chart):
+            return None
+        if hopeless or (0 < ratio < self.ratio and gain + 2 * doubt < enough):
+            severity: Severity = "warning"
+        elif math.isnan(ratio) and gain > 6 * doubt and self._is_straight(levels) and gain > 0:
+            severity = "info"
+        else:
+            return None
+        message = f"loss gained {number_text(max(gain, 0.0))} in {chart.step - since + 1} steps"
+        if severity == "warning":
+            message += f"; weights move by {number_text(ratio)} of themselves a step"
+        return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
+
+    def _is_straight(self, levels: Array) -> bool:
+        half = levels.size // 2
+        first, second = trend_gain(levels[:half])[0], trend_gain(levels[half:])[0]
+        return second > self.straight * first > 0
+
+
+def _was_wild(chart: Chart) -> bool:
+    """Whether the run has come from somewhere else: what is left after an explosion is not slow, it is broken."""
+    wild = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf")
+    return any(episode.name in wild and episode.severity != "info" for episode in chart.episodes)
+
+
+def _highest(chart: Chart) -> float:
+    return max((bucket[3] for bucket in chart["lr"].outline.buckets()), default=0.0)

@@ -1,0 +1,80 @@
+"""TI02 step-time-regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class StepTimeRegression(Detector):
+    """Steps take longer than they used to.
+
+    ## What it means
+    The same work costs more. If the time *grows* with the steps, something grows with them: a list of losses that
+    keeps their graphs, a history that is looked through at every step, hooks that are added again and again. If it
+    *jumped*, look at the machine: another process, a hot and throttled device, a slower disk.
+
+    ## How it is told apart
+    The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
+    validation. Longer sequences cost more by design. Time that grows steadily is a warning as soon as it has cost a
+    few seconds; a jump is a note until it has cost minutes.
+
+    ## What to do
+    Profile ten steps now and compare with ten at the start (`torch.profiler`). Log `loss.item()`, not `loss`.
+    `nvidia-smi -q -d PERFORMANCE` tells whether the device is throttled.
+
+    ## How to see that it is cured
+    Seconds a step stay at the level of the first hundred steps.
+
+    ## Example
+    >>> print(StepTimeRegression().check(Chart.of(seconds=[0.1 + 0.002 * step for step in range(400)])))
+    step 20: TI02 step-time-regression (warning): a step takes 0.867 s and took 0.283 s; it grows with every step
+    """
+
+    code = "TI02"
+    name = "step-time-regression"
+    reads = ("seconds",)
+    suggests = ("free-memory", "speed-up-data", "check-hardware")
+    references = ("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
+    every = 100
+    closes_after = 3
+
+    skip: int = 20
+    """First steps, which are slow for good reasons."""
+    steps: int = 128
+    """Steps after them that must be known."""
+    ratio: float = 1.6
+    """Times the earlier time: worth a note."""
+    seconds: float = 3.0
+    """Time lost, in seconds, above which steady growth is a warning; a jump at sixty times, a note at a third."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Medians of eight pieces of the run: the last against the first, and whether each is above the one before."""
+        series = chart["seconds"]
+        if series.count < self.skip + self.steps:
+            return None
+        buckets = [bucket for bucket in series.outline.buckets() if bucket[0] >= self.skip]
+        pieces = np.array_split(np.array([bucket[2] for bucket in buckets]), 8)
+        levels = np.array([np.median(piece) for piece in pieces])
+        before, now = float(levels[:2].max()), float(np.median(series.last(32)))
+        if not now > self.ratio * before or not float(levels[-1]) > self.ratio * before:
+            return None
+        growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all())
+        count = series.count - self.skip
+        lost = float((levels - levels[0]).clip(min=0).mean()) * count
+        if lost < self.seconds / 3:
+            return None
+        severity: Severity = "warning" if lost > self.seconds * (1 if growing else 60) else "info"
+        message = f"a step takes {number_text(now)} s and took {number_text(before)} s"
+        if growing:
+            message += "; it grows with every step"
+        since = (
+            self.skip if growing else buckets[sum(map(len, pieces[: int(np.argmax(levels > self.ratio * before))]))][0]
+        )
+        return self.symptom(chart, severity, message, value=now, limit=self.ratio * before, since=since)

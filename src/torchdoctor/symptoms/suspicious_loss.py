@@ -1,0 +1,78 @@
+"""GP04 suspicious-loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.symptoms.detector import Detector
+
+MEANING = {
+    "softmax-before-cross-entropy": "cross-entropy is fed with probabilities (softmax is applied twice): pass logits",
+    "sigmoid-before-cross-entropy": "cross-entropy is fed with the output of a sigmoid: pass logits",
+    "sigmoid-before-bce-with-logits": "BCE-with-logits is fed with probabilities (sigmoid is applied twice)",
+    "softmax-before-bce-with-logits": "BCE-with-logits is fed with the output of a softmax: pass logits",
+    "nll-without-log-softmax": "NLL is fed with raw outputs: its minimum is minus infinity; apply log_softmax first",
+    "nll-of-probabilities": "NLL is fed with probabilities instead of their logarithms",
+    "softmax-over-the-batch": "the softmax runs over the samples of the batch (dim=0), not over the classes",
+    "negated": "the loss has a minus sign in front: training makes it worse without end",
+    "broadcast": "N outputs and N targets are broadcast to N × N differences: every output learns the mean target",
+}
+"""What each mistake in the loss's graph is, in a sentence."""
+
+
+@dataclass(frozen=True)
+class SuspiciousLoss(Detector):
+    """The loss is put together in a way that cannot be meant.
+
+    ## What it means
+    The graph behind the logged loss shows it: probabilities where logits belong, outputs and targets of shapes that
+    broadcast against each other, a loss that was cut off from the model, or the same loss logged again and
+    again. Training runs without an error, and learns slowly, wrongly or nothing.
+
+    ## How it is told apart
+    The order of operations is read, not guessed: softmax feeding log-softmax, sigmoid feeding BCE-with-logits, N × 1
+    against N. A softmax inside attention, one before an MSE, `log_softmax` with `nll_loss`, and pairwise differences
+    made on purpose are all fine. A loss logged as a number or detached is unknown, not suspicious.
+
+    ## What to do
+    `F.cross_entropy(logits, target)` and `F.binary_cross_entropy_with_logits(logits, target)` take raw outputs.
+    `assert output.shape == target.shape` before MSE and L1. Compute the loss anew in each step.
+
+    ## How to see that it is cured
+    At the first step the loss is near ln(classes), and one batch can be overfitted to a loss under 0.01.
+
+    ## Example
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.lint": ["broadcast"]}})
+    >>> print(SuspiciousLoss().check(chart))  # doctest: +ELLIPSIS
+    step 0: GP04 suspicious-loss (warning): N outputs and N targets are broadcast to N × N differences: ...
+    """
+
+    code = "GP04"
+    name = "suspicious-loss"
+    reads = ("tensors/grad_norm", "facts/loss.lint", "facts/loss.detached", "facts/loss.stale")
+    suggests = ("fix-loss",)
+    references = (
+        "https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
+        "https://pytorch.org/docs/stable/notes/broadcasting.html",
+    )
+    closes_after = 2
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Cut off, old, or wrongly composed."""
+        if chart.fact("loss.detached"):
+            message = "the loss has no graph (requires_grad_() was put on it): backward reaches no parameter"
+            return self._said(chart, "loss.detached", message, critical=True)
+        if chart.fact("loss.stale"):
+            message = "the same loss is logged at different steps: it was computed once and not again"
+            return self._said(chart, "loss.stale", message, critical=True)
+        codes = [code for code in chart.fact("loss.lint") or () if code in MEANING]
+        if codes:
+            return self._said(chart, "loss.lint", "; ".join(MEANING[code] for code in codes))
+        return None
+
+    def _said(self, chart: Chart, key: str, message: str, *, critical: bool = False) -> Symptom:
+        severity: Severity = "critical" if critical else "warning"
+        return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)

@@ -1,0 +1,112 @@
+"""GE02 underfitting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.overfitting import evaluation_noise
+from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain, working_since
+
+
+@dataclass(frozen=True)
+class Underfitting(Detector):
+    """Training and validation loss are both high, both flat, and close together.
+
+    ## What it means
+    The model cannot or may not fit what it is shown, not even the training data: too small, held back by
+    regularization, or missing the information that it would need. More data does not help here.
+
+    ## How it is told apart
+    A run at the noise floor of its data looks the same from outside, so this is a note; it is a warning where the
+    configuration shows what holds the model back (dropout of 0.7 and more, weight decay that outweighs the learning). A
+    gap between both losses is `overfitting`; a loss that never moved is `not-learning`; one near zero has arrived.
+
+    ## What to do
+    Overfit one batch with all regularization off. If that works, switch it on again piece by piece; if it does not,
+    make the model wider, or look for what it is not given.
+
+    ## How to see that it is cured
+    The training loss falls below the old level; validation follows.
+
+    ## Example
+    >>> chart = Chart.of(loss=[1.9 + 0.4 * 0.98**step for step in range(600)], lr=[1e-3] * 600,
+    ...                  context={"dropout": [0.9]})
+    >>> for step in range(99, 600, 100):
+    ...     chart.put(step, "val_loss", 1.92)
+    >>> print(Underfitting().check(chart))
+    step 300: GE02 underfitting (warning): training and validation loss stay at 1.9 and 1.92; dropout is 0.9
+    """
+
+    code = "GE02"
+    name = "underfitting"
+    reads = ("val_loss",)
+    suggests = ("lower-dropout", "set-weight-decay", "resize-model")
+    references = ("https://www.deeplearningbook.org/contents/ml.html",)
+    closes_after = 3
+
+    evaluations: int = 3
+    """Evaluations that must be known."""
+    steps: int = 150
+    """Training steps that must be known."""
+    high: float = 0.5
+    """Share of the first loss (or of a guess, where that is known) above which a loss is high."""
+    dropout: float = 0.7
+    """Dropout that explains it."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Both levels, both trends, and the gap between them."""
+        train, validation = chart["loss"], chart["val_loss"]
+        values = validation.last(max(self.evaluations, len(validation) // 2))
+        if values.size < self.evaluations or train.count < self.steps or working_since(chart) is None:
+            return None
+        levels = outline_levels(train)
+        half = levels[levels.size // 2 :]
+        level, held_out = float(np.median(half)), float(np.median(values))
+        chance = chance_level(chart)
+        yardstick = chance if chance > 0 else Progress.of(train).start
+        if not level > self.high * yardstick > 0 or abs(held_out - level) > 0.15 * abs(level):
+            return None
+        gain, doubt = trend_gain(half)
+        if gain + 2 * doubt > 0.03 * abs(level) or float(values[0] - values[-1]) > _slack(values, level):
+            return None
+        brake = self._brake(chart)
+        severity: Severity = "warning" if brake else "info"
+        message = f"training and validation loss stay at {number_text(level)} and {number_text(held_out)}{brake}"
+        since = train.outline.buckets()[levels.size // 2][0]
+        return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
+
+    def _brake(self, chart: Chart) -> str:
+        """What in the configuration forbids learning, as the end of a sentence."""
+        rates = [rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)]
+        if max(rates, default=0.0) >= self.dropout:
+            return f"; dropout is {number_text(max(rates))}"
+        shrunk = shrinkage(chart)
+        if shrunk < 0.5:
+            return f"; weight decay has shrunk the weights to {number_text(shrunk)} of what they were"
+        return ""
+
+
+def shrinkage(chart: Chart) -> float:
+    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown."""
+    decays = [group.get("weight_decay") for group in chart.groups]
+    rows = chart.tensors("weight_norm").rows
+    if not any(isinstance(decay, int | float) and decay > 0 for decay in decays) or len(rows) < 2:
+        return math.nan
+    first, last = rows[0][1], rows[-1][1]
+    if first.size != last.size:
+        return math.nan
+    known = np.isfinite(first) & np.isfinite(last) & (first > 0)
+    return float(np.median(last[known] / first[known])) if known.any() else math.nan
+
+
+def _slack(values: Array, level: float) -> float:
+    noise = evaluation_noise(values) if values.size > 4 else 0.0
+    return max(0.03 * abs(level), 3 * noise)

@@ -1,0 +1,73 @@
+"""OU02 unexpected-initial-loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class UnexpectedInitialLoss(Detector):
+    """The first loss is far above that of a guess.
+
+    ## What it means
+    A model that knows nothing should say so: with C classes its loss is ln C. A first loss many times that means that
+    the model is sure, and wrong: its last layer, or its inputs, are far too large. The first steps then only shrink
+    weights, and gradients are large while they do.
+
+    ## How it is told apart
+    Twice ln C is usual for a head initialized after He. It must be above three times ln C, and more than 1 above. Only
+    the value that `loss_fn` itself returns is compared, so that further terms of the loss do not matter. A first loss
+    below ln C is a model that has learnt before. It is a note as long as it may heal, and a warning if the loss is
+    still above a guess after fifty steps, or was above ten times it.
+
+    ## What to do
+    Look at the size of inputs and of logits: `model(x).std()` should be near 1 or below. Initialize the last layer with
+    small weights and its bias with the logarithms of the class shares.
+
+    ## How to see that it is cured
+    The first loss of a new run is within 20 % of ln C.
+
+    ## Example
+    >>> chart = Chart.of(criterion=[46.0], output_rms=[48.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 1.609}})
+    >>> print(UnexpectedInitialLoss().check(chart))
+    step 0: OU02 unexpected-initial-loss (warning): the first loss is 46, that of a guess 1.61; outputs are of size 48
+    """
+
+    code = "OU02"
+    name = "unexpected-initial-loss"
+    reads = ("criterion",)
+    suggests = ("initialize", "normalize-inputs", "fix-loss")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+    closes_after = 1
+
+    ratio: float = 3.0
+    """Times the loss of a guess; it must be 1 above it as well."""
+    grave: float = 10.0
+    """Times the loss of a guess that are a warning at once."""
+    patience: int = 50
+    """Steps after which a loss above a guess is a warning."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Compare the first value that the loss returned with the loss of a guess."""
+        series, chance = chart["criterion"], chart.fact("loss.chance")
+        if not isinstance(chance, float) or not series or int(series.steps[0]) > 2:
+            return None
+        first, latest = series.first, series.latest
+        if not first > self.ratio * chance + 1:
+            return None
+        if series.step > 0 and not latest > chance:
+            return None
+        severity: Severity = "info"
+        if first > self.grave * chance or series.step >= self.patience:
+            severity = "warning"
+        message = f"the first loss is {number_text(first)}, that of a guess {number_text(chance)}"
+        if chart["output_rms"]:
+            message += f"; outputs are of size {number_text(chart['output_rms'].first)}"
+        return self.symptom(
+            chart, severity, message, value=first, limit=self.ratio * chance + 1, since=int(series.steps[0])
+        )

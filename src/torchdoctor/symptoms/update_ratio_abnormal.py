@@ -1,0 +1,101 @@
+"""OP01 update-ratio-abnormal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.gradient_vanishing import weight_columns
+from torchdoctor.symptoms.progress import Progress, is_hurt
+
+
+@dataclass(frozen=True)
+class UpdateRatioAbnormal(Detector):
+    """Weights move by far too much, or by next to nothing, of themselves at each step.
+
+    ## What it means
+    A useful step moves a weight matrix by about a thousandth of its size; a tenth at each step means that nothing
+    learnt survives ten steps, a ten-millionth is less than a 32-bit number can hold.
+
+    ## How it is told apart
+    Biases, gains, embeddings and weights that begin at zero have huge ratios for good reasons, and so has everything in
+    the first steps of Adam: the median over the weight matrices must be off, at several samples in a row. A large
+    ratio is a warning only while the loss does not get better. Ratios that sink as the loss converges or as
+    the schedule ends are healthy: a small one must have been small from the start, at full learning rate.
+
+    ## What to do
+    Too large: a tenth of the learning rate. Too small: ten times the rate; look for a loss that is divided twice, for
+    an `eps` far above the gradients, and for clipping that cuts each step to nothing.
+
+    ## How to see that it is cured
+    `update_ratio` between 1e-4 and 1e-2 for the weight matrices.
+
+    ## Example
+    >>> chart = Chart.of(loss=[2.3] * 200)
+    >>> chart.names = ("a.weight", "b.weight")
+    >>> for step in (0, 50, 100, 150, 199):
+    ...     chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [0.4, 0.3]}})
+    >>> UpdateRatioAbnormal().check(chart).message
+    'weights move by 0.35 of themselves a step'
+    """
+
+    code = "OP01"
+    name = "update-ratio-abnormal"
+    reads = ("tensors/update_ratio",)
+    suggests = ("scale-lr", "restart-warmup")
+    references = ("https://cs231n.github.io/neural-networks-3/#ratio", "https://arxiv.org/abs/2203.03466")
+    closes_after = 2
+
+    high: float = 0.1
+    """Median ratio that is too large."""
+    low: float = 1e-7
+    """Median ratio that is too small."""
+    samples: int = 4
+    """Samples in a row that must show it."""
+    after: int = 20
+    """Steps at the start that are not judged."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """The median over the weight matrices, at the last samples."""
+        sampled = chart.tensors("update_ratio")
+        columns = list(weight_columns(chart.names))
+        first = sampled.rows[0][0] if sampled else 0
+        rows = [row for step, row in sampled.rows if step - first >= self.after and row.size == len(chart.names)]
+        if len(rows) < self.samples or not columns:
+            return None
+        medians = np.array([_median(row[columns]) for row in rows])
+        recent = medians[-self.samples :]
+        ratio = float(np.median(recent))
+        message = f"weights move by {number_text(ratio)} of themselves a step"
+        since = sampled.rows[-self.samples][0]
+        if float(recent.min()) > self.high:
+            severity: Severity = "info" if _gets_better(chart) else "warning"
+            row = rows[-1][columns]
+            order = np.argsort(-np.nan_to_num(row))[:4]
+            where = tuple(chart.names[columns[int(index)]] for index in order)
+            return self.symptom(chart, severity, message, value=ratio, limit=self.high, where=where, since=since)
+        rates = chart["lr"]
+        full = not rates or rates.latest > 0.3 * max(bucket[3] for bucket in rates.outline.buckets())
+        always = len(sampled.rows) < (sampled.rows.maxlen or 0) and 0 < float(medians.max()) < self.low
+        if full and always:
+            return self.symptom(chart, "warning", message, value=ratio, limit=self.low, since=first)
+        return None
+
+
+def _median(row: Array) -> float:
+    known = row[np.isfinite(row)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def _gets_better(chart: Chart) -> bool:
+    """Whether the loss is in the lower part of what the run has covered, and in no trouble."""
+    loss = chart["loss"]
+    if not loss or is_hurt(chart):
+        return False
+    progress, base = Progress.of(loss), loss.baseline(128)
+    return progress.is_learning(base.noise) and base.recent < progress.best + 0.3 * progress.descent

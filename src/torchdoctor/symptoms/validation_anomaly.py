@@ -1,0 +1,142 @@
+"""VA01 validation-anomaly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.overfitting import level_at
+from torchdoctor.symptoms.progress import Progress, working_since
+
+
+@dataclass(frozen=True)
+class ValidationAnomaly(Detector):
+    """The validation loss does what the training loss does not explain.
+
+    ## What it means
+    The number by which you choose the model may be wrong. It is *constant* to the last digit while training moves:
+    validation runs on other weights, on one cached result, or on nothing. It is *worse than untrained* while training
+    has learnt: validation data is fed or preprocessed differently, its labels are shifted, or BatchNorm's running
+    statistics are off. Or it leaps up for one evaluation and comes back.
+
+    ## How it is told apart
+    Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
+    anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
+    training has stopped moving is explained. One leap that heals is a note.
+
+    ## What to do
+    Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
+    loss. If not, the difference is in mode, preprocessing or the loss. If it does, look at the validation data.
+
+    ## How to see that it is cured
+    The first evaluations fall with the training loss.
+
+    ## Example
+    >>> chart = Chart.of(loss=[2.3 * 0.99**step for step in range(400)], lr=[0.1] * 400)
+    >>> for step in range(99, 400, 100):
+    ...     chart.put(step, "val_loss", 2.3104)
+    >>> ValidationAnomaly().check(chart).message
+    'validation loss is exactly 2.31 at 4 evaluations while training fell to 0.046'
+    """
+
+    code = "VA01"
+    name = "validation-anomaly"
+    reads = ("val_loss",)
+    suggests = ("match-validation", "set-train-mode", "cross-validate")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+    closes_after = 3
+
+    evaluations: int = 3
+    """Evaluations that must be known."""
+    learnt: float = 0.3
+    """Share of its first loss that training must have gained."""
+    followed: float = 0.1
+    """Share of training's gain that validation should have followed at least."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """Constant, worse than untrained, or a leap."""
+        series, train = chart["val_loss"], chart["loss"]
+        values = series.values
+        if values.size < self.evaluations or not train or not math.isfinite(series.latest):
+            return None
+        steps = [int(step) for step in series.steps]
+        levels = np.array([level_at(train, step) for step in steps])
+        if not np.isfinite(levels).all():
+            return None
+        return (
+            self._constant(chart, levels, steps)
+            or self._untrained(chart, levels, steps)
+            or self._leap(chart, levels, steps)
+        )
+
+    def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
+        values = chart["val_loss"].values
+        same = int(np.argmax(np.append((values != values[-1])[::-1], True)))
+        if same < self.evaluations:
+            return None
+        start = Progress.of(chart["loss"]).start
+        moved = float(levels[-same] - levels[-1])
+        if not moved > 0.05 * (start - float(levels[-1])) or not moved > 2 * chart["loss"].baseline(128).noise:
+            return None
+        message = (
+            f"validation loss is exactly {number_text(float(values[-1]))} at {same} evaluations while training fell "
+            f"to {number_text(float(levels[-1]))}"
+        )
+        return self.symptom(chart, "warning", message, value=float(values[-1]), confidence=0.95, since=steps[-same])
+
+    def _untrained(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
+        """Never better than the untrained model, in any evaluation, although training has learnt."""
+        values, progress = chart["val_loss"].values, Progress.of(chart["loss"])
+        gained = progress.start - float(levels[-1])
+        noise = chart["loss"].baseline(128).noise
+        if not gained > max(self.learnt * abs(progress.start), 5 * noise) or working_since(chart) is None:
+            return None
+        best = float(np.median(np.sort(values)[:2]))
+        own, trained = _fall(float(values[0]), best), _fall(float(levels[0]), float(levels[-1]))
+        if own > max(0.05, 0.3 * trained):  # it falls on a scale of its own: summed, or in other units
+            return None
+        if not best > progress.start - self.followed * gained or best - float(levels[-1]) < 3 * noise:
+            return None
+        message = (
+            f"validation loss was never under {number_text(float(values.min()))} while training fell from "
+            f"{number_text(progress.start)} to {number_text(float(levels[-1]))}"
+        )
+        return self.symptom(chart, "warning", message, value=best, limit=progress.start, confidence=0.8, since=steps[0])
+
+    def _leap(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
+        """One evaluation above the untrained model that was not the last: training did not follow it."""
+        values, progress = chart["val_loss"].values, Progress.of(chart["loss"])
+        gained = float(values[0]) - float(values.min())
+        high = max(progress.start, float(values[0]))
+        calm = levels < progress.start - 0.5 * progress.descent
+        leaps = [
+            index
+            for index in range(max(1, values.size - 10), values.size - 1)
+            if values[index] > high + 0.5 * gained > high and calm[index] and values[index + 1] < high
+        ]
+        if not leaps:
+            return None
+        severity: Severity = "warning" if len(leaps) > 2 else "info"
+        top = max(leaps, key=lambda index: float(values[index]))
+        message = (
+            f"validation loss leapt to {number_text(float(values[top]))} at step {steps[top]}, above the "
+            f"{number_text(high)} of the untrained model, and came back; training stayed calm"
+        )
+        return self.symptom(chart, severity, message, value=float(values[top]), since=steps[leaps[0]])
+
+
+def _fall(first: float, last: float) -> float:
+    """The share of itself that a loss lost."""
+    return (first - last) / abs(first) if first else 0.0
+
+
+def never_followed(chart: Chart) -> bool:
+    """Whether no evaluation was better than the untrained model."""
+    values, train = chart["val_loss"].values, chart["loss"]
+    return values.size >= 2 and bool(train) and float(values.min()) > 0.95 * Progress.of(train).start

@@ -1,0 +1,55 @@
+"""Actions on the run and on the machine: where to start again, when to stop, whom to ask."""
+
+from __future__ import annotations
+
+from torchdoctor.treatments.action import Action
+
+PROCESS: tuple[Action, ...] = (
+    Action(
+        "train-longer",
+        "process",
+        "ask",
+        0.6,
+        "Train longer, with a schedule that is as long as the run.",
+        when="Training and validation loss were still falling when the run ended, or the rate reached zero too early.",
+        code="steps = int(steps * {factor})  # and give the schedule the new number",
+        check="The validation loss falls below its earlier best. Stop when it has been flat for a fifth of the run.",
+        parameters={"factor": (1.1, 10.0)},
+        references=("https://arxiv.org/abs/2203.15556",),
+    ),
+    Action(
+        "free-memory",
+        "process",
+        "show",
+        0.75,
+        "Keep numbers, not tensors with their graphs, from one step to the next.",
+        when="Device or host memory grows from step to step.",
+        code="losses.append(loss.detach())  # not loss, which keeps its whole graph\n"
+        "# state carried over: hidden = hidden.detach()",
+        check="Memory is the same after 100 and after 1,000 steps.",
+        references=("https://pytorch.org/docs/stable/notes/faq.html",),
+    ),
+    Action(
+        "check-hardware",
+        "process",
+        "show",
+        0.6,
+        "Repeat the step on another device, and look at temperature, ECC errors and clocks.",
+        when="One rank, or one step, gives other numbers than the same computation elsewhere; or a device throttles.",
+        code="nvidia-smi --query-gpu=temperature.gpu,clocks_throttle_reasons.active,"
+        "ecc.errors.uncorrected.volatile.total --format=csv",
+        check="The same step gives the same checksum on two devices, and step times are even.",
+        references=("https://arxiv.org/abs/2102.11245",),
+    ),
+    Action(
+        "ask-for-help",
+        "process",
+        "show",
+        0.6,
+        "Stop changing one number after the other: several changes did not help. Change the approach.",
+        when="Three treatments in a row did nothing, the same trouble came back several times, or finding the reason "
+        "costs more than another architecture, another formulation of the task, or better data would.",
+        code="torchdoctor diagnose JOURNAL --format markdown  # and show it to a colleague",
+        check="Somebody else has looked at the data, the loop and this report.",
+    ),
+)

@@ -1,0 +1,190 @@
+"""What to put into an action for one problem: its parameters, or nothing where it makes no sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import Problem
+from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
+from torchdoctor.records import Severity, worst
+
+WINDOW = 1000
+"""Steps within which the same finding coming back counts as repeated."""
+ACUTE = ("gradient-explosion", "gradient-instability", "loss-spike", "loss-divergence", "nan-or-inf")
+FAST = (*ACUTE, "loss-oscillation", "weight-growth", "activation-explosion", "skipped-steps", "dead-units")
+"""Findings that ask for a lower learning rate."""
+SLOW = ("gradient-vanishing", "loss-plateau", "slow-learning", "learning-rate-vanished")
+"""Findings that, if any, ask for a higher one."""
+DIRECTIONS = {"lr-too-high": "down", "warmup-missing": "down", "lr-too-low": "up"}
+"""Causes that know which way the rate must go, whatever was found."""
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem, the cause that is being treated ("" for none), and what the engine asks about them."""
+
+    chart: Chart
+    problem: Problem
+    cause: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of its symptoms."""
+        return worst([symptom.severity for symptom in self.problem.symptoms]) or "info"
+
+    @property
+    def repeats(self) -> int:
+        """How often the finding that came back most was seen in the window: 1 is the first time."""
+        recent = [item for item in self.problem.symptoms if item.last_step >= self.problem.last_step - WINDOW]
+        return max(sum(item.name == name for item in recent) for name in self.problem.names)
+
+    @property
+    def healed(self) -> bool:
+        """Whether it was brief, is over, and the loss took no harm."""
+        hurt = self.problem.grave("loss-spike", "loss-divergence", "nan-or-inf")
+        return is_over(self.chart, self.problem) and is_brief(self.problem) and not hurt
+
+
+def parameters(case: Case, slug: str) -> Values | None:
+    """The parameters of an action in this case; None where it is out of place."""
+    rule = RULES.get(slug)
+    return {} if rule is None else rule(case)
+
+
+def _scale_lr(case: Case) -> Values | None:
+    """Down, further each time that the trouble comes back, a leap whole; up where nothing moves."""
+    way = DIRECTIONS.get(case.cause) or ("down" if case.problem.has(*FAST) else "up" if case.problem.has(*SLOW) else "")
+    if way == "down":
+        rise = lr_rise(case.chart, case.problem.first_step)
+        leap = max(float(f"{1 / rise:.1g}"), 1e-4) if rise > 3 else math.nan
+        return {"factor": (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1] if math.isnan(leap) else leap}
+    return {"factor": 2.0} if way == "up" else None
+
+
+def _set_clip_norm(case: Case) -> Values | None:
+    """1.0, tighter when the trouble comes back; about twice the usual norm where that is far from 1.
+
+    None where the loop clips as tightly already.
+    """
+    base = case.chart["grad_norm"].baseline(128, log=True)
+    usual = math.exp(min(base.recent, 300.0)) if base else 1.0
+    limit = 1.0 if 0.02 < usual < 5 else float(f"{2 * usual:.1g}")
+    limit /= (1, 2, 4)[min(case.repeats, 3) - 1]
+    clip = case.chart["clip"].latest
+    if case.cause == "clip-too-tight":
+        limit = 2 * usual
+    elif clip <= limit:
+        limit = clip / 2 if case.repeats > 1 else 0.0
+    return {"max_norm": float(f"{limit:.2g}")} if 1e-12 < limit < 1e12 else None
+
+
+def _raise_dropout(case: Case) -> Values | None:
+    rate = dropout(case.chart)
+    current = 0.0 if math.isnan(rate) else rate
+    return None if current >= 0.5 else {"rate": round(min(current + 0.1, 0.5), 2)}
+
+
+def _lower_dropout(case: Case) -> Values | None:
+    rate = dropout(case.chart)
+    return {"rate": round(min(rate / 2, 0.3), 2)} if rate > 0.05 else None
+
+
+def _set_weight_decay(case: Case) -> Values | None:
+    """Up one notch, or down into the range where there is too much of it."""
+    decay = weight_decay(case.chart)
+    if case.cause in ("over-regularized", "optimizer-misconfigured") or case.problem.has("underfitting"):
+        return {"value": 0.01} if decay > 0.02 else None
+    return None if decay >= 0.1 else {"value": 0.1 if decay >= 0.01 else 0.01}
+
+
+def _stop_at_best(case: Case) -> Values:
+    validation = case.chart["val_loss"]
+    best = int(validation.steps[int(validation.values.argmin())]) if validation else case.problem.first_step
+    return {"step": float(max(best, 0))}
+
+
+def _onset(case: Case) -> Values:
+    return {"step": float(max(case.problem.first_step, 0))}
+
+
+def _roll_back(case: Case) -> Values | None:
+    lost = case.problem.grave("loss-divergence", "nan-or-inf", "loss-spike") or case.cause
+    return _onset(case) if lost or case.repeats >= 3 else None
+
+
+def _skip_window(case: Case) -> Values:
+    first = max(case.problem.first_step - 10, 0)
+    return {"first": float(first), "last": float(first + 200)}
+
+
+def _change_betas(case: Case) -> Values:
+    calm = case.problem.has(*ACUTE)
+    return {"beta1": 0.9, "beta2": 0.95 if calm else 0.999}
+
+
+def _change_eps(case: Case) -> Values:
+    return {"eps": 1e-8 if _of_groups(case.chart, "eps", 1.0) > 1e-8 else 1e-12}
+
+
+def _set_momentum(case: Case) -> Values | None:
+    return None if _of_groups(case.chart, "momentum", math.nan) == 0.9 else {"value": 0.9}
+
+
+def _of_groups(chart: Chart, key: str, default: float) -> float:
+    values: list[Any] = [group.get(key) for group in chart.groups]
+    return float(max((value for value in values if isinstance(value, int | float)), default=default))
+
+
+def _change_batch_size(case: Case) -> Values:
+    size = case.chart.context.get("batch_size")
+    return {"factor": 0.25 if isinstance(size, int) and size > 1024 else 4.0}
+
+
+def _keep_training(case: Case) -> Values | None:
+    return {} if case.problem.has("double-descent") else None
+
+
+def _for_recurrent(case: Case) -> Values | None:
+    return {} if any("weight_hh" in name for name in case.chart.names) else None
+
+
+def _reinitialize(case: Case) -> Values | None:
+    return {} if case.problem.has("dead-units") else None
+
+
+def _ask_for_help(case: Case) -> Values | None:
+    return {} if case.repeats >= 4 else None
+
+
+RULES: Mapping[str, Callable[[Case], Values | None]] = {
+    "scale-lr": _scale_lr,
+    "set-clip-norm": _set_clip_norm,
+    "set-clip-value": lambda case: {"limit": 0.5},
+    "adaptive-clip": lambda case: {"factor": 2.0},
+    "skip-window": _skip_window,
+    "raise-dropout": _raise_dropout,
+    "lower-dropout": _lower_dropout,
+    "set-weight-decay": _set_weight_decay,
+    "stop-at-best": _stop_at_best,
+    "keep-training": _keep_training,
+    "balance-players": lambda case: {"factor": 0.25},
+    "raise-entropy": lambda case: {"weight": 0.01},
+    "restart-warmup": lambda case: {"steps": 1000.0},
+    "change-betas": _change_betas,
+    "change-eps": _change_eps,
+    "set-momentum": _set_momentum,
+    "change-batch-size": _change_batch_size,
+    "clean-data": _onset,
+    "resize-model": lambda case: {"factor": 0.5 if case.problem.has("overfitting") else 2.0},
+    "roll-back": _roll_back,
+    "train-longer": lambda case: {"factor": 2.0},
+    "ask-for-help": _ask_for_help,
+    "use-gru-or-layernorm-rnn": _for_recurrent,
+    "reinitialize-dead-units": _reinitialize,
+}
+"""By action; one that is not named has no parameters and always fits."""

@@ -1,0 +1,262 @@
+"""The activation gauge: what each module puts out, at sampled steps.
+
+Modules are numbered in the order in which the first sampled pass ran them, so that a row reads from input to output.
+What cannot be seen is said: a compiled module hides its children, a recurrent layer its gates, and an activation that
+is called as a function (`F.relu`) shows only as the input of the next layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.passes import PassGauge, is_compiled, is_plain, part_of, plain_tensors, rms, spread
+from torchdoctor.vitals.transfer import Part, Slot
+
+MOST_MODULES = 256
+SILENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.modules.loss._Loss)
+"""Leaves whose output says nothing of its own."""
+ZEROING = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
+WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+SPAN = 3
+"""Samples in which a unit must have been zero before it may be called dead; about twice as many are remembered."""
+ROWS = 128
+"""Inputs likewise: with small batches it takes more samples."""
+TOKENS = 128
+"""Tokens of a sample for which attention is computed."""
+LOOKS_AT_WEIGHTS = 16
+"""Samples of a run at which rows of weights are compared: symmetry is there from the beginning or never."""
+
+
+class ActivationGauge(PassGauge):
+    """Root mean square, largest value, zeros, dead units, saturation and dependence on the input, by module."""
+
+    def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
+        super().__init__(tell)
+        self._models = models
+        self._watched: dict[nn.Module, str] = {}
+        self._left_out = 0
+        self._hidden: list[str] = []
+        for prefix, model in models.items():
+            self._walk(prefix, model)
+        self._order: dict[nn.Module, int] = {}
+        self._seen: dict[nn.Module, dict[str, Tensor]] = {}
+        self._places: dict[nn.Module, int] = {}
+        self._outputs = {model for model in models.values() if model in self._watched}
+        self._units: dict[nn.Module, _Units] = {}
+        self._functional = not any(isinstance(module, ZEROING) for module in self._watched)
+        self._samples = 0
+        self._inside = 0
+
+    def _walk(self, name: str, module: nn.Module) -> None:
+        if is_compiled(module):
+            self._hidden.append(name or type(module).__name__)
+            return
+        children = list(module.named_children())
+        if children and not isinstance(module, nn.MultiheadAttention):
+            wrapped = type(module).__name__ in ("DistributedDataParallel", "DataParallel")
+            for child_name, child in children:
+                self._walk(name if wrapped else ".".join(part for part in (name, child_name) if part), child)
+        elif module in self._watched or isinstance(module, SILENT):
+            return
+        elif len(self._watched) >= MOST_MODULES:
+            self._left_out += 1
+        else:
+            self._watched[module] = name or type(module).__name__
+
+    def arm(self) -> None:
+        """Put hooks on the watched modules, and on the models to know when a training pass begins and ends."""
+        super().arm()
+        if self._samples == 0:
+            hidden = {"activations.hidden": self._hidden} if self._hidden else {}
+            missing = {"activations.left_out": self._left_out} if self._left_out else {}
+            if hidden or missing:
+                self.tell(hidden | missing)
+        self._inside = 0
+        for model in self._models.values():
+            if model not in self._watched and not is_compiled(model):
+                self.before(model, "begins")
+                self.after(model, "_ends")
+        for module in self._watched:
+            self.after(module, "_passed")
+
+    def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A model's forward pass begins."""
+        super().begins(module, args, kwargs)
+        self._inside += self.learns
+
+    def _ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self.learns:
+            return
+        self._inside = max(0, self._inside - 1)
+        if self._samples == 0:
+            places = {place: module for module, place in self._places.items()}
+            results = [places.get(tensor.data_ptr()) for tensor in plain_tensors(output)]
+            self._outputs |= {result for result in results if result is not None}
+
+    def _passed(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        # A checkpointed block runs its first forward without gradients: the pass around it decides.
+        if module in self._seen or not (self._inside or self.learns):
+            return
+        tensor = next((item for item in plain_tensors(output) if item.is_floating_point() and item.dim() > 1), None)
+        if tensor is None:
+            return
+        value = part_of(tensor).float()
+        size = rms(value)
+        measured = {"act_rms": size, "act_absmax": torch.linalg.vector_norm(value, float("inf"))}
+        if value.shape[0] > 1:
+            measured["act_spread"] = spread(value, size)
+        self._measure_kind(module, inputs, output, value, measured)
+        if isinstance(module, WEIGHTED) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
+            self._compare_rows(module.weight, measured)
+        if not self._seen:
+            self._measure_entry(inputs)
+        self._seen[module] = measured
+        self._places[module] = tensor.data_ptr()
+
+    def _measure_kind(
+        self, module: nn.Module, inputs: Any, output: Any, value: Tensor, measured: dict[str, Tensor]
+    ) -> None:
+        if isinstance(module, nn.Tanh):
+            measured["act_saturated"] = (value.abs() > 0.97).float().mean()
+        elif isinstance(module, nn.Sigmoid):
+            measured["act_saturated"] = ((value - 0.5).abs() > 0.47).float().mean()
+        elif isinstance(module, nn.Softmax):
+            measured["attention_entropy"] = relative_entropy(value, module.dim)
+            if inputs and is_plain(inputs[0]):
+                self._keep_logit(part_of(inputs[0]).float().amax())
+        elif isinstance(module, nn.MultiheadAttention):
+            self._measure_attention(module, inputs, measured)
+        elif isinstance(module, ZEROING):
+            # channels of images, features of everything else
+            self._count_dead(module, value, 1 if value.dim() > 3 else value.dim() - 1, measured)
+        elif self._functional and isinstance(module, WEIGHTED) and self._seen and inputs and is_plain(inputs[0]):
+            entering = part_of(inputs[0]).float()
+            if entering.dim() > 1:
+                dimension = entering.dim() - 1 if isinstance(module, nn.Linear) else 1
+                self._count_dead(module, entering, dimension, measured)
+
+    def _measure_attention(self, module: nn.MultiheadAttention, inputs: Any, measured: dict[str, Tensor]) -> None:
+        """The weights are rarely returned: they are computed again for the first tokens of one sample, without mask."""
+        if len(inputs) < 2 or not module._qkv_same_embed_dim or not all(is_plain(item) for item in inputs[:2]):
+            return
+        query, key = (item.detach() for item in inputs[:2])
+        if query.dim() != 3 or key.dim() != 3 or query.dtype != module.in_proj_weight.dtype:
+            return
+        width, heads = module.embed_dim, module.num_heads
+        projections = []
+        for place, tokens in enumerate((query, key)):
+            rows = slice(place * width, (place + 1) * width)
+            bias = None if module.in_proj_bias is None else module.in_proj_bias[rows]
+            one = (tokens[0] if module.batch_first else tokens[:, 0])[:TOKENS]
+            made = nn.functional.linear(one, module.in_proj_weight[rows], bias)
+            projections.append(made.float().view(-1, heads, width // heads).transpose(0, 1))
+        logits = projections[0] @ projections[1].transpose(1, 2) / math.sqrt(width // heads)
+        measured["attention_entropy"] = relative_entropy(logits.softmax(-1), -1)
+        self._keep_logit(logits.abs().amax())
+
+    def _keep_logit(self, largest: Tensor) -> None:
+        known = self._scalars.get("attention_logit")
+        self._scalars["attention_logit"] = largest if known is None else torch.maximum(largest, known)
+
+    def _count_dead(self, module: nn.Module, value: Tensor, dimension: int, measured: dict[str, Tensor]) -> None:
+        others = [index for index in range(value.dim()) if index != dimension]
+        measured["act_zero"] = (value == 0).float().mean()
+        units = self._units.setdefault(module, _Units())
+        dead = units.dead(value.abs().amax(others), value.numel() // value.shape[dimension])
+        if dead is not None:
+            measured["act_dead"] = dead
+
+    def _compare_rows(self, weight: Tensor, measured: dict[str, Tensor]) -> None:
+        if weight.dim() > 1 and weight.shape[0] > 1 and is_plain(weight):
+            rows = weight.detach().flatten(1)
+            if rows.shape[1] > 1 or rows.shape[0] > 2:
+                measured["weight_same"] = ((rows - rows[:1]).abs().amax() == 0).float()
+
+    def _measure_entry(self, inputs: Any) -> None:
+        """What enters the model's first layer: the input, with whatever the model does to it before."""
+        tensor = next(plain_tensors(inputs), None)
+        if tensor is None or not tensor.is_floating_point() or "entry_rms" in self._scalars:
+            return
+        value = part_of(tensor).float()
+        self._scalars["entry_rms"] = rms(value)
+        self._scalars["entry_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+        if value.dim() == 2 and value.shape[1] > 1 and value.shape[0] > 1:
+            features = value.square().mean(0).sqrt()
+            self._scalars["entry_ratio"] = features.amax() / features.median().clamp_min(1e-30)
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Hand over the rows; the first of them settles the order of the modules."""
+        if self._seen:
+            if not self._order:
+                self._settle()
+            vitals = {vital for measured in self._seen.values() for vital in measured}
+            for vital in sorted(vitals):
+                having = [module for module, measured in self._seen.items() if vital in measured]
+                indices = np.array([self._order[module] for module in having], dtype=np.intp)
+                scalars = [self._seen[module][vital] for module in having]
+                slot.parts.append(Part(vital, scalars, indices, modules=len(self._order)))
+            self._samples += 1
+        elif self._samples == 0 and index == 0 and self._watched:
+            self.tell({"activations.hidden": [*self._hidden, "whatever runs inside a compiled function"]})
+        super().before_step(index, slot)
+        self.forget()
+
+    def _settle(self) -> None:
+        order = [*self._seen, *(module for module in self._watched if module not in self._seen)]
+        self._order = {module: index for index, module in enumerate(order)}
+        first = [module for module in self._seen if isinstance(module, (*WEIGHTED, *NORMS, nn.RNNBase))][:2]
+        self.tell(
+            {
+                "modules.names": [self._watched[module] for module in order],
+                "modules.kinds": [type(module).__name__ for module in order],
+                "modules.outputs": [self._watched[module] for module in order if module in self._outputs],
+                "modules.normalized": sum(isinstance(module, NORMS) for module in self._seen),
+                "data.normalized_first": any(isinstance(module, NORMS) for module in first),
+            }
+        )
+
+    def forget(self) -> None:
+        """Drop what was measured in this step."""
+        super().forget()
+        self._seen = {}
+        self._places = {}
+
+
+class _Units:
+    """The largest value of each unit over the last few samples, in two spans of time that follow each other."""
+
+    def __init__(self) -> None:
+        self._older: Tensor | None = None
+        self._largest: Tensor | None = None
+        self._samples = self._rows = 0
+
+    def dead(self, largest: Tensor, rows: int) -> Tensor | None:
+        """The share of units that were zero in everything remembered; None while that is too little."""
+        if self._largest is None or self._largest.shape != largest.shape:
+            self._older, self._largest, self._samples, self._rows = None, largest, 0, 0
+        elif self._samples >= SPAN and self._rows >= ROWS:
+            self._older, self._largest, self._samples, self._rows = self._largest, largest, 0, 0
+        else:
+            self._largest = torch.maximum(self._largest, largest)
+        self._samples += 1
+        self._rows += rows
+        if self._older is not None:
+            return (torch.maximum(self._largest, self._older) == 0).float().mean()
+        if self._samples < SPAN or self._rows < ROWS:
+            return None
+        return (self._largest == 0).float().mean()
+
+
+def relative_entropy(weights: Tensor, dimension: int | None) -> Tensor:
+    """The mean entropy of distributions relative to that of an even one; 1 is even, 0 is one-hot."""
+    dimension = -1 if dimension is None else dimension
+    entropy: Tensor = -(weights * weights.clamp_min(1e-30).log()).sum(dimension)
+    return entropy.mean() / max(math.log(weights.shape[dimension]), 1e-30)

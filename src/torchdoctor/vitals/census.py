@@ -1,0 +1,218 @@
+"""The graph census: which tensors the loss depends on, against those that the model has and the optimizers hold.
+
+A tensor takes part if it is a leaf of a logged loss's graph or has a gradient when an optimizer steps: the first is
+not to be had where losses are logged as numbers. One that an optimizer holds is absent if it never has a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.loss_graph import LossGraph, read_graph
+from torchdoctor.vitals.passes import PassGauge, is_compiled
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names, unwrap_model
+from torchdoctor.vitals.transfer import Slot
+
+FIRST = 5
+"""Samples at the start that are all censused; later every `AGAIN`-th is."""
+AGAIN = 10
+SURE = 3
+"""Samples after which "never so far" is worth saying."""
+LISTED = 32
+"""Names that a fact holds at most."""
+MOST_ITEMS = 1000
+"""Items of a plain list that are looked at: a model may carry its data about."""
+
+
+class GraphCensus(PassGauge):
+    """Tells `graph.*` and `loss.*`."""
+
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        super().__init__(tell)
+        self._setup = setup
+        self._samples = 0
+        self._due = False
+        self._stepped = [0] * len(setup.optimizers)
+        """Censused samples in which each optimizer stepped."""
+        self._read: dict[str, LossGraph] = {}
+        """By name: losses whose graph was read at this sample."""
+        self._roots: dict[str, tuple[int, int]] = {}
+        """By name: the sample at which it was last logged, and the sequence number of its root node."""
+        self._reached: set[str] = set()
+        """Tensors that were a leaf of a loss's graph."""
+        self._pushed: set[str] = set()
+        """Tensors that had a gradient when an optimizer stepped."""
+        self._versions: dict[str, int] = {}
+        """Of tensors that take part and are in no optimizer: their version when first seen."""
+        self._absent: set[str] = set()
+        self._ran: set[int] = set()
+        """Ids of modules whose own tensors are absent, and that run nevertheless."""
+
+    def arm(self) -> None:
+        """A new sample; whoever was absent is watched: does it run, or is it not used at all?"""
+        super().arm()
+        for module in self._owners() if self._absent else ():
+            self.before(module, "_runs")
+        loss_fn = self._setup.loss_fn
+        if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn):
+            self.after(loss_fn, "_loss_made")  # shows the graph where the loop logs a number, or after the step
+        self._samples += 1
+        self._due = self._samples <= FIRST or self._samples % AGAIN == 0
+        self._read.clear()  # ids of leaves are used again once a tensor is gone
+
+    def _runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._ran.add(id(module))
+
+    def _loss_made(self, module: nn.Module, args: Any, loss: Any) -> None:
+        if self.learns and isinstance(loss, Tensor) and loss.numel() == 1:
+            self.loss_logged("loss", loss)
+
+    def loss_logged(self, name: str, loss: Tensor) -> None:
+        """Read the graph of this loss, once a sample."""
+        root = loss.grad_fn
+        if root is None:
+            if loss.requires_grad:  # requires_grad_() on a loss that had no graph: backward runs, and reaches nothing
+                self.tell({"loss.detached": True})
+            return
+        self._look_for_repetition(name, root)
+        if self._due and name not in self._read:
+            self._read[name] = read_graph(root)
+            facts = _loss_facts(list(self._read.values()))
+            if len(self._setup.optimizers) > 1:  # what one player minimises, the other may maximise
+                facts["loss.lint"] = [code for code in facts["loss.lint"] if code != "negated"]
+            self.tell(facts)
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Gradients are there: who takes part?"""
+        if not self._due:
+            return
+        leaves = self._leaves()
+        for tensor, name in self._named().items():
+            if tensor.grad is not None:
+                self._pushed.add(name)
+            if id(tensor) in leaves:
+                self._reached.add(name)
+        self.tell({"graph.not_in_model": self._unregistered(leaves)})
+
+    def after_step(self, index: int, slot: Slot) -> None:
+        """What takes part, against what this optimizer and the others hold."""
+        if not self._due:
+            return
+        named = self._named()
+        if any(hasattr(tensor, "to_local") for tensor in named):
+            return  # sharded: the graph's leaves are other tensors than these
+        self._stepped[index] += 1
+        holders = {
+            id(tensor): number
+            for number, optimizer in enumerate(self._setup.optimizers)
+            for tensor in optimizer_tensors(optimizer)
+        }
+        mine = self._model_ids()
+        facts: dict[str, Any] = {"graph.not_in_optimizer": self._left_out(named, holders)}
+        trainable = [(name, id(tensor)) for tensor, name in named.items() if tensor.requires_grad]
+        absent = [
+            (name, key)
+            for name, key in trainable
+            if name not in self._pushed and key in holders and self._stepped[holders[key]] >= SURE
+        ]
+        if min(self._stepped) >= SURE:
+            self._absent = {name for name, key in absent if key in mine}
+            facts["graph.absent"] = [name for name, key in absent if key in mine][:LISTED]
+            cut = {id(tensor) for module in self._owners() if id(module) in self._ran for tensor in _own(module)}
+            facts["graph.cut"] = [name for name, key in absent if key in cut][:LISTED]
+            facts["graph.stale"] = [name for name, key in absent if key not in mine][:LISTED]
+            facts["graph.detached"] = len(absent) == len(trainable)
+        self.tell(facts)
+
+    def _owners(self) -> list[nn.Module]:
+        """The modules that hold an absent tensor themselves, where a hook is possible."""
+        absent = {id(t) for t, name in self._named().items() if name in self._absent}
+        return [
+            module
+            for model in self._setup.models.values()
+            if not is_compiled(model)
+            for module in unwrap_model(model).modules()
+            if any(id(tensor) in absent for tensor in _own(module))
+        ][:LISTED]
+
+    def _named(self) -> dict[Tensor, str]:
+        return tensor_names(self._setup.models, self._setup.optimizers)
+
+    def _leaves(self) -> set[int]:
+        return {leaf for graph in self._read.values() for leaf in graph.leaves}
+
+    def _model_ids(self) -> set[int]:
+        return {id(tensor) for model in self._setup.models.values() for tensor in unwrap_model(model).parameters()}
+
+    def _look_for_repetition(self, name: str, root: Any) -> None:
+        """The same root at two samples is a loss that was computed once and logged again and again."""
+        try:
+            number = int(root._sequence_nr())
+        except AttributeError:
+            return
+        sample, previous = self._roots.get(name, (self._samples, -1))
+        if number == previous and sample < self._samples:
+            self.tell({"loss.stale": True})
+        elif sample < self._samples or previous < 0:
+            self._roots[name] = self._samples, number
+
+    def _left_out(self, named: Mapping[Tensor, str], holders: Mapping[int, int]) -> list[str]:
+        """Trainable tensors that take part, are in no optimizer, and that nobody else has changed either."""
+        left: list[str] = []
+        for tensor, name in named.items():
+            if not tensor.requires_grad or id(tensor) in holders or name not in self._pushed | self._reached:
+                continue
+            first = self._versions.setdefault(name, tensor._version)
+            if first == tensor._version and max(self._stepped) >= SURE:
+                left.append(name)
+        return left[:LISTED]
+
+    def _unregistered(self, leaves: set[int]) -> list[str]:
+        """Attributes of the models with tensors that take part, and that no `parameters()` and no optimizer knows."""
+        known = self._model_ids()
+        known.update(id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer))
+        found: dict[str, None] = {}
+        for prefix, model in self._setup.models.items():
+            for path, module in unwrap_model(model).named_modules():
+                for attribute, tensor in _hidden_tensors(module):
+                    if not tensor.requires_grad or not tensor.is_leaf or id(tensor) in known:
+                        continue
+                    if tensor.grad is not None or id(tensor) in leaves:
+                        found[".".join(part for part in (prefix, path, attribute) if part)] = None
+        return list(found)[:LISTED]
+
+
+def _own(module: nn.Module) -> Iterator[Tensor]:
+    return module.parameters(recurse=False)
+
+
+def _loss_facts(graphs: Sequence[LossGraph]) -> dict[str, Any]:
+    """What the losses of a sample say together; kind and reduction are those of the first."""
+    first = graphs[0]
+    facts: dict[str, Any] = {
+        "loss.lint": sorted({code for graph in graphs for code in graph.lint}),
+        "loss.hidden": any(graph.hidden for graph in graphs),
+    }
+    if first.kind is not None:
+        facts["loss.kind"] = first.kind
+    if first.reduction is not None:
+        facts["loss.reduction"] = first.reduction
+    return facts
+
+
+def _hidden_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors in plain attributes of a module, in lists and dicts there, and in modules in those."""
+    for attribute, value in vars(module).items():
+        if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith("_hooks"):
+            continue
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        for item in islice(items, MOST_ITEMS):
+            if isinstance(item, Tensor):
+                yield attribute, item
+            elif isinstance(item, nn.Module):
+                yield from ((attribute, tensor) for tensor in item.parameters())

@@ -1,0 +1,159 @@
+"""What the graph behind a loss says of it: its leaves, its kind, and mistakes that show in the order of its nodes.
+
+Names and numbers only: a node that is kept keeps every activation behind it alive. The graph can be walked before and
+after backward; a compiled function hides what is inside it, but keeps the parameters as its leaves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MOST_NODES = 20_000
+"""Nodes that are looked at: some ten milliseconds at the most."""
+HEAD = 24
+"""Nodes nearest to the loss: arithmetic there is the loss's own, further away it is the model's."""
+# fmt: off
+SHAPING = frozenset({
+    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "T", "Slice", "Select", "Squeeze",
+    "Unsqueeze", "Index", "Clone", "ToCopy", "Contiguous", "Alias", "Expand",
+})
+"""Nodes that move values about and leave them as they are."""
+# fmt: on
+LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"})
+REGRESSION = {"MseLoss": "mse", "L1Loss": "l1", "SmoothL1Loss": "smooth-l1", "HuberLoss": "huber"}
+KINDS = {
+    **REGRESSION,
+    "BinaryCrossEntropyWithLogits": "bce",
+    "BinaryCrossEntropy": "bce",
+    "LogSoftmax": "cross-entropy",
+    "KlDiv": "kl-divergence",
+    "CtcLoss": "ctc",
+}
+REDUCTIONS = {1: "mean", 2: "sum"}
+
+
+@dataclass(frozen=True)
+class LossGraph:
+    """What was read off a graph."""
+
+    leaves: frozenset[int]
+    """The ids of the tensors that it ends in: parameters, mostly."""
+    kind: str | None
+    """"cross-entropy", "nll", "mse", "l1", "bce" and so on; None where the nodes do not say."""
+    reduction: str | None
+    """"mean" or "sum", where the loss's own node says it."""
+    lint: tuple[str, ...]
+    """Codes of mistakes, such as "softmax-before-cross-entropy"."""
+    hidden: bool
+    """Whether a compiled function is part of it."""
+    complete: bool
+    """Whether all of it was looked at."""
+
+
+def read_graph(root: Any) -> LossGraph:
+    """Walk from the root node of a loss to its leaves, nearest nodes first."""
+    seen = {root}
+    waiting = deque([root])
+    leaves: set[int] = set()
+    lint: dict[str, None] = {}
+    kind = reduction = None
+    hidden = False
+    count = 0
+    while waiting and count < MOST_NODES:
+        node = waiting.popleft()
+        count += 1
+        name = _name(node)
+        if name == "AccumulateGrad":
+            leaves.add(id(node.variable))
+            continue
+        if node is root and name == "Neg" and _is_loss(_source(node)):
+            lint["negated"] = None
+        lint.update((code, None) for code in _mistakes(node, name, in_head=count <= HEAD))
+        hidden = hidden or name.startswith("CompiledFunction")
+        if kind is None:
+            kind = _kind(node, name, in_head=count <= HEAD)
+            reduction = REDUCTIONS.get(getattr(node, "_saved_reduction", 0)) if kind else None
+        for parent in _parents(node):
+            if parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), hidden, not waiting)
+
+
+def _is_loss(node: Any) -> bool:
+    return node is not None and (_name(node).startswith("NllLoss") or _name(node) in KINDS.keys() - {"LogSoftmax"})
+
+
+def _name(node: Any) -> str:
+    """A node's name without the ending that autograd gives it: LogSoftmaxBackward0 is LogSoftmax."""
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+
+
+def _parents(node: Any) -> Iterator[Any]:
+    return (parent for parent, _ in node.next_functions if parent is not None)
+
+
+def _source(node: Any) -> Any:
+    """What a node is fed with first, past nodes that only move values about; None at a constant."""
+    source = next(_parents(node), None)
+    for _ in range(HEAD):
+        if source is None or _name(source) not in SHAPING:
+            break
+        source = next(_parents(source), None)
+    return source
+
+
+def _kind(node: Any, name: str, *, in_head: bool) -> str | None:
+    if name.startswith("NllLoss"):
+        source = _source(node)
+        return "cross-entropy" if source is not None and _name(source) == "LogSoftmax" else "nll"
+    if name in KINDS:
+        return KINDS[name]
+    if in_head and name in ("Pow", "Abs"):
+        source = _source(node)
+        if source is not None and _name(source) in ("Sub", "Rsub"):
+            return "mse" if name == "Pow" else "l1"
+    return None
+
+
+def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
+    source = _source(node) if name in KINDS or name.startswith("NllLoss") else None
+    fed_by = "" if source is None else _name(source)
+    if name == "LogSoftmax" and fed_by in ("Softmax", "Sigmoid"):
+        yield f"{fed_by.lower()}-before-cross-entropy"
+    elif name == "BinaryCrossEntropyWithLogits" and fed_by in ("Softmax", "Sigmoid"):
+        yield f"{fed_by.lower()}-before-bce-with-logits"
+    elif name.startswith("NllLoss"):
+        if fed_by in LINEAR or fed_by == "Relu":
+            yield "nll-without-log-softmax"
+        elif fed_by in ("Softmax", "Sigmoid"):
+            yield "nll-of-probabilities"
+        elif fed_by == "LogSoftmax" and len(_shape(source)) == 2 and getattr(source, "_saved_dim", 1) == 0:
+            yield "softmax-over-the-batch"
+    elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
+        yield "broadcast"
+
+
+def _is_crossed(node: Any, name: str) -> bool:
+    """Whether N predictions and N targets were spread out against each other, to N × N differences."""
+    parents = list(_parents(node))
+    if not parents or (name not in REGRESSION and len(parents) > 1):  # two operands with a graph: pairs on purpose
+        return False
+    operand, spread = parents[0], _shape(node)
+    if name in REGRESSION:
+        if _name(operand) != "Expand":
+            return False
+        spread, operand = _shape(operand), next(_parents(operand), None)
+    if operand is None or len(spread) != 2 or spread[0] != spread[1] or spread[0] < 2:
+        return False
+    side = spread[0]
+    return _shape(operand) in ((side, 1), (side,), (1, side)) and _name(operand) != "Unsqueeze"
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    """The shape of what a node computed."""
+    known = getattr(node, "_input_metadata", ())
+    return tuple(known[0].shape) if known else ()

@@ -1,0 +1,147 @@
+"""The mode census: what is in eval mode, and what is frozen, in the forward passes that are trained on.
+
+Read at the outermost model's forward pass of a sampled step, where gradients are on; of several passes the last
+before the step counts, so that a validation in between does not. Inside a compiled model the flags can be read as
+well; the batch that a layer sees cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.passes import PassGauge, is_compiled
+from torchdoctor.vitals.patient import Setup, unwrap_model
+from torchdoctor.vitals.transfer import Slot
+
+MOST_HOOKS = 256
+LISTED = 32
+BatchNorm = nn.modules.batchnorm._BatchNorm
+WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
+"""Modules whose weights are there to be learnt; a frozen table or gain is often meant to be fixed."""
+
+
+class ModeCensus(PassGauge):
+    """Tells `mode.*` and `graph.frozen`."""
+
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        super().__init__(tell)
+        self._models = setup.models
+        self._names: dict[int, str] = {}
+        self._eval: dict[str, tuple[list[str], bool]] = {}
+        """By model: the modules that were in eval mode, and whether all that could be were."""
+        self._batches: dict[str, tuple[int, int]] = {}
+        """By BatchNorm layer: the most values a channel, and the most samples, that any training pass has had."""
+        self._frozen: set[str] = set()
+        self._thawed: set[str] = set()
+        """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
+
+    def arm(self) -> None:
+        """Hooks on the models, and on what can be told from its own input only."""
+        super().arm()
+        for prefix, model in self._models.items():
+            self._watch(model, prefix, "_model_runs")
+            if is_compiled(model):
+                continue
+            for path, module in unwrap_model(model).named_modules():
+                if isinstance(module, BatchNorm) and module.track_running_stats:
+                    self._watch(module, _joined(prefix, path), "_normalizes")
+                elif isinstance(module, WEIGHTED) and _is_frozen(module):
+                    self._watch(module, _joined(prefix, path), "_runs_frozen")
+
+    def _watch(self, module: nn.Module, name: str, method: str) -> None:
+        if len(self._names) < MOST_HOOKS or id(module) in self._names:
+            self._names[id(module)] = name
+            self.before(module, method)
+
+    def _model_runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.learns:
+            prefix, inner = self._names[id(module)], unwrap_model(module)
+            able = [(_joined(prefix, path), child.training) for path, child in _mode_dependent(inner)]
+            resting = [path for path, training in able if not training]
+            self._eval[prefix] = resting, bool(able) and len(resting) == len(able) and not inner.training
+
+    def _normalizes(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.learns and module.training and args and isinstance(args[0], Tensor) and args[0].dim() > 1:
+            values, samples = args[0].numel() // max(1, args[0].shape[1]), args[0].shape[0]
+            name = self._names[id(module)]
+            known = self._batches.get(name, (0, 0))
+            self._batches[name] = max(values, known[0]), max(samples, known[1])
+
+    def _runs_frozen(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self.learns or not args or not isinstance(args[0], Tensor):
+            return
+        name = self._names[id(module)]
+        if any(tensor.requires_grad for tensor in module.parameters(False)):
+            self._thawed.add(name)  # frozen for some passes only, as one player of a GAN is for the other's
+        elif args[0].requires_grad:
+            self._frozen.add(name)
+
+    def _frozen_in_between(self) -> list[str]:
+        """Frozen modules behind something that learns, if they are one stretch of the model and not most of it.
+
+        Adapters leave many frozen stretches, or freeze nearly everything: methods, not mistakes.
+        """
+        found = self._frozen - self._thawed
+        if not found:
+            return []
+        layers = [
+            (_joined(prefix, path), _is_frozen(module))
+            for prefix, model in self._models.items()
+            for path, module in unwrap_model(model).named_modules()
+            if isinstance(module, WEIGHTED)
+        ]
+        frozen = [is_frozen for _, is_frozen in layers]
+        stretches = sum(now and not before for before, now in zip([False, *frozen], frozen, strict=False))
+        if stretches > 1 or 2 * sum(frozen) > len(frozen):
+            return []
+        return sorted(found)[:LISTED]
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """The passes since `arm` were for training: say what they were like."""
+        if not self._eval:
+            return
+        tensors = [tensor for model in self._models.values() for tensor in unwrap_model(model).parameters()]
+        elements = sum(tensor.numel() for tensor in tensors)
+        facts: dict[str, Any] = {
+            "mode.eval": sorted(name for names, _ in self._eval.values() for name in names)[:LISTED],
+            "mode.whole": any(whole for _, whole in self._eval.values()),
+            "graph.frozen": self._frozen_in_between(),
+            "graph.frozen_share": round(sum(t.numel() for t in tensors if not t.requires_grad) / max(1, elements), 4),
+        }
+        if self._batches:
+            values, samples = (min(counts) for counts in zip(*self._batches.values(), strict=True))
+            facts["mode.batchnorm"] = {"layers": len(self._batches), "most_values": values, "most_samples": samples}
+        self._eval.clear()
+        self.tell(facts)
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return not any(tensor.requires_grad for tensor in module.parameters(False))
+
+
+def _joined(prefix: str, name: str) -> str:
+    return ".".join(part for part in (prefix, name) if part)
+
+
+def _mode_dependent(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that behave otherwise in eval mode, and beside which something learns."""
+    for path, parent in model.named_modules():
+        found = [(_joined(path, name), child) for name, child in parent.named_children() if _depends_on_mode(child)]
+        if _depends_on_mode(parent) and not path:
+            found.append((path, parent))
+        if found and any(tensor.requires_grad for tensor in parent.parameters()):
+            yield from found
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, BatchNorm):
+        return module.track_running_stats
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return float(module.dropout) > 0
+    return False

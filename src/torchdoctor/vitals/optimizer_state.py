@@ -1,0 +1,115 @@
+"""The optimizer's memory at sampled steps: whether Adam's averages still fit the gradients, and whether updates arrive.
+
+On slices of the tensors, as the update gauge does, joined to one vector: a handful of kernels a sample, no wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchdoctor.vitals.gauge import Gauge
+from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.transfer import Slot
+
+SLICE = 512
+MOST_TENSORS = 32
+"""Tensors that are looked at, spread over the model: a share of many elements needs no more."""
+HALF = (torch.bfloat16, torch.float16)
+
+
+class OptimizerStateGauge(Gauge):
+    """Keeps `adam_staleness`, `adam_eps_share`, `momentum_cosine` and `update_lost`, of the first optimizer."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._optimizers = setup.optimizers
+        self._before: tuple[Tensor, Tensor] | None = None
+        """Weights in half precision before the step, and where their gradient is not zero."""
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Gradients against the averages that the step is about to mix them into."""
+        self._before = None
+        if index:
+            return
+        with torch.no_grad():
+            held = self._usable(index)
+            half = [tensor for tensor, _, _ in held if tensor.dtype in HALF]
+            if half:
+                gradient = torch.cat([_middle(tensor.grad) for tensor in half if tensor.grad is not None])
+                self._before = torch.cat([_middle(tensor) for tensor in half]), gradient != 0
+            adam = [item for item in held if "exp_avg_sq" in item[1] and "exp_avg" in item[1]]
+            if adam:
+                self._read_adam(slot, adam)
+            elif held and all(isinstance(state.get("momentum_buffer"), Tensor) for _, state, _ in held):
+                gradients = _joined([tensor.grad for tensor, _, _ in held])
+                self._keep_cosine(slot, gradients, _joined([state["momentum_buffer"] for _, state, _ in held]))
+
+    def after_step(self, index: int, slot: Slot) -> None:
+        """The share of weights that a gradient did not move: in half precision small updates are rounded away."""
+        if self._before is None or index:
+            return
+        with torch.no_grad():
+            before, pushed = self._before
+            after = torch.cat([_middle(tensor) for tensor, _, _ in self._usable(index) if tensor.dtype in HALF])
+            if after.shape == before.shape == pushed.shape:
+                slot.keep("update_lost", ((after == before) & pushed).sum() / pushed.sum().clamp_min(1))
+        self._before = None
+
+    def disarm(self) -> None:
+        """Let go of the copies."""
+        self._before = None
+
+    def _usable(self, index: int) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
+        """Some tensors on one device with a dense gradient, their state and their group: evenly spread."""
+        optimizer = self._optimizers[index]
+        pairs = [(tensor, group) for group in optimizer.param_groups for tensor in group["params"]]
+        chosen = pairs[:: max(1, len(pairs) // MOST_TENSORS)]
+        device = chosen[0][0].device if chosen else None
+        return [
+            (tensor, optimizer.state.get(tensor, {}), group)
+            for tensor, group in chosen
+            if tensor.device == device and _is_plain(tensor.grad) and not hasattr(tensor, "to_local")
+        ]
+
+    def _read_adam(self, slot: Slot, held: list[tuple[Tensor, dict[str, Any], dict[str, Any]]]) -> None:
+        _, state, group = held[0]
+        beta = group["betas"][1] if "betas" in group else 0.999
+        taken = state.get("step", slot.number)
+        if isinstance(taken, Tensor):
+            taken = float(taken) if taken.device.type == "cpu" else slot.number
+        if not isinstance(beta, float) or not taken:
+            return
+        gradients = _joined([tensor.grad for tensor, _, _ in held])
+        scale = getattr(self._optimizers[0], "grad_scale", None)
+        if isinstance(scale, Tensor):  # a fused step takes the scaler's factor out by itself
+            gradients /= scale
+        roots = _joined([state["exp_avg_sq"] for _, state, _ in held]).div_(1 - beta**taken).sqrt_()
+        eps = group.get("eps", 1e-8)
+        if isinstance(eps, float):
+            moving = roots > 0
+            slot.keep("adam_eps_share", ((roots < eps) & moving).sum() / moving.sum().clamp_min(1))
+        ratios = gradients / roots.clamp_min_(1e-30)
+        slot.keep("adam_staleness", torch.where(roots > 1e-20, ratios, 0.0).square().mean().sqrt())
+        self._keep_cosine(slot, gradients, _joined([state["exp_avg"] for _, state, _ in held]))
+
+    @staticmethod
+    def _keep_cosine(slot: Slot, gradients: Tensor, momentum: Tensor) -> None:
+        size = torch.linalg.vector_norm(gradients) * torch.linalg.vector_norm(momentum)
+        slot.keep("momentum_cosine", torch.dot(gradients, momentum) / size.clamp_min(1e-30))
+
+
+def _joined(tensors: list[Any]) -> Tensor:
+    return torch.cat([_middle(tensor).float() for tensor in tensors])
+
+
+def _is_plain(grad: Any) -> bool:
+    return type(grad) is Tensor and not grad.is_sparse and grad.is_floating_point()
+
+
+def _middle(tensor: Any) -> Tensor:
+    """Some neighbouring elements of a tensor's middle; the same places in a weight, its gradient and its state."""
+    flat: Tensor = tensor.detach().reshape(-1)
+    start = max(0, (flat.numel() - SLICE) // 2)
+    return flat[start : start + SLICE]

@@ -1,0 +1,165 @@
+"""The output gauge: what enters the loss, at sampled steps.
+
+With a `loss_fn` that is a module, outputs are seen beside their targets; else the model's own output is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.batches import MOST_CLASSES, class_counts, class_dimension, is_whole, output_and_target
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
+from torchdoctor.vitals.transfer import Slot
+
+ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
+
+
+class OutputGauge(PassGauge):
+    """Scale of the outputs, how much they depend on the input, and what they predict."""
+
+    def __init__(self, models: Mapping[str, nn.Module], loss_fn: Any, tell: Tell) -> None:
+        super().__init__(tell)
+        self._models = {
+            model: name for name, model in models.items() if getattr(model, "_compiled_call_impl", None) is None
+        }
+        self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
+        self._asked = False
+        """Whether the loss was called in this sample."""
+        self._trusted = self._loss_fn is not None
+        """Whether the loss is called at all: if not, the model's output has to do."""
+        self._returned: set[nn.Module] = set()
+        self._length = 0
+        """How many tokens a sequence of this step has, 0 if inputs are not tokens."""
+
+    def arm(self) -> None:
+        """Hooks on the loss and on the models."""
+        super().arm()
+        if self._loss_fn is not None:
+            self.before(self._loss_fn, "_compares")
+            self.after(self._loss_fn, "_judged")
+        for model in self._models:
+            self.before(model, "begins")
+        for model in self._models:  # from the first sample on: a hook that comes later makes a compiler start anew
+            self.after(model, "_returns")
+
+    def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A batch enters a model: tokens are remembered by their shape, to tell one position from another."""
+        super().begins(module, args, kwargs)
+        tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
+        if self.learns and tensor is not None:
+            self._length = tensor.shape[1] if is_whole(tensor) and tensor.dim() == 2 else 0
+
+    def _returns(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        several = len(self._models) > 1
+        if module in self._returned or not self.learns or (self._trusted and not several):
+            return
+        tensor = next((item for item in plain_tensors(output) if item.is_floating_point() and item.dim()), None)
+        if tensor is None:
+            return
+        self._returned.add(module)
+        if several:
+            value = part_of(tensor).float()
+            self._scalars[f"output_spread/{self._models[module]}"] = _deviation(value) / rms(value).clamp_min(1e-30)
+        if not self._trusted and len(self._returned) == 1:
+            self._measure(tensor)
+            if 2 <= tensor.dim() <= 3 and tensor.shape[-1] > 1:
+                self.tell({"outputs.classes": tensor.shape[-1]})
+                self._measure_predictions(tensor.movedim(-1, 1))
+
+    def _compares(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if self._asked or not self.learns:
+            return
+        output, target = output_and_target(args, kwargs)
+        if output is None:
+            return
+        self._asked = self._trusted = True
+        self._measure(output)
+        if target is None:
+            return
+        if isinstance(module, ELEMENTWISE) and output.shape[1:] != target.shape[1:]:
+            self.tell({"loss.shapes": [list(output.shape), list(target.shape)]})
+        dimension = class_dimension(module, output, target)
+        if dimension:
+            self._measure_predictions(output.movedim(dimension, 1), target)
+        self.tell(_chance(module, output, target))
+
+    def _judged(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if "criterion" not in self._scalars and self.learns:
+            value = next(plain_tensors(output), None)
+            if value is not None and value.numel() == 1:
+                self._scalars["criterion"] = value.detach().clone()
+
+    def _measure(self, output: Tensor) -> None:
+        value = part_of(output).float()
+        size = rms(value)
+        self._scalars["output_rms"] = size
+        self._scalars["output_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+        if value.shape[0] > 1:
+            self._scalars["output_std"] = _deviation(value)
+            self._scalars["output_spread"] = self._scalars["output_std"] / size.clamp_min(1e-30)
+
+    def _measure_predictions(self, output: Tensor, target: Tensor | None = None) -> None:
+        """Of scores by class, in dimension 1."""
+        classes = output.shape[1]
+        rows = output.detach().movedim(1, -1).reshape(-1, classes)[: max(1, LARGEST // classes)].float()
+        if classes <= MOST_CLASSES:
+            counts = class_counts(rows.argmax(1), classes)
+            self._scalars["prediction_top_share"] = counts.amax() / counts.sum().clamp_min(1)
+        if target is None:
+            return
+        sums = torch.logsumexp(rows, 1)
+        self._scalars["logit_drift"] = sums.mean()
+        labels = target.detach().flatten()[: rows.shape[0]]
+        known = (labels >= 0) & (labels < classes)
+        chosen = rows.gather(1, labels.clamp(0, classes - 1)[:, None].long())[:, 0]
+        likelihood = chosen - sums
+        self._scalars["target_probability"] = (likelihood.exp() * known).sum() / known.sum().clamp_min(1)
+        length = self._length
+        if length > 3 and target.numel() % length == 0 and rows.shape[0] >= 4 * length:
+            whole = rows.shape[0] // length * length
+            self._measure_positions(likelihood[:whole].view(-1, length), known[:whole].view(-1, length))
+        probable = (rows >= 0).all() & ((rows.sum(1) - 1).abs() < 1e-3).all()
+        self._scalars["output_probability"] = probable.float()
+
+    def _measure_positions(self, likelihood: Tensor, known: Tensor) -> None:
+        """The loss at the last position, whose answer no input holds, and at all before it."""
+        for vital, part in (("last_position_loss", slice(-1, None)), ("other_position_loss", slice(0, -1))):
+            counted = known[:, part]
+            self._scalars[vital] = -(likelihood[:, part] * counted).sum() / counted.sum()
+
+    def forget(self) -> None:
+        """Drop what was measured in this step."""
+        super().forget()
+        self._asked, self._returned = False, set()
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Hand over; a loss that was not called in a whole sample is not the loop's loss."""
+        super().before_step(index, slot)
+        self._trusted = self._trusted and (self._asked or len(self._models) > 1)
+
+
+def _deviation(value: Tensor) -> Tensor:
+    """How far a value is from its mean over the batch."""
+    return value.var(0, correction=0).mean().sqrt()
+
+
+def _chance(module: nn.Module, output: Tensor, target: Tensor) -> dict[str, Any]:
+    """The loss of a model that knows nothing, where the kind of loss tells, and what kind it is."""
+    facts: dict[str, Any] = {"loss.function": type(module).__name__}
+    reduction = getattr(module, "reduction", None)
+    if reduction in ("mean", "sum"):
+        facts["loss.reduction"] = reduction
+    dimension = class_dimension(module, output, target)
+    if dimension:
+        facts["loss.classes"] = output.shape[dimension]
+        if isinstance(module, nn.CrossEntropyLoss | nn.NLLLoss) and reduction == "mean":
+            facts["loss.chance"] = math.log(output.shape[dimension])
+    elif isinstance(module, nn.BCEWithLogitsLoss) and reduction == "mean" and module.pos_weight is None:
+        facts["loss.chance"] = math.log(2)
+    return facts

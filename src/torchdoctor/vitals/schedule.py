@@ -1,0 +1,59 @@
+"""The schedule gauge: what a scheduler says of itself, and whether and how often it is stepped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchdoctor.vitals.gauge import Gauge, Tell
+from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.transfer import Slot
+
+TOTALS = ("T_max", "total_steps", "total_iters", "T_0", "step_size")
+"""Attributes of torch's schedulers that say after how many of their steps something is over."""
+APART = 8
+"""Optimizer steps between two looks from which a cadence is believed."""
+
+
+class ScheduleGauge(Gauge):
+    """Tells `schedule.*`."""
+
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        self._scheduler, self._tell = setup.scheduler, tell
+        self._first: int | None = None
+        self._before: tuple[int, int] | None = None
+
+    def after_step(self, index: int, slot: Slot) -> None:
+        """Compare the scheduler's count with the optimizer's."""
+        count = getattr(self._scheduler, "last_epoch", None)
+        if index or not isinstance(count, int):
+            return
+        if self._first is None:
+            self._first = count
+            self._tell(self._declared())
+        self._tell({"schedule.stepped": count > self._first})
+        total = self._total()
+        if total and type(self._scheduler).__name__ == "CosineAnnealingLR":
+            # it does not stop at its end: the rate rises again, down and up for as long as it is stepped
+            self._tell({"schedule.rounds": min(count // total, 5)})
+        if self._before is None:
+            self._before = count, slot.number
+        elif slot.number - self._before[1] >= APART:
+            passed, taken = count - self._before[0], slot.number - self._before[1]
+            self._before = count, slot.number
+            if passed:
+                self._tell({"schedule.per_batch": passed >= 0.9 * taken})
+
+    def _declared(self) -> dict[str, Any]:
+        milestones = getattr(self._scheduler, "milestones", None) or ()
+        return {
+            "schedule.class": type(self._scheduler).__name__,
+            "schedule.total": self._total(),
+            "schedule.milestones": [int(item) for item in milestones][:16],
+        }
+
+    def _total(self) -> int | None:
+        for name in TOTALS:
+            value = getattr(self._scheduler, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None

@@ -1,0 +1,189 @@
+"""The zeroing ledger: were gradients cleared between a step and the next backward, and how many backwards made a step?
+
+A few witnesses an optimizer have a hook during sampled steps. Clearing is told from identity and version of the
+gradient, never from its values: a gradient that was set to None comes back as another tensor, one that was zeroed has
+been written to once more than backward alone does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.guard import guarded
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.passes import PassGauge, is_compiled
+from torchdoctor.vitals.patient import Setup, optimizer_tensors
+from torchdoctor.vitals.transfer import Slot
+
+WITNESSES = 3
+"""Tensors an optimizer that are watched: one may be routed around."""
+MICRO_BATCHES = 4
+"""Calls of one loss function, each with a backward of its own, that are micro-batches: tasks and players are fewer."""
+
+
+@dataclass
+class _Witness:
+    """One tensor: its gradient and itself as last seen, and what happened since its last step."""
+
+    optimizer: int
+    tensor: Tensor
+    known: bool
+    """Whether it is known that the gradient as last seen had been applied by a step."""
+    gradient: weakref.ref[Tensor] | None = None
+    version: int = 0
+    weight_version: int = 0
+    backwards: int = 0
+    cleared: bool = False
+    cleared_between: bool = False
+    handles: list[Handle] = field(default_factory=list)
+
+    def failed(self, call: str, error: Exception) -> None:
+        """An odd tensor is no witness."""
+        self.known = False
+
+    def remember(self) -> None:
+        """The state from which the next change is told."""
+        grad = self.tensor.grad
+        self.gradient = None if grad is None else weakref.ref(grad)
+        self.version = 0 if grad is None else grad._version
+        self.weight_version = self.tensor._version
+
+    @guarded
+    def arrived(self, tensor: Tensor) -> None:
+        """A backward pass has added to the gradient."""
+        grad = tensor.grad
+        if grad is None or grad.is_sparse:
+            return
+        kept = self.gradient is not None and self.gradient() is grad and grad._version == self.version + 1
+        if tensor._version != self.weight_version:  # the weights have moved since: by a step, or by SAM's look ahead
+            self.known, self.backwards, self.cleared, self.cleared_between = True, 0, False, False
+        if not kept:
+            self.cleared = True
+            self.cleared_between |= self.backwards > 0
+        self.backwards += 1
+        self.remember()
+
+
+class ZeroingLedger(PassGauge):
+    """Tells `zeroing.*`: per optimizer, in their order."""
+
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        super().__init__(tell)
+        self._setup = setup
+        count = len(setup.optimizers)
+        self._witnesses: list[_Witness] = []
+        self._looks = [0] * count
+        self._kept = [0] * count
+        """How often a gradient of before was still there when backward came."""
+        self._between = [0] * count
+        self._backwards: list[set[int]] = [set() for _ in range(count)]
+        self._logged: dict[str, int] = {}
+        self._weights: list[Tensor] = []
+        """What backward began with at each logged loss of this sample: 1/k where the loss was divided by k."""
+        self._made: list[Tensor] = []
+        """The same for each loss that the loss function made."""
+
+    def arm(self) -> None:
+        """The step before is over, its gradients are still there: remember them, and wait for the next."""
+        self.disarm()
+        super().arm()
+        self._logged.clear()
+        self._weights.clear()
+        self._made.clear()
+        loss_fn = self._setup.loss_fn
+        if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) and len(self._setup.optimizers) == 1:
+            self.after(loss_fn, "_loss_made")
+        for number, optimizer in enumerate(self._setup.optimizers):
+            usable = [tensor for tensor in optimizer_tensors(optimizer) if tensor.requires_grad and tensor.is_leaf]
+            for position in sorted({len(usable) * part // (WITNESSES - 1) for part in range(WITNESSES)}):
+                if usable:
+                    self._watch(number, usable[min(position, len(usable) - 1)])
+
+    def _watch(self, number: int, tensor: Tensor) -> None:
+        # With several optimizers it is not known here which of them has just stepped.
+        witness = _Witness(number, tensor, known=len(self._setup.optimizers) == 1 and tensor.grad is not None)
+        witness.remember()
+        register: Callable[[Hook], Handle] = tensor.register_post_accumulate_grad_hook
+        witness.handles.append(register(Hook(witness, "arrived")))
+        self._witnesses.append(witness)
+
+    def loss_logged(self, name: str, loss: Tensor) -> None:
+        """Logged before backward, a loss can tell how it is weighted; one that is a quotient was divided already."""
+        if loss.grad_fn is not None and not type(loss.grad_fn).__name__.startswith(("Div", "Mul")):
+            self._logged[name] = self._logged.get(name, 0) + 1
+            self._weigh(loss, self._weights)
+
+    def _loss_made(self, module: nn.Module, args: Any, loss: Any) -> None:
+        if self.learns and isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+            self._weigh(loss, self._made)
+
+    def _weigh(self, loss: Tensor, weights: list[Tensor]) -> None:
+        register: Callable[[Hook], Handle] = loss.register_hook
+        register(Hook(self, "weighed" if weights is self._weights else "weighed_made"))
+
+    def weighed(self, grad: Tensor) -> None:
+        """Backward has reached a logged loss."""
+        self._weights.append(grad.detach())
+
+    def weighed_made(self, grad: Tensor) -> None:
+        """Backward has reached a loss that the loss function made."""
+        self._made.append(grad.detach())
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """What the witnesses of this optimizer have seen."""
+        mine = [witness for witness in self._witnesses if witness.optimizer == index]
+        self._witnesses = [witness for witness in self._witnesses if witness.optimizer != index]
+        for witness in mine:
+            _release(witness)
+            if witness.gradient is None or witness.gradient() is not witness.tensor.grad:
+                witness.cleared_between = False  # somebody put a gradient of his own there: backwards were only parts
+        if not mine:
+            return
+        verdicts = [witness.cleared for witness in mine if witness.known and witness.backwards]
+        if verdicts:
+            self._looks[index] += 1
+            self._kept[index] += not any(verdicts)
+        self._between[index] += any(witness.cleared_between for witness in mine)
+        backwards = max(witness.backwards for witness in mine)
+        self._backwards[index].add(backwards)
+        self._keep_weight(slot, backwards)
+        self.tell(self._facts())
+
+    def _keep_weight(self, slot: Slot, backwards: int) -> None:
+        # Several losses of one name are micro-batches; of several names, parts of one objective that is rightly a sum.
+        weights = self._weights if list(self._logged.values()) == [backwards] else []
+        if not weights and len(self._made) >= MICRO_BATCHES:
+            weights = self._made
+        if 1 < backwards == len(weights):
+            weight = torch.stack(weights).float().mean()
+            scale = getattr(self._setup.scaler, "_scale", None)
+            slot.keep("loss_weight", weight if scale is None else weight / scale)
+
+    def disarm(self) -> None:
+        """Take the hooks off."""
+        super().disarm()
+        for witness in self._witnesses:
+            _release(witness)
+        self._witnesses = []
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            # capped: a fact is told whenever it changes, and a hundred samples say no more than five
+            "zeroing.kept": [min(kept, 5) for kept in self._kept],
+            "zeroing.cleared": [min(look - kept, 5) for look, kept in zip(self._looks, self._kept, strict=True)],
+            "zeroing.between_backwards": [min(count, 5) for count in self._between],
+            "zeroing.backwards": [min(seen - {0}, default=0) for seen in self._backwards],
+        }
+
+
+def _release(witness: _Witness) -> None:
+    for handle in witness.handles:
+        handle.remove()
+    witness.handles.clear()

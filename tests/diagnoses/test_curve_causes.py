@@ -1,0 +1,192 @@
+"""Causes that are read off curves, times and configuration: what is first on charts that look like it."""
+
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import rank
+from torchdoctor.records import Symptom
+
+RNG = np.random.default_rng(0)
+N = 400
+T = np.arange(N)
+FLAT = 2.3 + 0.02 * RNG.standard_normal(N)
+ADAM = {"optimizer": [{"class": "Adam"}]}
+SGD = {"optimizer": [{"class": "SGD"}]}
+
+
+def symptom(name, first=0, severity="warning", message=""):
+    return Symptom(name, "", severity, 0.9, first, N - 1, message=message)
+
+
+def causes(*symptoms, context=None, groups=(), rows=None, facts=None, validation=(), **vitals):
+    chart = Chart.of(context=context, **({"loss": FLAT, "lr": np.full(N, 1e-3)} | vitals))
+    chart.groups = list(groups)
+    for vital, sampled in (rows or {}).items():
+        for step, row in sampled.items():
+            chart.names = tuple(f"layers.{index}.weight" for index in range(len(row)))
+            chart.add({"type": "tensors", "step": step, "vitals": {vital: row}})
+    for number, value in enumerate(validation):
+        chart.put(49 + 50 * number, "val_loss", value)
+    chart.add({"type": "facts", "step": 0, "facts": facts or {}})
+    chart.episodes += symptoms
+    found = rank(chart)
+    assert sum(item.probability for item in found) == pytest.approx(len({item.problem for item in found}))
+    return found
+
+
+def ratio(value):
+    return {"update_ratio": {300: [value] * 4}}
+
+
+STILL = symptom("not-learning")
+SLOW = symptom("slow-learning")
+UNDER = symptom("underfitting", 200)
+VANISHED = symptom("learning-rate-vanished", 100)
+ODD = symptom("validation-anomaly", 49)
+TICKING = symptom("loss-oscillation", message="loss swings by 1.9 about 2, every 2 steps, and does not settle")
+
+FIRST = {
+    "updates of a fifth of the weights": ("lr-too-high", [STILL], {"rows": ratio(0.2), "context": ADAM}),
+    "a rate of five": ("lr-too-high", [STILL], {"lr": np.full(N, 5.0), "context": SGD, "rows": ratio(0.15)}),
+    "up and down at every other step": ("lr-too-high", [TICKING], {}),
+    "updates of a millionth": ("lr-too-low", [SLOW], {"rows": ratio(1e-6), "lr": np.full(N, 1e-7), "context": ADAM}),
+    "the same, flat": ("lr-too-low", [STILL], {"rows": ratio(1e-6), "lr": np.full(N, 1e-7)}),
+    "a rate that is gone": ("schedule-error", [VANISHED], {"lr": np.where(T < 100, 1e-3, 0.0)}),
+    "a rate that never was": ("schedule-error", [STILL], {"lr": np.zeros(N)}),
+    "milestones in epochs, steps in batches": (
+        "schedule-error",
+        [SLOW],
+        {
+            "lr": np.where(T < 90, 0.1, 1e-5),
+            "facts": {"schedule.class": "MultiStepLR", "schedule.milestones": [30, 60, 90], "schedule.per_batch": True},
+        },
+    ),
+    "a warm-up that is never stepped": (
+        "schedule-error",
+        [SLOW],
+        {
+            "lr": np.full(N, 1e-6),
+            "context": {"scheduler": "LinearLR"} | ADAM,
+            "facts": {"schedule.class": "LinearLR", "schedule.stepped": False},
+        },
+    ),
+    "dropout of nine tenths": ("over-regularized", [UNDER], {"context": {"dropout": [0.9]}}),
+    "weights that decay": (
+        "over-regularized",
+        [UNDER],
+        {"groups": [{"weight_decay": 10.0}], "rows": {"weight_norm": {0: [4.0, 3.0], 300: [0.1, 0.05]}}},
+    ),
+    "a tiny model": (
+        "insufficient-capacity",
+        [UNDER],
+        {
+            "context": {"model": {"trainable": 42}, "dataset_size": 50_000, "dropout": []},
+            "rows": ratio(1e-3),
+            "validation": [2.3, 2.31, 2.3, 2.31],
+        },
+    ),
+    "steps are what is missing": (
+        "stopped-too-early",
+        [SLOW],
+        {"loss": 2.3 - 5e-4 * T, "rows": ratio(1e-4), "validation": [2.2, 2.15, 2.12]},
+    ),
+    "validation that never followed": (
+        "train-val-mismatch",
+        [ODD],
+        {"loss": 2.3 * np.exp(-T / 80), "validation": [4.0, 5.0, 5.5, 6.0]},
+    ),
+    "validation that is a constant": (
+        "train-val-mismatch",
+        [ODD],
+        {"loss": 2.3 * np.exp(-T / 80), "validation": [2.0] * 5},
+    ),
+    "four samples and noise": (
+        "batch-size-unsuited",
+        [symptom("gradient-instability", 100)],
+        {"context": {"batch_size": 2}, "noise_scale": [400.0] * 8, "clip": [1.0], "rows": ratio(1e-4)},
+    ),
+    "negative curvature": (
+        "saddle-point",
+        [symptom("loss-plateau", 200)],
+        {"curvature_min": [-0.4], "grad_norm": np.where(T < 200, 1.0, 0.01), "loss": FLAT + 2 * np.exp(-T / 50)},
+    ),
+    "memory errors": ("hardware-fault", [symptom("loss-spike", 300)], {"gpu_ecc_errors": [0.0, 0.0, 3.0]}),
+    "throttled": (
+        "hardware-fault",
+        [symptom("step-time-regression", 200)],
+        {"gpu_throttled": [0.0] * 8 + [1.0] * 8, "gpu_temperature": [91.0] * 16},
+    ),
+    "a loader that is slow": (
+        "slow-data-loading",
+        [symptom("data-starvation", 30)],
+        {"seconds": [0.1] * 99, "data_seconds": [0.08] * 20, "gpu_utilisation": [10.0] * 8},
+    ),
+    "memory that is kept": ("memory-leak", [symptom("memory-growth", 100)], {"memory": [1e9, 2e9]}),
+    "a scale that collapsed": (
+        "numeric-precision",
+        [symptom("skipped-steps", 200, "critical")],
+        {"loss_scale": np.maximum(65536 * 0.5 ** (T // 10), 1e-3), "context": {"autocast": "float16"}},
+    ),
+    "updates that bfloat16 rounds away": (
+        "numeric-precision",
+        [SLOW],
+        {"context": {"precision": ["bfloat16"]}, "rows": ratio(2e-4), "lr": np.full(N, 1e-4)},
+    ),
+    "no gap, low, flat": (
+        "converged",
+        [symptom("loss-plateau", 200, "info")],
+        {"loss": 0.3 + 2 * np.exp(-T / 30), "validation": [0.35] * 8, "rows": ratio(1e-3)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("cause", "symptoms", "more"), FIRST.values(), ids=FIRST)
+def test_first(cause, symptoms, more):
+    found = causes(*symptoms, **more)
+    assert found[0].cause == cause, [(item.cause, round(item.probability, 2)) for item in found]
+    assert found[0].probability > 0.4
+    assert found[0].evidence
+
+
+AGAINST = {
+    "a rate that decay explains": (
+        "lr-too-high",
+        [STILL],
+        {
+            "groups": [{"weight_decay": 10.0}],
+            "rows": ratio(0.2) | {"weight_norm": {0: [4.0] * 4, 300: [0.1] * 4}},
+        },
+    ),
+    "no gradient to scale": ("lr-too-low", [STILL], {"grad_norm": np.zeros(N), "rows": ratio(0.0)}),
+    "a schedule that goes on": ("schedule-error", [SLOW], {}),
+    "no dropout, no decay": (
+        "over-regularized",
+        [UNDER],
+        {"context": {"dropout": []}, "groups": [{"weight_decay": 0}]},
+    ),
+    "a loss at chance is not finished": ("converged", [UNDER], {"facts": {"loss.chance": 2.303}}),
+    "a loss that stopped falling": ("stopped-too-early", [UNDER], {}),
+    "validation fell before it rose": (
+        "train-val-mismatch",
+        [symptom("overfitting", 200)],
+        {"loss": 2.3 * np.exp(-T / 80), "validation": [1.5, 0.8, 0.6, 0.8, 1.0]},
+    ),
+    "a batch that suits the noise": (
+        "batch-size-unsuited",
+        [SLOW],
+        {"context": {"batch_size": 64}, "noise_scale": [80.0] * 8},
+    ),
+    "positive curvature": ("saddle-point", [symptom("loss-plateau", 200)], {"curvature_min": [0.1]}),
+    "a cool and busy device": (
+        "hardware-fault",
+        [symptom("step-time-regression", 200)],
+        {"gpu_throttled": [0.0] * 16, "gpu_temperature": [60.0] * 16},
+    ),
+    "memory that stays": ("memory-leak", [symptom("step-time-regression", 200)], {"memory": [1e9] * 40}),
+}
+
+
+@pytest.mark.parametrize(("cause", "symptoms", "more"), AGAINST.values(), ids=AGAINST)
+def test_unlikely(cause, symptoms, more):
+    assert all(item.probability < 0.15 for item in causes(*symptoms, **more) if item.cause == cause)

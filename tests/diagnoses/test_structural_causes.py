@@ -1,0 +1,124 @@
+"""Causes that rest on the structure of the loop: each is certain of its own fact, and acquitted by its absence."""
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.diagnoses.cause import CERTAIN
+from torchdoctor.records import Symptom
+
+BY_NAME = {cause.name: cause for cause in CAUSES}
+
+
+def weight(name, symptom, facts, vitals=None, groups=()):
+    chart = Chart.of(**(vitals or {}))
+    chart.groups = list(groups)
+    chart.add({"type": "facts", "step": 4, "facts": facts})
+    problem = Problem((Symptom(symptom, "", "warning", 0.9, 4, 100, message="seen"),))
+    return sum(item.weight for item in BY_NAME[name]().weigh(chart, problem))
+
+
+FACTS = {
+    "missing-zero-grad": (
+        "gradient-explosion",
+        {"zeroing.kept": [3], "zeroing.cleared": [0]},
+        {"zeroing.kept": [0], "zeroing.cleared": [3]},
+    ),
+    "accumulation-error": (
+        "gradients-not-cleared",
+        {"zeroing.between_backwards": [3], "zeroing.backwards": [4]},
+        {"zeroing.between_backwards": [0], "zeroing.backwards": [1]},
+    ),
+    "parameters-not-in-optimizer": (
+        "not-learning",
+        {"graph.not_in_optimizer": ["head.weight"], "graph.not_in_model": [], "graph.stale": []},
+        {"graph.not_in_optimizer": [], "graph.not_in_model": []},
+    ),
+    "stale-parameters": (
+        "frozen-weights",
+        {"graph.stale": ["optimizer0.parameter3"], "graph.not_in_optimizer": ["head.weight"]},
+        {"graph.stale": [], "graph.not_in_optimizer": ["head.weight"]},
+    ),
+    "frozen-by-mistake": (
+        "frozen-weights",
+        {"graph.frozen": ["b"], "graph.frozen_share": 0.6},
+        {"graph.frozen": [], "graph.frozen_share": 0.0},
+    ),
+    "detached-graph": (
+        "no-gradient",
+        {"graph.cut": ["encoder.weight"], "graph.absent": ["encoder.weight"]},
+        {"graph.cut": [], "graph.absent": []},
+    ),
+    "stale-loss": ("suspicious-loss", {"loss.stale": True}, None),
+    "loss-misuse": (
+        "not-learning",
+        {"loss.lint": ["softmax-before-cross-entropy"]},
+        {"loss.lint": [], "loss.kind": "cross-entropy", "loss.hidden": False},
+    ),
+    "eval-mode-in-training": ("overfitting", {"mode.whole": True, "mode.eval": ["drop"]}, {"mode.whole": False}),
+    "batchnorm-misuse": (
+        "small-normalization-batch",
+        {"mode.batchnorm": {"layers": 2, "most_values": 2}},
+        {"mode.batchnorm": {"layers": 2, "most_values": 64}},
+    ),
+    "clip-missing": ("clipping-anomaly", {"clip.after_step": True}, None),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_definite_fact_is_certain_and_its_absence_acquits(name):
+    symptom, guilty, innocent = FACTS[name]
+    assert weight(name, symptom, guilty) >= CERTAIN
+    if innocent is not None:
+        assert weight(name, symptom, innocent) < -1
+
+
+def test_a_replaced_head_is_not_called_forgotten():
+    facts = {"graph.stale": ["optimizer0.parameter3"], "graph.not_in_optimizer": ["head.weight"]}
+    assert weight("parameters-not-in-optimizer", "frozen-weights", facts) < CERTAIN
+
+
+def test_gradients_that_arrive_and_are_gone_were_cleared_too_early():
+    facts = {"graph.detached": True, "zeroing.backwards": [1]}
+    assert weight("missing-zero-grad", "no-gradient", facts) >= CERTAIN
+    assert weight("detached-graph", "no-gradient", facts) < 0
+
+
+def test_a_frozen_trunk_is_a_method():
+    facts = {"graph.frozen": [], "graph.frozen_share": 0.9}
+    assert weight("frozen-by-mistake", "not-learning", facts) < 2
+
+
+def test_a_loss_below_what_its_kind_allows_is_misused():
+    facts = {"loss.lint": [], "loss.kind": "mse"}
+    assert weight("loss-misuse", "suspiciously-low-loss", facts, {"loss": [-3.0]}) > 4
+    assert weight("loss-misuse", "suspiciously-low-loss", facts, {"loss": [0.1]}) < 0
+
+
+SGD, ADAMW = {"optimizer": "SGD"}, {"optimizer": "AdamW"}
+TIGHT = {"grad_norm": [50.0] * 100, "clip": [0.01]}
+
+
+def test_tight_clipping_is_a_cause_where_it_is_felt():
+    assert weight("clip-too-tight", "slow-learning", {}, TIGHT, [SGD]) > 5
+    assert weight("clip-too-tight", "slow-learning", {}, TIGHT, [ADAMW]) < 2
+    assert weight("clip-too-tight", "slow-learning", {}, {"grad_norm": [0.5] * 100, "clip": [1.0]}, [SGD]) < -3
+    assert weight("clip-too-tight", "slow-learning", {}, {"grad_norm": [50.0] * 100}, [SGD]) < -3
+
+
+ODD = {
+    "eps that is felt": ("slow-learning", {"adam_eps_share": [0.9]}, ADAMW | {"eps": 0.1}),
+    "momentum": ("loss-oscillation", {}, SGD | {"momentum": 0.995}),
+    "beta2": ("gradient-instability", {}, ADAMW | {"betas": [0.9, 0.3]}),
+    "decay": ("not-learning", {"lr": [1e-2]}, ADAMW | {"weight_decay": 10.0}),
+}
+
+
+@pytest.mark.parametrize(("symptom", "vitals", "group"), ODD.values(), ids=ODD)
+def test_an_odd_setting_speaks_for_a_misconfigured_optimizer(symptom, vitals, group):
+    assert weight("optimizer-misconfigured", symptom, {}, vitals, [group]) > 2
+
+
+def test_usual_settings_speak_against_it():
+    usual = ADAMW | {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
+    assert weight("optimizer-misconfigured", "loss-oscillation", {}, {"lr": [1e-3]}, [usual]) < -1

@@ -1,0 +1,76 @@
+"""Findings that rest on one fact each: wrong-mode, suspicious-loss, schedule-anomaly, small-normalization-batch."""
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.schedule_anomaly import ScheduleAnomaly
+from torchdoctor.symptoms.small_normalization_batch import SmallNormalizationBatch
+from torchdoctor.symptoms.suspicious_loss import MEANING, SuspiciousLoss
+from torchdoctor.symptoms.wrong_mode import WrongMode
+
+SICK = {
+    "whole model in eval": (WrongMode, {"mode.whole": True, "mode.eval": ["bn"]}, "warning"),
+    "loss without a graph": (SuspiciousLoss, {"loss.detached": True}, "critical"),
+    "loss of an old output": (SuspiciousLoss, {"loss.stale": True}, "critical"),
+    "cosine round and round": (ScheduleAnomaly, {"schedule.rounds": 3, "schedule.total": 30}, "warning"),
+    "never stepped": (ScheduleAnomaly, {"schedule.stepped": False}, "warning"),
+    "two values a channel": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 1, "most_values": 2}}, "warning"),
+    "six values a channel": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 1, "most_values": 6}}, "info"),
+    "milestones of epochs, passed in batches": (
+        ScheduleAnomaly,
+        {"schedule.per_batch": True, "schedule.milestones": [20, 40, 60]},
+        "warning",
+    ),
+    "a pair of small images": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 128, "most_samples": 2}},
+        "warning",
+    ),
+    "a pair of large images": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 8192, "most_samples": 2}},
+        "info",
+    ),
+} | {code: (SuspiciousLoss, {"loss.lint": [code]}, "warning") for code in MEANING}
+HEALTHY = {
+    "in train mode": (WrongMode, {"mode.whole": False, "mode.eval": []}),
+    "BatchNorm alone rests": (WrongMode, {"mode.whole": False, "mode.eval": ["bn"]}),
+    "plain loss": (SuspiciousLoss, {"loss.lint": [], "loss.kind": "cross-entropy"}),
+    "a mistake of a later version": (SuspiciousLoss, {"loss.lint": ["not-known-here"]}),
+    "cosine past its end once": (ScheduleAnomaly, {"schedule.rounds": 1, "schedule.total": 300}),
+    "stepped": (ScheduleAnomaly, {"schedule.stepped": True}),
+    "no scheduler": (ScheduleAnomaly, {}),
+    "milestones of steps": (ScheduleAnomaly, {"schedule.per_batch": True, "schedule.milestones": [200, 300]}),
+    "milestones of epochs": (ScheduleAnomaly, {"schedule.per_batch": False, "schedule.milestones": [20, 40]}),
+    "enough values": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 9, "most_values": 64}}),
+    "no BatchNorm": (SmallNormalizationBatch, {}),
+}
+
+
+def chart(facts, validations=5):
+    built = Chart.of(lr=[0.1] * 60 + [1e-4] * 340, val_loss=[1.0] * validations)
+    built.add({"type": "facts", "step": 300, "facts": facts})
+    return built
+
+
+@pytest.mark.parametrize(("detector", "facts", "severity"), SICK.values(), ids=SICK)
+def test_fires(detector, facts, severity):
+    found = detector().check(chart(facts))
+    assert found.severity == severity
+    assert found.first_step in (300, *facts.get("schedule.milestones", ()))
+
+
+@pytest.mark.parametrize(("detector", "facts"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(detector, facts):
+    assert detector().check(chart(facts)) is None
+
+
+def test_a_scheduler_of_epochs_has_time():
+    assert ScheduleAnomaly().check(chart({"schedule.stepped": False}, validations=4)) is None
+
+
+def test_a_fact_that_comes_before_any_number_has_its_own_step():
+    built = Chart()
+    built.add({"type": "facts", "step": 0, "facts": {"loss.lint": ["broadcast"]}})
+    found = SuspiciousLoss().check(built)
+    assert (found.first_step, found.last_step) == (0, 0)

@@ -1,0 +1,62 @@
+"""frozen-weights."""
+
+import math
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.frozen_weights import FrozenWeights
+
+NAN = math.nan
+NAMES = ("a.weight", "b.weight", "c.weight", "head.weight")
+ALL = [1.0] * 4
+MOVING = [1e-3] * 4
+
+SICK = {
+    "left out in the middle": ({"graph.not_in_optimizer": ["b.weight"]}, [1.0, NAN, 1.0, 1.0], [], {}),
+    "head left out": ({"graph.not_in_optimizer": ["head.weight"]}, [1.0, 1.0, 1.0, NAN], [], {}),
+    "first layer left out": ({"graph.not_in_optimizer": ["a.weight"]}, [NAN, 1.0, 1.0, 1.0], [], {}),
+    "a plain list": ({"graph.not_in_model": ["blocks"]}, ALL, [], {}),
+    "frozen in the middle": ({"graph.frozen": ["b"]}, ALL, [], {}),
+    "rounded away": ({}, ALL, [MOVING] * 4, {"lr": 1e-3, "update_lost": 0.99}),
+    "pushed and not moved": ({}, ALL, [[0.0] * 4] * 4, {"lr": 1e-3}),
+    "most not moved": ({}, ALL, [[0.0, 0.0, 0.0, 1e-3]] * 4, {"lr": 1e-3}),
+}
+HEALTHY = {
+    "nothing known": ({}, ALL, [], {}),
+    "all held": ({"graph.not_in_optimizer": [], "graph.not_in_model": [], "graph.frozen": []}, ALL, [MOVING] * 6, {}),
+    "most of it frozen, as for LoRA": ({"graph.frozen": [], "graph.frozen_share": 0.97}, ALL, [], {}),
+    "some rounded away": ({}, ALL, [MOVING] * 6, {"lr": 1e-3, "update_lost": 0.7}),
+    "moving": ({}, ALL, [MOVING] * 6, {"lr": 1e-3}),
+    "one slice among units that rest": ({}, ALL, [[0.0, 1e-3, 1e-3, 1e-3]] * 6, {"lr": 1e-3}),
+    "learning rate zero": ({}, ALL, [[0.0] * 4] * 6, {"lr": 0.0}),
+    "a group at rate zero": ({}, ALL, [[0.0, 0.0, 1e-3, 1e-3]] * 6, {"lr": 1e-3, "lr/1": 0.0}),
+    "the scaler skips": ({}, ALL, [[0.0] * 4] * 6, {"lr": 1e-3, "skipped": 1.0}),
+    "moved at one of the samples": ({}, ALL, [[0.0] * 4] * 3 + [MOVING], {"lr": 1e-3}),
+}
+
+
+def chart(facts, weights, ratios, vitals):
+    built = Chart()
+    built.add({"type": "header", "step": 0, "tensors": list(NAMES)})
+    built.add({"type": "facts", "step": 2, "facts": facts})
+    for step, row in enumerate(ratios or [[NAN] * 4]):
+        built.add({"type": "vitals", "step": 10 * step, "vitals": vitals})
+        rows = {"grad_norm": [1.0] * 4, "weight_norm": weights, "update_ratio": row}
+        built.add({"type": "tensors", "step": 10 * step, "vitals": rows})
+    return built
+
+
+@pytest.mark.parametrize("case", SICK.values(), ids=SICK)
+def test_fires(case):
+    assert FrozenWeights().check(chart(*case)).severity == "warning"
+
+
+@pytest.mark.parametrize("case", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(case):
+    assert FrozenWeights().check(chart(*case)) is None
+
+
+def test_an_optimizer_of_the_head_alone_is_a_probe():
+    facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
+    assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], [], {})).severity == "info"

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.learning_rate_vanished import LearningRateVanished
+
+T = np.arange(600)
+
+
+def check(rates, losses=None):
+    losses = np.full(len(rates), 2.0) if losses is None else losses
+    return LearningRateVanished().check(Chart.of(lr=rates, loss=losses))
+
+
+FALLING = 5 - 0.005 * T
+
+SICK = {
+    "cut while the loss fell": (np.where(T < 300, 1e-3, 0.0), FALLING),
+    "decayed at every batch": (0.1 * 0.9**T, None),
+    "a floor of nothing, for most of the run": (np.where(T < 200, 1e-3, 1e-9), None),
+    "led to its end too early": (np.maximum(0, 1 - T / 150), None),
+    "long runs": (np.repeat(np.where(T < 500, 1e-3, 0.0), 10), np.repeat(FALLING, 10)),
+}
+
+
+@pytest.mark.parametrize(("rates", "losses"), SICK.values(), ids=SICK)
+def test_fires(rates, losses):
+    symptom = check(rates, losses)
+    assert symptom.severity == "warning"
+    assert symptom.first_step == int(np.argmax(rates <= 1e-4 * rates.max()))
+
+
+def test_it_is_said_within_fifty_steps_or_so():
+    rates = np.where(T < 300, 1e-3, 0.0)
+    assert check(rates[:340]) is None
+    assert check(rates[:351]) is not None
+
+
+def test_a_run_that_is_kept_going_after_its_schedule_is_a_note():
+    assert check(np.maximum(0, 0.5 + 0.5 * np.cos(np.pi * np.minimum(T / 300, 1))), FALLING).severity == "info"
+    assert check(np.where(T < 500, 1e-3, 1e-8)).severity == "info"
+
+
+def test_milestones_in_epochs_and_steps_in_batches():
+    rates = 0.1 ** (1 + 2 * (T >= 60).astype(float))
+    losses = 5 - 0.02 * np.minimum(T, 60)
+    symptom = check(rates, losses)
+    assert symptom.severity == "warning"
+    assert symptom.first_step == 60
+    assert check(rates[:170], losses[:170]) is not None
+    assert check(rates[:120], losses[:120]) is None
+
+
+HEALTHY = {
+    "no readings": np.zeros(0),
+    "constant": np.full(600, 1e-3),
+    "never anything else": np.zeros(600),
+    "a warm-up from zero": np.minimum(1e-3, 1e-5 * T),
+    "a cosine to zero": 0.5 + 0.5 * np.cos(np.pi * np.arange(20_000) / 20_000),
+    "a line to zero": 1 - np.arange(5_000) / 5_000,
+    "ends at zero": np.where(T < 570, 1e-3, 0.0),
+    "step decay": 0.1 ** (1 + T // 150),
+    "a decay in the last third": np.where(T < 400, 0.1, 1e-3),
+    "a decay at half": np.where(T < 300, 0.1, 1e-4),
+    "restarts": 0.5 + 0.5 * np.cos(np.pi * (T % 100) / 100),
+}
+
+
+@pytest.mark.parametrize("rates", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(rates):
+    assert check(rates) is None

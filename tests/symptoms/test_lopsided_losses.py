@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.lopsided_losses import LopsidedLosses
+
+RNG = np.random.default_rng(0)
+NOISE = np.exp(0.1 * RNG.standard_normal(600))
+FADES = np.maximum(np.exp(-np.arange(600) / 40), 0.005)
+
+SICK = {
+    "the discriminator wins": {"d_loss": 1.4 * FADES * NOISE, "g_loss": (0.7 + 6 * (1 - FADES)) * NOISE},
+    "the generator wins": {"d_loss": (1.4 + 4 * (1 - FADES)) * NOISE, "g_loss": 0.7 * FADES * NOISE},
+    "least squares": {"disc_loss": 0.5 * FADES * NOISE, "gen_loss": (0.5 + 0.5 * (1 - FADES)) * NOISE},
+    "scaled by a thousand": {"d_loss": 1400 * FADES * NOISE, "g_loss": 700 * (1 + 9 * (1 - FADES)) * NOISE},
+}
+SWING = 1 + 0.5 * np.sin(np.arange(600) / 30)
+HEALTHY = {
+    "no players": {"loss": FADES},
+    "one player only": {"d_loss": FADES},
+    "in balance": {"d_loss": 1.3 * NOISE, "g_loss": 0.8 * NOISE},
+    "swings": {"d_loss": SWING * NOISE, "g_loss": (2 - SWING) * NOISE},
+    "a lead that passes": {
+        "d_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 0.02, 1.2) * NOISE,
+        "g_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 5.0, 0.9) * NOISE,
+    },
+    "both fall": {"d_loss": FADES * NOISE, "g_loss": FADES * NOISE},
+    "the other stays where it was": {"d_loss": 1.4 * FADES * NOISE, "g_loss": 0.7 * NOISE},
+    "a Wasserstein critic": {"d_loss": -5 * (1 - FADES) * NOISE, "g_loss": 3 * (1 - FADES) * NOISE},
+    "too early": {"d_loss": [1.4] * 20 + [0.001] * 90, "g_loss": [0.7] * 20 + [9.0] * 90},
+}
+
+
+@pytest.mark.parametrize("vitals", SICK.values(), ids=SICK)
+def test_fires(vitals):
+    symptom = LopsidedLosses().check(Chart.of(**vitals))
+    assert symptom
+    assert 50 < symptom.first_step < 250
+
+
+@pytest.mark.parametrize("vitals", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(vitals):
+    assert LopsidedLosses().check(Chart.of(**vitals)) is None

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.memory_growth import MemoryGrowth
+
+RNG = np.random.default_rng(0)
+T = np.arange(0, 1000, 25)
+GB = 2.0**30
+
+
+def check(values, vital="memory", every=25, **vitals):
+    chart = Chart()
+    for number, value in enumerate(values):
+        chart.put(every * number, vital, float(value))
+    for name, value in vitals.items():
+        chart.put(chart.step, name, value)
+    return MemoryGrowth().check(chart)
+
+
+SICK = {
+    "a graph kept at every step": GB * (4 + 0.001 * T),
+    "with steps of an allocator": GB * (4 + 0.2 * np.floor(0.01 * T)),
+    "with noise": GB * (4 + 0.002 * T + 0.005 * RNG.standard_normal(T.size)),
+}
+
+
+@pytest.mark.parametrize("values", SICK.values(), ids=SICK)
+@pytest.mark.parametrize("vital", ["memory", "host_memory"])
+def test_fires(values, vital):
+    symptom = check(values, vital)
+    assert symptom.severity == "warning"
+    assert "MB a step" in symptom.message
+
+
+def test_a_device_that_is_nearly_full_is_critical():
+    assert check(GB * (4 + 0.01 * T), gpu_memory_free=0.1 * GB).severity == "critical"
+    assert check(GB * (4 + 0.01 * T), gpu_memory_free=50 * GB).severity == "warning"
+
+
+HEALTHY = {
+    "no readings": [],
+    "constant": np.full(T.size, 4 * GB),
+    "few samples": GB * (4 + 0.001 * T[:12]),
+    "levels off": GB * (4 + 2 * (1 - np.exp(-T / 150))),
+    "one step up": GB * np.where(T < 400, 4.0, 6.0),
+    "batches of any length": GB * (4 + RNG.random(T.size)),
+    "a few megabytes": GB * 4 + 1e4 * T,
+    "rises and falls": GB * (4 + 0.5 * np.sin(T / 100)),
+}
+
+
+@pytest.mark.parametrize("values", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(values):
+    assert check(values) is None

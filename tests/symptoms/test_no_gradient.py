@@ -1,0 +1,52 @@
+"""no-gradient."""
+
+import math
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.no_gradient import NoGradient
+
+NAN = math.nan
+NAMES = ("encoder.weight", "encoder.bias", "head.weight")
+
+SICK = {
+    "everything": ({"graph.detached": True}, [], "critical"),
+    "a module that runs": ({"graph.cut": ["encoder.weight"], "graph.absent": ["encoder.weight"]}, [], "warning"),
+    "exactly zero from the start": ({}, [[0.0, 0.0, 1.0]] * 6, "warning"),
+    "all exactly zero": ({}, [[0.0, 0.0, 0.0]] * 6, "critical"),
+}
+HEALTHY = {
+    "nothing known": ({}, []),
+    "all there": ({"graph.detached": False, "graph.cut": [], "graph.absent": []}, [[1.0, 1.0, 1.0]] * 6),
+    "zero at the first step only": ({}, [[0.0, 0.0, 1.0]] + [[0.1, 0.1, 1.0]] * 6),
+    "zero now and then": ({}, [[0.0, 0.1, 1.0], [0.1, 0.1, 1.0]] * 6),
+    "too few samples": ({}, [[0.0, 0.0, 1.0]] * 4),
+    "a bias before a normalization": ({}, [[1.0, 0.0, 1.0]] * 6),
+    "frozen": ({}, [[NAN, NAN, 1.0]] * 6),
+    "converged to zero, the start forgotten": ({}, [[1.0, 1.0, 1.0]] + [[0.0, 0.0, 0.0]] * 64),
+}
+
+
+def chart(facts, rows):
+    built = Chart()
+    built.add({"type": "header", "step": 0, "tensors": list(NAMES)})
+    built.add({"type": "facts", "step": 2, "facts": facts})
+    for step, row in enumerate(rows):
+        built.add({"type": "tensors", "step": 10 * step, "vitals": {"grad_norm": row}})
+    return built
+
+
+@pytest.mark.parametrize(("facts", "rows", "severity"), SICK.values(), ids=SICK)
+def test_fires(facts, rows, severity):
+    assert NoGradient().check(chart(facts, rows)).severity == severity
+
+
+@pytest.mark.parametrize(("facts", "rows"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(facts, rows):
+    assert NoGradient().check(chart(facts, rows)) is None
+
+
+def test_what_is_not_used_is_a_note():
+    found = NoGradient().check(chart({"graph.absent": ["aux.weight"], "graph.cut": []}, []))
+    assert (found.severity, found.where, found.first_step) == ("info", ("aux.weight",), 2)

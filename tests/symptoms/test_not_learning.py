@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.not_learning import NotLearning, chance_level
+
+RNG = np.random.default_rng(0)
+N = 300
+T = np.arange(N)
+NOISE = RNG.standard_normal(N)
+FLAT = 2.3 + 0.04 * NOISE
+RATE = np.full(N, 1e-3)
+
+
+def check(losses, lr=RATE, facts=None, context=None, **vitals):
+    chart = Chart.of(loss=losses, lr=lr[: len(losses)], context=context, **vitals)
+    chart.add({"type": "facts", "step": 0, "facts": facts or {}})
+    return NotLearning().check(chart)
+
+
+SICK = {
+    "flat with noise": (FLAT, {}),
+    "summed": (1000 * FLAT, {}),
+    "tiny": (1e-7 * FLAT, {}),
+    "jumped up and stayed there": (np.where(T < 5, 2.3, 11) + 0.05 * NOISE, {}),
+    "at chance, after a drop to it": (2.3 + 2 * np.exp(-T / 5) + 0.1 * NOISE, {"facts": {"loss.chance": 2.303}}),
+    "above chance and wild": (2.8 + 0.6 * np.abs(NOISE), {"facts": {"loss.chance": 2.303}}),
+    "after a warm-up": (FLAT, {"lr": np.minimum(1e-3, 2e-5 * T)}),
+    "a rate of zero": (FLAT, {"lr": 0 * RATE}),
+    "the mean of the targets": (
+        np.abs(4 + 0.6 * NOISE),
+        {"facts": {"loss.function": "MSELoss", "loss.reduction": "mean"}, "pooled_std": [2.0] * 8},
+    ),
+}
+HEALTHY = {
+    "no readings": ([], {}),
+    "short": (FLAT[:80], {}),
+    "falling": (2.3 - 0.002 * T + 0.04 * NOISE, {}),
+    "falling little, without noise": (1000 + np.exp(-T / 100), {}),
+    "fell first": (1.7 + 0.6 * np.exp(-T / 20) + 0.04 * NOISE, {}),
+    "the rate is not known": (FLAT, {"lr": np.zeros(0)}),
+    "in warm-up": (FLAT, {"lr": 1e-6 * T}),
+    "noise hides any gain": (np.abs(2 + NOISE), {}),
+    "wanders about zero": (0.02 * NOISE, {}),
+    "a trained model, fine-tuned": (0.8 + 0.01 * NOISE, {"facts": {"loss.chance": 10.4}}),
+    "players": (FLAT, {"d_loss": FLAT, "context": {"optimizer": [{}, {}]}}),
+}
+
+
+@pytest.mark.parametrize(("losses", "more"), SICK.values(), ids=SICK)
+def test_fires(losses, more):
+    symptom = check(losses, **more)
+    assert symptom.severity == "warning"
+    assert symptom.first_step < 60
+
+
+@pytest.mark.parametrize(("losses", "more"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(losses, more):
+    assert check(losses, **more) is None
+
+
+def test_a_hundred_steps_are_a_note_unless_nothing_can_be_gained():
+    assert check(FLAT[:120]).severity == "info"
+    assert check(FLAT[:120], grad_norm=[0.0] * 120).severity == "warning"
+    assert check(np.full(120, 10.3735)).severity == "warning"
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_is_not_at_its_start():
+    chart = Chart.of(step=50_000, loss=FLAT, lr=RATE)
+    assert NotLearning().check(chart) is None
+
+
+def test_the_level_of_a_guess_is_quoted():
+    assert "without looking at the input is 2.3" in check(FLAT, facts={"loss.chance": 2.303}).message
+
+
+@pytest.mark.parametrize(
+    ("samples", "entropy", "expected"), [(50, 1.8, 1.8), (2, 1.8, 2.303), (50, 0.4, 2.303), (50, 2.5, 2.303)]
+)
+def test_labels_that_are_not_even_lower_the_level_of_a_guess(samples, entropy, expected):
+    chart = Chart.of(pooled_entropy=[entropy] * samples, context={"batch_size": 32})
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 2.303}})
+    assert chance_level(chart) == expected

@@ -1,0 +1,57 @@
+"""optimizer-advice."""
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice
+
+ADAM = {"optimizer": "Adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+
+SICK = {
+    "Adam with weight decay": (ADAM | {"weight_decay": 0.01}, 0.0, 1e-3, "info"),
+    "large eps, felt": (ADAM | {"eps": 0.1}, 0.9, 1e-6, "warning"),
+    "large eps, not felt": (ADAM | {"eps": 0.1}, 0.9, 1e-3, "info"),
+    "beta1": (ADAM | {"betas": [0.999, 0.999]}, 0.0, 1e-3, "info"),
+    "beta2": (ADAM | {"betas": [0.9, 0.5]}, 0.0, 1e-3, "info"),
+    "momentum": ({"optimizer": "SGD", "momentum": 0.99, "weight_decay": 0.0}, 0.0, 1e-3, "info"),
+    "decay that takes all": (ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}, 0.0, 1e-3, "info"),
+}
+HEALTHY = {
+    "Adam": ADAM,
+    "AdamW": ADAM | {"optimizer": "AdamW", "weight_decay": 0.1},
+    "RAdam that decouples": ADAM | {"optimizer": "RAdam", "weight_decay": 0.1, "decoupled_weight_decay": True},
+    "beta2 of a language model": ADAM | {"betas": [0.9, 0.95]},
+    "a GAN's beta1": ADAM | {"betas": [0.0, 0.9]},
+    "SGD": {"optimizer": "SGD", "momentum": 0.9, "weight_decay": 5e-4},
+    "something else": {"optimizer": "Shampoo", "betas": "adaptive", "eps": None},
+}
+
+
+def chart(group, share=0.0, ratio=1e-3, shrink=1.0):
+    built = Chart.of(lr=[1e-3] * 100, adam_eps_share=[share])
+    built.groups, built.names = [group], ("a.weight",)
+    for step in range(5):
+        rows = {"update_ratio": [ratio], "weight_norm": [shrink**step]}
+        built.add({"type": "tensors", "step": 20 * step, "vitals": rows})
+    return built
+
+
+@pytest.mark.parametrize(("group", "share", "ratio", "severity"), SICK.values(), ids=SICK)
+def test_fires(group, share, ratio, severity):
+    assert OptimizerAdvice().check(chart(group, share, ratio)).severity == severity
+
+
+@pytest.mark.parametrize("group", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(group):
+    assert OptimizerAdvice().check(chart(group)) is None
+
+
+def test_each_group_is_judged_by_its_own_rate():
+    built = Chart.of(**{"lr": [0.5] * 10, "lr/1": [1e-3] * 10})
+    built.groups = [{"optimizer": "SGD", "weight_decay": 0.0}, {"optimizer": "AdamW", "weight_decay": 0.01}]
+    assert OptimizerAdvice().check(built) is None
+
+
+def test_decay_that_is_felt_is_a_warning():
+    group = ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}
+    assert OptimizerAdvice().check(chart(group, shrink=0.7)).severity == "warning"

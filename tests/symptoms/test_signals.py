@@ -1,0 +1,470 @@
+"""Findings about activations, outputs and batches, on charts that look like them: what fires, what only looks so."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from torchdoctor import diagnoses
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms.activation_explosion import ActivationExplosion
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
+from torchdoctor.symptoms.collapsed_output import CollapsedOutput
+from torchdoctor.symptoms.dead_units import DeadUnits
+from torchdoctor.symptoms.identical_units import IdenticalUnits
+from torchdoctor.symptoms.input_anomaly import InputAnomaly
+from torchdoctor.symptoms.saturated_activations import SaturatedActivations
+from torchdoctor.symptoms.target_anomaly import TargetAnomaly
+from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss
+from torchdoctor.symptoms.unexpected_initial_loss import UnexpectedInitialLoss
+
+NAMES = ["fc1", "act", "fc2", "head"]
+KINDS = ["Linear", "ReLU", "Linear", "Linear"]
+EARLY = (0, 1, 2, 4, 8, 16, 25, 50, 75, 100, 125, 150, 175, 200, 225, 250)
+
+
+def layers(vital, rows, *, names=NAMES, kinds=KINDS, facts=None, **vitals) -> Chart:
+    """A chart of module rows at the usual steps."""
+    told = {"modules.names": names, "modules.kinds": kinds, "modules.outputs": names[-1:], **(facts or {})}
+    chart = sampled(told, **vitals)
+    for step, row in zip(EARLY, rows, strict=False):
+        chart.add({"type": "modules", "step": step, "vitals": {vital: row}})
+    return chart
+
+
+def sampled(facts=None, *, context=None, loss=(), **vitals) -> Chart:
+    """A chart of scalars at the usual steps, and of a loss at every step."""
+    chart = Chart()
+    chart.context.update(context or {})
+    chart.add({"type": "facts", "step": 0, "facts": facts or {}})
+    for step, value in enumerate(loss):
+        chart.put(step, "loss", value)
+    for name, values in vitals.items():
+        for step, value in zip(EARLY, values, strict=False):
+            chart.put(step, name, value)
+    return chart
+
+
+FALLING = [2.0 * 0.99**step for step in range(300)]
+FLAT = [2.0 + 0.01 * (step % 3) for step in range(300)]
+
+
+def dead(*shares, **more):
+    return layers("act_dead", [[None, share, None, None] for share in shares], **more)
+
+
+def saturated(*shares, last=None, **more):
+    return layers("act_saturated", [[None, share, None, last] for share in shares], **more)
+
+
+def sizes(*rows, **more):
+    return layers("act_rms", rows, **more)
+
+
+def same(*flags, **more):
+    return layers("weight_same", [[flag, None, 0.0, 1.0] for flag in flags], **more)
+
+
+DEEP = {"names": [f"fc{index}" for index in range(7)], "kinds": ["Linear"] * 7}
+HURT = Symptom("loss-divergence", "LO02", "critical", 0.9, 20, 300)
+
+
+def hurt(chart: Chart) -> Chart:
+    chart.open_episodes["loss-divergence"] = HURT
+    return chart
+
+
+LABELS = {"loss.chance": math.log(5), "loss.classes": 5}
+B32 = {"batch_size": 32}
+
+SICK = {
+    "a whole layer dead": (DeadUnits, dead(0.1, 0.95), "warning"),
+    "a whole layer dead, and the output constant": (DeadUnits, dead(1.0, 1.0, output_spread=[0.0] * 2), "critical"),
+    "most died while training": (DeadUnits, dead(0.1, 0.3, 0.8, loss=FALLING), "warning"),
+    "half are dead and the loss is stuck": (DeadUnits, dead(0.6, 0.6, loss=FLAT), "warning"),
+    "half are dead and the run learns": (DeadUnits, dead(0.6, 0.6, loss=FALLING), "info"),
+    "saturated from the start": (SaturatedActivations, saturated(0.9, 0.85, 0.9), "warning"),
+    "saturated later, and stuck": (SaturatedActivations, saturated(*[0.1] * 5, *[0.9] * 3, loss=FLAT), "warning"),
+    "saturated later, and learning": (SaturatedActivations, saturated(*[0.1] * 5, *[0.9] * 3, loss=FALLING), "info"),
+    "one-hot attention": (
+        SaturatedActivations,
+        layers("attention_entropy", [[None, 0.001, None, None]] * 4, attention_logit=[90.0] * 4, loss=FLAT),
+        "warning",
+    ),
+    "growth through depth": (ActivationExplosion, sizes([5.0**index for index in range(7)], **DEEP), "warning"),
+    "growth over time, with harm": (
+        ActivationExplosion,
+        hurt(sizes(*[[1.0, 1.0, 1.0, 1.0]] * 5, *[[1.0, 300.0, 300.0, 9.0]] * 2)),
+        "warning",
+    ),
+    "near the end of half precision": (
+        ActivationExplosion,
+        layers("act_absmax", [[1.0, 1.0, 5e4, 1.0]], facts={}, context={"autocast": "float16"}),
+        "warning",
+    ),
+    "equal rows that stay": (IdenticalUnits, same(1.0, 1.0, 1.0, 1.0, 1.0), "warning"),
+    "no spread at all": (CollapsedOutput, sampled(output_spread=[0.0] * 12), "critical"),
+    "hardly any spread": (CollapsedOutput, sampled(output_spread=[5e-4] * 12), "warning"),
+    "collapsed against its targets": (
+        CollapsedOutput,
+        sampled(output_spread=[5e-4] * 12, output_std=[1e-3] * 12, target_std=[1.0] * 12),
+        "warning",
+    ),
+    "embeddings that shrink to a point": (
+        CollapsedOutput,
+        sampled(output_spread=[0.5] * 5 + [0.005] * 8, output_std=[0.1] * 5 + [0.0005] * 8),
+        "warning",
+    ),
+    "one player says one thing": (
+        CollapsedOutput,
+        sampled(output_spread=[0.5] * 12, **{"output_spread/makes": [2e-3] * 12}),
+        "warning",
+    ),
+    "one class of five": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 16,
+            prediction_top_share=[1.0] * 16,
+            criterion=[1.6] * 16,
+            pooled_entropy=[1.6] * 16,
+            pooled_classes=[5.0] * 16,
+            pooled_top_share=[0.2] * 16,
+        ),
+        "warning",
+    ),
+    "first loss of ten guesses": (UnexpectedInitialLoss, sampled(LABELS, criterion=[20.0]), "warning"),
+    "first loss of five guesses": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0]), "info"),
+    "still above a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0] + [3.0] * 8), "warning"),
+    "the last position is hard": (
+        UnevenPositionLoss,
+        sampled(context=B32, last_position_loss=[2.5] * 4, other_position_loss=[0.9] * 4),
+        "warning",
+    ),
+    "raw pixels": (InputAnomaly, sampled(entry_rms=[140.0] * 3, entry_absmax=[255.0] * 3), "warning"),
+    "rather large": (InputAnomaly, sampled(entry_rms=[15.0] * 3, entry_absmax=[40.0] * 3), "info"),
+    "tiny": (InputAnomaly, sampled(entry_rms=[1e-4] * 3, entry_absmax=[4e-4] * 3), "warning"),
+    "not finite": (InputAnomaly, sampled(input_nonfinite=[0.0, 3.0]), "warning"),
+    "all samples equal": (InputAnomaly, sampled(input_constant=[1.0] * 3), "warning"),
+    "targets never reached": (
+        TargetAnomaly,
+        sampled(target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[1.0] * 11),
+        "warning",
+    ),
+    "large targets at first": (
+        TargetAnomaly,
+        sampled(target_mean=[3e3] * 3, target_std=[1e3] * 3, output_rms=[1.0] * 3),
+        "info",
+    ),
+    "one class": (TargetAnomaly, sampled(LABELS, context=B32, pooled_classes=[1.0] * 8), "warning"),
+    "negative targets behind a ReLU": (
+        TargetAnomaly,
+        layers(
+            "act_rms",
+            [[1.0, 1.0, 1.0, 0.6]] * 3,
+            kinds=["Linear", "ReLU", "Linear", "ReLU"],
+            output_rms=[0.6] * 3,
+            target_mean=[0.0] * 3,
+            target_std=[1.0] * 3,
+            target_min=[-3.0] * 3,
+            target_max=[3.0] * 3,
+        ),
+        "warning",
+    ),
+    "targets are inputs": (TargetAnomaly, sampled(target_is_input=[1.0] * 3), "warning"),
+    "targets not finite": (TargetAnomaly, sampled(target_nonfinite=[1.0]), "warning"),
+    "same batch, read anew": (BatchAnomaly, sampled(context=B32, input_checksum=[3.5] * 6), "warning"),
+    "same tensor, few samples": (
+        BatchAnomaly,
+        sampled({"data.same_tensor": True}, context=B32, input_checksum=[3.5] * 6),
+        "info",
+    ),
+    "same tensor, validation apart": (
+        BatchAnomaly,
+        sampled(
+            {"data.same_tensor": True},
+            context=B32,
+            input_checksum=[3.5] * 9,
+            val_loss=[2.0, 2.1, 2.2],
+            loss=[0.1] * 100,
+        ),
+        "warning",
+    ),
+    "sorted by class": (
+        BatchAnomaly,
+        sampled(context=B32, target_collision=[1.0] * 10, pooled_collision=[0.3] * 10),
+        "warning",
+    ),
+    "sorted by answer": (
+        BatchAnomaly,
+        sampled(
+            target_std=[0.0] * 10, target_mean=[1.0, 0.0] * 5, target_min=[1.0, 0.0] * 5, target_max=[1.0, 0.0] * 5
+        ),
+        "warning",
+    ),
+    "ordered by value": (
+        BatchAnomaly,
+        sampled(
+            target_std=[1.0] * 10,
+            target_mean=[3.0 * step for step in range(10)],
+            target_min=[0.0] * 10,
+            target_max=[30.0] * 10,
+        ),
+        "info",
+    ),
+}
+
+HEALTHY = {
+    "no dead units in a sparse layer": (DeadUnits, dead(0.0, 0.0)),
+    "a third dead": (DeadUnits, dead(0.3, 0.35, loss=FLAT)),
+    "an output at zero": (DeadUnits, layers("act_dead", [[None, 0.0, None, 1.0]] * 3)),
+    "rows of another width": (DeadUnits, layers("act_dead", [[0.9, 0.9]])),
+    "a trained tanh": (SaturatedActivations, saturated(0.1, 0.3, 0.5, 0.5, loss=FLAT)),
+    "one saturated sample": (SaturatedActivations, saturated(0.1, 0.9)),
+    "an output at its extremes": (SaturatedActivations, saturated(*[0.1] * 4, last=0.99)),
+    "sharp attention of small logits": (
+        SaturatedActivations,
+        layers("attention_entropy", [[None, 0.001, None, None]] * 4, attention_logit=[9.0] * 4),
+    ),
+    "one sharp head of two": (
+        SaturatedActivations,
+        layers("attention_entropy", [[0.9, 0.001, 0.8, None]] * 4, attention_logit=[90.0] * 4),
+    ),
+    "even through depth": (ActivationExplosion, sizes([1.0, 0.8, 1.3, 0.9, 1.1, 1.5, 0.7], **DEEP)),
+    "a residual stream": (ActivationExplosion, sizes([1.5**index for index in range(7)], **DEEP)),
+    "one large output": (ActivationExplosion, sizes([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5e3], **DEEP)),
+    "three layers only": (ActivationExplosion, sizes([1.0, 30.0, 900.0, 27000.0])),
+    "an output that reaches thousands": (
+        ActivationExplosion,
+        sizes(*[[1.0, 0.5, 1.0, 1.0]] * 5, *[[2.0, 2.0, 2.0, 3e3]] * 2),
+    ),
+    "a branch that began at zero": (
+        ActivationExplosion,
+        sizes(*[[1.0, 0.5, 0.0, 1.0]] * 5, *[[1.0, 0.5, 0.9, 1.0]] * 2),
+    ),
+    "grown fifty times": (ActivationExplosion, hurt(sizes(*[[1.0] * 4] * 5, *[[50.0] * 4] * 2))),
+    "large in bfloat16": (
+        ActivationExplosion,
+        layers("act_absmax", [[1.0, 1.0, 5e4, 1.0]], context={"autocast": "bfloat16"}),
+    ),
+    "a zero that moves": (IdenticalUnits, same(1.0, 0.0, 0.0, 0.0, 0.0)),
+    "before the learning rate is up": (IdenticalUnits, same(1.0, 1.0, 1.0)),
+    "no learning rate": (IdenticalUnits, same(1.0, 1.0, 1.0, 1.0, 1.0, lr=[0.0] * 5)),
+    "a young model": (CollapsedOutput, sampled(output_spread=[1e-4, 1e-4, 1e-4, 5e-4, 4e-3, 0.1, 0.4, 0.6])),
+    "a zero head": (CollapsedOutput, sampled(output_spread=[0.0, 0.4, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8, 0.8])),
+    "a small part of a large value": (
+        CollapsedOutput,
+        sampled(output_spread=[1e-4] * 12, output_std=[1.0] * 12, target_std=[1.1] * 12),
+    ),
+    "an offset that is learnt": (
+        CollapsedOutput,
+        sampled(output_spread=[0.8] * 5 + [0.01] * 8, output_std=[0.1] * 5 + [0.05] * 8),
+    ),
+    "small answers": (CollapsedOutput, sampled(output_spread=[0.9] * 13, output_std=[0.1] * 5 + [0.0005] * 8)),
+    "collapsed for a moment": (CollapsedOutput, sampled(output_spread=[0.5] * 8 + [0.0])),
+    "mostly one class, but learning": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 16,
+            prediction_top_share=[1.0] * 16,
+            criterion=[0.1] * 16,
+            pooled_entropy=[0.2] * 16,
+            pooled_classes=[2.0] * 16,
+            pooled_top_share=[0.95] * 16,
+        ),
+    ),
+    "one label for all": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 16,
+            prediction_top_share=[1.0] * 16,
+            criterion=[1.0] * 16,
+            pooled_entropy=[0.0] * 16,
+            pooled_classes=[1.0] * 16,
+        ),
+    ),
+    "twice a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[3.3])),
+    "far below a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[0.01])),
+    "healed": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0, 4.0, 1.2])),
+    "chance unknown": (UnexpectedInitialLoss, sampled(criterion=[900.0])),
+    "watched from the middle": (UnexpectedInitialLoss, _late := sampled(LABELS)),
+    "the last position is easier": (
+        UnevenPositionLoss,
+        sampled(context=B32, last_position_loss=[1.5] * 4, other_position_loss=[2.0] * 4),
+    ),
+    "one unlucky sample": (
+        UnevenPositionLoss,
+        sampled(context=B32, last_position_loss=[2.0, 2.1, 3.9], other_position_loss=[2.0] * 3),
+    ),
+    "few sequences": (
+        UnevenPositionLoss,
+        sampled(context={"batch_size": 4}, last_position_loss=[3.2, 3.0, 3.4], other_position_loss=[1.8] * 3),
+    ),
+    "all learnt": (
+        UnevenPositionLoss,
+        sampled(context=B32, last_position_loss=[0.02] * 3, other_position_loss=[0.005] * 3),
+    ),
+    "usual inputs": (InputAnomaly, sampled(entry_rms=[1.0] * 3, entry_absmax=[4.0] * 3, input_constant=[0.2] * 3)),
+    "pixels up to one": (InputAnomaly, sampled(entry_rms=[0.3] * 3, entry_absmax=[1.0] * 3)),
+    "sparse words": (InputAnomaly, sampled(entry_rms=[0.01] * 3, entry_absmax=[1.0] * 3)),
+    "pixels before a normalization": (
+        InputAnomaly,
+        sampled({"data.normalized_first": True}, entry_rms=[140.0] * 3, entry_absmax=[255.0] * 3),
+    ),
+    "one large batch": (InputAnomaly, sampled(entry_rms=[1.0, 1.0, 90.0], entry_absmax=[3.0, 3.0, 200.0])),
+    "targets of one": (TargetAnomaly, sampled(target_mean=[0.0] * 9, target_std=[1.0] * 9, output_rms=[0.1] * 9)),
+    "thousands that are reached": (
+        TargetAnomaly,
+        sampled(target_mean=[3e3] * 11, target_std=[1e3] * 11, output_rms=[0.1] * 5 + [200.0] * 6),
+    ),
+    "positive targets behind a ReLU": (
+        TargetAnomaly,
+        layers(
+            "act_rms",
+            [[1.0, 1.0, 1.0, 0.6]] * 3,
+            kinds=["Linear", "ReLU", "Linear", "ReLU"],
+            output_rms=[0.6] * 3,
+            target_mean=[1.0] * 3,
+            target_std=[1.0] * 3,
+            target_min=[0.0] * 3,
+            target_max=[6.0] * 3,
+        ),
+    ),
+    "one label, more classes than samples": (
+        TargetAnomaly,
+        sampled({"loss.classes": 64}, context=B32, pooled_classes=[1.0] * 16),
+    ),
+    "one class so far, of few labels": (
+        TargetAnomaly,
+        sampled({"loss.classes": 2}, context={"batch_size": 4}, pooled_classes=[1.0] * 9),
+    ),
+    "one batch with an outlier": (
+        BatchAnomaly,
+        sampled(target_std=[1.0] * 9 + [900.0], target_mean=[0.1, -0.1] * 4 + [0.0, 500.0]),
+    ),
+    "new batches": (BatchAnomaly, sampled(context=B32, input_checksum=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
+    "two epochs alike": (BatchAnomaly, sampled(context=B32, input_checksum=[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])),
+    "shuffled classes": (
+        BatchAnomaly,
+        sampled(context=B32, target_collision=[0.2, 0.24, 0.18, 0.2] * 3, pooled_collision=[0.2] * 12),
+    ),
+    "many of each class on purpose": (
+        BatchAnomaly,
+        sampled(context=B32, target_collision=[0.25] * 10, pooled_collision=[0.02] * 10),
+    ),
+    "a player's constant targets": (
+        BatchAnomaly,
+        sampled(target_std=[0.0] * 10, target_mean=[1.0] * 10, target_min=[1.0] * 10, target_max=[1.0] * 10),
+    ),
+}
+_late.put(500, "criterion", 50.0)
+
+
+@pytest.mark.parametrize(("detector", "chart", "severity"), SICK.values(), ids=SICK)
+def test_fires(detector, chart, severity):
+    symptom = detector().check(chart)
+    assert symptom is not None
+    assert symptom.severity == severity
+    assert symptom.first_step <= symptom.last_step
+
+
+@pytest.mark.parametrize(("detector", "chart"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(detector, chart):
+    assert detector().check(chart) is None
+
+
+MODULE_VITALS = [
+    "act_rms",
+    "act_absmax",
+    "act_dead",
+    "act_zero",
+    "act_spread",
+    "act_saturated",
+    "attention_entropy",
+    "weight_same",
+]
+SCALARS = [
+    "loss",
+    "lr",
+    "criterion",
+    "entry_rms",
+    "entry_absmax",
+    "entry_ratio",
+    "input_checksum",
+    "input_constant",
+    "input_nonfinite",
+    "input_absmax",
+    "target_mean",
+    "target_std",
+    "target_min",
+    "target_max",
+    "target_absmax",
+    "target_nonfinite",
+    "target_is_input",
+    "target_classes",
+    "target_collision",
+    "target_probability",
+    "pooled_collision",
+    "pooled_classes",
+    "pooled_entropy",
+    "pooled_top_share",
+    "pooled_std",
+    "output_rms",
+    "output_std",
+    "output_spread",
+    "output_spread/a",
+    "prediction_top_share",
+    "attention_logit",
+    "last_position_loss",
+    "other_position_loss",
+    "val_loss",
+]
+HOSTILE = [0.0, -1.0, 1e38, math.inf, math.nan, -math.inf, 1e-38, -1e38, 5e-324, 1.0]
+MINE = [
+    ActivationExplosion,
+    BatchAnomaly,
+    CollapsedOutput,
+    DeadUnits,
+    IdenticalUnits,
+    InputAnomaly,
+    SaturatedActivations,
+    TargetAnomaly,
+    UnevenPositionLoss,
+    UnexpectedInitialLoss,
+]
+CAUSES = [
+    "bad-initialization",
+    "missing-normalization",
+    "saturating-nonlinearity",
+    "missing-skip-connections",
+    "unnormalized-inputs",
+    "unnormalized-targets",
+    "class-imbalance",
+    "data-order",
+    "repeated-batch",
+    "information-leak",
+    "nan-in-data",
+    "bad-batch",
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_readings_raise_nothing(seed):
+    rng = np.random.default_rng(seed)
+    facts = {"modules.names": NAMES, "modules.kinds": KINDS, "modules.outputs": NAMES[-1:], "modules.normalized": 0}
+    chart = sampled({**facts, **LABELS}, context={**B32, "autocast": "float16"})
+    causes = [cause() for cause in diagnoses.CAUSES if cause.name in CAUSES]
+    assert len(causes) == len(CAUSES)
+    for step in range(0, 600, 10):
+        rows = {vital: rng.choice(HOSTILE, 4).tolist() for vital in MODULE_VITALS}
+        chart.add({"type": "modules", "step": step, "vitals": rows})
+        for vital in SCALARS:
+            chart.put(step, vital, float(rng.choice(HOSTILE)))
+        for detector in MINE:
+            detector().check(chart)
+        for cause in causes:
+            for name in cause.explains:
+                problem = diagnoses.Problem((Symptom(name, "", "warning", 0.9, 0, step, where=("act",)),))
+                assert all(math.isfinite(item.weight) for item in cause.weigh(chart, problem))

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms.slow_learning import SlowLearning
+
+RNG = np.random.default_rng(0)
+N = 300
+T = np.arange(N)
+NOISE = RNG.standard_normal(N)
+SLOW = 2.3 - 1e-5 * T + 0.02 * NOISE
+
+
+def check(losses, ratio=None, lr=None, chance=None, episodes=(), **vitals):
+    chart = Chart.of(loss=losses, lr=np.full(len(losses), 1e-6) if lr is None else lr, **vitals)
+    if ratio is not None:
+        chart.add({"type": "tensors", "step": chart.step, "vitals": {"update_ratio": [ratio, 2 * ratio, ratio]}})
+    if chance is not None:
+        chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": chance}})
+    chart.episodes += episodes
+    return SlowLearning().check(chart)
+
+
+SICK = {
+    "weights hardly move": (SLOW, 4e-7),
+    "summed": (1e4 * SLOW, 4e-7),
+    "too noisy to see, but hardly moving": (np.abs(2.3 + NOISE), 4e-7),
+    "moving a little": (SLOW, 1e-5),
+}
+
+
+@pytest.mark.parametrize(("losses", "ratio"), SICK.values(), ids=SICK)
+def test_fires(losses, ratio):
+    assert check(losses, ratio).severity == "warning"
+
+
+def test_a_straight_line_is_a_note_where_updates_are_not_known():
+    assert check(2.3 - 1e-4 * T).severity == "info"
+
+
+HEALTHY = {
+    "no readings": ([], {}),
+    "short": (SLOW[:60], {"ratio": 4e-7}),
+    "weights move": (SLOW, {"ratio": 1e-3}),
+    "not at all: that is frozen": (SLOW, {"ratio": 0.0}),
+    "falls well at a low ratio": (2.3 - 2e-3 * T, {"ratio": 4e-7}),
+    "bent": (1.7 + 6 * (1 + T) ** -0.35, {}),
+    "noise": (2.3 + 0.1 * NOISE, {}),
+    "in warm-up": (SLOW, {"ratio": 4e-7, "lr": 1e-9 * T}),
+    "annealed": (SLOW, {"ratio": 4e-7, "lr": np.linspace(1e-3, 0, N)}),
+    "fine-tuned": (SLOW, {"ratio": 4e-7, "chance": 10.4}),
+    "broken before": (
+        SLOW,
+        {"ratio": 4e-7, "episodes": [Symptom("loss-divergence", "LO02", "critical", 0.9, 20, 30)]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("losses", "more"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(losses, more):
+    assert check(losses, **more) is None

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.step_time_regression import StepTimeRegression
+
+RNG = np.random.default_rng(0)
+T = np.arange(600)
+NOISE = np.exp(0.1 * RNG.standard_normal(600))
+
+
+def check(seconds):
+    return StepTimeRegression().check(Chart.of(seconds=seconds))
+
+
+def test_time_that_grows_is_a_warning():
+    symptom = check((0.05 + 0.0005 * T) * NOISE)
+    assert symptom.severity == "warning"
+    assert "grows" in symptom.message
+    assert symptom.first_step == 20
+
+
+def test_a_jump_is_a_note_until_it_has_cost_minutes():
+    jump = np.where(T < 300, 1.0, 2.5) * NOISE
+    symptom = check(0.05 * jump)
+    assert symptom.severity == "info"
+    assert 280 <= symptom.first_step <= 320
+    assert check(2 * jump).severity == "warning"
+
+
+HEALTHY = {
+    "no readings": [],
+    "short": 0.05 + 0.001 * T[:120],
+    "even": 0.05 * NOISE,
+    "a slow start": np.where(T < 15, 5.0, 0.05) * NOISE,
+    "single slow steps": np.where(T % 50 == 0, 2.0, 0.05) * NOISE,
+    "a slow stretch that is over": np.where((T > 200) & (T < 400), 0.2, 0.05) * NOISE,
+    "a little slower": np.where(T < 300, 0.05, 0.07) * NOISE,
+    "milliseconds": np.where(T < 300, 0.0005, 0.0015) * NOISE,
+}
+
+
+@pytest.mark.parametrize("seconds", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(seconds):
+    assert check(seconds) is None

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.underfitting import Underfitting
+
+RNG = np.random.default_rng(0)
+N = 600
+T = np.arange(N)
+NOISE = 0.02 * RNG.standard_normal(N)
+HIGH = 1.9 + 0.4 * np.exp(-T / 40) + NOISE
+
+
+def check(losses, validation, dropout=(), decay=0.0, weights=None, **more):
+    chart = Chart.of(loss=losses, lr=np.full(len(losses), 1e-3), context={"dropout": list(dropout)}, **more)
+    chart.groups = [{"weight_decay": decay}]
+    for step, row in (weights or {}).items():
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": row}})
+    for step in range(99, len(losses), 100):
+        chart.put(step, "val_loss", float(validation(step)))
+    return Underfitting().check(chart)
+
+
+def like_training(step):
+    return HIGH[step] + 0.01
+
+
+def test_high_flat_and_close_is_a_note():
+    symptom = check(HIGH, like_training)
+    assert symptom.severity == "info"
+    assert symptom.first_step == 300
+
+
+def test_what_holds_the_model_back_makes_it_a_warning():
+    assert "dropout is 0.9" in check(HIGH, like_training, dropout=[0.1, 0.9]).message
+    shrunk = {0: [4.0, 3.0], 500: [0.2, 0.1]}
+    symptom = check(HIGH, like_training, decay=1.0, weights=shrunk)
+    assert symptom.severity == "warning"
+    assert "shrunk the weights" in symptom.message
+    assert check(HIGH, like_training, weights=shrunk).severity == "info"
+
+
+HEALTHY = {
+    "no readings": ([], like_training),
+    "short": (HIGH[:120], like_training),
+    "low": (0.2 + 2 * np.exp(-T / 40) + NOISE, lambda step: 0.22),
+    "a gap": (HIGH, lambda step: 2.6),
+    "training still falls": (2.3 - 0.001 * T + NOISE, lambda step: 2.3 - 0.001 * step),
+    "validation still falls": (HIGH, lambda step: 2.1 - 0.0004 * step),
+    "negative": (HIGH - 20, lambda step: -18.0),
+}
+
+
+@pytest.mark.parametrize(("losses", "validation"), HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(losses, validation):
+    assert check(losses, validation, dropout=[0.9]) is None

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, never_followed
+
+RNG = np.random.default_rng(0)
+N = 1000
+T = np.arange(N)
+TRAIN = 0.2 + 2.1 * np.exp(-T / 150) + 0.02 * RNG.standard_normal(N)
+STEPS = range(99, N, 100)
+WOBBLE = dict(zip(STEPS, RNG.standard_normal(len(STEPS)), strict=True))
+
+
+def chart_of(validation, losses=TRAIN, lr=0.1):
+    chart = Chart.of(loss=losses, lr=np.full(len(losses), lr))
+    for step in STEPS:
+        if step < len(losses):
+            chart.put(step, "val_loss", float(validation(step)))
+    return chart
+
+
+SICK = {
+    "exactly constant": (lambda step: 2.3104, "exactly 2.31"),
+    "exactly zero": (lambda step: 0.0, "exactly 0"),
+    "stuck since the third": (lambda step: TRAIN[min(step, 299)], "exactly"),
+    "at chance throughout": (lambda step: 2.31 + 0.02 * WOBBLE[step], "never under"),
+    "above the untrained model": (lambda step: 6 + 0.3 * WOBBLE[step], "never under"),
+    "erratic": (lambda step: 9.0 if step % 300 == 299 else TRAIN[step], "leapt"),
+}
+
+
+@pytest.mark.parametrize(("validation", "words"), SICK.values(), ids=SICK)
+def test_fires(validation, words):
+    symptom = ValidationAnomaly().check(chart_of(validation))
+    assert symptom.severity == "warning"
+    assert words in symptom.message
+
+
+def test_one_leap_that_healed_is_a_note():
+    symptom = ValidationAnomaly().check(chart_of(lambda step: 6.0 if step == 499 else TRAIN[step]))
+    assert symptom.severity == "info"
+    assert "at step 499" in symptom.message
+
+
+HEALTHY = {
+    "follows": lambda step: TRAIN[step] + 0.05,
+    "noisy": lambda step: TRAIN[step] + 0.3 + 0.2 * WOBBLE[step],
+    "a constant gap": lambda step: TRAIN[step] + 0.7,
+    "below training, with dropout": lambda step: 0.6 * TRAIN[step],
+    "summed over the set": lambda step: 500 * TRAIN[step],
+    "overfitting": lambda step: 1.0 + 0.001 * step,
+    "jumpy at a high rate": lambda step: 0.6 + 0.5 * abs(WOBBLE[step]),
+}
+
+
+@pytest.mark.parametrize("validation", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(validation):
+    assert ValidationAnomaly().check(chart_of(validation)) is None
+
+
+def test_a_run_that_stands_still_explains_a_constant():
+    assert ValidationAnomaly().check(chart_of(lambda step: 2.3, losses=np.full(N, 2.3))) is None
+    arrived = np.where(T < 50, 2.3, 1e-6)
+    assert ValidationAnomaly().check(chart_of(lambda step: 0.0, losses=arrived)) is None
+
+
+def test_two_evaluations_are_not_judged():
+    assert ValidationAnomaly().check(chart_of(lambda step: 2.3104, losses=TRAIN[:250])) is None
+
+
+def test_validation_that_never_followed():
+    assert never_followed(chart_of(lambda step: 2.5))
+    assert not never_followed(chart_of(lambda step: TRAIN[step]))
+    assert not never_followed(Chart())

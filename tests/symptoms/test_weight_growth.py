@@ -1,0 +1,43 @@
+"""weight-growth."""
+
+import math
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.weight_growth import WeightGrowth
+
+SICK = {
+    "doubles again and again": ([2 ** (k / 2) for k in range(16)], "warning"),
+    "grows in a line, far": ([1 + 4.0 * k for k in range(16)], "warning"),
+    "ten times and still growing": ([2 ** (k / 4.5) for k in range(16)], "info"),
+}
+HEALTHY = {
+    "nothing known": [],
+    "constant": [3.0] * 16,
+    "shrinks": [3.0 - 0.1 * k for k in range(16)],
+    "grows and flattens": [1 + 9 * (1 - math.exp(-k / 2)) for k in range(16)],
+    "grows like a square root": [math.sqrt(1 + k) for k in range(64)],
+    "too few samples": [2.0**k for k in range(7)],
+    "from zero": [0.0] + [2.0**k for k in range(12)],
+    "not finite": [2.0**k for k in range(12)] + [math.inf],
+}
+
+
+def chart(norms):
+    built = Chart()
+    built.names = ("a.weight", "norm.weight")
+    for number, norm in enumerate(norms):
+        built.add({"type": "tensors", "step": 25 * number, "vitals": {"weight_norm": [norm, 1.0]}})
+    return built
+
+
+@pytest.mark.parametrize(("norms", "severity"), SICK.values(), ids=SICK)
+def test_fires(norms, severity):
+    found = WeightGrowth().check(chart(norms))
+    assert (found.severity, found.where) == (severity, ("a.weight",))
+
+
+@pytest.mark.parametrize("norms", HEALTHY.values(), ids=HEALTHY)
+def test_stays_silent(norms):
+    assert WeightGrowth().check(chart(norms)) is None

@@ -1,0 +1,94 @@
+import types
+
+import pytest
+import torch
+
+from torchdoctor.vitals import machine
+from torchdoctor.vitals.machine import Machine
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = types.SimpleNamespace(value=100.0)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: now.value)
+    return now
+
+
+def test_the_host_tells_its_memory_and_the_folder_its_disk(tmp_path):
+    values = Machine(CPU, tmp_path).read()
+    assert values["host_memory"] > 10 * 2**20
+    assert values["disk_free"] > 0
+    assert Machine(CPU, None).read().keys() == {"host_memory"}
+
+
+def test_memory_that_is_taken_is_seen(clock):
+    gauge = Machine(CPU, None)
+    before = gauge.read()["host_memory"]
+    taken = bytearray(64 * 2**20)
+    taken[::4096] = b"x" * len(taken[::4096])
+    clock.value += 2
+    assert gauge.read()["host_memory"] - before > 32 * 2**20
+
+
+def test_a_second_look_within_a_second_is_not_taken(clock):
+    gauge = Machine(CPU, None)
+    assert gauge.read()
+    clock.value += 0.5
+    assert gauge.read() == {}
+    clock.value += 0.6
+    assert gauge.read()
+
+
+def test_a_reader_that_fails_is_left_out_and_not_asked_again(tmp_path, clock):
+    gauge = Machine(CPU, tmp_path / "gone" / "missing")
+    assert gauge.read().keys() == {"host_memory"}
+    clock.value += 2
+    assert gauge.read().keys() == {"host_memory"}
+
+
+def unsupported(*args):
+    raise OSError("not supported on this device")
+
+
+def fake_nvml(reasons, asked):
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": asked.append,
+        "nvmlDeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=37),
+        "nvmlDeviceGetTemperature": lambda handle, kind: 71,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: reasons,
+        "nvmlDeviceGetTotalEccErrors": unsupported,
+        "nvmlDeviceGetMemoryInfo": lambda handle: types.SimpleNamespace(free=5 * 2**30),
+        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+        "NVML_VOLATILE_ECC": 0,
+        "NVML_TEMPERATURE_GPU": 0,
+    }
+    return types.SimpleNamespace(**answers, **dict(zip(machine.SLOWED, (8, 32, 64, 128), strict=True)))
+
+
+@pytest.mark.parametrize(("reasons", "throttled"), [(4, 0.0), (64, 1.0), (4 + 8, 1.0)])
+def test_a_device_tells_what_it_can(monkeypatch, reasons, throttled):
+    asked = []
+    fake = fake_nvml(reasons, asked)
+    monkeypatch.setattr(machine.importlib, "import_module", lambda name: fake)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="abc"))
+    values = Machine(torch.device("cuda"), None).read()
+    assert asked == ["GPU-abc"]
+    assert values.pop("host_memory") > 0
+    assert values == {
+        "gpu_utilisation": 37.0,
+        "gpu_temperature": 71.0,
+        "gpu_throttled": throttled,
+        "gpu_memory_free": 5.0 * 2**30,
+    }
+
+
+def test_without_nvml_and_proc_nothing_is_raised(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(machine.importlib, "import_module", missing)
+    monkeypatch.setattr(machine.Path, "exists", lambda self: False)
+    assert Machine(torch.device("cuda"), None).read() == {}
