@@ -10,7 +10,7 @@ import click
 from torchdoctor import __version__
 from torchdoctor.errors import TorchDoctorError, did_you_mean
 
-COMMANDS = ("demo", "diagnose", "explain", "rules")
+COMMANDS = ("clinic", "demo", "diagnose", "explain", "rules")
 """Sub-commands: each is a function of its own name in a module of its own name."""
 
 

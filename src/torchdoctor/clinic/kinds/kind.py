@@ -1,0 +1,99 @@
+"""The shape of a kind: one way in which a run is sick, or looks sick and is not.
+
+What counts as right is declared with the kind, before anything is measured. A kind without a right answer is healthy.
+
+>>> def forgetful(loop: Loop) -> None:
+...     'The loop never clears its gradients.'
+...     loop.zero_grad = False
+>>> kind = Kind("missing-zero-grad", forgetful, on=("mlp",), right=("missing-zero-grad",))
+>>> kind.healthy, kind.split, kind.summary
+(False, 'held-out', 'The loop never clears its gradients.')
+
+Half of the kinds are for development; the other half is held out. The rule is the parity of the ninth byte of the
+slug's SHA-256: it depends on nothing but the name, and a kind that is added later moves no other. (The ninth, because
+it shares out the themes most evenly; it was chosen before anything was run.) Nobody looks at what is found on
+held-out kinds while working on detectors or causes; they are only ever reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torchdoctor.clinic.kinds.loop import Loop
+
+Split = Literal["development", "held-out"]
+SPLITS: tuple[Split, ...] = ("development", "held-out")
+Onset = int | Literal["best-validation"]
+"""A step, or the step of the lowest validation loss, where only the run itself can tell."""
+
+UNSTABLE = (
+    "gradient-explosion",
+    "gradient-instability",
+    "loss-spike",
+    "loss-divergence",
+    "loss-oscillation",
+    "nan-or-inf",
+    "update-ratio-abnormal",
+    "weight-growth",
+    "activation-explosion",
+)
+"""What too large steps look like, from the first sign to the end."""
+STALLED = (
+    "not-learning",
+    "slow-learning",
+    "loss-plateau",
+    "underfitting",
+    "update-ratio-abnormal",
+    "learning-rate-vanished",
+)
+"""What too small steps look like."""
+SIGNAL = ("gradient-vanishing", "dead-units", "saturated-activations", "collapsed-output", "no-gradient")
+"""What a net looks like through which nothing passes."""
+GENERALIZATION = ("overfitting", "validation-anomaly")
+"""What a validation says that has little to do with the training loss."""
+UNMOVED = ("frozen-weights", "no-gradient")
+"""What weights look like that are not trained."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family of runs that share one fault, or one reason to look sick."""
+
+    slug: str
+    change: Callable[[Loop], None]
+    """What is done to an ordinary loop; its docstring says it in a sentence."""
+    on: tuple[str, ...]
+    """The arenas that it is trained in."""
+    right: tuple[str, ...] = ()
+    """Symptoms and causes of which any one counts as finding it."""
+    also: tuple[str, ...] = ()
+    """Where two things are wrong: of these, one must be found as well."""
+    cause: tuple[str, ...] = ()
+    """The causes of which any one is the root; empty where the run cannot tell."""
+    secondary: tuple[str, ...] = ()
+    """What is true of the run as well, and no false finding."""
+    onset: Onset = 0
+    acute: bool = False
+    """Whether it shows at once: within a few steps of its onset."""
+    advice: bool = False
+    """Whether it costs the run little, so that a finding of severity info is the right answer."""
+    learns: bool = True
+    """Of a healthy kind: whether its loss must fall for the run to be what it says."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong with its runs."""
+        return not self.right
+
+    @property
+    def split(self) -> Split:
+        """Which half it belongs to."""
+        return SPLITS[hashlib.sha256(self.slug.encode()).digest()[8] % 2]
+
+    @property
+    def summary(self) -> str:
+        """What happens in it, in a sentence."""
+        return (self.change.__doc__ or "").strip().splitlines()[0]
