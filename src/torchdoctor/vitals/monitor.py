@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
-from torchdoctor.vitals.sampling import Sampling
+from torchdoctor.vitals.sampling import GRACE, Sampling
 from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
@@ -71,7 +71,6 @@ class Monitor(taps.Listener):
         self._groups = GroupGauge(self._optimizers)
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
-        self._sampling = Sampling(settings.sample_every, settings.overhead, note)
         self._armed = -1
         """The number of the step that the gauges are armed for, -1 for none."""
         self._sampled = -1
@@ -92,6 +91,8 @@ class Monitor(taps.Listener):
         """Autograd's node counter at a clip, if no node was made since the step before it."""
         self._late_clips = 0
         tensors = self._lay_out()
+        grace = 0.0 if self._cuda else GRACE
+        self._sampling = Sampling(settings.sample_every, settings.overhead, note, grace)
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
         self._ledger.clock.backward_seen = self._backward_seen
         self.lane = Lane(self)
@@ -333,8 +334,11 @@ class Monitor(taps.Listener):
         self._draining = True
         try:
             for slot, records in self._ledger.arrived(wait=wait):
-                for record in records:
-                    self._emit(record)
+                if slot.sampled:
+                    with self._sampling:
+                        self._emit_all(records)
+                else:
+                    self._emit_all(records)
                 if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
                     self._single = False  # torch's total is made otherwise than ours: no short way here
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
@@ -342,6 +346,10 @@ class Monitor(taps.Listener):
                     self._origin.arm()
         finally:
             self._draining = False
+
+    def _emit_all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._emit(record)
 
     # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
 
@@ -524,7 +532,7 @@ class Monitor(taps.Listener):
         """Keep the budget, and get ready if the step that comes is looked at closely."""
         if number >= self._budget_at:
             self._budget_at = number + 100
-            self._sampling.keep_budget(sum(gauge.spent for gauge in self._gauges))
+            self._sampling.keep_budget(number, sum(gauge.spent for gauge in self._gauges))
         if self._ledger.clock.count >= self._sampling.next:
             self._arm()
 
@@ -534,6 +542,7 @@ class Monitor(taps.Listener):
         self._sampling.next = self._sampling.after(number)
         self._disarm()
         self._armed, self._unsampled = number, set(range(len(self._optimizers)))
+        self._sampling.looks += 1
         with self._sampling:
             for gauge in self._gauges:
                 gauge.arm()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 EARLY = (1, 2, 4, 8, 16)
 """Steps of the run's first moments that are looked at closely."""
-YOUNG = 500
-"""Steps during which samples are twice as frequent."""
+AHEAD = 2
+"""Steps by which a sample comes before a round number: just after one, loops validate, and epochs begin."""
+YOUNG = 300
+"""Steps during which samples are twice as frequent, and are not held against the budget."""
 RAREST = 10_000
+SHARE = 0.3
+"""Of the overhead that is allowed, what close looks may take; the rest is for what is done at every step."""
 GRACE = 1.0
-"""Seconds that close looks may take in any run: nobody notices one second, and a small run is worth as much."""
+"""Seconds that close looks may take in any run on the host: nobody notices one, and short runs are made there."""
 
 
 class Sampling:
@@ -22,26 +27,31 @@ class Sampling:
     >>> while numbers[-1] < 100:
     ...     numbers.append(sampling.after(numbers[-1]))
     >>> numbers
-    [0, 1, 2, 4, 8, 16, 25, 50, 75, 100]
-    >>> sampling.spent, sampling.watched = 5.0, 100.0
-    >>> sampling.keep_budget()  # doctest: +ELLIPSIS
-    budget 100 close looks are taken every 100 steps from here on: ...
+    [0, 1, 2, 4, 8, 16, 23, 48, 73, 98, 123]
+    >>> sampling.looks, sampling.spent, sampling.watched = 10, 2.0, 100.0
+    >>> sampling.keep_budget(1000)  # doctest: +ELLIPSIS
+    budget 667 close looks are taken every 667 steps from here on: ...
     """
 
-    def __init__(self, every: int, overhead: float, note: Callable[[str, str], None]) -> None:
+    def __init__(self, every: int, overhead: float, note: Callable[[str, str], None], grace: float = GRACE) -> None:
         self.every = every
         self.next = 0
         """The step that is looked at next."""
+        self.looks = 0
         self.spent = self.watched = 0.0
         """Seconds of close looks, and of the run."""
         self._young = max(1, every // 2)
-        self._overhead, self._note = overhead, note
-        self._began = 0.0
+        self._allowed, self._note = SHARE * overhead, note
+        self._began = self._since = 0.0
+        self._free = grace if overhead > 0 else 0.0
+        """Seconds that are not held against the budget: the grace, or the run's youth."""
+        self._said = every
 
     def after(self, number: int) -> int:
         """The first step after this one that is looked at closely."""
         stride = self._young if number < YOUNG else self.every
-        regular = (number // stride + 1) * stride
+        ahead = AHEAD if stride >= 5 * AHEAD else 0
+        regular = ((number + ahead) // stride + 1) * stride - ahead
         return min((early for early in EARLY if number < early < regular), default=regular)
 
     def __enter__(self) -> Sampling:
@@ -51,15 +61,19 @@ class Sampling:
     def __exit__(self, *_: object) -> None:
         self.spent += time.perf_counter() - self._began
 
-    def keep_budget(self, elsewhere: float = 0.0) -> None:
-        """Look more rarely while looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
+    def keep_budget(self, number: int, elsewhere: float = 0.0) -> None:
+        """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
         spent = self.spent + elsewhere
-        if spent <= self._overhead * self.watched + GRACE * (self._overhead > 0) or self.every >= RAREST:
+        if number <= YOUNG and self._allowed:
+            self._free, self._since = max(self._free, spent), self.watched
+        if spent <= self._free + self._allowed * (self.watched - self._since):
             return
-        self.every = self._young = min(2 * self.every, RAREST)
-        share = spent / max(self.watched, 1e-9)
-        self._note(
-            f"budget {self.every}",
-            f"close looks are taken every {self.every} steps from here on: they took {share:.1%} of the time, "
-            f"and settings.overhead allows {self._overhead:.1%}.",
-        )
+        look, step = spent / max(1, self.looks), self.watched / max(1, number)
+        self.every = self._young = min(RAREST, max(self.every, math.ceil(look / max(self._allowed * step, 1e-12))))
+        if self.every >= 2 * self._said:
+            self._said = self.every
+            self._note(
+                f"budget {self.every}",
+                f"close looks are taken every {self.every} steps from here on: each takes {1e3 * look:.1f} ms, "
+                f"and {self._allowed:.2%} of the run is for them (settings.overhead).",
+            )
