@@ -38,6 +38,8 @@ from torchdoctor.vitals import taps
 
 PARTS = ("speed", "clock", "syncs", "memory", "host", "identical")
 CUDA = torch.cuda.is_available()
+YOUTH = 400
+"""Steps before anything is timed: young runs are looked at more often."""
 Step = Callable[[], None]
 
 
@@ -138,7 +140,7 @@ def watched(loop: Loop) -> tuple[Step, Step]:
     watcher = loop.watcher
     if watcher is None:
         watcher = loop.watcher = Watcher(loop)
-        for _ in range(300):  # past its youth, when it looks more often
+        for _ in range(YOUTH):
             watcher.step()
     else:
         watcher.resume()
@@ -267,7 +269,7 @@ def inside(loop: Loop, steps: int) -> tuple[float, float, float]:
         setattr(owner, name, timed(original))
     try:
         watcher = Watcher(loop)
-        for _ in range(300):
+        for _ in range(YOUTH):
             watcher.step()
         spent[:] = [0.0]
         for _ in range(steps):
@@ -451,14 +453,14 @@ def host(rounds: int) -> None:
         if clip:
             nn.utils.clip_grad_norm_(tensors, 1e9)
         optimizer.step()
-        loss = grads[0].sum()
+        loss = tensors[0].sum()  # has a graph, as a loss has
         if doctor is not None:
             doctor.log_loss(loss)
 
     for clip in (True, False):
         with tempfile.TemporaryDirectory() as folder:
             doctor = Doctor(nn.ParameterList(tensors), optimizer, journal=folder, settings={"quiet": True})
-            for _ in range(300):
+            for _ in range(YOUTH):
                 plain(clip, doctor)
             pause(doctor)
             added = []

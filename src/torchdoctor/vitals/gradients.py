@@ -95,6 +95,15 @@ class GradientGauge:
         """The order in which our gradients were last handed over."""
         self._uses = 0
 
+    @property
+    def whole(self) -> Order | None:
+        """All tensors of an only optimizer, if one multi-tensor reduction takes them; None otherwise."""
+        groups = self._groups.get(0, [])
+        if self._sharded or len(self._groups) != 1 or len(groups) != 1:
+            return None
+        tensors, indices = groups[0]
+        return Order(tensors, indices, 0, frozenset({0}))
+
     def measure(self, slot: Slot, owner: int, vital: str, scale: Tensor | None = None) -> Capture | None:
         """Own reduction over one optimizer's gradients; a loss scale that is still in them is kept beside."""
         ends: list[Tensor] = []

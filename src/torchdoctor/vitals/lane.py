@@ -1,9 +1,9 @@
 """The short way of an ordinary step.
 
-Most steps of most loops are alike: one optimizer, one clip that sees every gradient, losses with their graphs. Such a
-step leaves references behind, and up to sixteen of them are worked out together: a line of Python costs a microsecond
-when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary goes to the
-monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
+Most steps of most loops are alike: one optimizer, one clip that sees every gradient or none, losses with their graphs.
+Such a step leaves references behind, and up to sixteen of them are worked out together: a line of Python costs a
+microsecond when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary
+goes to the monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
 
 The clip's total norm is computed here, by the calls that torch's own function would make, because of what is kept:
 torch drops the vector of norms that it takes the total of, and keeping its many scalars instead would cost more than
@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.clock import sequence_number
-from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm
+from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm, norms_of
 
 if TYPE_CHECKING:
     from torchdoctor.vitals.monitor import Monitor
@@ -39,6 +39,11 @@ Raw = tuple[Tensor, int, Tensor | None, float | None, list[float], float, list[L
 Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
 
+Terms = tuple[Order, bool, tuple[int, int], int, int, dict[str, Tensor | None], bool, bool]
+"""On which ordinary steps pass: the gradients in order, whether they are clipped, the shape of the parameter groups,
+how many steps may go before they are worked out, what the next one is called, the losses by name, whether the device is
+a CUDA one, and whether numbers are on their way."""
+
 
 class Lane(taps.Listener):
     """Stands between the loop and its monitor; `is_open` while steps are ordinary."""
@@ -48,6 +53,7 @@ class Lane(taps.Listener):
         self.is_open = False
         self._monitor = monitor
         self._cuda = self._awaited = False
+        self._clips = True
         self._order: Order | None = None
         self._shape = (0, 0)
         self._room = 0
@@ -74,8 +80,9 @@ class Lane(taps.Listener):
     def total_of(self, tensors: Any) -> Tensor | None:
         """The total norm of all our gradients, if these are they, in the order that is known."""
         order = self._order
-        if not self.is_open or self._stepping or order is None or self._total is not None or type(tensors) is not list:
+        if not (self.is_open and self._clips) or self._stepping or self._total is not None or type(tensors) is not list:
             return None
+        assert order is not None
         ours = order.tensors
         if len(tensors) != len(ours):
             return None
@@ -118,24 +125,37 @@ class Lane(taps.Listener):
         self._monitor.scaler_updates(scaler)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let the step pass if all of it is known and nothing has touched the gradients since."""
-        ends = self._ends
-        if ends is not None:
-            groups = optimizer.param_groups
+        """Let the step pass if all of it is known, or can be measured in one go."""
+        if self.is_open:
+            ends, groups = self._ends, optimizer.param_groups
             if (
-                len(args) == 1
-                and not kwargs
-                and self._versions == (ends[0]._version, ends[1]._version)
-                and self._shape == (len(groups), len(groups[-1]["params"]))
-                and not taps.recent
-                and not hasattr(optimizer, "found_inf")
-                and not (self._cuda and is_capturing())
+                (self._clips if ends is None else self._versions != (ends[0]._version, ends[1]._version))
+                or len(args) != 1
+                or kwargs
+                or self._shape != (len(groups), len(groups[-1]["params"]))
+                or taps.recent
+                or hasattr(optimizer, "found_inf")
+                or (self._cuda and is_capturing())
+                or (ends is None and not self._measure())
             ):
+                self.leave()
+            else:
                 self._ends = None
                 self._stepping = True
                 return None
-        self.leave()
         return self._monitor.before_step(optimizer, args, kwargs)
+
+    def _measure(self) -> bool:
+        """The norms of all gradients of a loop that does not clip; False where one is missing or unlike the others."""
+        assert self._order is not None
+        grads: list[Any] = [tensor.grad for tensor in self._order.tensors]
+        try:
+            with torch.no_grad():
+                self._norms = torch.stack(norms_of(grads))
+                self._total = torch.linalg.vector_norm(self._norms, 2.0)
+        except (AttributeError, TypeError, RuntimeError):
+            self._norms = self._total = None
+        return self._total is not None
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The step was taken."""
@@ -196,7 +216,16 @@ class Lane(taps.Listener):
         terms = self._monitor.ordinary()
         self.is_open = terms is not None
         if terms is not None:
-            self._order, self._shape, self._room, self._label, self._previous, self._cuda, self._awaited = terms
+            (
+                self._order,
+                self._clips,
+                self._shape,
+                self._room,
+                self._label,
+                self._previous,
+                self._cuda,
+                self._awaited,
+            ) = terms
             self._mark = sequence_number() or 0
 
     def settle(self) -> None:
@@ -205,7 +234,7 @@ class Lane(taps.Listener):
             steps, self._steps = self._steps, []
             self._label += len(steps)
             assert self._order is not None
-            self._monitor.absorb(steps, self._order, self._mark)
+            self._monitor.absorb(steps, self._order, self._mark, clips=self._clips)
 
     def leave(self) -> None:
         """Hand everything over to the monitor, the step in progress too."""

@@ -27,7 +27,7 @@ from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
 from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, step_hook
-from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw
+from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw, Terms
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
@@ -353,23 +353,13 @@ class Monitor(taps.Listener):
 
     # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
 
-    def ordinary(self) -> tuple[Order, tuple[int, int], int, int, dict[str, Tensor | None], bool, bool] | None:
-        """The terms on which the next steps may go the short way, None if they may not.
-
-        They are: the order of the clipped gradients, the shape of the parameter groups, how many steps may go before
-        they are worked out, what the next step is called, the losses by name, whether the device is a CUDA one, and
-        whether numbers are on their way.
-        """
+    def ordinary(self) -> Terms | None:
+        """The terms on which the next steps may go the short way, None if they may not."""
         ledger = self._ledger
-        last, order = ledger.last, self._gradients.order
+        last = ledger.last
         if (
             not self._single
             or last is None
-            or order is None
-            or 0 not in order.complete
-            or not self._together
-            or not last.facts.get("captured")
-            or "own" in last.facts
             or self._captures
             or self._scaler is not None
             or self._armed == ledger.clock.count
@@ -377,17 +367,24 @@ class Monitor(taps.Listener):
             or ledger.transfer.hurry
         ):
             return None
+        clips = bool(last.facts.get("captured"))
+        order = self._clipped_order() if clips else self._gradients.whole
         previous = ledger.owned()
-        if previous is None:
-            return None
         room = min(ledger.transfer.size, self._sampling.next - ledger.clock.count)
+        if order is None or previous is None or room < 2 or clips == ("own" in last.facts):
+            return None
         label = ledger.clock.label(ledger.clock.count)
-        terms = order, self._shape[0], room, label, previous, self._cuda, ledger.transfer.under_way
-        return terms if room > 1 else None
+        return order, clips, self._shape[0], room, label, previous, self._cuda, ledger.transfer.under_way
 
-    def absorb(self, steps: Sequence[Raw], order: Order, mark: int) -> None:
+    def _clipped_order(self) -> Order | None:
+        """The order in which the clip takes our gradients, if it takes them all, in one go."""
+        order = self._gradients.order
+        return order if order is not None and 0 in order.complete and self._together else None
+
+    def absorb(self, steps: Sequence[Raw], order: Order, mark: int, *, clips: bool) -> None:
         """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
         ledger = self._ledger
+        how = "captured" if clips else "own"
         for total, version, norms, clip, rates, now, losses in steps:
             slot = ledger.next
             _enter_losses(slot, losses)
@@ -395,7 +392,7 @@ class Monitor(taps.Listener):
             if norms is not None:
                 slot.parts.append(Part("grad_norm", norms, order.indices))
             facts = slot.facts
-            facts["captured"] = True
+            facts[how] = True
             if clip is not None:
                 facts["clip"] = clip
             self._time(slot, now)
