@@ -49,11 +49,15 @@ def train(disturb, *, log="after", clip=True, short, monkeypatch):
 
 
 OF_THE_MACHINE = {"seconds", "data_seconds", "host_memory", "disk_free"}
+OF_THE_DETAILS = {"grad_nonfinite"}
+"""How many tensors are not finite is known where their norms have travelled, and 1 elsewhere."""
 
 
 def parts(record):
     """A record without its vitals, and its vitals as numbers, without what depends on the machine."""
-    vitals = {name: value for name, value in record.get("vitals", {}).items() if name not in OF_THE_MACHINE}
+    vitals = {
+        name: value for name, value in record.get("vitals", {}).items() if name not in OF_THE_MACHINE | OF_THE_DETAILS
+    }
     numbers = {name: np.array(value, dtype=float) for name, value in vitals.items()}  # None becomes NaN
     return {key: value for key, value in record.items() if key != "vitals"}, numbers
 
