@@ -60,6 +60,30 @@ def test_an_honest_ranking_is_left_alone(calibrate):
     assert np.abs(shifts).max() < 0.25
 
 
+def test_the_temperature_stays_above_its_floor(calibrate):
+    temperature, _ = calibrate.fit(made(calibrate, boast=0.3, gain=0.0), steps=500)
+    assert temperature == pytest.approx(calibrate.FLOOR)
+
+
+def test_kinds_count_alike(calibrate):
+    runs = [calibrate.Run(None, None, kind) for kind in ("often", "often", "often", "once")]
+    assert calibrate.weights(runs).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0])
+
+
+def test_a_shift_that_only_one_kind_asks_for_does_not_carry_over(calibrate):
+    runs = [run._replace(kind=f"k{number % 20}") for number, run in enumerate(made(calibrate, 1.0, 0.0, count=200))]
+    place = calibrate.NAMES.index("bad-batch")
+    right = np.arange(len(calibrate.NAMES)) == place
+    runs = [run._replace(right=right) if run.kind == "k0" else run for run in runs]
+    plain, moved = (calibrate.elsewhere(runs, shifted=shifted) for shifted in (False, True))
+    odd = [number for number, run in enumerate(runs) if run.kind == "k0"]
+    assert np.allclose(plain.sum(axis=1), 1) and np.allclose(moved.sum(axis=1), 1)
+    assert moved[odd, place].mean() == pytest.approx(plain[odd, place].mean(), abs=0.1)
+    assert not calibrate.helps(runs, plain, moved)
+    truth = np.stack([run.right for run in runs]).astype(float)
+    assert calibrate.helps(runs, plain, truth)
+
+
 def line(kind, preset="default", **causes):
     ranked = [
         {"problem": 1, "cause": name.replace("_", "-"), "probability": share, "evidence": []}

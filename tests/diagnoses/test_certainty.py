@@ -67,7 +67,10 @@ def test_a_definite_fact_is_near_one_and_explains_the_rest_away():
 def test_without_the_fact_the_same_cause_is_one_of_several():
     doubtful = cause("parameters-not-in-optimizer", LEFT_OUT.explains, 2.0)
     found = ranked([symptom("not-learning", 0, 399)], cause("lr-too-high", BRINGS, 2.0), doubtful)
-    assert [round(item.probability, 2) for item in found] == [0.42, 0.42, 0.16]
+    first, second, third = (item.probability for item in found)
+    assert (
+        first == pytest.approx(second) and 0.1 < third < first
+    )  # neither is certain, and none explains the other away
 
 
 def test_a_fact_that_much_speaks_against_is_not_certain():

@@ -77,6 +77,11 @@ def test_a_clip_that_is_there_is_respected(clip, limit):
     assert (found["set-clip-norm"].parameters["max_norm"] if "set-clip-norm" in found else None) == limit
 
 
+def test_a_gradient_that_is_gone_is_not_clipped():
+    gone = np.where(np.arange(N) < 150, STEADY, 1e-8 * STEADY)
+    assert "set-clip-norm" not in merged(symptom("gradient-instability", 300, 399), grad_norm=gone)
+
+
 def test_a_large_usual_norm_is_not_clipped_to_one():
     found = merged(symptom("gradient-explosion"), grad_norm=1e4 * STEADY)
     assert found["set-clip-norm"].parameters["max_norm"] == 20000

@@ -41,6 +41,10 @@ class AccumulationError(Cause):
         "loss-oscillation",
         "loss-divergence",
         "slow-learning",
+        "weight-growth",
+        "loss-spike",
+        "nan-or-inf",
+        "not-learning",
     )
     prior = -2.5
     suggests = ("fix-accumulation", "fix-zero-grad")

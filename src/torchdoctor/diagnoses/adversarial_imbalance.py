@@ -35,7 +35,15 @@ class AdversarialImbalance(Cause):
     """
 
     name = "adversarial-imbalance"
-    explains = ("lopsided-losses", "collapsed-output", "gradient-vanishing", "not-learning")
+    explains = (
+        "lopsided-losses",
+        "collapsed-output",
+        "gradient-vanishing",
+        "not-learning",
+        "loss-plateau",
+        "loss-oscillation",
+        "loss-divergence",
+    )
     prior = -1.0
     suggests = ("balance-players", "spectral-norm", "scale-lr")
     references = ("https://arxiv.org/abs/1701.04862", "https://arxiv.org/abs/1802.05957")

@@ -8,8 +8,15 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at, lr_rise
+from torchdoctor.diagnoses.findings import LEAP, breaking_step, is_brief, is_over, loss_leap, loss_moved_at, lr_leap
 from torchdoctor.records import number_text
+
+ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
+"""What a run that was well until a batch came does not have."""
+
+
+DAMAGE = ("loss-divergence", "dead-units", "collapsed-output", "activation-explosion", "weight-growth")
+"""What one batch leaves behind only if it was far off."""
 
 
 class BadBatch(Cause):
@@ -30,28 +37,37 @@ class BadBatch(Cause):
     """
 
     name = "bad-batch"
-    explains = ("loss-spike", "gradient-explosion")
+    explains = ("loss-spike", "gradient-explosion", "loss-divergence", "nan-or-inf")
     prior = -1.0
     suggests = ("clean-data", "set-clip-norm", "skip-window")
     references = ("https://arxiv.org/abs/2204.02311",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loss jumped at the same step, and whether everything was back at once."""
-        onset = problem.first_step
-        if problem.has("nan-or-inf"):
-            yield Evidence(-1.5, "values that are not finite followed")
-        if loss_moved_at(chart, onset):
+        onset = breaking_step(problem)
+        leap = loss_leap(chart, onset)
+        if leap > LEAP:
+            words = f"the loss of step {onset} was {number_text(leap)} times above its level, before that step's update"
+            yield Evidence(3.5, words)
+        elif loss_moved_at(chart, onset):
             yield Evidence(1.8, f"the loss stood out at step {onset} itself, before that step's update")
         else:
             yield Evidence(-0.8, f"the loss of step {onset} was ordinary")
-        if problem.grave("loss-divergence"):
-            yield Evidence(-1.5, "the loss did not come back")
+        if problem.has("nan-or-inf") and not leap > LEAP:
+            yield Evidence(-1.5, "values that are not finite followed")
+        if problem.grave(*DAMAGE) and not leap > LEAP:
+            yield Evidence(-1.5, "the run did not recover")
         elif is_brief(problem):
             yield Evidence(0.8, "it lasted only a few steps")
             if is_over(chart, problem):
                 yield Evidence(0.7, "the run went on as before")
-        if lr_rise(chart, onset) > 3:
+        ill = [item for item in problem.symptoms if item.name in ILL and item.first_step < onset - 10]
+        if ill:
+            yield Evidence(-2.5, f"{ill[0].name} was there at step {ill[0].first_step} already")
+        if lr_leap(chart, onset) > 2:
             yield Evidence(-2.5, "the learning rate had just risen")
+        if chart["pooled_top_share"].latest > 0.85:
+            yield Evidence(-2.5, "one class is so common that any batch with another one stands out")
         yield from _about_its_numbers(chart, onset)
 
 

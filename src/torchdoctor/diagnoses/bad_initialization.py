@@ -51,6 +51,10 @@ class BadInitialization(Cause):
         "not-learning",
         "slow-learning",
         "nan-or-inf",
+        "gradient-instability",
+        "loss-divergence",
+        "loss-plateau",
+        "underfitting",
     )
     prior = -2.5
     suggests = ("initialize", "add-normalization")

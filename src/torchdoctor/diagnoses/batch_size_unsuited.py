@@ -34,7 +34,17 @@ class BatchSizeUnsuited(Cause):
     """
 
     name = "batch-size-unsuited"
-    explains = ("gradient-instability", "slow-learning", "not-learning", "loss-plateau", "loss-oscillation")
+    explains = (
+        "gradient-instability",
+        "gradient-explosion",
+        "loss-spike",
+        "loss-divergence",
+        "slow-learning",
+        "not-learning",
+        "loss-plateau",
+        "loss-oscillation",
+        "underfitting",
+    )
     prior = -2.2
     suggests = ("change-batch-size", "scale-lr")
     references = ("https://arxiv.org/abs/1812.06162",)
@@ -54,7 +64,7 @@ class BatchSizeUnsuited(Cause):
                 yield Evidence(-1.5, f"the batch of {batch} suits the gradient noise scale {number_text(scale)}")
         if isinstance(batch, int):
             if batch <= 4:
-                yield Evidence(1.2, f"the batch has {batch} samples")
+                yield Evidence(2.2, f"the batch has {batch} samples")
             elif batch >= 4096:
                 yield Evidence(0.8, f"the batch has {batch:,} samples")
             else:

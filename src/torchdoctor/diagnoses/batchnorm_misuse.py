@@ -32,7 +32,16 @@ class BatchnormMisuse(Cause):
     """
 
     name = "batchnorm-misuse"
-    explains = ("small-normalization-batch", "validation-anomaly", "gradient-instability", "underfitting")
+    explains = (
+        "small-normalization-batch",
+        "validation-anomaly",
+        "gradient-instability",
+        "underfitting",
+        "overfitting",
+        "loss-oscillation",
+        "not-learning",
+        "slow-learning",
+    )
     prior = -2.5
     suggests = ("change-batch-size", "add-normalization")
     references = ("https://arxiv.org/abs/1502.03167", "https://arxiv.org/abs/1803.08494")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-TEMPERATURE: float = 1.0
+TEMPERATURE: float = 0.8
 """Scores are divided by it: above 1 the ranking becomes less sure of itself, below 1 surer."""
 SHIFTS: Mapping[str, float] = {}
 """By cause, what its score gains before that: how much commoner it is than its prior says."""

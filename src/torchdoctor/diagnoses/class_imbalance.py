@@ -30,7 +30,20 @@ class ClassImbalance(Cause):
     """
 
     name = "class-imbalance"
-    explains = ("collapsed-output", "target-anomaly", "not-learning", "loss-plateau", "underfitting")
+    explains = (
+        "collapsed-output",
+        "target-anomaly",
+        "not-learning",
+        "loss-plateau",
+        "underfitting",
+        "slow-learning",
+        "gradient-explosion",
+        "gradient-instability",
+        "loss-spike",
+        "validation-anomaly",
+        "overfitting",
+        "suspiciously-low-loss",
+    )
     prior = -3.0
     suggests = ("rebalance-classes", "more-data", "fix-loss")
     references = ("https://arxiv.org/abs/1708.02002",)
@@ -39,6 +52,8 @@ class ClassImbalance(Cause):
         """The share of the most common class among all labels seen, and among predictions."""
         share, classes = chart["pooled_top_share"].latest, chart["pooled_classes"].latest
         if not 0 < share <= 1 or not classes >= 1:
+            if chart["target_std"]:
+                yield Evidence(-3.0, "the targets are no labels")
             return
         if classes == 1:
             many = chart.fact("loss.classes")
@@ -47,7 +62,7 @@ class ClassImbalance(Cause):
             return
         predicted = float(chart["prediction_top_share"].last(4).mean()) if chart["prediction_top_share"] else 0.0
         if share > 0.85:
-            yield Evidence(4.0, f"{100 * share:.0f} % of the labels seen are of one class")
+            yield Evidence(5.5, f"{100 * share:.0f} % of the labels seen are of one class")
             if predicted > 0.99:
                 yield Evidence(2.0, f"{100 * predicted:.0f} % of the predictions are of one class")
         elif share < 2 / classes:

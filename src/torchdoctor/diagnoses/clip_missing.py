@@ -27,7 +27,15 @@ class ClipMissing(Cause):
     """
 
     name = "clip-missing"
-    explains = ("clipping-anomaly", "gradient-explosion", "loss-spike", "gradient-instability", "loss-divergence")
+    explains = (
+        "clipping-anomaly",
+        "gradient-explosion",
+        "loss-spike",
+        "gradient-instability",
+        "loss-divergence",
+        "nan-or-inf",
+        "loss-oscillation",
+    )
     prior = -1.5
     suggests = ("set-clip-norm", "adaptive-clip", "set-clip-value", "use-gru-or-layernorm-rnn")
     references = ("https://arxiv.org/abs/1211.5063",)

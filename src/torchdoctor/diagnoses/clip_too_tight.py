@@ -29,7 +29,14 @@ class ClipTooTight(Cause):
     """
 
     name = "clip-too-tight"
-    explains = ("clipping-anomaly", "update-ratio-abnormal", "slow-learning", "not-learning", "underfitting")
+    explains = (
+        "clipping-anomaly",
+        "update-ratio-abnormal",
+        "slow-learning",
+        "not-learning",
+        "underfitting",
+        "loss-plateau",
+    )
     prior = -2.0
     suggests = ("set-clip-norm", "scale-lr")
     references = ("https://arxiv.org/abs/1211.5063",)

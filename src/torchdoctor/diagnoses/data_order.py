@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.batch_anomaly import within_and_between
@@ -33,10 +33,20 @@ class DataOrder(Cause):
     name = "data-order"
     explains = (
         "batch-anomaly",
+        "target-anomaly",
+        "gradient-explosion",
+        "loss-divergence",
+        "dead-units",
         "loss-oscillation",
         "loss-spike",
         "validation-anomaly",
         "not-learning",
+        "overfitting",
+        "gradient-instability",
+        "collapsed-output",
+        "slow-learning",
+        "loss-plateau",
+        "underfitting",
     )
     prior = -3.0
     suggests = ("shuffle-data",)
@@ -51,7 +61,9 @@ class DataOrder(Cause):
         within, over = last_level(chart["target_collision"], 10), chart["pooled_collision"].latest
         if within > over + 0.3:
             pairs = f"two samples of a batch share a class in {100 * within:.0f} % of pairs"
-            yield Evidence(7.5, f"{pairs}, two of the whole run in {100 * over:.0f} %")
+            yield Evidence(
+                CERTAIN if within > over + 0.5 else 7.5, f"{pairs}, two of the whole run in {100 * over:.0f} %"
+            )
         elif within < over + 0.15:
             yield Evidence(-4.0, "the labels of a batch are as mixed as those of the whole run")
         spread, between = within_and_between(chart)

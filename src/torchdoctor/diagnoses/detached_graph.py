@@ -28,7 +28,16 @@ class DetachedGraph(Cause):
     """
 
     name = "detached-graph"
-    explains = ("no-gradient", "suspicious-loss", "frozen-weights", "not-learning", "underfitting", "loss-plateau")
+    explains = (
+        "no-gradient",
+        "suspicious-loss",
+        "frozen-weights",
+        "not-learning",
+        "underfitting",
+        "loss-plateau",
+        "slow-learning",
+        "collapsed-output",
+    )
     prior = -2.0
     suggests = ("reattach-graph", "fix-loss")
     references = ("https://pytorch.org/docs/stable/notes/autograd.html",)

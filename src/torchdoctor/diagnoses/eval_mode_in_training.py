@@ -27,7 +27,19 @@ class EvalModeInTraining(Cause):
     """
 
     name = "eval-mode-in-training"
-    explains = ("wrong-mode", "overfitting", "validation-anomaly", "loss-plateau", "not-learning", "loss-divergence")
+    explains = (
+        "wrong-mode",
+        "overfitting",
+        "validation-anomaly",
+        "loss-plateau",
+        "not-learning",
+        "loss-divergence",
+        "slow-learning",
+        "underfitting",
+        "gradient-explosion",
+        "activation-explosion",
+        "nan-or-inf",
+    )
     prior = -2.0
     suggests = ("set-train-mode",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train",)

@@ -10,6 +10,26 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.series import Series
 from torchdoctor.symptoms import DETECTORS
+from torchdoctor.symptoms.progress import Progress
+
+SHARP = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "skipped-steps")
+"""Findings whose first step is known to the step."""
+
+
+LEAP = 10.0
+"""Times its level by which a loss rises within one step that no ordinary update explains."""
+
+
+def breaking_step(problem: Problem) -> int:
+    """The step at which something broke; the onset of the problem where nothing did.
+
+    >>> from torchdoctor.records import Symptom
+    >>> found = [Symptom(name, "", "warning", 0.9, step, 200) for name, step in
+    ...          [("weight-growth", 100), ("loss-spike", 150)]]
+    >>> breaking_step(Problem(tuple(found)))
+    150
+    """
+    return min((item.first_step for item in problem.symptoms if item.name in SHARP), default=problem.first_step)
 
 
 def level_about(series: Series, first: int, last: int) -> float:
@@ -34,6 +54,26 @@ def lr_rise(chart: Chart, onset: int, within: int = 30) -> float:
     return now / before if before > 0 else math.nan
 
 
+def lr_leap(chart: Chart, onset: int, within: int = 30) -> float:
+    """How many times a rate that leapt from one step to the next, shortly before an onset, exceeds any before; else 1.
+
+    A warm-up rises many times over within thirty steps, and little by little: it does not leap.
+
+    >>> lr_leap(Chart.of(lr=[1e-3] * 60 + [3e-2] * 5), onset=61)
+    30.0
+    >>> lr_leap(Chart.of(lr=[1e-3 * step for step in range(40)]), onset=35)
+    1.0
+    """
+    rates = chart["lr"]
+    about = (rates.steps >= onset - within) & (rates.steps <= onset)
+    values = rates.values
+    for place in np.flatnonzero(about):
+        before = highest(rates, 0, int(rates.steps[place]) - 1) if place >= 5 else math.nan
+        if before > 0 and float(values[place]) > 2 * max(before, float(values[place - 1])):
+            return round(float(values[place]) / before, 6)
+    return 1.0
+
+
 def is_over(chart: Chart, problem: Problem, after: int = 5) -> bool:
     """Whether nothing of the problem has been seen for a few steps."""
     return chart.step - problem.last_step >= after
@@ -55,6 +95,45 @@ def loss_moved_at(chart: Chart, step: int) -> bool:
     return float(at[0]) - centre > 6 * max(1.4826 * float(np.median(np.abs(before - centre))), 0.01 * abs(centre))
 
 
+def loss_leap(chart: Chart, step: int) -> float:
+    """By how many times its level before the loss rose at a step; NaN where unknown."""
+    series = chart["loss"]
+    at = series.values[series.steps == step]
+    before = series.values[(series.steps < step) & (series.steps >= step - 24)]
+    if not at.size or before.size < 8:
+        return math.nan
+    centre = float(np.median(before))
+    usual = max(abs(centre), 3 * 1.4826 * float(np.median(np.abs(before - centre))))
+    return (float(at[0]) - centre) / usual if usual > 0 else math.nan
+
+
+def loss_was_finite(chart: Chart, step: int) -> bool | None:
+    """Whether the loss of a step was a number; None where that is not known any more."""
+    series = chart["loss"]
+    if step in series.nonfinite_steps:
+        return False
+    if series.steps.size and step >= int(series.steps[0]):
+        return bool((series.steps == step).any())
+    return None
+
+
+def has_not_fallen(chart: Chart) -> bool:
+    """Whether the training loss is where it began, or above."""
+    losses = chart["loss"]
+    return losses.count >= 50 and losses.baseline(128).recent > 0.95 * Progress.of(losses).start > 0
+
+
+def validation_leads(chart: Chart) -> float:
+    """The share of evaluations that were better than training about them; NaN where there are too few."""
+    evaluated, train = chart["val_loss"], chart["loss"]
+    better = []
+    for step, value in zip(evaluated.steps.tolist(), evaluated.values.tolist(), strict=True):
+        about = train.values[np.abs(train.steps - step) <= 12]
+        if about.size >= 12:
+            better.append(value < float(np.median(about)))
+    return float(np.mean(better)) if len(better) >= 5 else math.nan
+
+
 def update_level(chart: Chart, before: int) -> float:
     """The typical update ratio over all tensors at the last sample before a step; NaN where unknown."""
     for step, row in reversed(chart.tensors("update_ratio").rows):
@@ -62,6 +141,21 @@ def update_level(chart: Chart, before: int) -> float:
         if step < before and known.size:
             return float(np.median(known))
     return math.nan
+
+
+def working_update(chart: Chart) -> float:
+    """The typical update ratio while the learning rate was a good share of its highest; NaN where unknown.
+
+    What weights do in a warm-up, or when a schedule has run out, says nothing of how the run learns.
+    """
+    rates, top = chart["lr"], highest(chart["lr"], 0, chart.step)
+    levels = []
+    for step, row in chart.tensors("update_ratio").rows:
+        known = row[np.isfinite(row) & (row > 0)]
+        rate = rates.values[rates.steps == step]
+        if known.size and not (rate.size and float(rate[0]) < 0.3 * top):
+            levels.append(float(np.median(known)))
+    return float(np.median(levels)) if levels else math.nan
 
 
 def optimizer_names(chart: Chart) -> str:

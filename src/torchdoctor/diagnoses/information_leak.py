@@ -30,7 +30,7 @@ class InformationLeak(Cause):
     """
 
     name = "information-leak"
-    explains = ("suspiciously-low-loss", "uneven-position-loss", "target-anomaly", "validation-anomaly")
+    explains = ("suspiciously-low-loss", "uneven-position-loss", "target-anomaly", "validation-anomaly", "overfitting")
     prior = -3.0
     suggests = ("fix-mask", "clean-data", "cross-validate")
     references = ("https://arxiv.org/abs/1706.03762", "https://doi.org/10.1145/2382577.2382579")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, update_level
+from torchdoctor.diagnoses.findings import dropout, working_update
 from torchdoctor.records import number_text
 
 
@@ -31,7 +31,7 @@ class InsufficientCapacity(Cause):
     """
 
     name = "insufficient-capacity"
-    explains = ("underfitting", "loss-plateau")
+    explains = ("underfitting", "loss-plateau", "slow-learning", "not-learning")
     prior = -1.2
     suggests = ("resize-model", "transfer-learning")
     references = ("https://arxiv.org/abs/2001.08361",)
@@ -44,7 +44,7 @@ class InsufficientCapacity(Cause):
             yield Evidence(-1.8, "even a small model learns something at first")
         if problem.has("dead-units", "collapsed-output", "loss-divergence"):
             yield Evidence(-2.5, "the model as it is now is broken, whatever its size")
-        ratio = update_level(chart, chart.step + 1)
+        ratio = working_update(chart)
         if ratio > 1e-4:
             yield Evidence(0.5, f"weights do move, by {number_text(ratio)} of themselves a step")
         elif ratio < 1e-5:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_absent, last_level, update_level
+from torchdoctor.diagnoses.findings import is_absent, last_level, level_about, working_update
 from torchdoctor.records import number_text
 
 BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
@@ -38,7 +38,15 @@ class LabelNoiseOrMisalignment(Cause):
     """
 
     name = "label-noise-or-misalignment"
-    explains = ("not-learning", "loss-plateau", "underfitting", "slow-learning", "overfitting", "collapsed-output")
+    explains = (
+        "not-learning",
+        "loss-plateau",
+        "underfitting",
+        "slow-learning",
+        "overfitting",
+        "collapsed-output",
+        "validation-anomaly",
+    )
     prior = -1.2
     suggests = ("clean-data", "cross-validate")
     references = ("https://arxiv.org/abs/1611.03530", "https://arxiv.org/abs/2103.14749")
@@ -50,7 +58,7 @@ class LabelNoiseOrMisalignment(Cause):
             yield Evidence(-0.8, "it is not known what loss guessing would give")
         else:
             yield from _about_the_losses(chart, chance)
-        ratio = update_level(chart, chart.step + 1)
+        ratio = working_update(chart)
         if 1e-4 < ratio < 1e-1:
             yield Evidence(0.7, f"weights move, by {number_text(ratio)} of themselves a step")
         elif ratio < 1e-6:
@@ -59,6 +67,11 @@ class LabelNoiseOrMisalignment(Cause):
             yield Evidence(-1.5, "the model itself is not able to learn")
         elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
             yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def fell_at_once(chart: Chart, chance: float) -> bool:
+    """Whether training was well below guessing within a fifth of the run: wrong labels take time to store."""
+    return level_about(chart["loss"], chart.step // 10, max(chart.step // 5, 40)) < 0.85 * chance
 
 
 def guessing(chart: Chart) -> float:
@@ -83,6 +96,8 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
         if math.isfinite(best) and best > 0.97 * chance:
             low = number_text(now)
             yield Evidence(3.0, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
+            if fell_at_once(chart, chance):
+                yield Evidence(-2.5, "the training loss fell within the first fifth: these labels can be learnt")
         elif math.isfinite(best):
             yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
         else:

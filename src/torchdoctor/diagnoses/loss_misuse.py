@@ -8,8 +8,8 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 
-NOT_NEGATIVE = ("mse", "l1", "smooth-l1", "huber", "bce")
-"""Kinds of loss that are never below zero, whatever they are fed with; cross-entropy with odd targets may be."""
+WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
+"""What gradients that are too large bring about."""
 
 
 class LossMisuse(Cause):
@@ -44,6 +44,14 @@ class LossMisuse(Cause):
         "underfitting",
         "loss-divergence",
         "weight-growth",
+        "unexpected-initial-loss",
+        "collapsed-output",
+        "gradient-vanishing",
+        "gradient-explosion",
+        "no-gradient",
+        "target-anomaly",
+        "validation-anomaly",
+        "nan-or-inf",
     )
     prior = -2.0
     suggests = ("fix-loss",)
@@ -54,7 +62,10 @@ class LossMisuse(Cause):
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
-        elif kind in NOT_NEGATIVE and chart["loss"].latest < 0:
-            yield Evidence(5.0, f"the loss is {number_text(chart['loss'].latest)}: a {kind} has no such value")
+        elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
+            name = chart.fact("loss.function") or kind or "loss of this kind"
+            yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} has no such value")
+        elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
+            yield Evidence(2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")

@@ -9,7 +9,19 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at, lr_rise, optimizer_names, update_level
+from torchdoctor.diagnoses.findings import (
+    LEAP,
+    breaking_step,
+    is_brief,
+    is_over,
+    loss_leap,
+    loss_moved_at,
+    lr_leap,
+    lr_rise,
+    optimizer_names,
+    update_level,
+)
+from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.underfitting import shrinkage
 
@@ -25,6 +37,8 @@ LASTING = (
     "weight-growth",
 )
 """Findings that tell of a state."""
+STATES = ("not-learning", "loss-oscillation", "dead-units", "saturated-activations")
+"""Those of them that may be there long before anything breaks."""
 USUAL_ADAM, USUAL_SGD = 2e-2, 1.0
 """Learning rates above which few runs learn."""
 
@@ -57,44 +71,52 @@ class LrTooHigh(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The rate about the onset, the size of updates, and whether the loss came back."""
-        onsets = [item.first_step for item in problem.symptoms if item.name in ACUTE]
+        broke = problem.has(*ACUTE)
         lasting = problem.has(*LASTING)
-        if onsets:
-            yield from _about_an_onset(chart, problem, min(onsets), lasting)
+        if broke:
+            yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
+        if chart.fact("loss.reduction") == "sum":
+            yield Evidence(1.0, "the loss is a sum, so that gradients grow with the batch")
+        if has_unbounded_steps(chart):
+            yield Evidence(-3.0, "Adam's betas alone would explain it")
         rate, names = chart["lr"].latest, optimizer_names(chart)
         times = rate / (USUAL_ADAM if "Adam" in names else USUAL_SGD) if names else 0.0
         if times > 1:
             yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {names}")
         if lasting:
-            yield from _about_a_standstill(chart, problem, knows_updates=bool(onsets))
+            yield from _about_a_standstill(chart, problem, broke)
 
 
 def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -> Iterator[Evidence]:
-    rise = lr_rise(chart, onset)
-    yield from _about_the_rate(chart, rise)
+    rise, leap = lr_rise(chart, onset), lr_leap(chart, onset)
+    yield from _about_the_rate(chart, rise, leap)
     yield from _about_the_updates(update_level(chart, onset))
-    if not rise > 3 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
-        yield Evidence(-1.0, f"the loss stood out at step {onset} at once, before that step's update")
+    if not leap > 2 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
+        against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
+        yield Evidence(against, f"the loss stood out at step {onset} at once, before that step's update")
     if problem.grave("loss-divergence"):
         yield Evidence(1.7, "the loss left its level and did not come back")
     if problem.has("gradient-instability"):
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
         yield Evidence(-1.0, "it lasted only a few steps")
-        if is_over(chart, problem) and not rise > 3:
+        if is_over(chart, problem) and not leap > 2:
             yield Evidence(-1.5, "the run went on as before, at the same learning rate")
     if problem.names == ("nan-or-inf",):
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
 
 
-def _about_a_standstill(chart: Chart, problem: Problem, knows_updates: bool) -> Iterator[Evidence]:
+def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator[Evidence]:
     """How far weights move or moved, how the loss swings, how high the rate is, and where the loss stands."""
-    ratio = _first_updates(chart)
+    onset = breaking_step(problem) if broke else chart.step + 1
+    # What weights do after a break says nothing of what broke them; what they did just before it is told already.
+    first = not broke or any(item.name in STATES and item.first_step < onset - 10 for item in problem.symptoms)
+    ratio = _first_updates(chart, onset) if first else math.nan
     if shrinkage(chart) < 0.5:
         yield Evidence(-1.5, "weights move because decay shrinks them")
     elif ratio > 0.1:
         yield Evidence(3.0 if ratio > 0.3 else 1.5, f"weights moved by {number_text(ratio)} of themselves a step")
-    elif ratio <= 0.1 and not knows_updates:
+    elif ratio <= 0.1:
         yield Evidence(
             -2.0 if ratio < 3e-3 else -0.7, f"weights moved by {number_text(ratio)} of themselves a step at most"
         )
@@ -105,9 +127,9 @@ def _about_a_standstill(chart: Chart, problem: Problem, knows_updates: bool) -> 
         yield Evidence(1.5, f"the loss stands at {now}, above the {number_text(losses.first)} of the first step")
 
 
-def _first_updates(chart: Chart) -> float:
+def _first_updates(chart: Chart, before: int) -> float:
     """The largest typical update ratio of any sample but the very first: a net that is broken hardly moves later."""
-    rows = [row[np.isfinite(row)] for step, row in chart.tensors("update_ratio").rows if step >= 4]
+    rows = [row[np.isfinite(row)] for step, row in chart.tensors("update_ratio").rows if 4 <= step < before]
     return max((float(np.median(row)) for row in rows if row.size), default=math.nan)
 
 
@@ -122,18 +144,20 @@ def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(1.0, f"gradients point back against the steps taken: cosine {float(np.median(cosine)):.2f}")
 
 
-def _about_the_rate(chart: Chart, rise: float) -> Iterator[Evidence]:
-    if rise > 3:
+def _about_the_rate(chart: Chart, rise: float, leap: float) -> Iterator[Evidence]:
+    if leap > 2:
         rate = number_text(chart["lr"].latest)
-        yield Evidence(4.0, f"the learning rate had just risen {number_text(rise)} times, to {rate}")
+        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {rate}")
     elif rise > 1.001:
-        yield Evidence(0.7, "the learning rate was at its highest so far when it began")
+        yield Evidence(1.2 if rise > 3 else 0.7, "the learning rate was at its highest so far when it began")
     elif rise <= 1.001:
         yield Evidence(-0.5, "the learning rate had not risen when it began")
 
 
 def _about_the_updates(ratio: float) -> Iterator[Evidence]:
     if ratio > 1e-2:
-        yield Evidence(2.0, f"weights moved by {number_text(ratio)} of themselves a step before it began")
+        yield Evidence(
+            3.0 if ratio > 0.1 else 2.0, f"weights moved by {number_text(ratio)} of themselves a step before it began"
+        )
     elif ratio < 1e-3:
         yield Evidence(-1.0, f"weights moved by only {number_text(ratio)} of themselves a step before it began")

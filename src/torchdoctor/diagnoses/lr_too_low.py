@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, optimizer_names, update_level
+from torchdoctor.diagnoses.findings import highest, optimizer_names, working_update
 from torchdoctor.records import number_text
 
 
@@ -32,14 +32,21 @@ class LrTooLow(Cause):
     """
 
     name = "lr-too-low"
-    explains = ("slow-learning", "not-learning", "loss-plateau", "update-ratio-abnormal", "gradient-vanishing")
+    explains = (
+        "slow-learning",
+        "not-learning",
+        "loss-plateau",
+        "update-ratio-abnormal",
+        "gradient-vanishing",
+        "underfitting",
+    )
     prior = -1.2
     suggests = ("scale-lr",)
     references = ("https://arxiv.org/abs/1506.01186",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
-        ratio = update_level(chart, chart.step + 1)
+        ratio = working_update(chart)
         if 0 < ratio < 2e-5:
             yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
         elif ratio > 1e-4:

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import has_not_fallen
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.validation_anomaly import never_followed
+
+HEART = 0.01
+"""Share of the first loss under which a data set is known by heart: most that is not small leaves more."""
 
 
 class Memorization(Cause):
@@ -40,18 +44,27 @@ class Memorization(Cause):
         """How far the training loss is below the best validation loss, and parameters against samples."""
         if not problem.has("overfitting", "validation-anomaly", "double-descent"):
             yield Evidence(-1.5, "validation does not tell of it")
-        if never_followed(chart):
-            yield Evidence(-2.0, "validation was never better than the untrained model, from the first evaluation on")
+        yield from _about_the_curves(chart)
         train = chart["loss"].baseline(128).recent
         best = chart["val_loss"].lowest
         if math.isfinite(best) and best > 0 and chart["loss"]:
-            if 0 <= train < 0.25 * best:
+            if 0 <= train < HEART * chart["loss"].first:
+                yield Evidence(3.0, f"the training loss is {number_text(train)}: hardly anything is left to learn")
+            elif 0 <= train < 0.25 * best:
                 low = number_text(train)
                 yield Evidence(1.8, f"the training loss is {low}, the best validation loss {number_text(best)}")
             elif train > 0.75 * best:
                 yield Evidence(-1.0, f"the training loss is still {number_text(train)}, near the best validation loss")
-        if chart.fact("data.repeated"):
-            yield Evidence(0.5, "the same batches come again and again")
         size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
         if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
             yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
+
+
+def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
+    """What a curve of this kind has to do: fall, stay above zero, and take validation along at first."""
+    if chart["loss"].latest < 0:
+        yield Evidence(-3.0, "a loss below zero is nothing that a model learns by heart")
+    if has_not_fallen(chart):
+        yield Evidence(-3.0, "the training loss has not fallen")
+    if never_followed(chart):
+        yield Evidence(-1.5, "validation was never better than the untrained model, from the first evaluation on")

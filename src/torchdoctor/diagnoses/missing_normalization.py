@@ -42,6 +42,11 @@ class MissingNormalization(Cause):
         "gradient-instability",
         "dead-units",
         "collapsed-output",
+        "unexpected-initial-loss",
+        "loss-divergence",
+        "nan-or-inf",
+        "not-learning",
+        "slow-learning",
     )
     prior = -3.0
     suggests = ("add-normalization", "initialize", "add-residuals")

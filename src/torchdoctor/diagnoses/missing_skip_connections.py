@@ -26,7 +26,14 @@ class MissingSkipConnections(Cause):
     """
 
     name = "missing-skip-connections"
-    explains = ("gradient-vanishing", "collapsed-output", "not-learning", "slow-learning")
+    explains = (
+        "gradient-vanishing",
+        "collapsed-output",
+        "not-learning",
+        "slow-learning",
+        "loss-plateau",
+        "underfitting",
+    )
     prior = -1.8
     suggests = ("add-residuals", "add-normalization")
     references = ("https://arxiv.org/abs/1512.03385",)

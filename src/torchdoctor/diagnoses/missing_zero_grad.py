@@ -44,6 +44,7 @@ class MissingZeroGrad(Cause):
         "not-learning",
         "loss-plateau",
         "nan-or-inf",
+        "slow-learning",
     )
     prior = -2.5
     suggests = ("fix-zero-grad", "zero-gradients")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import loss_was_finite
+from torchdoctor.diagnoses.numeric_precision import SAFE
 from torchdoctor.diagnoses.origin import origin_kind
 from torchdoctor.records import number_text
 
@@ -27,7 +29,7 @@ class NanInData(Cause):
     """
 
     name = "nan-in-data"
-    explains = ("nan-or-inf", "input-anomaly", "target-anomaly")
+    explains = ("nan-or-inf", "input-anomaly", "target-anomaly", "skipped-steps", "loss-spike")
     prior = -0.7
     suggests = ("clean-data", "skip-step", "roll-back")
     references = ("https://pytorch.org/docs/stable/generated/torch.isfinite.html",)
@@ -41,15 +43,30 @@ class NanInData(Cause):
         if not problem.has("nan-or-inf"):
             yield Evidence(-6.0, "the batches looked at were finite")
             return
+        if _was_clean(chart, problem.first_step):
+            yield Evidence(-4.0, f"the batch of step {problem.first_step} was finite")
         kind, module = origin_kind(chart, problem)
         if kind == "input":
             yield Evidence(6.0, f"the input of {module} was already not finite")
-        elif kind:
+        elif kind == "output":
             yield Evidence(-5.0, f"the inputs were finite: it began in {module}")
+        elif loss_was_finite(chart, problem.first_step):
+            yield Evidence(-3.0, "the loss was finite, and its gradients were not")
+        elif chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden"):
+            yield Evidence(
+                1.5, f"the loss itself was the first: a {chart.fact('loss.kind')} of finite numbers is finite"
+            )
         if problem.has("gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
             yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
         elif kind != "input":
             yield Evidence(0.5, "nothing had announced it")
+
+
+def _was_clean(chart: Chart, step: int) -> bool:
+    """Whether inputs and targets of a step were looked at, and all of them were finite; labels always are."""
+    seen = [chart[vital] for vital in ("input_nonfinite", "target_nonfinite")]
+    clean = [bool((series.values[series.steps == step] == 0).any()) for series in seen]
+    return clean[0] and (clean[1] or bool(chart["target_classes"]))
 
 
 def _counted(chart: Chart, problem: Problem) -> tuple[str, int, float]:

@@ -8,9 +8,12 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import update_level
+from torchdoctor.diagnoses.findings import loss_was_finite, update_level
 from torchdoctor.diagnoses.origin import origin_kind
 from torchdoctor.records import number_text
+
+SAFE = ("mse", "l1", "smooth-l1", "huber", "cross-entropy")
+"""Kinds of loss that are finite wherever outputs and targets are, short of an overflow."""
 
 
 class NumericPrecision(Cause):
@@ -31,7 +34,17 @@ class NumericPrecision(Cause):
     """
 
     name = "numeric-precision"
-    explains = ("nan-or-inf", "skipped-steps", "slow-learning", "not-learning", "frozen-weights", "gradient-vanishing")
+    explains = (
+        "nan-or-inf",
+        "skipped-steps",
+        "slow-learning",
+        "not-learning",
+        "frozen-weights",
+        "gradient-vanishing",
+        "loss-plateau",
+        "no-gradient",
+        "underfitting",
+    )
     prior = -1.0
     suggests = ("change-precision", "skip-step")
     references = ("https://pytorch.org/docs/stable/notes/amp_examples.html",)
@@ -49,17 +62,24 @@ class NumericPrecision(Cause):
         if symptom is None:
             yield from _about_rounding(chart, problem)
             return
-        kind, module = origin_kind(chart, problem)
-        if kind == "output":
-            yield Evidence(2.5, f"{module} turned finite inputs and weights into values that are not")
-        elif kind == "input":
-            yield Evidence(-4.0, "the input was already not finite")
-        elif chart["loss"] and symptom.first_step not in chart["loss"].nonfinite_steps:
-            yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
+        yield from _about_the_origin(chart, problem, symptom.first_step)
         if problem.has("gradient-explosion", "loss-divergence"):
             yield Evidence(-1.5, "values had grown before they overflowed")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
+
+
+def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evidence]:
+    """Where the first value that is not finite was seen: in a module, in the loss, or only behind it."""
+    kind, module = origin_kind(chart, problem)
+    if kind == "output":
+        yield Evidence(2.5, f"{module} turned finite inputs and weights into values that are not")
+    elif kind == "input":
+        yield Evidence(-4.0, "the input was already not finite")
+    elif chart["loss"] and loss_was_finite(chart, step):
+        yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
+    elif chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden"):
+        yield Evidence(-1.0, f"a {chart.fact('loss.kind')} of finite numbers is finite")
 
 
 def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -13,6 +13,9 @@ STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau
 WILD = ("loss-oscillation", "gradient-instability", "gradient-explosion", "loss-spike", "loss-divergence")
 
 
+USUAL_EPS = 1e-7
+
+
 class OptimizerMisconfigured(Cause):
     """A setting of the optimizer stalls or shakes the run.
 
@@ -61,7 +64,10 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
         if adaptive and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= 0.99:
                 yield Evidence(2.5, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
-            if betas[1] < 0.9:
+            if betas[1] < betas[0] ** 2:
+                both = f"beta1 is {number_text(betas[0])} and beta2 {number_text(betas[1])}"
+                yield Evidence(6.0, f"{both}: where beta2 is under beta1 squared, Adam's steps are not bounded")
+            elif betas[1] < 0.9:
                 yield Evidence(2.5, f"beta2 is {number_text(betas[1])}, 0.95 to 0.999 is usual")
         momentum = _number(group.get("momentum"))
         if momentum >= 0.99:
@@ -71,8 +77,16 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
         yield Evidence(3.0, f"weight decay takes {number_text(shrinks)} of each weight a step")
 
 
+def has_unbounded_steps(chart: Chart) -> bool:
+    """Whether Adam's second average forgets faster than its first: the condition under which it diverges."""
+    pairs = (group.get("betas") for group in chart.groups if "Adam" in str(group.get("optimizer", "")))
+    return any(isinstance(betas, list) and len(betas) == 2 and betas[1] < betas[0] ** 2 for betas in pairs)
+
+
 def _about_eps(chart: Chart, eps: float) -> Iterator[Evidence]:
     share = chart["adam_eps_share"].latest
+    if eps <= USUAL_EPS:
+        return  # where gradients are under even that, it is they that are too small
     if share > 0.5:
         yield Evidence(5.0, f"eps of {number_text(eps)} is above {share:.0%} of the gradients that it is added to")
     elif eps >= 1e-4:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, optimizer_names, weight_decay
+from torchdoctor.diagnoses.findings import dropout, optimizer_names, validation_leads, weight_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.underfitting import shrinkage
 
@@ -35,7 +35,19 @@ class OverRegularized(Cause):
     """
 
     name = "over-regularized"
-    explains = ("underfitting", "not-learning", "slow-learning", "loss-plateau", "validation-anomaly")
+    explains = (
+        "underfitting",
+        "not-learning",
+        "slow-learning",
+        "loss-plateau",
+        "validation-anomaly",
+        "collapsed-output",
+        "update-ratio-abnormal",
+        "gradient-instability",
+        "gradient-explosion",
+        "loss-spike",
+        "loss-divergence",
+    )
     prior = -2.0
     suggests = ("lower-dropout", "set-weight-decay")
     references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
@@ -53,9 +65,9 @@ class OverRegularized(Cause):
         if shrunk < 0.5:
             strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
             yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
-        elif shrunk > 0.9 and rate < 0.7:
-            yield Evidence(-2.0, "weight norms have not shrunk")
-        if math.isnan(shrunk) and not pull > 1e-3 and rate < 0.7:
+        elif rate == 0 and not problem.has("loss-oscillation") and validation_leads(chart) > 0.8:
+            yield Evidence(1.5, "validation is nearly always better than training: noise disturbs training alone")
+        elif rate < 0.7 and not pull > 1e-3:
             yield Evidence(-2.0, "neither dropout nor weight decay is strong")
         train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
         if rate > 0 and 0 < held_out < 0.7 * train:

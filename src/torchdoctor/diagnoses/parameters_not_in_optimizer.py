@@ -30,7 +30,15 @@ class ParametersNotInOptimizer(Cause):
     """
 
     name = "parameters-not-in-optimizer"
-    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
+    explains = (
+        "frozen-weights",
+        "not-learning",
+        "slow-learning",
+        "underfitting",
+        "loss-plateau",
+        "gradients-not-cleared",
+        "collapsed-output",
+    )
     prior = -2.0
     suggests = ("add-parameters-to-optimizer",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html",)

@@ -35,7 +35,7 @@ class PolicyCollapse(Cause):
     """
 
     name = "policy-collapse"
-    explains = ("entropy-collapse", "collapsed-output", "not-learning", "loss-plateau")
+    explains = ("entropy-collapse", "collapsed-output", "not-learning", "loss-plateau", "gradient-vanishing")
     prior = -1.0
     suggests = ("raise-entropy", "scale-lr", "set-clip-norm", "roll-back")
     references = ("https://arxiv.org/abs/1602.01783", "https://arxiv.org/abs/1707.06347")

@@ -23,8 +23,12 @@ LATE_GAP = 200
 """The same where the later one is not looked for at each step."""
 SLACK = 5
 """Steps by which a consequence may be seen before what brought it about: not everything is looked at at each step."""
+TIMING = frozenset({"data-starvation", "step-time-regression", "memory-growth", "straggler-rank"})
+"""Findings about how fast a run is, not about what it learns."""
 LEAST = 0.01
-"""Probabilities under this are left out."""
+"""Probabilities under this are left out,"""
+CONSIDERED = 4
+"""but for the first few of a problem without a certain cause: what comes next is worth a look if the first is wrong."""
 DOUBT = 3.0
 """What may speak against a definite fact without making it doubtful."""
 EXPLAINED = -2.0
@@ -108,14 +112,19 @@ def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
     """The causes of every problem, worst problem first, then by probability; no suggestions yet."""
     symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
     claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
-    claims.sort(key=lambda item: (-_gravity(item.problem), item.owner is None, item.problem.first_step))
+    claims.sort(key=_order)
     owners = {claim.owner.name for claim in claims if claim.owner is not None}
     found: list[Diagnosis] = []
     for number, claim in enumerate(claims, 1):
         own = claim.owner.name if claim.owner is not None else ""
-        rivals = [cause for cause in causes if cause.name == own or cause.name not in owners]
-        found += _explained(chart, number, claim.problem, rivals)
+        found += _explained(chart, number, claim.problem, causes, owners - {own})
     return tuple(found)
+
+
+def _order(claim: Claim) -> tuple[int, bool, bool, int]:
+    """Worst first; what only costs time after what costs results; what is certain first; then by onset."""
+    problem = claim.problem
+    return -_gravity(problem), TIMING.issuperset(problem.names), claim.owner is None, problem.first_step
 
 
 def _gravity(problem: Problem) -> int:
@@ -177,12 +186,20 @@ def _joined(claims: Iterable[Claim]) -> list[Claim]:
     return list(joined.values())
 
 
-def _explained(chart: Chart, number: int, problem: Problem, causes: Sequence[Cause]) -> list[Diagnosis]:
-    weighed = _weigh(chart, problem, causes)
+def _explained(
+    chart: Chart, number: int, problem: Problem, causes: Sequence[Cause], elsewhere: set[str]
+) -> list[Diagnosis]:
+    """The causes of one problem; those that are certain of another one have nothing to add by the same fact."""
+    weighed = [item for item in _weigh(chart, problem, causes) if not (item.certain and item.cause.name in elsewhere)]
     scores = _calibrated(weighed)
     shares = _softmax(scores)
-    kept = [place for place, item in enumerate(weighed) if shares[place] >= LEAST or item.cause.name == "unknown"]
-    kept.sort(key=lambda place: -scores[place])
+    order = sorted(range(len(weighed)), key=lambda place: -scores[place])
+    certain = any(item.certain for item in weighed)
+    kept = [
+        place
+        for nth, place in enumerate(order)
+        if shares[place] >= LEAST or weighed[place].cause.name == "unknown" or (nth < CONSIDERED and not certain)
+    ]
     final = _softmax([scores[place] for place in kept])
     places = {id(symptom): place for place, symptom in enumerate(chart.episodes)}
     episodes = tuple(places[id(symptom)] for symptom in problem.symptoms)

@@ -37,7 +37,7 @@ class RepresentationCollapse(Cause):
     """
 
     name = "representation-collapse"
-    explains = ("collapsed-output", "not-learning", "loss-plateau", "suspiciously-low-loss")
+    explains = ("collapsed-output", "not-learning", "loss-plateau", "suspiciously-low-loss", "underfitting")
     prior = -2.0
     suggests = ("prevent-collapse", "scale-lr", "add-normalization")
     references = ("https://arxiv.org/abs/2105.04906", "https://arxiv.org/abs/2011.10566")
@@ -57,7 +57,13 @@ class RepresentationCollapse(Cause):
                 yield Evidence(1.5, f"outputs vary over a batch by {number_text(now)} of their size, {before} at first")
             elif now > 0.5 * spread.first:
                 yield Evidence(-2.0, "outputs vary over a batch as much as they did")
-        if problem.has(*BROKEN):
+        began = problem.get("collapsed-output")
+        if began is not None and 0 <= loss < 0.2 * chart["loss"].first:
+            words = f"the loss fell from {number_text(chart['loss'].first)} to {number_text(loss)} all the same"
+            yield Evidence(3.5, f"outputs became alike, and {words}: it rewards that")
+        if any(
+            item.name in BROKEN and (began is None or item.first_step < began.first_step) for item in problem.symptoms
+        ):
             yield Evidence(-2.0, "the run was in trouble before its outputs were all alike")
         if chart["target_classes"] or chart["target_std"] or chart.fact("loss.classes") is not None:
             yield Evidence(-2.5, "the loss compares outputs with given targets, not with each other")

@@ -36,6 +36,8 @@ class SaturatingNonlinearity(Cause):
         "target-anomaly",
         "not-learning",
         "slow-learning",
+        "loss-plateau",
+        "underfitting",
     )
     prior = -1.5
     suggests = ("use-relu-family", "add-normalization", "initialize")

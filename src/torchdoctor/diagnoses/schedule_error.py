@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, lr_rise
+from torchdoctor.diagnoses.findings import highest, lr_leap
 from torchdoctor.records import number_text
 
 
@@ -39,6 +39,9 @@ class ScheduleError(Cause):
         "gradient-explosion",
         "loss-spike",
         "loss-divergence",
+        "underfitting",
+        "update-ratio-abnormal",
+        "nan-or-inf",
     )
     prior = -2.0
     suggests = ("change-schedule",)
@@ -68,7 +71,7 @@ class ScheduleError(Cause):
                 yield Evidence(5.0, f"the learning rate is {number_text(now)} since step {onset}; it was {then}")
             else:
                 yield Evidence(-2.0, f"the learning rate is {number_text(rates.latest)}")
-        elif (rise := lr_rise(chart, onset)) > 3:
+        elif (rise := lr_leap(chart, onset)) > 2:
             yield Evidence(4.5, f"the learning rate jumped to {number_text(rise)} times anything before")
         else:
             yield Evidence(-2.0, "the learning rate had not jumped")

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import update_level
+from torchdoctor.records import number_text
+
+SAME = 50
+"""Steps with one and the same loss that are no chance."""
 
 
 class StaleLoss(Cause):
@@ -26,7 +33,15 @@ class StaleLoss(Cause):
     """
 
     name = "stale-loss"
-    explains = ("suspicious-loss", "not-learning", "loss-plateau", "loss-divergence")
+    explains = (
+        "suspicious-loss",
+        "not-learning",
+        "loss-plateau",
+        "loss-divergence",
+        "weight-growth",
+        "overfitting",
+        "validation-anomaly",
+    )
     prior = -3.0
     suggests = ("reattach-graph",)
     references = ("https://pytorch.org/docs/stable/generated/torch.autograd.backward.html",)
@@ -36,6 +51,14 @@ class StaleLoss(Cause):
         if chart.fact("loss.stale"):
             yield Evidence(CERTAIN, "the same graph was behind the loss at different steps")
             return
-        values = chart["loss"].last(50)
-        if values.size == 50 and float(values.max()) > float(values.min()):
+        values, sums = chart["loss"].last(SAME), chart["input_checksum"].last(8)
+        if values.size < SAME:
+            return
+        if float(values.max()) > float(values.min()):
             yield Evidence(-3.0, "the loss changes from step to step")
+        elif update_level(chart, chart.step + 1) > 1e-5:
+            same = f"the loss is {number_text(float(values[-1]))} to the last digit for {SAME} steps, and weights move"
+            if np.unique(sums).size > 1:
+                yield Evidence(CERTAIN, f"{same}, on batches that change")
+            elif sums.size < 3:
+                yield Evidence(CERTAIN if sums.size else 5.0, f"{same}, and the model is not run any more")

@@ -27,7 +27,7 @@ class StaleParameters(Cause):
     """
 
     name = "stale-parameters"
-    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
+    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau", "collapsed-output")
     prior = -2.5
     suggests = ("add-parameters-to-optimizer",)
     references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)

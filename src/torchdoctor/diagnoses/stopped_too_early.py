@@ -40,6 +40,8 @@ class StoppedTooEarly(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the run is over, and what its last two quarters gained."""
+        if problem.has("not-learning"):
+            yield Evidence(-3.0, "the run never got anywhere: more of it would not help")
         levels = outline_levels(chart["loss"])
         quarter = levels.size // 4
         if quarter < 16:
@@ -48,7 +50,7 @@ class StoppedTooEarly(Cause):
         if last[0] > max(4 * last[1], 0.5 * before, 0.0):
             yield Evidence(1.8, f"the loss fell by {number_text(last[0])} in the last quarter of the run")
             if chart.ended:
-                yield Evidence(1.5, f"the run ended at step {chart.step} all the same")
+                yield Evidence(1.0, f"the run ended at step {chart.step} all the same")
         else:
             yield Evidence(-2.5, "the loss was not falling any more")
         values = chart["val_loss"].values

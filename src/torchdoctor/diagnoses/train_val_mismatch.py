@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import has_not_fallen, last_level
+from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
+from torchdoctor.diagnoses.memorization import HEART
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
 
@@ -48,11 +51,22 @@ class TrainValMismatch(Cause):
             yield Evidence(-2.5, "validation followed training at first")
         if values.size >= 3 and bool((values[-3:] == values[-1]).all()):
             yield Evidence(4.0, f"validation is exactly {number_text(float(values[-1]))} again and again")
-        if best > 0.95 * start:
-            yield Evidence(3.2, f"validation was never better than the untrained {number_text(start)}")
+        yield from _about_training(chart, problem, start, best)
         if first > 1.5 * start > 0:
             yield Evidence(1.0, f"the first evaluation, {number_text(first)}, was far above the untrained model")
         elif best < 0.6 * start:
             yield Evidence(-1.5, f"validation did fall, to {number_text(best)}")
-        if chart.fact("mode.training_in_validation"):
-            yield Evidence(3.0, "the model validates in training mode")
+
+
+def _about_training(chart: Chart, problem: Problem, start: float, best: float) -> Iterator[Evidence]:
+    """Validation that never gained anything speaks for it only where training did."""
+    never = best > 0.95 * start
+    if never:
+        strength = 3.2 if best > start else 1.5
+        yield Evidence(strength, f"validation was never better than the untrained {number_text(start)}")
+        if 0 <= last_level(chart["loss"]) < HEART * start:
+            yield Evidence(-1.5, "training has come to nearly nothing: a small set, learnt by heart")
+    if has_not_fallen(chart) or problem.has("not-learning"):
+        yield Evidence(-4.0, "training itself has not got anywhere")
+    elif never and fell_at_once(chart, start):
+        yield Evidence(1.0, "training fell from the first steps on")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, weight_decay
+from torchdoctor.diagnoses.findings import dropout, has_not_fallen, weight_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.validation_anomaly import never_followed
 
@@ -31,13 +31,17 @@ class UnderRegularized(Cause):
     """
 
     name = "under-regularized"
-    explains = ("overfitting", "double-descent")
+    explains = ("overfitting", "double-descent", "validation-anomaly")
     prior = 0.0
     suggests = ("raise-dropout", "set-weight-decay")
     references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout and weight decay as configured."""
+        if not problem.has("overfitting", "double-descent"):
+            yield Evidence(-2.0, "validation has not departed from training")
+        if has_not_fallen(chart):
+            yield Evidence(-4.0, "the training loss has not fallen")
         if never_followed(chart):
             yield Evidence(-2.0, "validation was never better than the untrained model, from the first evaluation on")
         rate, decay = dropout(chart), weight_decay(chart)

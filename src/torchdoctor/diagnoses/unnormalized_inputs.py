@@ -50,6 +50,12 @@ class UnnormalizedInputs(Cause):
         "nan-or-inf",
         "not-learning",
         "slow-learning",
+        "gradient-vanishing",
+        "update-ratio-abnormal",
+        "loss-oscillation",
+        "loss-spike",
+        "loss-plateau",
+        "underfitting",
     )
     prior = -3.0
     suggests = ("normalize-inputs", "add-normalization", "scale-lr")
@@ -80,7 +86,7 @@ class UnnormalizedInputs(Cause):
 
 def input_size(chart: Chart) -> tuple[float, float]:
     """Root mean square and largest value of what enters the first layer; NaN where it was not seen."""
-    return last_level(chart["entry_rms"]), last_level(chart["entry_absmax"])
+    return last_level(chart["entry_rms"], 3), last_level(chart["entry_absmax"], 3)
 
 
 def inputs_are_fine(chart: Chart) -> bool:

@@ -44,6 +44,13 @@ class UnnormalizedTargets(Cause):
         "nan-or-inf",
         "not-learning",
         "slow-learning",
+        "update-ratio-abnormal",
+        "weight-growth",
+        "saturated-activations",
+        "collapsed-output",
+        "loss-spike",
+        "loss-plateau",
+        "underfitting",
     )
     prior = -3.0
     suggests = ("normalize-targets", "scale-lr", "set-clip-norm")
@@ -52,17 +59,33 @@ class UnnormalizedTargets(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of the targets against that of the first outputs."""
         size, output = target_size(chart), chart["output_rms"].first
-        if math.isnan(size):
-            if chart["target_classes"]:
-                yield Evidence(-5.0, "the targets are labels")
-            return
         text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
+        if math.isnan(size):
+            if chart["target_classes"] or chart.fact("loss.classes") is not None:
+                yield Evidence(-5.0, "the targets are labels")
+                return
+            size, first = _implied_size(chart), number_text(chart["loss"].first)
+            text = f"a first {chart.fact('loss.kind')} of {first} means targets of size {number_text(size)}"
+        if math.isnan(size):
+            return
         if size > 30 and not size < 10 * output:
             yield Evidence(CERTAIN if size > 1000 else 6.5, text)
         elif size > 10 and not size < 10 * output:
             yield Evidence(3.5, text)
         else:
             yield Evidence(-4.0, text)
+
+
+def _implied_size(chart: Chart) -> float:
+    """The size that targets must have for the first loss to be what it was; NaN where that cannot be said."""
+    first = chart["loss"].first
+    if chart.fact("loss.reduction") == "mean" and first > 0:
+        match chart.fact("loss.kind"):
+            case "mse":
+                return math.sqrt(first)
+            case "l1":
+                return first
+    return math.nan
 
 
 def target_size(chart: Chart) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_brief, optimizer_names
+from torchdoctor.diagnoses.findings import SHARP, breaking_step, is_brief, optimizer_names
 from torchdoctor.records import number_text
 
 EARLY = 300
@@ -31,7 +31,17 @@ class WarmupMissing(Cause):
     """
 
     name = "warmup-missing"
-    explains = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability")
+    explains = (
+        "gradient-explosion",
+        "loss-spike",
+        "loss-divergence",
+        "gradient-instability",
+        "nan-or-inf",
+        "update-ratio-abnormal",
+        "dead-units",
+        "not-learning",
+        "loss-plateau",
+    )
     prior = -1.5
     suggests = ("restart-warmup", "scale-lr")
     references = ("https://arxiv.org/abs/2002.04745",)
@@ -39,11 +49,14 @@ class WarmupMissing(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """When it began, and what the rate did from the first step."""
         rates = chart["lr"]
-        if problem.first_step > EARLY:
-            yield Evidence(-5.0, f"it began at step {problem.first_step}, long after a warm-up would have ended")
+        onset = breaking_step(problem)
+        if not problem.has(*SHARP, "gradient-instability"):
+            yield Evidence(-2.5, "nothing broke in the first steps")
+        if onset > EARLY:
+            yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
             return
-        if problem.first_step <= EARLY // 3:
-            yield Evidence(1.0, f"it began at step {problem.first_step}")
+        if onset <= EARLY // 3:
+            yield Evidence(1.0, f"it began at step {onset}")
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
             yield Evidence(-2.0, "the loss took no harm")
         buckets = rates.outline.buckets()
@@ -54,5 +67,8 @@ class WarmupMissing(Cause):
                 yield Evidence(-5.0, f"the learning rate was warmed up from {low} to {number_text(top)}")
             else:
                 yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
+        kinds = chart.fact("modules.kinds")
+        if kinds is not None and not any("Attention" in kind or "Transformer" in kind for kind in kinds):
+            yield Evidence(-1.0, "the model has no attention, which is what needs a warm-up most")
         if "Adam" in optimizer_names(chart):
             yield Evidence(0.4, "Adam's averages are young in the first steps")

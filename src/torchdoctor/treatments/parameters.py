@@ -69,10 +69,13 @@ def _scale_lr(case: Case) -> Values | None:
 def _set_clip_norm(case: Case) -> Values | None:
     """1.0, tighter when the trouble comes back; about twice the usual norm where that is far from 1.
 
-    None where the loop clips as tightly already.
+    None where the loop clips as tightly already, and where hardly any gradient is left to clip.
     """
-    base = case.chart["grad_norm"].baseline(128, log=True)
+    norms = case.chart["grad_norm"]
+    base = norms.baseline(128, log=True)
     usual = math.exp(min(base.recent, 300.0)) if base else 1.0
+    if usual < 1e-5 * norms.first:
+        return None
     limit = 1.0 if 0.02 < usual < 5 else float(f"{2 * usual:.1g}")
     limit /= (1, 2, 4)[min(case.repeats, 3) - 1]
     clip = case.chart["clip"].latest

@@ -183,7 +183,14 @@ FAULTS = (
         "relu-on-the-output",
         relu_on_the_output,
         on=("regression", "autoencoder"),
-        right=("dead-units", "collapsed-output", "loss-misuse", "underfitting", "saturating-nonlinearity"),
+        right=(
+            "target-anomaly",
+            "dead-units",
+            "collapsed-output",
+            "loss-misuse",
+            "underfitting",
+            "saturating-nonlinearity",
+        ),
         secondary=STALLED,
     ),
     Kind(

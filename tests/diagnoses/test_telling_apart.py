@@ -1,0 +1,194 @@
+"""Causes that look alike: what tells the one from the other decides which comes first."""
+
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import rank
+from torchdoctor.diagnoses.findings import loss_was_finite, validation_leads, working_update
+from torchdoctor.records import Symptom
+
+RNG = np.random.default_rng(0)
+N = 400
+T = np.arange(N)
+NOISE = 0.02 * RNG.standard_normal(N)
+FALLING = 0.3 + 2 * np.exp(-T / 60) + NOISE
+ADAM = {"optimizer": "Adam", "eps": 1e-8, "betas": [0.9, 0.999]}
+
+
+def symptom(name, first=0, severity="warning", last=N - 1):
+    return Symptom(name, "", severity, 0.9, first, last)
+
+
+def charted(*symptoms, context=None, groups=(), facts=None, ratio=None, validation=(), **vitals):
+    chart = Chart.of(context=context, **({"loss": FALLING, "lr": np.full(N, 1e-3)} | vitals))
+    chart.groups = list(groups)
+    chart.names = ("a", "b")
+    for step in (25, 50, 100, 200, 300):
+        if ratio is not None:
+            chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [ratio] * 2}})
+    for number, value in enumerate(validation):
+        chart.put(24 + 25 * number, "val_loss", value)
+    chart.add({"type": "facts", "step": 0, "facts": facts or {}})
+    chart.episodes += symptoms
+    return chart
+
+
+def leap(step, times):
+    return np.where(step == T, times * FALLING, FALLING)
+
+
+BROKEN = (
+    symptom("weight-growth", 100),
+    symptom("gradient-explosion", 150, "critical", 152),
+    symptom("loss-spike", 150, last=152),
+    symptom("loss-divergence", 153),
+)
+ALIKE = symptom("collapsed-output", 100)
+OFF = (symptom("validation-anomaly", 24), symptom("overfitting", 24, "critical"))
+NAN = symptom("nan-or-inf", 150, "critical")
+CROSS = {"loss.chance": 2.3, "loss.kind": "cross-entropy"}
+BETAS = {"ratio": 0.05, "context": {"optimizer": [{"class": "Adam"}]}}
+STALLED = symptom("slow-learning")
+
+APART = {
+    "one batch broke the run": ("bad-batch", BROKEN, {"loss": leap(150, 300.0), "ratio": 0.02}),
+    "steps broke it": (
+        "lr-too-high",
+        BROKEN,
+        {"loss": np.where(T < 150, FALLING, np.minimum(FALLING * 1.3 ** (T - 149.0), 50)), "ratio": 0.05},
+    ),
+    "betas that leave Adam unbounded": (
+        "optimizer-misconfigured",
+        (*BROKEN, symptom("optimizer-advice", 0, "info")),
+        BETAS | {"groups": [ADAM | {"betas": [0.9, 0.1]}]},
+    ),
+    "usual betas": ("lr-too-high", BROKEN, BETAS | {"groups": [ADAM]}),
+    "a large eps": (
+        "optimizer-misconfigured",
+        [STALLED],
+        {"groups": [ADAM | {"eps": 0.01}], "adam_eps_share": [0.9] * 4, "ratio": 5e-5},
+    ),
+    "one loss on many batches": (
+        "stale-loss",
+        [symptom("not-learning"), symptom("overfitting", 24, "critical")],
+        {"loss": np.full(N, 1.58), "ratio": 0.01, "input_checksum": T[:8], "validation": [1.2, 2.5, 4.0, 5.4]},
+    ),
+    "a loss below zero": (
+        "loss-misuse",
+        [symptom("suspiciously-low-loss", 39)],
+        {"loss": -T / 10.0, "facts": CROSS | {"loss.function": "CrossEntropyLoss"}},
+    ),
+    "a first loss that tells of the targets": (
+        "unnormalized-targets",
+        [symptom("activation-explosion", 375)],
+        {
+            "loss": 1e10 * (1 - T / 1000),
+            "output_rms": [0.1],
+            "facts": {"loss.kind": "mse", "loss.reduction": "mean"},
+        },
+    ),
+    "a loss that rewards sameness": (
+        "representation-collapse",
+        [ALIKE, symptom("dead-units", 250, "info")],
+        {"loss": 0.5 * np.exp(-T / 20), "output_spread": [0.8, 0.3, 0.02, 0.02, 0.02], "ratio": 0.01},
+    ),
+    "validation that is fed otherwise": (
+        "train-val-mismatch",
+        OFF,
+        {"facts": CROSS, "validation": [2.9, 3.5, 4.0, 4.3, 4.5, 4.7], "ratio": 1e-3},
+    ),
+    "labels that were stored one by one": (
+        "label-noise-or-misalignment",
+        OFF,
+        {
+            "loss": np.where(T < 200, 2.3, 2.3 - 0.01 * (T - 200)) + NOISE,
+            "facts": CROSS,
+            "validation": [2.32, 2.31, 2.33, 2.32, 2.4, 2.5],
+            "ratio": 1e-3,
+        },
+    ),
+    "a small set, learnt by heart": (
+        "memorization",
+        OFF,
+        {"loss": 2.3 * np.exp(-T / 20), "facts": CROSS, "validation": [2.26, 2.24, 2.5, 3.0, 3.5]},
+    ),
+    "an infinite target": (
+        "nan-in-data",
+        [NAN],
+        {"loss": np.where(T < 150, FALLING, np.nan), "facts": {"loss.kind": "mse", "loss.hidden": False}},
+    ),
+    "a root at zero": (
+        "numeric-precision",
+        [NAN],
+        {"loss": np.where(T <= 150, FALLING, np.nan), "facts": {"loss.kind": "mse", "loss.hidden": False}},
+    ),
+    "inputs that went black": (
+        "unnormalized-inputs",
+        [symptom("input-anomaly", 150), symptom("loss-divergence", 175), symptom("collapsed-output", 175)],
+        {"entry_rms": [1.0] * 12 + [0.0] * 4, "entry_absmax": [3.0] * 12 + [0.0] * 4},
+    ),
+    "a rare class in a batch": (
+        "class-imbalance",
+        [symptom("gradient-explosion", 150, last=150)],
+        {"loss": leap(150, 30.0), "pooled_top_share": [0.98], "pooled_classes": [5.0]},
+    ),
+    "sorted by class": (
+        "data-order",
+        [symptom("batch-anomaly"), symptom("target-anomaly"), symptom("dead-units", 175)],
+        {"target_collision": [0.98] * 8, "pooled_collision": [0.2] * 8},
+    ),
+}
+
+
+@pytest.mark.parametrize(("cause", "symptoms", "more"), APART.values(), ids=APART)
+def test_what_comes_first(cause, symptoms, more):
+    found = rank(charted(*symptoms, **more))
+    assert found[0].cause == cause, [(item.cause, round(item.probability, 2)) for item in found]
+
+
+def test_an_eps_that_is_usual_is_not_blamed_for_gradients_that_are_gone():
+    found = rank(charted(STALLED, groups=[ADAM], adam_eps_share=[0.9] * 4, ratio=5e-5))
+    assert not [item for item in found if item.cause == "optimizer-misconfigured" and item.probability > 0.1]
+
+
+def test_a_whole_data_set_in_one_batch_may_have_one_loss():
+    still = charted(symptom("not-learning"), loss=np.full(N, 1.58), ratio=0.01, input_checksum=[7.0] * 8)
+    assert not [item for item in rank(still) if item.cause == "stale-loss" and item.probability > 0.1]
+
+
+def test_a_batch_that_was_looked_at_is_acquitted():
+    def blamed(**seen):
+        found = rank(charted(NAN, loss=np.where(T < 150, FALLING, np.nan), **seen))
+        return sum(item.probability for item in found if item.cause == "nan-in-data")
+
+    assert blamed() > 0.2
+    assert blamed(input_nonfinite=np.zeros(N), target_classes=np.full(N, 4.0)) < 0.05
+
+
+def test_what_costs_time_comes_after_what_costs_results():
+    found = rank(charted(symptom("data-starvation", 30), symptom("not-learning", 60)))
+    assert [item.symptoms for item in found if item.problem == 1][0] == ("not-learning",)
+
+
+def test_the_next_best_causes_are_named_where_none_is_certain():
+    found = rank(charted(*BROKEN, loss=leap(150, 300.0)))
+    assert len([item for item in found if item.problem == 1]) >= 4
+
+
+def test_a_schedule_that_ran_out_does_not_make_the_rate_too_low():
+    chart = charted(lr=np.where(T < 250, 1e-3, 1e-9), ratio=0.01)
+    chart.add({"type": "tensors", "step": 390, "vitals": {"update_ratio": [1e-8] * 2}})
+    assert working_update(chart) == pytest.approx(0.01)
+
+
+def test_a_loss_is_remembered_as_finite_or_not():
+    chart = Chart.of(loss=np.where(T < 150, 1.0, np.nan))
+    assert [loss_was_finite(chart, step) for step in (149, 150, 399)] == [True, False, False]
+
+
+@pytest.mark.parametrize(("offset", "share"), [(-0.1, 1.0), (0.1, 0.0)])
+def test_validation_is_compared_with_training_about_it(offset, share):
+    falling = 3 - 0.005 * T
+    chart = charted(loss=falling, validation=[float(falling[24 + 25 * n]) + offset for n in range(8)])
+    assert validation_leads(chart) == share
