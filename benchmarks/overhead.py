@@ -174,7 +174,7 @@ def per_parameter(loop: Loop) -> tuple[Step, Step]:
 
 def peer(loop: Loop) -> tuple[Step, Step]:
     """`training-doctor` from PyPI, fed with the two numbers that it needs."""
-    from training_doctor import Doctor as Peer  # type: ignore[import-not-found]
+    from training_doctor import Doctor as Peer  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     doctor = Peer()
 

@@ -47,7 +47,7 @@ class _Watch:
     def next_due(self) -> int:
         """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
         every = self.detector.every
-        return self.asked + (every if every < CHRONIC else max(every, min(self.asked // 40, RAREST)))
+        return self.asked + (every if every < CHRONIC else max(every, min(self.asked // 10, RAREST)))
 
 
 class Examination:

@@ -41,7 +41,7 @@ key                             value
 ``loss.lint``                   mistakes in the order of its nodes: see ``symptoms/suspicious_loss.py``
 ``loss.hidden``                 whether a compiled function hides a part of its graph
 ``loss.detached``               true: it requires gradients and has no graph
-``loss.stale``                  true: the same graph was logged at different steps
+``loss.stale``                  true: the same graph was logged at different steps; "outputs": new, but of old outputs
 ``zeroing.kept``                by optimizer: samples at which old gradients were there when backward came (up to 5)
 ``zeroing.cleared``             by optimizer: samples at which they had been cleared (up to 5)
 ``zeroing.between_backwards``   by optimizer: samples at which they were cleared between two backwards (up to 5)
@@ -61,7 +61,7 @@ key                             value
 ==============================  ====================================================================
 ``modules.names``               the watched modules, in the order in which the first sampled pass ran them
 ``modules.kinds``               their classes; ``modules.outputs``: those whose output is the model's
-``modules.normalized``          how many normalization layers run
+``modules.normalized``          how many normalization layers run; ``modules.widths``: units of each module
 ``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
 ``data.normalized_first``       whether one of the first two layers normalizes
 ``data.same_tensor``            whether the input is the very tensor of the sample before
@@ -75,8 +75,8 @@ key                             value
 By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share that depends on the input), ``act_zero``,
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
-``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``pooled_*`` (of all samples so
-far), ``output_*``, ``prediction_top_share``, ``target_probability``, ``criterion`` (what ``loss_fn`` returned),
+``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
+by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``, ``target_probability``, ``criterion`` (what ``loss_fn`` returned),
 ``logit_drift`` (mean log-sum-exp), ``attention_logit``, ``last_position_loss`` and ``other_position_loss``.
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,30 +236,37 @@ class Series:
 
 def _baseline(values: Array) -> Baseline:
     count = values.size
-    centre = _median(values)
-    spread = 1.4826 * _median(np.abs(values - centre))
+    centre = median(values)
+    spread = 1.4826 * median(np.abs(values - centre))
     half = count // 2
     if half < 2:
         return Baseline(centre, spread, count, centre, spread, spread)
-    left, right = _median(values[:half]), _median(values[half:])
+    left, right = median(values[:half]), median(values[half:])
     residuals = values - np.arange(count) * ((right - left) * 2 / count)
-    residuals -= _median(residuals)
+    residuals -= median(residuals)
     changes = values[1:] - values[:-1]
     return Baseline(
         centre=centre,
         spread=spread,
         count=count,
-        recent=_median(values[-max(8, count // 4) :]),
-        noise=1.4826 * _median(np.abs(residuals)),
-        jitter=1.4826 / 2**0.5 * _median(np.abs(changes)),
+        recent=median(values[-max(8, count // 4) :]),
+        noise=1.4826 * median(np.abs(residuals)),
+        jitter=1.4826 / 2**0.5 * median(np.abs(changes)),
     )
 
 
-def _median(values: Array) -> float:
-    """np.median without its overhead: an eighth of the time on fifty numbers."""
+def median(values: Array | Sequence[float]) -> float:
+    """np.median of a row of numbers in an eighth of the time; NaN of none, and where one is NaN.
+
+    >>> median([3.0, 1.0, 2.0, 10.0]), median([]), median([1.0, math.nan])
+    (2.5, nan, nan)
+    """
     ordered = np.sort(values)
-    middle = ordered.size // 2
-    return float(ordered[middle]) if ordered.size % 2 else float(ordered[middle - 1] + ordered[middle]) / 2
+    size = ordered.size
+    if not size or ordered[-1] != ordered[-1]:
+        return math.nan
+    middle = size // 2
+    return float(ordered[middle]) if size % 2 else float(ordered[middle - 1] + ordered[middle]) / 2
 
 
 EMPTY = Series()

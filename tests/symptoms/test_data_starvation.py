@@ -8,11 +8,11 @@ RNG = np.random.default_rng(0)
 SAMPLES = (0, 1, 2, 4, 8, 16, 25, 50, 75, 100, 125)
 
 
-def check(step_seconds, wait, steps=SAMPLES, untimed=(), **vitals):
+def check(step_seconds, wait, steps=SAMPLES, untimed=(), slow_from=0, **vitals):
     chart = Chart()
     for step in range(130):
         if step not in untimed:
-            chart.put(step, "seconds", step_seconds * (1 + 0.1 * RNG.random()))
+            chart.put(step, "seconds", (step_seconds if step >= slow_from else 0.02) * (1 + 0.1 * RNG.random()))
         if step in steps:
             chart.put(step, "data_seconds", wait(step))
     for name, value in vitals.items():
@@ -27,7 +27,14 @@ def test_fires():
     assert check(0.02, lambda step: 0.015) is not None
 
 
+def test_a_wait_that_begins_is_known_from_three_looks():
+    assert check(0.1, lambda step: 0.08 if step >= 75 else 0.001, slow_from=70) is not None
+    assert check(0.1, lambda step: 0.08 if step >= 75 else 0.001) is None  # steps take what they took before
+    assert check(0.1, lambda step: 0.08 if step >= 100 else 0.001, slow_from=70) is None
+
+
 HEALTHY = {
+    "a busy machine": (0.1, lambda step: 0.08 if step % 2 else 0.01, {}),
     "fed well": (0.1, lambda step: 0.01, {}),
     "a third": (0.1, lambda step: 0.033, {}),
     "only workers that start": (0.1, lambda step: 0.09 if step < 10 else 0.001, {}),

@@ -51,6 +51,14 @@ def test_a_smaller_outlier_is_a_note_until_the_loss_is_hurt():
     assert GradientExplosion().check(chart).severity == "warning"
 
 
+@pytest.mark.parametrize(("loss", "severity"), [(2e-3, "info"), (1e-5, "warning")])
+def test_a_leap_that_the_loss_explains_and_survives_is_a_note(loss, severity):
+    """A target network is renewed in a run that has arrived: new targets, and a loss that is still next to nothing."""
+    falling = [max(0.5 * 0.7**step, 1e-5) for step in range(128)]
+    chart = Chart.of(grad_norm=[*STEADY, *STEADY, 60.0], loss=[*falling, loss])
+    assert GradientExplosion().check(chart).severity == severity
+
+
 def test_divergence_with_it_is_critical():
     chart = Chart.of(grad_norm=[*STEADY, 50.0], loss=[2.0] * 65)
     chart.open_episodes["loss-divergence"] = Symptom("loss-divergence", "LO02", "warning", 0.9, 63, 64)

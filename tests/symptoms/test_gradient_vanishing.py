@@ -78,3 +78,9 @@ def test_healthy_depth():
     assert deep(DECAY[-4:], 1e-3 * DECAY[-4:]) is None, "too shallow for a line"
     scaled = np.where(np.arange(10) == 4, 1e-7, 1.0)
     assert deep(scaled, 1e-3 * scaled) is None, "one zero-initialized branch"
+
+
+def test_a_step_that_was_thrown_away_because_its_loss_was_not_finite():
+    norms = [*[0.4, 0.45, 0.5] * 30, 0.0]
+    assert GradientVanishing().check(Chart.of(grad_norm=norms, loss=[1.0] * 91)) is not None
+    assert GradientVanishing().check(Chart.of(grad_norm=norms, loss=[*[1.0] * 90, float("nan")])) is None

@@ -1,7 +1,10 @@
+import math
+
 import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
 from torchdoctor.symptoms.not_learning import NotLearning, chance_level
 
 RNG = np.random.default_rng(0)
@@ -12,8 +15,10 @@ FLAT = 2.3 + 0.04 * NOISE
 RATE = np.full(N, 1e-3)
 
 
-def check(losses, lr=RATE, facts=None, context=None, **vitals):
+def check(losses, lr=RATE, facts=None, context=None, sorted_by_class=False, **vitals):
     chart = Chart.of(loss=losses, lr=lr[: len(losses)], context=context, **vitals)
+    if sorted_by_class:
+        chart.open_episodes["batch-anomaly"] = Symptom("batch-anomaly", "DA03", "warning", 0.9, 8, 300)
     chart.add({"type": "facts", "step": 0, "facts": facts or {}})
     return NotLearning().check(chart)
 
@@ -34,7 +39,12 @@ SICK = {
 }
 HEALTHY = {
     "no readings": ([], {}),
-    "short": (FLAT[:80], {}),
+    "short": (FLAT[:70], {}),
+    "better than a guess on the same batches": (
+        2.25 + 0.04 * NOISE,
+        {"facts": {"loss.chance": 2.303}, "guess_loss": 2.4 + 0.04 * NOISE, "criterion": 2.25 + 0.04 * NOISE},
+    ),
+    "batches of one class each": (FLAT, {"facts": {"loss.chance": 2.303}, "sorted_by_class": True}),
     "falling": (2.3 - 0.002 * T + 0.04 * NOISE, {}),
     "falling little, without noise": (1000 + np.exp(-T / 100), {}),
     "fell first": (1.7 + 0.6 * np.exp(-T / 20) + 0.04 * NOISE, {}),
@@ -65,6 +75,24 @@ def test_a_hundred_steps_are_a_note_unless_nothing_can_be_gained():
     assert check(np.full(120, 10.3735)).severity == "warning"
 
 
+def test_what_a_guess_costs_on_the_same_batches_decides_early():
+    wild = 2.3 + 0.2 * NOISE[:85]
+    told = {"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 10}
+    paired = check(wild, facts=told, guess_loss=wild + 0.005 * NOISE[85:170])
+    assert paired is not None
+    assert paired.severity == "warning"
+    alone = check(wild, facts=told)
+    assert alone is None or alone.severity == "info"
+
+
+def test_evaluations_that_all_get_better_are_a_reason_to_wait():
+    told = {"loss.chance": 0.693}
+    losses = 0.72 + 0.03 * NOISE
+    assert check(losses, facts=told).severity == "warning"
+    assert check(losses, facts=told, val_loss=[0.74, 0.73, 0.72, 0.71]).severity == "info"
+    assert check(losses, facts=told, val_loss=[0.74, 0.75, 0.74, 0.75]).severity == "warning"
+
+
 def test_a_run_that_goes_on_from_a_checkpoint_is_not_at_its_start():
     chart = Chart.of(step=50_000, loss=FLAT, lr=RATE)
     assert NotLearning().check(chart) is None
@@ -81,3 +109,11 @@ def test_labels_that_are_not_even_lower_the_level_of_a_guess(samples, entropy, e
     chart = Chart.of(pooled_entropy=[entropy] * samples, context={"batch_size": 32})
     chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 2.303}})
     assert chance_level(chart) == expected
+
+
+@pytest.mark.parametrize(("first", "expected"), [(2.4, math.log(10)), (2.1, math.log(10)), (5.0, math.nan)])
+def test_a_loss_function_that_is_not_shown_is_known_by_its_graph_and_its_first_value(first, expected):
+    chart = Chart.of(loss=[first])
+    told = {"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 10}
+    chart.add({"type": "facts", "step": 0, "facts": told})
+    assert chance_level(chart) == pytest.approx(expected, nan_ok=True)

@@ -64,6 +64,13 @@ def sizes(*rows, **more):
     return layers("act_rms", rows, **more)
 
 
+def code(*rows, widths=(32, 4, 4, 20)):
+    """An encoder with mean and log-variance, and a decoder: three outputs."""
+    facts = {"modules.widths": widths, "modules.outputs": ["mean", "log_variance", "decoder"]}
+    names = ["encoder", "mean", "log_variance", "decoder"]
+    return layers("act_rms", rows, names=names, facts=facts, output_spread=[0.4] * len(rows))
+
+
 def same(*flags, **more):
     return layers("weight_same", [[flag, None, 0.0, 1.0] for flag in flags], **more)
 
@@ -129,10 +136,32 @@ SICK = {
             output_spread=[0.4] * 16,
             prediction_top_share=[1.0] * 16,
             criterion=[1.6] * 16,
-            pooled_entropy=[1.6] * 16,
+            guess_loss=[1.6] * 16,
             pooled_classes=[5.0] * 16,
             pooled_top_share=[0.2] * 16,
         ),
+        "warning",
+    ),
+    "nearly one class, for a third of the time": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 11,
+            prediction_top_share=[1.0] * 11,
+            criterion=[0.01, 0.12] * 5 + [0.01],
+            guess_loss=[0.01, 0.11] * 5 + [0.01],
+            pooled_classes=[5.0] * 11,
+            pooled_top_share=[0.99] * 11,
+        ),
+        "warning",
+    ),
+    "a code that is the prior": (
+        CollapsedOutput,
+        code(*([0.6, 0.25 * 0.6**sample, 0.3 * 0.6**sample, 0.3] for sample in range(8))),
+        "warning",
+    ),
+    "padding that the loss counts": (
+        TargetAnomaly,
+        sampled(target_classes=[4.0] * 4, target_padding=[0.9, 0.8, 0.85, 0.9]),
         "warning",
     ),
     "first loss of ten guesses": (UnexpectedInitialLoss, sampled(LABELS, criterion=[20.0]), "warning"),
@@ -204,6 +233,16 @@ SICK = {
         ),
         "warning",
     ),
+    "returns up to one that grow as a policy gets better": (
+        BatchAnomaly,
+        sampled(
+            target_std=[0.02] * 10,
+            target_mean=[0.5 + 0.04 * step for step in range(10)],
+            target_min=[0.0] * 10,
+            target_max=[1.0] * 10,
+        ),
+        "info",
+    ),
     "ordered by value": (
         BatchAnomaly,
         sampled(
@@ -270,18 +309,46 @@ HEALTHY = {
             output_spread=[0.4] * 16,
             prediction_top_share=[1.0] * 16,
             criterion=[0.1] * 16,
-            pooled_entropy=[0.2] * 16,
+            guess_loss=[0.2] * 16,
             pooled_classes=[2.0] * 16,
             pooled_top_share=[0.95] * 16,
         ),
     ),
+    "mostly one class, for a moment": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 11,
+            prediction_top_share=[1.0] * 11,
+            criterion=[0.5] * 11,
+            guess_loss=[0.5] * 11,
+            pooled_classes=[2.0] * 11,
+            pooled_top_share=[0.8] * 11,
+        ),
+    ),
+    "a code that says something": (
+        CollapsedOutput,
+        code(*([0.6, 0.25 + 0.1 * k, 0.3 + 0.1 * k, 0.3] for k in range(8))),
+    ),
+    "a code with a fixed spread": (
+        CollapsedOutput,
+        code(*([0.6, 0.25 + 0.1 * k, 0.3 * 0.6**k, 0.3] for k in range(8))),
+    ),
+    "two small answers": (
+        CollapsedOutput,
+        code(*([0.6, 0.25 * 0.6**k, 0.3 * 0.6**k, 0.3] for k in range(8)), widths=(32, 4, 1, 20)),
+    ),
+    "texts that end in a few blanks": (
+        TargetAnomaly,
+        sampled(target_classes=[4.0] * 4, target_padding=[0.3, 0.2, 0.25, 0.3]),
+    ),
+    "padding is left out of the loss": (TargetAnomaly, sampled(target_classes=[4.0] * 4, target_padding=[0.0] * 4)),
     "one label for all": (
         CollapsedOutput,
         sampled(
             output_spread=[0.4] * 16,
             prediction_top_share=[1.0] * 16,
             criterion=[1.0] * 16,
-            pooled_entropy=[0.0] * 16,
+            guess_loss=[1.0] * 16,
             pooled_classes=[1.0] * 16,
         ),
     ),

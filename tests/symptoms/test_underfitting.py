@@ -40,6 +40,30 @@ def test_what_holds_the_model_back_makes_it_a_warning():
     assert check(HIGH, like_training, weights=shrunk).severity == "info"
 
 
+def narrow(*widths, entering=20):
+    facts = {
+        "modules.names": [f"fc{index}" for index in range(len(widths))],
+        "modules.kinds": ["Linear"] * len(widths),
+        "modules.widths": list(widths),
+        "modules.outputs": [f"fc{len(widths) - 1}"],
+    }
+    chart = Chart.of(
+        loss=0.4 + 2 * np.exp(-T / 40) + NOISE, lr=np.full(N, 1e-3), context={"input_shape": [32, entering]}
+    )
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    for step in range(99, N, 100):
+        chart.put(step, "val_loss", 0.42)
+    return Underfitting().check(chart)
+
+
+def test_two_units_that_all_must_pass_are_a_reason_even_at_a_lower_loss():
+    assert "goes through 2 units" in narrow(2, 5).message
+    assert narrow(2, 5).severity == "warning"
+    assert narrow(64, 5) is None
+    assert narrow(64, 2, 64, 20) is None  # an autoencoder's code
+    assert narrow(2, 1, entering=2) is None
+
+
 HEALTHY = {
     "no readings": ([], like_training),
     "short": (HIGH[:120], like_training),

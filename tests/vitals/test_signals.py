@@ -349,6 +349,58 @@ def text_with_a_sound_mask():
     return watch(model, adam(model, 5e-3), text, TokenLoss(), 100)
 
 
+def padded_text(loss_fn):
+    """Texts end early, and the loss leaves out what follows: a model never learns to name the padding."""
+    model = Language()
+
+    def batches(step):
+        x, y = text(step)
+        over = torch.arange(12) >= torch.randint(4, 13, (32, 1))
+        return (x % 11 + 1).masked_fill(over, 0), (y % 11 + 1).masked_fill(over.roll(-1, 1) | over, 0)
+
+    return watch(model, adam(model, 5e-3), batches, loss_fn, 100)
+
+
+def text_padded_for_the_loss():
+    class PaddedLoss(TokenLoss):
+        ignore_index = 0
+
+        def forward(self, output, target):
+            return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=0)
+
+    return padded_text(PaddedLoss())
+
+
+def text_padded_for_a_loss_that_does_not_say_so():
+    class Masked(TokenLoss):
+        def forward(self, output, target):
+            return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=0)
+
+    return padded_text(Masked())
+
+
+def reversed_text():
+    """Another task than the next token: the last answer is the first input, and hardest to remember."""
+    model = nn.Sequential(nn.Embedding(12, 16), Last(), nn.Linear(16, 12 * 8), nn.Unflatten(1, (8, 12)))
+
+    def batches(step):
+        x = torch.randint(0, 12, (32, 8))
+        return x, x.flip(1)
+
+    return watch(model, adam(model, 1e-2), batches, TokenLoss(), 120)
+
+
+class Last(nn.Module):
+    """A recurrent layer of which the last output counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRU(16, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.cell(x)[0][:, -1]
+
+
 def one_label_for_all_on_purpose():
     """Contrastive: the positive is always the first of many."""
     model, optimizer, loss_fn = (encoder := stack(20, 64, 16)), adam(encoder), nn.CrossEntropyLoss()
@@ -414,6 +466,9 @@ HEALTHY = (
     imbalanced_and_learning,
     zero_head,
     text_with_a_sound_mask,
+    text_padded_for_the_loss,
+    text_padded_for_a_loss_that_does_not_say_so,
+    reversed_text,
     one_label_for_all_on_purpose,
     two_players,
     single_samples,
@@ -630,3 +685,62 @@ def test_watched_and_unwatched_runs_are_identical(kind):
         return [*model.state_dict().values(), torch.get_rng_state()]
 
     assert all(torch.equal(left, right) for left, right in zip(train(True), train(False), strict=True))
+
+
+# ── labels without a loss function ───────────────────────────────────────────────────────────────────────────────────
+
+
+def rare(step: int):
+    labels = (torch.rand(32) < 0.1).long() * 3
+    return torch.randn(32, 20) + labels[:, None], labels
+
+
+@pytest.mark.parametrize("batches", [classes(4), rare], ids=["even", "rare"])
+def test_labels_are_read_off_the_gradient_where_no_loss_function_is_shown(batches):
+    charts = []
+    for functional in (False, True):
+        torch.manual_seed(0)
+        model = stack(20, 32, 4)
+        seen = watch(model, adam(model), batches, nn.CrossEntropyLoss(), 60, functional=functional)
+        charts.append(chart_of(seen))
+    shown, hidden = charts
+    for vital in ("target_classes", "target_top_share", "target_collision"):
+        late = len(shown[vital]) - len(hidden[vital])  # what kind of loss it is must be known first
+        assert 0 < late < 4
+        assert hidden[vital].steps.tolist() == shown[vital].steps.tolist()[late:]
+        assert hidden[vital].values == pytest.approx(shown[vital].values[late:])
+    assert hidden["guess_loss"].latest == pytest.approx(shown["guess_loss"].latest, rel=0.2)
+    assert not hidden["target_top_share"].nonfinite
+
+
+def test_a_gradient_that_is_not_of_a_cross_entropy_at_the_output_says_nothing():
+    torch.manual_seed(0)
+    model = stack(20, 32, 8)
+
+    def contrast(codes, labels):
+        first, second = F.normalize(codes, dim=1).chunk(2)
+        return F.cross_entropy(first @ second.T / 0.1, torch.arange(16))
+
+    chart = chart_of(watch(model, adam(model), classes(4), contrast, 40, functional=True))
+    assert chart.fact("loss.kind") == "cross-entropy"
+    assert chart["target_top_share"].count == 0
+
+
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_padding_that_the_loss_counts(functional, ignored):
+    torch.manual_seed(0)
+
+    def padded(step: int):
+        tokens, labels = text(step)
+        tokens[:, 3:], labels[:, 3:] = 0, 0
+        return tokens, labels
+
+    class Loss(nn.CrossEntropyLoss):
+        def forward(self, output, target):
+            return super().forward(output.transpose(1, 2), target)
+
+    model = Language()
+    loss_fn = Loss(ignore_index=0) if ignored else Loss()
+    doctor = watch(model, adam(model), padded, loss_fn, 20, functional=functional)
+    assert ("target-anomaly" in found(doctor)) is not ignored

@@ -315,6 +315,87 @@ def test_a_loss_that_was_computed_once_is_known_again():
     assert told["loss.stale"]
 
 
+def test_outputs_of_an_earlier_step_are_known_by_their_age():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = watch(model, optimizer)
+    inputs, targets = batch()
+    outputs = model(inputs)
+    for _ in range(10):
+        loss = F.cross_entropy(outputs, targets)
+        loss.backward(retain_graph=True)
+        doctor.log_loss(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    grave, first = verdict(doctor)
+    assert ("suspicious-loss", "critical") in grave
+    assert first == "stale-loss"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_parts_that_the_loop_calls_one_by_one_are_not_old(late):
+    """No forward pass of the whole model is ever seen where it is a `ModuleDict` of parts."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"trunk": nn.Linear(8, 16), "head": nn.Linear(16, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = watch(model, optimizer)
+    for _ in range(30):
+        inputs, targets = batch()
+        loss = F.cross_entropy(model["head"](model["trunk"](inputs).relu()), targets)
+        loss.backward()
+        if not late:
+            doctor.log_loss(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if late:
+            doctor.log_loss(loss)
+    doctor.detach()
+    assert doctor._examination.chart.fact("loss.stale") is None
+
+
+def test_a_generator_that_ran_before_its_critic_stepped_is_not_old():
+    torch.manual_seed(0)
+    players = {"makes": nn.Linear(4, 8), "judges": nn.Linear(8, 1)}
+    optimizers = [torch.optim.SGD(player.parameters(), lr=0.01) for player in players.values()]
+    doctor = Doctor(players, optimizers, settings={"quiet": True})
+    for _ in range(20):
+        made = players["makes"](torch.randn(16, 4))
+        critic = players["judges"](made.detach()).mean() - players["judges"](torch.randn(16, 8)).mean()
+        optimizers[1].zero_grad()
+        critic.backward()
+        optimizers[1].step()
+        loss = -players["judges"](made).mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        doctor.log_loss(loss, name="g_loss")
+    doctor.detach()
+    assert doctor._examination.chart.fact("loss.stale") is None
+
+
+@pytest.mark.parametrize("stepping", [False, True])
+@pytest.mark.parametrize("clears_first", [False, True])
+def test_gradients_that_nobody_applies(stepping, clears_first):
+    torch.manual_seed(0)
+    model = network()
+    optimizer = adam(model)
+    doctor = watch(model, optimizer)
+    for _ in range(60):
+        inputs, targets = batch()
+        if clears_first:
+            optimizer.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        doctor.log_loss(loss)
+        loss.backward()
+        if stepping:
+            optimizer.step()
+        if not clears_first:
+            optimizer.zero_grad()
+    grave, _ = verdict(doctor)
+    assert (("frozen-weights", "critical") in grave) is not stepping
+
+
 def test_micro_batches_are_weighed_where_only_the_loss_module_shows_them():
     torch.manual_seed(0)
     model, loss_fn = network(), nn.CrossEntropyLoss()
@@ -667,7 +748,7 @@ def test_hooks_are_off_between_samples_and_after():
     optimizer = adam(model)
     doctor = watch(model, optimizer)
     counts = []
-    for step in range(24):
+    for step in range(23):
         inputs, targets = batch()
         loss = F.cross_entropy(model(inputs), targets)
         loss.backward()
@@ -717,9 +798,9 @@ def test_what_adam_remembers_is_compared_with_the_gradients():
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     doctor = watch(model, optimizer)
-    for step in range(26):
+    for step in range(24):
         inputs, targets = batch()
-        loss = F.cross_entropy(model(inputs), targets) * (100.0 if step == 25 else 1.0)
+        loss = F.cross_entropy(model(inputs), targets) * (100.0 if step == 23 else 1.0)
         loss.backward()
         doctor.log_loss(loss)
         optimizer.step()

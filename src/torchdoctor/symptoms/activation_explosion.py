@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, Array
+from torchdoctor.series import TINY, Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import is_hurt
 
@@ -80,7 +80,7 @@ class ActivationExplosion(Detector):
             return None
         logs, depth = np.log(levels[known]), np.flatnonzero(known)
         first, second = np.triu_indices(logs.size, 1)
-        factor = math.exp(float(np.median((logs[second] - logs[first]) / (depth[second] - depth[first]))))
+        factor = math.exp(median((logs[second] - logs[first]) / (depth[second] - depth[first])))
         total = math.exp(min(float(logs[-1] - logs[0]), 300.0))
         if not (factor > self.factor and total > self.depth):
             return None

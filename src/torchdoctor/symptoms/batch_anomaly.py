@@ -9,6 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -83,7 +84,7 @@ class BatchAnomaly(Detector):
         size = chart.context.get("batch_size")
         if within.size < self.samples or not isinstance(size, int) or size < 8:
             return None
-        typical = float(np.median(within))
+        typical = median(within)
         if not typical > over + self.order:
             return None
         message = f"two samples of a batch are of one class in {100 * typical:.0f} % of pairs, "
@@ -95,8 +96,7 @@ class BatchAnomaly(Detector):
         within, between = within_and_between(chart)
         if not within < self.narrow * between:
             return None
-        binary = float(chart["target_min"].lowest) >= 0 and 0.999 < float(chart["target_max"].values.max()) <= 1
-        severity: Severity = "warning" if binary else "info"
+        severity: Severity = "warning" if _is_binary(chart) else "info"
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
         return self.symptom(chart, severity, message + "the data are in order", value=within)
 
@@ -110,7 +110,15 @@ def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
     if min(means.size, spreads.size) < samples:
         return math.nan, math.nan
     low, high = np.percentile(means, (25, 75))
-    return float(np.median(spreads)), float(high - low) / 1.35
+    return median(spreads), float(high - low) / 1.35
+
+
+def _is_binary(chart: Chart) -> bool:
+    """Whether targets are zeros and ones: then their mean says how they spread; that of shares or returns does not."""
+    if not float(chart["target_min"].lowest) >= 0 or not 0.999 < float(chart["target_max"].values.max()) <= 1:
+        return False
+    means, spreads = chart["target_mean"].last(20), chart["target_std"].last(20)
+    return means.size == spreads.size and median(np.abs(means * (1 - means) - spreads**2)) < 0.02
 
 
 def _validation_is_apart(chart: Chart) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import median_ratio
 
@@ -66,7 +67,7 @@ class ClippingAnomaly(Detector):
         plain = chart.groups and all(group.get("optimizer") == "SGD" for group in chart.groups)
         if not plain or not float(np.mean(clip < self.share * norms)) > 0.9:
             return None
-        typical, moved = float(np.median(norms)), median_ratio(chart)
+        typical, moved = median(norms), median_ratio(chart)
         if moved > self.ratio:
             return None
         severity: Severity = "warning" if moved <= self.ratio else "info"  # unknown: NaN is neither

@@ -11,6 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.not_learning import against_guess
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class CollapsedOutput(Detector):
     ## How it is told apart
     A young model says nearly the same to every input, and with a large bias the differences are a small part of the
     output. So it must last over several samples and some fifty steps, and where targets are known, outputs must
-    vary far less than they do. Predicting only the most common class is a finding where the loss is no better than
-    that of a guess by class frequency.
+    vary far less than they do. Predicting only the most common class is a finding where the loss is no better than that
+    of a guess by class frequency on the same batches. Of a variational code, mean and log-variance must both have
+    fallen to nothing: a code that is used keeps its means apart.
 
     ## What to do
     Look for `dead-units`, `input-anomaly` and `class-imbalance` beside this. Try to overfit ten samples: if the
@@ -41,7 +43,7 @@ class CollapsedOutput(Detector):
     >>> for step in (25, 50, 75, 100):
     ...     chart.put(step, "output_spread", 1e-7)
     >>> print(CollapsedOutput().check(chart))
-    step 25: OU01 collapsed-output (critical): outputs do not depend on the input: they vary by 1.00e-07 of their size
+    step 50: OU01 collapsed-output (critical): outputs do not depend on the input: they vary by 1.00e-07 of their size
     """
 
     code = "OU01"
@@ -51,12 +53,14 @@ class CollapsedOutput(Detector):
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1606.03498")
     closes_after = 3
 
-    samples: int = 4
+    samples: int = 3
     """Samples in a row that must show it."""
     steps: int = 50
     """Steps that they must span."""
     spread: float = 1e-3
     """Deviation over the batch, as a share of the output's size, under which outputs have collapsed."""
+    latent: float = 0.12
+    """Size of mean and log-variance of a code under which it is told from noise no longer."""
     one_class: int = 200
     """Steps over which only one class was predicted."""
     guess: float = 0.93
@@ -70,6 +74,10 @@ class CollapsedOutput(Detector):
             severity: Severity = "critical" if value < 1e-6 else "warning"
             message = f"outputs do not depend on the input: they vary by {number_text(value)} of their size"
             return self.symptom(chart, severity, message, value=value, limit=self.spread, since=since)
+        code, since = self._code(chart)
+        if code:
+            message = f"{code[0]} and {code[1]} fell to zero: the code says nothing about the input"
+            return self.symptom(chart, "warning", message, where=code, since=since)
         shrunk, since = self._shrunk(chart)
         if shrunk < 20 * self.spread:
             message = f"outputs came to depend on the input by only {number_text(shrunk)} of their size"
@@ -95,6 +103,20 @@ class CollapsedOutput(Detector):
             return math.nan, 0
         return float(series.values[start:].max()), int(steps[start])
 
+    def _code(self, chart: Chart) -> tuple[tuple[str, ...], int]:
+        """Mean and log-variance of a variational code that are both nothing: it is the prior, whatever comes in."""
+        outputs, widths, names = chart.fact("modules.outputs", ()), chart.fact("modules.widths", ()), chart.module_names
+        series = chart.modules("act_rms")
+        rows = series.matrix()
+        if len(outputs) < 3 or len(rows) < 2 * self.samples or not rows.shape[1] == len(names) == len(widths):
+            return (), 0
+        places = [names.index(name) for name in outputs if name in names]
+        low = rows[-self.samples :].max(axis=0)
+        gone = [place for place in places if low[place] < self.latent and low[place] < 0.5 * rows[0, place]]
+        if len(gone) != 2 or len(places) < 3 or widths[gone[0]] != widths[gone[1]]:
+            return (), 0
+        return (names[gone[0]], names[gone[1]]), series.rows[-self.samples][0]
+
     def _shrunk(self, chart: Chart) -> tuple[float, int]:
         """The spread of outputs that vary fifty times less than they did at first, where no target asks for that."""
         deviation = chart["output_std"]
@@ -107,16 +129,19 @@ class CollapsedOutput(Detector):
         return output > 0.02 * target if target > 0 else False
 
     def _predicts_one_class(self, chart: Chart) -> Symptom | None:
-        predicted, losses, entropy = chart["prediction_top_share"], chart["criterion"], chart["pooled_entropy"].latest
-        if not entropy > 0.02 or not chart["pooled_classes"].latest > 1 or len(predicted) < 2 * self.samples:
+        predicted, share = chart["prediction_top_share"], chart["pooled_top_share"].latest
+        if not chart["pooled_classes"].latest > 1 or len(predicted) < 2 * self.samples:
             return None
-        since = int(predicted.steps[-1]) - self.one_class
-        recent, levels = predicted.since(since), losses.since(since)
-        if int(predicted.steps[0]) > since or min(recent.size, levels.size) < self.samples:
+        lasting = self.one_class // (
+            1 if share < 0.95 else 3
+        )  # of labels of nearly one class, no better answer follows
+        since = int(predicted.steps[-1]) - lasting
+        recent = predicted.since(since)
+        if int(predicted.steps[0]) > since or recent.size < self.samples or not float(recent.min()) > 0.999:
             return None
-        if not float(recent.min()) > 0.999 or not float(np.mean(levels)) > self.guess * entropy:
+        learnt, _, batches = against_guess(chart, since)
+        if batches < self.samples or not learnt < 1 - self.guess:
             return None
-        share = chart["pooled_top_share"].latest
-        message = f"only one class is predicted for {self.one_class} steps, and the loss is that of a guess"
+        message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
         return self.symptom(chart, "warning", message, value=float(recent.min()), confidence=0.7, since=max(since, 0))

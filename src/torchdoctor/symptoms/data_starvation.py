@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -22,7 +23,8 @@ class DataStarvation(Detector):
     ## How it is told apart
     The wait is the time between the end of a step and the next forward pass. The first steps, in which workers start,
     and single pauses (a checkpoint, an epoch's border) are left out; waits of a few milliseconds are not worth a word
-    even if a tiny model is faster still.
+    even if a tiny model is faster still. A machine that is busy with something else is slow now and then: the wait
+    must be there at each look, and quick steps must be rare. One that begins in the middle must make steps longer.
 
     ## What to do
     `DataLoader(num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)`; move decoding and
@@ -57,11 +59,18 @@ class DataStarvation(Detector):
         waits, times = chart["data_seconds"], chart["seconds"]
         timed = np.isin(waits.steps, times.steps)  # steps after a validation have no time, and their wait is no wait
         timed &= waits.steps >= self.skip
-        known = waits.values[timed][-6:]
-        if known.size < self.samples:
+        known = waits.values[timed]
+        # A wait that begins must be seen three times; one that was always there, more often.
+        begins = known.size >= self.samples + 2 and float(known[-3:].min()) > 5 * median(known[:-3])
+        known = known[-3 if begins else -self.samples :]
+        if not begins and known.size < self.samples:
             return None
         first = int(waits.steps[timed][-known.size])
-        wait, passed = float(np.median(known)), float(np.median(times.since(first)))
+        # On a busy machine pauses may fall just here, but not at every look, and other steps are quick.
+        wait, taken = float(known.min()), np.sort(times.since(first))
+        passed, quick = float(taken[taken.size // 2]), float(taken[taken.size // 5])
+        if not quick > 0.7 * wait or (begins and not passed > 1.6 * median(times.values[: -taken.size])):
+            return None
         # A wait is part of its step. A longer one means that something else happens just where it is looked at.
         if not wait > self.least or not self.share * passed < wait < 1.1 * passed:
             return None
@@ -72,5 +81,5 @@ class DataStarvation(Detector):
             f"{number_text(passed)} s a step"
         ).replace("%", " %", 1)
         if utilisation:
-            message += f"; the device is {number_text(float(np.median(utilisation.last(8))))} % busy"
+            message += f"; the device is {number_text(median(utilisation.last(8)))} % busy"
         return self.symptom(chart, severity, message, value=wait / passed, limit=self.share)

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 ENTROPIES = ("entropy", "policy_entropy")
@@ -57,13 +58,13 @@ class EntropyCollapse(Detector):
         series = next((chart[name] for name in ENTROPIES if chart[name]), None)
         if series is None or series.count < 2 * self.steps or series.lowest < 0:
             return None
-        start = float(np.median([bucket[2] for bucket in series.outline.buckets()[:10]]))
+        start = median([bucket[2] for bucket in series.outline.buckets()[:10]])
         recent = series.last(self.steps)
         if not float(np.quantile(recent, 0.9)) < self.low * start:
             return None
         over = np.flatnonzero(series.values >= self.low * start)
         since = int(series.steps[min(over[-1] + 1, len(series) - 1)]) if over.size else int(series.steps[0])
-        told = f"entropy fell from {number_text(start)} to {number_text(float(np.median(recent)))}"
+        told = f"entropy fell from {number_text(start)} to {number_text(median(recent))}"
         reward = next((name for name in REWARDS if chart[name].count >= 2 * self.steps), None)
         severity: Severity = "info"
         if reward is not None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, names_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -89,7 +90,7 @@ class FrozenWeights(Detector):
         lost = chart["update_lost"].last(self.samples)
         if lost.size < self.samples or not float(lost.min()) > self.lost or not chart["lr"].latest > 0:
             return None
-        share, since = float(np.median(lost)), int(chart["update_lost"].steps[-self.samples])
+        share, since = median(lost), int(chart["update_lost"].steps[-self.samples])
         message = f"{share:.1%} of the half-precision weights with a gradient stay as they are: steps are rounded away"
         return self.symptom(chart, "warning", message, value=share, limit=self.lost, since=since)
 

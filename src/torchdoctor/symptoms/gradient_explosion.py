@@ -9,9 +9,19 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, Array, Baseline
+from torchdoctor.series import TINY, Array, Baseline, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import JUMP, extreme, is_hurt, is_restart, log_spread, lr_jump, third_highest_rise
+from torchdoctor.symptoms.progress import (
+    JUMP,
+    SETTLED,
+    Progress,
+    extreme,
+    is_hurt,
+    is_restart,
+    log_spread,
+    lr_jump,
+    third_highest_rise,
+)
 
 NOTHING = math.log(1e-20)
 """A norm below this is no gradient: there is no scale to compare with."""
@@ -34,8 +44,8 @@ class GradientExplosion(Detector):
     Raw size means nothing: summed losses and wide nets have large norms all their lives. The norm is compared with
     its own recent median in log space; the limit widens with the run's own spread, so the heavy tails of small batches
     stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too. Where norms swing widely
-    from batch to batch, what the loss of the same batch accounts for is taken out first. A norm that is not finite is
-    `nan-or-inf`.
+    from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
+    times, and still to next to nothing, the leap is a note. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -123,18 +133,25 @@ class GradientExplosion(Detector):
             return False
         left = left_over(np.log(norms + TINY), np.log(losses), self.window)
         recent, earlier = left[-self.window - 1 : -1], np.sort(left[: -RECENT - 1])
-        centre = float(np.median(recent))
-        spread = max(1.4826 * float(np.median(np.abs(recent - centre))), self.floor)
-        rise = float(left[-1]) - float(np.median(recent[-32:]))
+        centre = median(recent)
+        spread = max(1.4826 * median(np.abs(recent - centre)), self.floor)
+        rise = float(left[-1]) - median(recent[-32:])
         limit = max(extreme(self.deviations, norms.size) * spread, 1.3 * (float(earlier[-3]) - centre))
         return rise > max(math.log(self.ratio), limit) and not is_restart(chart)
 
     def _grave(self, chart: Chart, rise: float) -> bool:
         """Far above the recent median; less far, above all precedents, and not lifted by a warm restart."""
-        if rise > math.log(3 * self.ratio):
+        if _is_explained(chart, rise):
+            return False
+        count = chart["grad_norm"].count
+        if rise > math.log(3 * self.ratio) * (1 if count > SETTLED else 1.4):
             return True
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
-        return rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier)) and not is_restart(chart)
+        return (
+            count > SETTLED
+            and rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier))
+            and not is_restart(chart)
+        )
 
     def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float) -> Symptom:
         norm, typical = chart["grad_norm"].latest, math.exp(base.recent)
@@ -147,6 +164,19 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where)
+
+
+def _is_explained(chart: Chart, rise: float) -> bool:
+    """Whether the loss rose as many times as the norm, and yet by next to nothing.
+
+    So it is in a run that has arrived and is given new targets: a target network that is renewed, a new stage.
+    """
+    series = chart["loss"]
+    recent = series.baseline(128).recent
+    if not series.steps.size or series.steps[-1] != chart.step or not min(recent, series.latest) > 0:
+        return False
+    harmless = series.latest - recent < 0.1 * Progress.of(series).descent
+    return harmless and math.log(series.latest / recent) > rise
 
 
 def paired(chart: Chart, most: int) -> tuple[Array, Array]:
@@ -163,8 +193,8 @@ def left_over(norm: Array, loss: Array, window: int) -> Array:
     order = np.argsort(loss[-window - 1 : -1])
     low, high = order[: window // 2], order[window // 2 :]
     x, y = loss[-window - 1 : -1], norm[-window - 1 : -1]
-    width = float(np.median(x[high]) - np.median(x[low]))
-    slope = float(np.median(y[high]) - np.median(y[low])) / width if width > 1e-6 else 0.0
+    width = float(median(x[high]) - median(x[low]))
+    slope = float(median(y[high]) - median(y[low])) / width if width > 1e-6 else 0.0
     return np.asarray(norm - min(max(slope, 0.0), 1.5) * loss)
 
 

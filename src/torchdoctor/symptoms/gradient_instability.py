@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
 
@@ -68,7 +67,7 @@ class GradientInstability(Detector):
         if losses.size < self.history:
             return None
         half = losses.size // 2
-        before, now = float(np.median(losses[:half])), float(np.median(losses[half:]))
+        before, now = median(losses[:half]), median(losses[half:])
         progress = Progress.of(chart["loss"])
         if now < before or abs(now) < self.floor * abs(progress.start):
             return None

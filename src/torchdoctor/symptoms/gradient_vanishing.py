@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import TINY, Array
+from torchdoctor.series import TINY, Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import extreme, log_spread
 
@@ -83,6 +83,9 @@ class GradientVanishing(Detector):
         # A record of tensors comes before the step's scalars: only then is the latest row newer than the latest norm.
         if sampled.step > series.step and len(sampled.rows) >= self.samples:
             return self._decayed(chart)
+        current = chart.open_episodes.get(self.name)
+        if current is not None and current.where and sampled.step <= current.last_step:
+            return current  # found at the latest sample, which may be hundreds of steps ago: nothing newer is known
         return None
 
     def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
@@ -92,6 +95,8 @@ class GradientVanishing(Detector):
         loss = chart["loss"]
         beyond_noise = fall > extreme(self.deviations, base.count) * log_spread(base, self.window)
         if not (sudden and beyond_noise) or _at_floor(chart):
+            return None
+        if loss.step == chart.step and not math.isfinite(loss.latest):  # the loop has thrown away what came of it
             return None
         typical = math.exp(base.recent)
         message = f"gradient norm {number_text(norm)} fell from its recent {number_text(typical)}"
@@ -172,13 +177,13 @@ def _decades_lost(row: Array) -> float:
         return 0.0
     depth, logs = np.flatnonzero(known).astype(np.float64), np.log10(row[known])
     first, second = np.triu_indices(depth.size, 1)
-    slope = float(np.median((logs[second] - logs[first]) / (depth[second] - depth[first])))
+    slope = median((logs[second] - logs[first]) / (depth[second] - depth[first]))
     residuals = logs - slope * depth
-    scatter = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    scatter = 1.4826 * median(np.abs(residuals - median(residuals)))
     lost = slope * (row.size - 1)
     return lost if scatter < lost / 4 else 0.0
 
 
 def _median(values: Array) -> float:
     known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else math.nan
+    return median(known) if known.size else math.nan

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -78,7 +79,7 @@ class GradientsNotCleared(Detector):
         weights = chart["loss_weight"].last(self.samples)
         if backwards < 2 or weights.size < self.samples or chart.fact("loss.reduction") == "sum":
             return None
-        weight, steps = float(np.median(weights)), chart["loss_weight"].steps
+        weight, steps = median(weights), chart["loss_weight"].steps
         adaptive = any("Adam" in str(group.get("optimizer", "")) for group in chart.groups)
         severity: Severity = "info" if adaptive else "warning"
         if float(np.abs(weights - 1).max()) < 0.1:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -67,7 +66,7 @@ class InputAnomaly(Detector):
         sizes, largest = chart["entry_rms"].last(self.samples), chart["entry_absmax"].last(self.samples)
         if sizes.size < self.samples or largest.size < self.samples or chart.fact("data.normalized_first"):
             return None
-        size, top = float(np.median(sizes)), float(np.median(largest))
+        size, top = median(sizes), median(largest)
         severity: Severity
         if float(sizes.min()) > self.large / 3:
             severity = "warning" if float(sizes.min()) > self.large else "info"

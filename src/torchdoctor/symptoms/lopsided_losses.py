@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import Series
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 
 PAIRS = (("d_loss", "g_loss"), ("disc_loss", "gen_loss"), ("loss_d", "loss_g"), ("loss_D", "loss_G"))
@@ -81,7 +81,7 @@ class LopsidedLosses(Detector):
         if winner.count < 2 * self.steps or winner.lowest < 0 or loser.lowest < 0 or not (start > 0 and other > 0):
             return None
         recent = winner.last(min(lasting, len(winner)))
-        if float(np.quantile(recent, 0.9)) < self.low * start and float(np.median(loser.last(50))) > self.high * other:
+        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(50)) > self.high * other:
             over = np.flatnonzero(winner.values >= self.low * start)
             return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
         return None
@@ -89,8 +89,8 @@ class LopsidedLosses(Detector):
 
 def _start(series: Series) -> float:
     """The level at which a loss began."""
-    return float(np.median([bucket[2] for bucket in series.outline.buckets()[:10]])) if series else 0.0
+    return median([bucket[2] for bucket in series.outline.buckets()[:10]]) if series else 0.0
 
 
 def _levels(series: Series) -> str:
-    return f"{number_text(_start(series))} to {number_text(float(np.median(series.last(50))))}"
+    return f"{number_text(_start(series))} to {number_text(median(series.last(50)))}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, outline_levels
 
@@ -95,7 +95,7 @@ class LossDivergence(Detector):
         return None
 
     def _lasting(self, chart: Chart, limit: float) -> bool:
-        return chart["loss"].count >= 20 and float(np.median(chart["loss"].last(20))) > limit
+        return chart["loss"].count >= 20 and median(chart["loss"].last(20)) > limit
 
     def _diverged(self, chart: Chart, level: float, limit: float, severity: Severity) -> Symptom:
         progress = Progress.of(chart["loss"])
@@ -130,5 +130,5 @@ def _rising(values: Array, noise: float) -> bool:
     """Whether the quarters of a stretch climb, each above the one before, by more than noise."""
     if values.size < 32:
         return False
-    levels = [float(np.median(part)) for part in np.array_split(values, 4)]
+    levels = [median(part) for part in np.array_split(values, 4)]
     return levels[0] < levels[1] < levels[2] < levels[3] and levels[3] - levels[0] > 2 * noise

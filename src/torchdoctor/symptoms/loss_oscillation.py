@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, Series
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_adversarial, trend_gain
 
@@ -84,11 +84,13 @@ class LossOscillation(Detector):
         if swing is None or _rate_swings(chart, swing.start):
             return None
         stretch = series.values[series.steps >= swing.start]
-        centre = float(np.median(stretch))
+        centre = median(stretch)
         if not swing.height > self.level * abs(centre) or swing.height < 0.7 * swing.before:
             return None
         progress = Progress.of(series)
-        grave = swing.height > self.share * max(progress.start - centre, 0.0) and not swing.gaining
+        # Waves that grow, and whose crests are above the untrained model, are no ripple on the way down.
+        growing = swing.height > 1.2 * swing.before and centre + swing.height / 2 > progress.start
+        grave = swing.height > self.share * max(progress.start - centre, 0.0) and (growing or not swing.gaining)
         severity: Severity = "warning" if grave else "info"
         message = (
             f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "
@@ -130,11 +132,14 @@ def period(values: Array, correlation: float, periods: int) -> int:
         at = np.arange(count) - (count - 1) / 2
         rest = values - values.mean()
         rest -= at * (at @ rest) / (at @ at)
-        rest = np.clip(rest, *np.percentile(rest, (2, 98)))  # one spike is no period
+        ordered = np.sort(rest)
+        rest = rest.clip(ordered[count // 50], ordered[-1 - count // 50])  # one spike is no period
+        # The same batches in the same order repeat their noise in every epoch: neighbours then have nothing in common.
+        if not abs(float(rest[1:] @ rest[:-1])) > 0.25 * float(rest @ rest):
+            return 0
         power = np.abs(np.fft.rfft(rest, 2 * count)) ** 2
         shared = np.fft.irfft(power)[:count] / np.arange(count, 0, -1)
         returns = shared / shared[0] if shared[0] > 0 else np.zeros(count)
-    # The same batches in the same order repeat their noise in every epoch: neighbours then have nothing in common.
     if not np.isfinite(returns).all() or not abs(float(returns[1])) > 0.3:
         return 0
     crossed = np.flatnonzero(returns[: longest + 1] < -0.05)

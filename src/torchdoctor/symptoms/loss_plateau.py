@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
@@ -69,7 +68,7 @@ class LossPlateau(Detector):
         width = math.ceil(levels.size * max(self.share, self.steps / series.count))
         window, before = levels[-width:], levels[-2 * width : -width]
         progress = Progress.of(series)
-        level = float(np.median(window))
+        level = median(window)
         if not progress.is_learning(series.baseline(128).noise) or abs(level) < self.floor * abs(progress.start):
             return None
         gain, doubt = trend_gain(window)
@@ -111,4 +110,4 @@ def _norm_died(chart: Chart, since: int) -> bool:
     buckets = chart["grad_norm"].outline.buckets()
     inside = [bucket[2] for bucket in buckets if bucket[0] >= since]
     before = [bucket[2] for bucket in buckets if bucket[0] < since]
-    return bool(inside and before) and float(np.median(inside)) < 0.01 * float(np.median(before))
+    return bool(inside and before) and median(inside) < 0.01 * median(before)

@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Baseline
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import JUMP, Progress, extreme, is_restart, lr_jump, third_highest_rise
+from torchdoctor.symptoms.progress import JUMP, SETTLED, Progress, extreme, is_restart, lr_jump, third_highest_rise
 
 ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
@@ -112,7 +112,8 @@ class LossSpike(Detector):
         if not loss > progress.start or not progress.is_learning(base.noise):
             return False
         high = rise > 20 * base.noise or (positive and loss > 3 * base.recent)
-        return high and rise > 0.5 * progress.descent
+        # So young a run has no scale of its own yet; a log-likelihood swings widely in its first steps.
+        return high and rise > (0.5 if positive or base.count >= SETTLED else 2.0) * progress.descent
 
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress) -> bool:
         """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""

@@ -9,9 +9,19 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import has_fallen_far, is_adversarial, outline_levels, trend_gain, working_since
+from torchdoctor.symptoms.progress import (
+    has_fallen_far,
+    has_gained,
+    is_adversarial,
+    outline_levels,
+    trend_gain,
+    working_since,
+)
+
+EARLY = 12
+"""Steps in which outputs may still be nothing but their initialization."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,9 @@ class NotLearning(Detector):
     Steps count from the end of a warm-up. A flat stretch is only believed where a gain of a few per cent could not
     have hidden in the noise, so losses that wander about (policy gradients, adversarial games) stay silent. A run that
     fell first and then stopped is `loss-plateau`; one that falls, but hardly, is `slow-learning`. Where the loss of a
-    guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not.
+    guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not; best of
+    all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
+    better one after the other are a reason to wait.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -48,11 +60,15 @@ class NotLearning(Detector):
     reads = ("loss",)
     suggests = ("scale-lr", "fix-loss", "add-parameters-to-optimizer", "ask-for-help")
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)
-    every = 25
+    every = 20
     closes_after = 4
 
-    notice: int = 100
+    notice: int = 80
     """Steps after the warm-up without any gain: a note; a warning at the level of a guess, or without a gradient."""
+    known: int = 100
+    """The same, where the level of a guess is known, but not what it costs on the very batches that were seen."""
+    pairs: int = 4
+    """Batches on which the loss must be known beside that of a guess."""
     steps: int = 200
     """Steps after the warm-up without any gain: a warning."""
     gain: float = 0.03
@@ -63,22 +79,35 @@ class NotLearning(Detector):
         series = chart["loss"]
         if series.count < self.notice or has_fallen_far(series) or is_adversarial(chart):
             return None
+        chance = chance_level(chart)
+        if has_gained(series, chance):
+            return None
+        if "batch-anomaly" in chart.open_episodes:  # of batches of one class each, no level is that of a guess
+            return None
         since = working_since(chart)
         buckets = series.outline.buckets()
         if since is None or buckets[0][0] > self.notice:  # a later step label: this run goes on from a checkpoint
             return None
         levels = outline_levels(series)
         later = levels[sum(bucket[0] < since for bucket in buckets) :]
-        chance = chance_level(chart)
         half = later[later.size // 2 :] if chance > 0 else later
         count = round(series.count * later.size / levels.size)
-        level = float(np.median(half))
+        level = median(half)
         if count < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
             return None
         if not _is_flat(half, math.inf if level > chance else (5 if chance > 0 else 1) * self.gain * abs(level)):
             return None
-        stuck = level > (1 - self.gain) * chance or bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
-        severity: Severity = "warning" if count >= self.steps or stuck else "info"
+        better = _validates_better(chart)
+        still = bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
+        learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
+        if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
+            if learnt > 2 * doubt + 0.01:
+                return None
+            better, stuck = False, still or learnt + 2 * doubt < self.gain
+        else:
+            known = "loss.chance" in chart.facts and count >= self.known
+            stuck = still or (known and not better and level > (1 - self.gain) * chance)
+        severity: Severity = "warning" if stuck or (count >= self.steps and not better) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:
             guess = f"that of a guess without looking at the input is {number_text(chance)}"
@@ -89,7 +118,13 @@ class NotLearning(Detector):
         """Whether the level is that of a guess; where that is unknown, whether it is not below the first values."""
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
-        return float(np.median(levels[:5])) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+        return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+
+
+def _validates_better(chart: Chart) -> bool:
+    """Whether each evaluation was better than the one before: the same samples again and again hide less in noise."""
+    values = chart["val_loss"].last(4)
+    return values.size > 1 and bool((np.diff(values) < 0).all()) and float(values[-1]) < 0.99 * float(values[0])
 
 
 def _is_flat(levels: Array, limit: float) -> bool:
@@ -101,28 +136,62 @@ def _is_flat(levels: Array, limit: float) -> bool:
 
 def _was_lower(levels: Array, level: float) -> bool:
     """Whether the run was better once, and lost it: then it had learnt."""
-    pieces = [float(np.median(piece)) for piece in np.array_split(levels, 8)]
+    pieces = [median(piece) for piece in np.array_split(levels, 8)]
     return min(pieces) < level - 0.15 * abs(level)
 
 
 def _scatter(levels: Array) -> float:
-    return 1.4826 * float(np.median(np.abs(levels - np.median(levels))))
+    return 1.4826 * median(np.abs(levels - median(levels)))
 
 
 def chance_level(chart: Chart) -> float:
     """The loss of a guess that ignores the input, NaN where it is not known: ln C, the labels' entropy, var(y)."""
     value = chart.fact("loss.chance")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        entropy = chart["pooled_entropy"]
-        seen = entropy.count * int(chart.context.get("batch_size") or 0)
-        enough = seen >= 20 * math.exp(value)  # of few labels an entropy comes out too low
-        return entropy.latest if enough and 0.5 * value < entropy.latest < value else float(value)
-    if chart.fact("loss.function") == "MSELoss" and chart.fact("loss.reduction") == "mean":
+        return _by_frequency(chart, float(value))
+    if chart.fact("loss.reduction") != "mean":
+        return math.nan
+    if chart.fact("loss.function") == "MSELoss":
         return chart["pooled_std"].latest ** 2
-    return math.nan
+    # The loss function was not shown, but its kind is known, and so is the width of the outputs: the first loss agrees.
+    classes = chart.fact("outputs.classes", 1)
+    guess = math.log(classes) if chart.fact("loss.kind") == "cross-entropy" else 0.0
+    if guess and abs(chart["loss"].first - guess) < 0.25 * guess:
+        return _by_frequency(chart, guess)
+    guesses = chart["guess_loss"].last(8)
+    return float(guesses.mean()) if guess and guesses.size >= 4 else math.nan
+
+
+def _by_frequency(chart: Chart, guess: float) -> float:
+    """The labels' entropy where enough of them were seen, and it is not far below ln C; else ln C."""
+    entropy = chart["pooled_entropy"]
+    seen = entropy.count * int(chart.context.get("batch_size") or 0)
+    enough = seen >= 20 * math.exp(guess)  # of few labels an entropy comes out too low
+    return entropy.latest if enough and 0.5 * guess < entropy.latest < guess else guess
+
+
+def against_guess(chart: Chart, since: int) -> tuple[float, float, int]:
+    """By which share the loss is below that of a guess on the same batches, the doubt about it, and how many there are.
+
+    >>> chart = Chart.of(guess_loss=[2.0, 3.0, 1.0], criterion=[1.5, 2.2, 0.8])
+    >>> learnt, doubt, batches = against_guess(chart, 0)
+    >>> round(learnt, 2), batches
+    (0.25, 3)
+    """
+    guesses, losses = chart["guess_loss"], chart["criterion"]
+    if guesses and not losses and chart.fact("loss.kind") == "cross-entropy" and chart.fact("loss.reduction") == "mean":
+        losses = chart["loss"]
+    steps, mine, theirs = np.intersect1d(guesses.steps, losses.steps, assume_unique=True, return_indices=True)
+    first = int(np.searchsorted(steps, since))
+    guess = guesses.values[mine[first:]]
+    if guess.size < 2 or not float(guess.mean()) > 0:
+        return math.nan, math.nan, 0
+    below = guess - losses.values[theirs[first:]]
+    scale = float(guess.mean())
+    return float(below.mean()) / scale, float(below.std()) / math.sqrt(guess.size - 1) / scale, int(guess.size)
 
 
 def _no_gradient(chart: Chart) -> bool:
     """Whether the gradient is nothing, or is not there at all although steps are taken."""
     norms = chart["grad_norm"]
-    return bool(norms) and float(np.median(norms.last(50))) < 1e-10
+    return bool(norms) and median(norms.last(50)) < 1e-10

@@ -9,9 +9,12 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, Series
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
+
+FEW = 12
+"""Evaluations under which their noise is not well known."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Overfitting(Detector):
         best = int(np.argmin(smooth))
         if values.size - 1 - best < self.patience:
             return None
-        now = float(np.median(values[-3:]))
+        now = median(values[-3:])
         rise = now - float(smooth[best])
         first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
         gained = max(first - float(smooth[best]), 1e-12)
@@ -101,8 +104,13 @@ def smoothed(values: Array) -> Array:
 
 
 def evaluation_noise(values: Array) -> float:
-    """The noise of an evaluation, from third differences: trend and curvature drop out."""
-    return 1.4826 * float(np.median(np.abs(np.diff(values, 3)))) / math.sqrt(20)
+    """The noise of an evaluation, from third differences: trend and curvature drop out.
+
+    The median of a few of them may be far too low by chance; their mean is not.
+    """
+    changes = np.abs(np.diff(values, 3)) / math.sqrt(20)
+    typical = 1.4826 * median(changes)
+    return typical if values.size >= FEW else max(typical, 1.25 * float(np.mean(changes)))
 
 
 def _climbing(values: Array) -> bool:

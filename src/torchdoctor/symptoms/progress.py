@@ -13,12 +13,16 @@ from itertools import pairwise
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.series import TINY, Array, Baseline, Series
+from torchdoctor.series import TINY, Array, Baseline, Series, median
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+SETTLED = 48
+"""Values after which a run has a scale of its own: before that, a leap must be larger to mean something."""
 BLOCKS = 8
 """Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
+
+EARLIER, LATER = np.triu_indices(BLOCKS, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,12 @@ def trend_gain(window: Array) -> tuple[float, float]:
     """
     if window.size < 2 * BLOCKS:
         return 0.0, math.inf
-    medians = np.array([np.median(part) for part in np.array_split(window, BLOCKS)])
-    first, second = np.triu_indices(BLOCKS, 1)
-    slope = float(np.median((medians[second] - medians[first]) / (second - first)))
+    bounds = [window.size * block // BLOCKS for block in range(BLOCKS + 1)]
+    medians = np.array([median(window[start:stop]) for start, stop in pairwise(bounds)])
+    slope = median((medians[LATER] - medians[EARLIER]) / (LATER - EARLIER))
     residuals = medians - slope * np.arange(BLOCKS)
-    scatter = float(np.std(residuals)) / math.sqrt(1 - 2 / BLOCKS)
+    residuals -= residuals.mean()
+    scatter = math.sqrt(float(residuals @ residuals) / BLOCKS) / math.sqrt(1 - 2 / BLOCKS)
     spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
     return -slope * BLOCKS, scatter / spread * BLOCKS
 
@@ -101,6 +106,16 @@ def has_fallen_far(series: Series) -> bool:
     return series.count > 1000 and 0 <= series.baseline(128).recent < 0.5 * series.first
 
 
+def has_gained(series: Series, guess: float = math.nan) -> bool:
+    """A quick look: whether a run of some length is a fifth below its start, or below the loss of a guess if known.
+
+    >>> has_gained(Chart.of(loss=[3.0 * 0.99**step for step in range(400)])["loss"])
+    True
+    """
+    yardstick = guess if guess > 0 else Progress.of(series).start
+    return series.count > 200 and 0 <= series.baseline(128).recent < 0.8 * yardstick
+
+
 def is_adversarial(chart: Chart) -> bool:
     """Whether several optimizers play against each other: several losses, none of which has to fall.
 
@@ -116,7 +131,7 @@ def median_ratio(chart: Chart) -> float:
     for _, row in reversed(chart.tensors("update_ratio").rows):
         known = row[np.isfinite(row)]
         if known.size:
-            return float(np.median(known))
+            return median(known)
     return math.nan
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import (
     has_fallen_far,
+    has_gained,
     is_adversarial,
     median_ratio,
     outline_levels,
@@ -72,6 +71,8 @@ class SlowLearning(Detector):
         series, ratio = chart["loss"], median_ratio(chart)
         if series.count < self.steps or ratio > self.ratio or has_fallen_far(series):
             return None
+        if math.isnan(ratio) and has_gained(series):
+            return None
         if is_adversarial(chart) or _was_wild(chart):
             return None
         since = working_since(chart)
@@ -81,7 +82,7 @@ class SlowLearning(Detector):
         levels = outline_levels(series)[sum(bucket[0] < since for bucket in buckets) :]
         if levels.size < self.steps / 2 or levels.size < 32:
             return None
-        begun, level = float(np.median(levels[:5])), float(np.median(levels[-levels.size // 4 :]))
+        begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
         gain, doubt = trend_gain(levels)
         hopeless = 0 < ratio < 0.1 * self.ratio  # such weights stand still, whatever the noise hides
         enough = self.gained * abs(begun)

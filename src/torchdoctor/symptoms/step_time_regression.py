@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -59,10 +60,13 @@ class StepTimeRegression(Detector):
         series = chart["seconds"]
         if series.count < self.skip + self.steps:
             return None
+        means = series.outline.settled()
+        if not series.baseline(128).recent > 0.8 * self.ratio * median(means[: means.size // 4]):
+            return None  # the first steps are slow, the first quarter of them is not: a look that costs little
         buckets = [bucket for bucket in series.outline.buckets() if bucket[0] >= self.skip]
         pieces = np.array_split(np.array([bucket[2] for bucket in buckets]), 8)
-        levels = np.array([np.median(piece) for piece in pieces])
-        before, now = float(levels[:2].max()), float(np.median(series.last(32)))
+        levels = np.array([median(piece) for piece in pieces])
+        before, now = float(levels[:2].max()), median(series.last(32))
         if not now > self.ratio * before or not float(levels[-1]) > self.ratio * before:
             return None
         growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all())

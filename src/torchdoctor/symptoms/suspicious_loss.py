@@ -67,6 +67,8 @@ class SuspiciousLoss(Detector):
             return self._said(chart, "loss.detached", message, critical=True)
         if chart.fact("loss.stale"):
             message = "the same loss is logged at different steps: it was computed once and not again"
+            if chart.fact("loss.stale") == "outputs":
+                message = "the loss is made of outputs of an earlier step: the model was run once and not again"
             return self._said(chart, "loss.stale", message, critical=True)
         codes = [code for code in chart.fact("loss.lint") or () if code in MEANING]
         if codes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import Progress, is_adversarial
@@ -62,10 +61,14 @@ class SuspiciouslyLowLoss(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """What the task forbids: three ways of being too good."""
         series = chart["loss"]
-        if series.count < self.steps or is_adversarial(chart):
+        if series.count < self.steps:
             return None
-        level = float(np.median(series.last(25)))
         chance, start = chance_level(chart), Progress.of(series).start
+        # Far from any of the limits below: nothing that costs time is asked.
+        high = max(self.share, self.near_zero) * (chance if chance > 0 else start)
+        if (series.baseline(32).recent > 2 * high > 0 and series.lowest >= 0) or is_adversarial(chart):
+            return None
+        level = median(series.last(25))
         low = f"loss {number_text(level)}"
         if level < 0 and (text := _impossible(chart)):
             return self._found(chart, level, f"{low}, and {text}")

@@ -22,7 +22,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class TargetAnomaly(Detector):
-    """The targets are out of the model's reach, of one class, equal to the inputs, or not finite.
+    """The targets are out of the model's reach, of one class, padding, equal to the inputs, or not finite.
 
     ## What it means
     A fresh model answers with values about 0 to 1. Targets in thousands are far away: the loss and its gradient are
@@ -34,11 +34,12 @@ class TargetAnomaly(Detector):
     still a fiftieth of the targets after a hundred steps, or a tenth after three hundred. Contrastive losses use one
     label for all on purpose; their classes outnumber the batch. A bounded last layer is right where targets are
     bounded too. An autoencoder's targets are its inputs, but
-    they are not whole numbers.
+    they are not whole numbers. Padding that the loss leaves out (`ignore_index`) is not counted here either.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
-    For labels: count them, `torch.bincount(labels)`. For language models: `inputs, targets = x[:, :-1], x[:, 1:]`.
+    For labels: count them, `torch.bincount(labels)`. For language models: `inputs, targets = x[:, :-1], x[:, 1:]`;
+    for padded texts, `nn.CrossEntropyLoss(ignore_index=PAD)`.
 
     ## How to see that it is cured
     `target_std` is near 1, and `output_rms` reaches the targets' size within some hundred steps.
@@ -52,22 +53,24 @@ class TargetAnomaly(Detector):
 
     code = "DA02"
     name = "target-anomaly"
-    reads = ("target_std", "target_classes", "target_nonfinite", "target_is_input")
+    reads = ("target_std", "target_classes", "target_nonfinite", "target_is_input", "target_padding")
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1602.07714")
     closes_after = 3
 
     large: float = 100.0
     """Size of float targets that is worth a note."""
-    steps: int = 100
+    steps: int = 95
     """Steps after which outputs should be on their way."""
     reached: float = 0.02
     """Share of the targets' size that the outputs have by then; five times as much after three times the steps."""
+    padding: float = 0.5
+    """Share of the labels that belong to a stretch of one label at the end of a sequence."""
     labels: int = 256
     """Labels that must have been seen before they are called all of one class."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Not finite, then the inputs themselves, then one class, then the scale."""
+        """Not finite, then the inputs themselves, padding, one class, then the scale."""
         wrong = chart["target_nonfinite"]
         if wrong.step == chart.step and wrong.latest > 0:
             message = f"{number_text(wrong.latest)} values of the targets are not finite"
@@ -76,7 +79,17 @@ class TargetAnomaly(Detector):
         if same.size == 3 and float(same.min()) > 0.999:
             message = "the targets are the inputs, at the same positions: the model only has to copy"
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
-        return self._one_class(chart) or self._out_of_range(chart) or self._scale(chart)
+        return self._padding(chart) or self._one_class(chart) or self._out_of_range(chart) or self._scale(chart)
+
+    def _padding(self, chart: Chart) -> Symptom | None:
+        """More of what the loss counts is one label, repeated to the end of the sequences, than anything else."""
+        shares = chart["target_padding"].last(3)
+        if shares.size < 3 or not float(shares.min()) > self.padding:
+            return None
+        message = f"{100 * float(shares[-1]):.0f} % of the labels are one and the same to the end of each sequence: "
+        message += "the loss counts padding (ignore_index)"
+        since = int(chart["target_padding"].steps[0])
+        return self.symptom(chart, "warning", message, value=float(shares[-1]), limit=self.padding, since=since)
 
     def _out_of_range(self, chart: Chart) -> Symptom | None:
         kind, low, high = output_range(chart)

@@ -9,11 +9,15 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
+from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.overfitting import evaluation_noise
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain, working_since
+
+PLAIN = 4
+"""Weight layers up to which a model is taken for one that goes straight through."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,9 @@ class Underfitting(Detector):
 
     ## How it is told apart
     A run at the noise floor of its data looks the same from outside, so this is a note; it is a warning where the
-    configuration shows what holds the model back (dropout of 0.7 and more, weight decay that outweighs the learning). A
-    gap between both losses is `overfitting`; a loss that never moved is `not-learning`; one near zero has arrived.
+    configuration shows what holds the model back (dropout of 0.7 and more, weight decay that outweighs the learning, a
+    layer of two or three units that everything goes through). A gap between both losses is `overfitting`; a loss that
+    never moved is `not-learning`; one near zero has arrived.
 
     ## What to do
     Overfit one batch with all regularization off. If that works, switch it on again piece by piece; if it does not,
@@ -58,6 +63,8 @@ class Underfitting(Detector):
     """Training steps that must be known."""
     high: float = 0.5
     """Share of the first loss (or of a guess, where that is known) above which a loss is high."""
+    narrow: int = 3
+    """Units through which everything goes, of more inputs, that explain it."""
     dropout: float = 0.7
     """Dropout that explains it."""
 
@@ -69,15 +76,20 @@ class Underfitting(Detector):
             return None
         levels = outline_levels(train)
         half = levels[levels.size // 2 :]
-        level, held_out = float(np.median(half)), float(np.median(values))
+        level, held_out = median(half), median(values)
         chance = chance_level(chart)
         yardstick = chance if chance > 0 else Progress.of(train).start
-        if not level > self.high * yardstick > 0 or abs(held_out - level) > 0.15 * abs(level):
+        width = narrowest(chart)
+        narrow = 0 < width <= self.narrow
+        slack = 5.0 if narrow else 1.0  # a reason that is seen needs less of what would be seen without one
+        if not level > self.high / slack * yardstick > 0 or abs(held_out - level) > (0.1 + 0.05 * slack) * abs(level):
             return None
         gain, doubt = trend_gain(half)
-        if gain + 2 * doubt > 0.03 * abs(level) or float(values[0] - values[-1]) > _slack(values, level):
+        if gain + 2 * doubt > 0.03 * slack * abs(level) or float(values[0] - values[-1]) > slack * _slack(
+            values, level
+        ):
             return None
-        brake = self._brake(chart)
+        brake = f"; all of it goes through {width} units" if narrow else self._brake(chart)
         severity: Severity = "warning" if brake else "info"
         message = f"training and validation loss stay at {number_text(level)} and {number_text(held_out)}{brake}"
         since = train.outline.buckets()[levels.size // 2][0]
@@ -94,6 +106,27 @@ class Underfitting(Detector):
         return ""
 
 
+def narrowest(chart: Chart) -> int:
+    """The units of the narrowest hidden layer, 0 where it is not known or the model gives back what it is given.
+
+    An encoder's code is narrow on purpose: what follows it is as wide as what came before. Adapters beside frozen
+    layers, and branches of deep models, are narrow without everything going through them.
+    """
+    kinds, widths = chart.fact("modules.kinds", ()), chart.fact("modules.widths", ())
+    outputs, names = chart.fact("modules.outputs", ()), chart.module_names
+    if not len(kinds) == len(widths) == len(names) or chart.fact("graph.frozen_share", 0.0) > 0:
+        return 0
+    layers = [
+        (width, name in outputs) for kind, width, name in zip(kinds, widths, names, strict=True) if kind in WEIGHTED
+    ]
+    hidden = [width for width, last in layers if not last]
+    if len(layers) > PLAIN:
+        return 0
+    entering = (chart.context.get("input_shape") or [0])[-1]
+    wide = max((width for width, last in layers if last), default=0) >= entering
+    return min(hidden, default=0) if hidden and not wide and min(hidden) < entering else 0
+
+
 def shrinkage(chart: Chart) -> float:
     """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown."""
     decays = [group.get("weight_decay") for group in chart.groups]
@@ -104,7 +137,7 @@ def shrinkage(chart: Chart) -> float:
     if first.size != last.size:
         return math.nan
     known = np.isfinite(first) & np.isfinite(last) & (first > 0)
-    return float(np.median(last[known] / first[known])) if known.any() else math.nan
+    return median(last[known] / first[known]) if known.any() else math.nan
 
 
 def _slack(values: Array, level: float) -> float:

@@ -60,8 +60,8 @@ class UnexpectedInitialLoss(Detector):
         first, latest = series.first, series.latest
         if not first > self.ratio * chance + 1:
             return None
-        if series.step > 0 and not latest > chance:
-            return None
+        if series.step > 0 and not min(latest, series.lowest) > chance:
+            return None  # the run has left its beginning behind, for good
         severity: Severity = "info"
         if first > self.grave * chance or series.step >= self.patience:
             severity = "warning"

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import Progress, is_hurt
@@ -70,7 +70,7 @@ class UpdateRatioAbnormal(Detector):
             return None
         medians = np.array([_median(row[columns]) for row in rows])
         recent = medians[-self.samples :]
-        ratio = float(np.median(recent))
+        ratio = median(recent)
         message = f"weights move by {number_text(ratio)} of themselves a step"
         since = sampled.rows[-self.samples][0]
         if float(recent.min()) > self.high:
@@ -89,7 +89,7 @@ class UpdateRatioAbnormal(Detector):
 
 def _median(row: Array) -> float:
     known = row[np.isfinite(row)]
-    return float(np.median(known)) if known.size else float("nan")
+    return median(known) if known.size else float("nan")
 
 
 def _gets_better(chart: Chart) -> bool:

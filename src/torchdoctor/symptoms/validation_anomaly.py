@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.overfitting import level_at
 from torchdoctor.symptoms.progress import Progress, working_since
@@ -97,7 +97,7 @@ class ValidationAnomaly(Detector):
         noise = chart["loss"].baseline(128).noise
         if not gained > max(self.learnt * abs(progress.start), 5 * noise) or working_since(chart) is None:
             return None
-        best = float(np.median(np.sort(values)[:2]))
+        best = median(np.sort(values)[:2])
         own, trained = _fall(float(values[0]), best), _fall(float(levels[0]), float(levels[-1]))
         if own > max(0.05, 0.3 * trained):  # it falls on a scale of its own: summed, or in other units
             return None

@@ -8,6 +8,7 @@ is called as a function (`F.relu`) shows only as the input of the next layer.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,9 +27,11 @@ ZEROING = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 SPAN = 3
-"""Samples in which a unit must have been zero before it may be called dead; about twice as many are remembered."""
+"""Samples in which a unit must have been zero before it may be called dead."""
 ROWS = 128
 """Inputs likewise: with small batches it takes more samples."""
+MOST_SAMPLES = 64
+"""Samples that are remembered for that."""
 TOKENS = 128
 """Tokens of a sample for which attention is computed."""
 LOOKS_AT_WEIGHTS = 16
@@ -49,6 +52,7 @@ class ActivationGauge(PassGauge):
         self._order: dict[nn.Module, int] = {}
         self._seen: dict[nn.Module, dict[str, Tensor]] = {}
         self._places: dict[nn.Module, int] = {}
+        self._widths: dict[nn.Module, int] = {}
         self._outputs = {model for model in models.values() if model in self._watched}
         self._units: dict[nn.Module, _Units] = {}
         self._functional = not any(isinstance(module, ZEROING) for module in self._watched)
@@ -119,6 +123,7 @@ class ActivationGauge(PassGauge):
         if not self._seen:
             self._measure_entry(inputs)
         self._seen[module] = measured
+        self._widths[module] = value.shape[1 if value.dim() > 3 else -1]
         self._places[module] = tensor.data_ptr()
 
     def _measure_kind(
@@ -217,6 +222,7 @@ class ActivationGauge(PassGauge):
             {
                 "modules.names": [self._watched[module] for module in order],
                 "modules.kinds": [type(module).__name__ for module in order],
+                "modules.widths": [self._widths.get(module, 0) for module in order],
                 "modules.outputs": [self._watched[module] for module in order if module in self._outputs],
                 "modules.normalized": sum(isinstance(module, NORMS) for module in self._seen),
                 "data.normalized_first": any(isinstance(module, NORMS) for module in first),
@@ -231,28 +237,23 @@ class ActivationGauge(PassGauge):
 
 
 class _Units:
-    """The largest value of each unit over the last few samples, in two spans of time that follow each other."""
+    """The largest value of each unit at the last few samples: as many as it takes to have seen enough inputs."""
 
     def __init__(self) -> None:
-        self._older: Tensor | None = None
-        self._largest: Tensor | None = None
-        self._samples = self._rows = 0
+        self._largest: deque[tuple[Tensor, int]] = deque(maxlen=MOST_SAMPLES)
 
     def dead(self, largest: Tensor, rows: int) -> Tensor | None:
-        """The share of units that were zero in everything remembered; None while that is too little."""
-        if self._largest is None or self._largest.shape != largest.shape:
-            self._older, self._largest, self._samples, self._rows = None, largest, 0, 0
-        elif self._samples >= SPAN and self._rows >= ROWS:
-            self._older, self._largest, self._samples, self._rows = self._largest, largest, 0, 0
-        else:
-            self._largest = torch.maximum(self._largest, largest)
-        self._samples += 1
-        self._rows += rows
-        if self._older is not None:
-            return (torch.maximum(self._largest, self._older) == 0).float().mean()
-        if self._samples < SPAN or self._rows < ROWS:
+        """The share of units that were zero in all that is remembered; None while that is too little."""
+        kept = self._largest
+        if kept and kept[-1][0].shape != largest.shape:
+            kept.clear()
+        kept.append((largest, rows))
+        seen = sum(count for _, count in kept)
+        while len(kept) > SPAN and seen - kept[0][1] >= ROWS:
+            seen -= kept.popleft()[1]
+        if len(kept) < SPAN or seen < ROWS:
             return None
-        return (self._largest == 0).float().mean()
+        return (torch.stack([values for values, _ in kept]).amax(0) == 0).float().mean()
 
 
 def relative_entropy(weights: Tensor, dimension: int | None) -> Tensor:

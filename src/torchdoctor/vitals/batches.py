@@ -1,20 +1,24 @@
 """The batch gauge: what the model is fed and what it is asked for, at sampled steps, as a handful of numbers.
 
-Inputs are seen at the model's own door, targets where `loss_fn` is called or where the loop logs its batch. Scale,
-constant features, values that are not finite, class balance, order, and a checksum that shows a batch coming back.
+Inputs are seen at the model's own door, targets where `loss_fn` is called or where the loop logs its batch. Where
+neither is shown, labels are read off the gradient of a cross-entropy at the model's output. Scale, constant features,
+values that are not finite, class balance, order, and a checksum that shows a batch coming back.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.loss_graph import read_graph
 from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
@@ -29,7 +33,12 @@ from torchdoctor.vitals.transfer import Slot
 IGNORED = -100
 """The label that torch's losses leave out."""
 MOST_CLASSES = 4096
+SHORTEST = 7
+"""Tokens of a sequence of which an end that repeats itself says something."""
 LABELS = ("labels", "label", "targets", "target", "y")
+
+CROSS_ENTROPY = nn.CrossEntropyLoss()
+"""What a loss is taken for that is known by its gradient only."""
 
 
 class BatchGauge(PassGauge):
@@ -44,6 +53,10 @@ class BatchGauge(PassGauge):
         self._entered_at = 0.0
         self._counts: Tensor | None = None
         """How often each class was seen at all samples so far."""
+        self._kind: str | None = None
+        """What kind of loss the loop has, from the graph of one that was logged; None while that is not known."""
+        self._now: Tensor | None = None
+        """How often in this one."""
         self._moments: Tensor | None = None
         """Number, sum and sum of squares of the float targets of all samples so far, on the device."""
 
@@ -54,6 +67,8 @@ class BatchGauge(PassGauge):
             self.before(model, "begins")
         if self._loss_fn is not None:
             self.before(self._loss_fn, "_asked")
+        elif len(self._models) == 1:  # from the first sample on: a hook that comes later makes a compiler start anew
+            self.after(self._models[0], "_answers")
 
     def batch_logged(self, tensors: tuple[Tensor, ...]) -> None:
         """The loop shows its batch: inputs first, targets last."""
@@ -82,16 +97,60 @@ class BatchGauge(PassGauge):
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
 
+    def loss_logged(self, name: str, loss: Tensor) -> None:
+        """What kind of loss it is, once."""
+        if self._kind is None and self._loss_fn is None and loss.grad_fn is not None:
+            self._kind = read_graph(loss.grad_fn).kind or ""
+
+    def _answers(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        scores = next(plain_tensors(output), None)
+        if self._kind != "cross-entropy" or not self.learns or scores is None:
+            return
+        if scores.requires_grad and 2 <= scores.dim() <= 3 and 1 < scores.shape[-1] <= MOST_CLASSES:
+            register: Callable[[Hook], Handle] = scores.register_hook
+            register(Hook(self, "pulled"))
+
+    def pulled(self, gradient: Tensor) -> None:
+        """Backward has reached the outputs."""
+        self.see("_pulled", (gradient,))
+
+    def _pulled(self, gradient: Tensor) -> None:
+        """A cross-entropy raises the score of the label, and lowers all others: the only sign that differs is its."""
+        if "guess_loss" in self._scalars or not is_plain(gradient):
+            return
+        rows = part_of(gradient).float()
+        least, labels = rows.min(-1)
+        alone = ((rows < 0).sum(-1) <= 1).float().mean() > 0.99
+        sure = alone & (rows.sum(-1).abs().sum() <= 0.05 * rows.abs().sum())
+        labels = torch.where((least < 0) & sure, labels, IGNORED)
+        before = set(self._scalars)
+        if not self._saw_targets:
+            self._measure_targets(labels, gradient.shape[-1])
+        self._measure_guess(CROSS_ENTROPY, labels, gradient.shape[-1])
+        self._measure_tokens(labels, IGNORED)
+        for vital in self._scalars.keys() - before:  # of another loss, nothing is known
+            self._scalars[vital] = torch.where(sure, self._scalars[vital].float(), math.nan)
+
+    def _measure_tokens(self, target: Tensor, ignored: int) -> None:
+        """Labels of tokens: are they the tokens themselves, or padding?"""
+        inputs = self._inputs() if self._inputs is not None else None
+        if inputs is None or not is_whole(target) or not is_whole(inputs) or inputs.numel() != target.numel():
+            return
+        self._scalars["target_is_input"] = (inputs.flatten() == target.flatten()).float().mean()
+        if inputs.dim() == 2 and inputs.shape[1] > SHORTEST:
+            self._scalars["target_padding"] = padding(part_of(target.reshape(inputs.shape)), ignored)
+
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         output, target = output_and_target(args, kwargs)
         if target is None or not self.learns:
             return
+        dimension = class_dimension(module, output, target)
+        classes = output.shape[dimension] if output is not None and dimension else 0
         if not self._saw_targets:
-            dimension = class_dimension(module, output, target)
-            self._measure_targets(target, output.shape[dimension] if output is not None and dimension else 0)
-        inputs = self._inputs() if self._inputs is not None else None
-        if is_whole(target) and inputs is not None and is_whole(inputs) and inputs.numel() == target.numel():
-            self._scalars["target_is_input"] = (inputs.flatten() == target.flatten()).float().mean()
+            self._measure_targets(target, classes, getattr(module, "ignore_index", IGNORED))
+        if "guess_loss" not in self._scalars:
+            self._measure_guess(module, target, classes)
+        self._measure_tokens(target, getattr(module, "ignore_index", IGNORED))
 
     def _measure_inputs(self, tensor: Tensor) -> None:
         self._saw_inputs = True
@@ -112,11 +171,30 @@ class BatchGauge(PassGauge):
             counts = class_counts(value, 0)
             self._scalars["token_top_share"] = counts.amax() / counts.sum().clamp_min(1)
 
-    def _measure_targets(self, tensor: Tensor, classes: int = 0) -> None:
+    def _measure_guess(self, module: nn.Module, target: Tensor, classes: int) -> None:
+        """What a guess by all that was seen so far would have cost on this very batch, to compare the loss with."""
+        if getattr(module, "reduction", "") != "mean" or getattr(module, "label_smoothing", 0):
+            return
+        if isinstance(module, nn.MSELoss) and self._moments is not None:
+            mean = self._moments[1] / self._moments[0]
+            self._scalars["guess_loss"] = (part_of(target).float() - mean).square().mean()
+        if self._counts is None or self._now is None or classes < 2:
+            return
+        if isinstance(module, nn.CrossEntropyLoss | nn.NLLLoss) and module.weight is None:
+            counts, now = self._counts[:classes], self._now[:classes]
+            shares = (counts + 1) / (counts + 1).sum()
+            self._scalars["guess_loss"] = -(now * shares.log()).sum() / now.sum().clamp_min(1)
+
+    def _measure_targets(self, tensor: Tensor, classes: int = 0, ignored: int = IGNORED) -> None:
         self._saw_targets = True
+        self._now = None
         if is_whole(tensor):
             if classes <= MOST_CLASSES:
-                self._measure_labels(class_counts(tensor, classes))
+                counts = class_counts(tensor, classes)
+                if 0 <= ignored < counts.numel():
+                    counts[ignored] = 0
+                self._now = counts
+                self._measure_labels(counts)
         elif tensor.is_floating_point():
             value = part_of(tensor).float()
             self._scalars["target_mean"] = value.mean()
@@ -154,6 +232,20 @@ class BatchGauge(PassGauge):
         if self._entered_at:
             slot.facts["entered_at"] = self._entered_at
             self._entered_at = 0.0
+
+
+def padding(tokens: Tensor, ignored: int) -> Tensor:
+    """The share of labels that belong to a stretch of one label at the end, or at the beginning, of a sequence.
+
+    >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
+    tensor(0.5000)
+    """
+    shares = []
+    for ordered in (tokens, tokens.flip(1)):
+        edge = ordered[:, -1:]
+        runs = (ordered == edge).flip(1).cumprod(1).sum(1) * (edge[:, 0] != ignored)
+        shares.append((runs * (runs > 2)).sum() / tokens.numel())
+    return torch.maximum(*shares)
 
 
 def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_graph import LossGraph, read_graph
 from torchdoctor.vitals.passes import PassGauge, is_compiled
@@ -23,6 +24,8 @@ FIRST = 5
 AGAIN = 10
 SURE = 3
 """Samples after which "never so far" is worth saying."""
+OFTEN = 2
+"""Samples that must show an old graph."""
 LISTED = 32
 """Names that a fact holds at most."""
 MOST_ITEMS = 1000
@@ -49,6 +52,10 @@ class GraphCensus(PassGauge):
         """Tensors that had a gradient when an optimizer stepped."""
         self._versions: dict[str, int] = {}
         """Of tensors that take part and are in no optimizer: their version when first seen."""
+        self._stepped_at = self._mark = -1
+        """Autograd's counter after the latest sample's step, and after that of the sample before this one."""
+        self._old = 0
+        """Samples whose loss was made of outputs that are older than the sample before."""
         self._absent: set[str] = set()
         self._ran: set[int] = set()
         """Ids of modules whose own tensors are absent, and that run nevertheless."""
@@ -61,6 +68,7 @@ class GraphCensus(PassGauge):
         loss_fn = self._setup.loss_fn
         if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn):
             self.after(loss_fn, "_loss_made")  # shows the graph where the loop logs a number, or after the step
+        self._mark = self._stepped_at
         self._samples += 1
         self._due = self._samples <= FIRST or self._samples % AGAIN == 0
         self._read.clear()  # ids of leaves are used again once a tensor is gone
@@ -82,6 +90,7 @@ class GraphCensus(PassGauge):
         self._look_for_repetition(name, root)
         if self._due and name not in self._read:
             self._read[name] = read_graph(root)
+            self._look_for_old_outputs(self._read[name])
             facts = _loss_facts(list(self._read.values()))
             if len(self._setup.optimizers) > 1:  # what one player minimises, the other may maximise
                 facts["loss.lint"] = [code for code in facts["loss.lint"] if code != "negated"]
@@ -101,6 +110,7 @@ class GraphCensus(PassGauge):
 
     def after_step(self, index: int, slot: Slot) -> None:
         """What takes part, against what this optimizer and the others hold."""
+        self._stepped_at = sequence_number() or -1
         if not self._due:
             return
         named = self._named()
@@ -160,6 +170,13 @@ class GraphCensus(PassGauge):
             self.tell({"loss.stale": True})
         elif sample < self._samples or previous < 0:
             self._roots[name] = self._samples, number
+
+    def _look_for_old_outputs(self, graph: LossGraph) -> None:
+        """Where no parameter was used since the sample before had stepped, the outputs are those of older weights."""
+        if graph.complete and 0 <= graph.newest < self._mark:
+            self._old += 1
+            if self._old == OFTEN:
+                self.tell({"loss.stale": "outputs"})
 
     def _left_out(self, named: Mapping[Tensor, str], holders: Mapping[int, int]) -> list[str]:
         """Trainable tensors that take part, are in no optimizer, and that nobody else has changed either."""

@@ -51,6 +51,8 @@ class LossGraph:
     """Whether a compiled function is part of it."""
     complete: bool
     """Whether all of it was looked at."""
+    newest: int
+    """The sequence number of the last node that was made of a parameter itself; -1 where there is none."""
 
 
 def read_graph(root: Any) -> LossGraph:
@@ -61,7 +63,7 @@ def read_graph(root: Any) -> LossGraph:
     lint: dict[str, None] = {}
     kind = reduction = None
     hidden = False
-    count = 0
+    count, newest = 0, -1
     while waiting and count < MOST_NODES:
         node = waiting.popleft()
         count += 1
@@ -77,10 +79,12 @@ def read_graph(root: Any) -> LossGraph:
             kind = _kind(node, name, in_head=count <= HEAD)
             reduction = REDUCTIONS.get(getattr(node, "_saved_reduction", 0)) if kind else None
         for parent in _parents(node):
+            if type(parent).__name__ == "AccumulateGrad":
+                newest = max(newest, node._sequence_nr())
             if parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
-    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), hidden, not waiting)
+    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), hidden, not waiting, newest)
 
 
 def _is_loss(node: Any) -> bool:

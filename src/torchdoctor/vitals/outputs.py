@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.vitals.batches import MOST_CLASSES, class_counts, class_dimension, is_whole, output_and_target
+from torchdoctor.vitals.batches import IGNORED, MOST_CLASSES, class_counts, class_dimension, is_whole, output_and_target
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
 from torchdoctor.vitals.transfer import Slot
@@ -34,8 +34,8 @@ class OutputGauge(PassGauge):
         self._trusted = self._loss_fn is not None
         """Whether the loss is called at all: if not, the model's output has to do."""
         self._returned: set[nn.Module] = set()
-        self._length = 0
-        """How many tokens a sequence of this step has, 0 if inputs are not tokens."""
+        self._tokens: Tensor | None = None
+        """The sequences of this step, if inputs are tokens."""
 
     def arm(self) -> None:
         """Hooks on the loss and on the models."""
@@ -49,11 +49,11 @@ class OutputGauge(PassGauge):
             self.after(model, "_returns")
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """A batch enters a model: tokens are remembered by their shape, to tell one position from another."""
+        """A batch enters a model: tokens are remembered for this step, to tell one position from another."""
         super().begins(module, args, kwargs)
         tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
         if self.learns and tensor is not None:
-            self._length = tensor.shape[1] if is_whole(tensor) and tensor.dim() == 2 else 0
+            self._tokens = tensor if is_whole(tensor) and tensor.dim() == 2 and tensor.shape[1] > 3 else None
 
     def _returns(self, module: nn.Module, inputs: Any, output: Any) -> None:
         several = len(self._models) > 1
@@ -116,19 +116,26 @@ class OutputGauge(PassGauge):
         sums = torch.logsumexp(rows, 1)
         self._scalars["logit_drift"] = sums.mean()
         labels = target.detach().flatten()[: rows.shape[0]]
-        known = (labels >= 0) & (labels < classes)
+        known = (labels >= 0) & (labels < classes) & (labels != getattr(self._loss_fn, "ignore_index", IGNORED))
         chosen = rows.gather(1, labels.clamp(0, classes - 1)[:, None].long())[:, 0]
         likelihood = chosen - sums
         self._scalars["target_probability"] = (likelihood.exp() * known).sum() / known.sum().clamp_min(1)
-        length = self._length
-        if length > 3 and target.numel() % length == 0 and rows.shape[0] >= 4 * length:
-            whole = rows.shape[0] // length * length
-            self._measure_positions(likelihood[:whole].view(-1, length), known[:whole].view(-1, length))
+        tokens = self._tokens
+        if tokens is not None and tokens.numel() == target.numel() and rows.shape[0] >= 4 * tokens.shape[1]:
+            tokens = tokens[: rows.shape[0] // tokens.shape[1]]
+            parts = (part[: tokens.numel()].view(tokens.shape) for part in (likelihood, labels, known))
+            self._measure_positions(tokens, *parts)
         probable = (rows >= 0).all() & ((rows.sum(1) - 1).abs() < 1e-3).all()
         self._scalars["output_probability"] = probable.float()
 
-    def _measure_positions(self, likelihood: Tensor, known: Tensor) -> None:
-        """The loss at the last position, whose answer no input holds, and at all before it."""
+    def _measure_positions(self, tokens: Tensor, likelihood: Tensor, labels: Tensor, known: Tensor) -> None:
+        """The loss at the last position, whose answer no input holds, and at all before it.
+
+        Only where the task is to name the next token, and the last is not mostly padding, which the loss may leave out.
+        """
+        follows = (tokens[:, 1:] == labels[:, :-1]) | ~known[:, :-1]
+        ends = labels[:, -1]
+        known = known & (follows.float().mean() > 0.9) & ((ends == ends.roll(1)).float().mean() < 0.25)
         for vital, part in (("last_position_loss", slice(-1, None)), ("other_position_loss", slice(0, -1))):
             counted = known[:, part]
             self._scalars[vital] = -(likelihood[:, part] * counted).sum() / counted.sum()
@@ -136,7 +143,7 @@ class OutputGauge(PassGauge):
     def forget(self) -> None:
         """Drop what was measured in this step."""
         super().forget()
-        self._asked, self._returned = False, set()
+        self._asked, self._returned, self._tokens = False, set(), None
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over; a loss that was not called in a whole sample is not the loop's loss."""

@@ -23,7 +23,7 @@ Indices = NDArray[np.intp]
 
 BLOCK = 16
 """Steps that travel together at most."""
-LATENCY = 0.1
+LATENCY = 0.2
 """Seconds that a reading may wait for its block: slow steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""

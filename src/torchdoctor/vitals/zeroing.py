@@ -24,6 +24,8 @@ from torchdoctor.vitals.transfer import Slot
 
 WITNESSES = 3
 """Tensors an optimizer that are watched: one may be routed around."""
+THROWN_AWAY = 40
+"""Gradients that come, are cleared and come again, while no weight moves, before the step is called missing."""
 MICRO_BATCHES = 4
 """Calls of one loss function, each with a backward of its own, that are micro-batches: tasks and players are fewer."""
 
@@ -34,6 +36,7 @@ class _Witness:
 
     optimizer: int
     tensor: Tensor
+    tell: Tell
     known: bool
     """Whether it is known that the gradient as last seen had been applied by a step."""
     gradient: weakref.ref[Tensor] | None = None
@@ -42,6 +45,8 @@ class _Witness:
     backwards: int = 0
     cleared: bool = False
     cleared_between: bool = False
+    thrown: int = 0
+    """Gradients that were cleared before any step had used them."""
     handles: list[Handle] = field(default_factory=list)
 
     def failed(self, call: str, error: Exception) -> None:
@@ -63,10 +68,13 @@ class _Witness:
             return
         kept = self.gradient is not None and self.gradient() is grad and grad._version == self.version + 1
         if tensor._version != self.weight_version:  # the weights have moved since: by a step, or by SAM's look ahead
-            self.known, self.backwards, self.cleared, self.cleared_between = True, 0, False, False
+            self.known, self.backwards, self.thrown, self.cleared, self.cleared_between = True, 0, 0, False, False
         if not kept:
             self.cleared = True
             self.cleared_between |= self.backwards > 0
+            self.thrown += self.backwards > 0
+            if self.thrown == THROWN_AWAY:
+                self.tell({"loop.losses_without_step": self.thrown})
         self.backwards += 1
         self.remember()
 
@@ -108,7 +116,8 @@ class ZeroingLedger(PassGauge):
 
     def _watch(self, number: int, tensor: Tensor) -> None:
         # With several optimizers it is not known here which of them has just stepped.
-        witness = _Witness(number, tensor, known=len(self._setup.optimizers) == 1 and tensor.grad is not None)
+        known = len(self._setup.optimizers) == 1 and tensor.grad is not None
+        witness = _Witness(number, tensor, self.tell, known)
         witness.remember()
         register: Callable[[Hook], Handle] = tensor.register_post_accumulate_grad_hook
         witness.handles.append(register(Hook(witness, "arrived")))
