@@ -76,8 +76,9 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
 ``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
-by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``, ``target_probability``, ``criterion`` (what ``loss_fn`` returned),
-``logit_drift`` (mean log-sum-exp), ``attention_logit``, ``last_position_loss`` and ``other_position_loss``.
+by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
+``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
+``attention_logit``, ``last_position_loss`` and ``other_position_loss``.
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under

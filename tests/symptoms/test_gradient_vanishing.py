@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
+from torchdoctor.examination import Examination
+from torchdoctor.settings import Settings
 from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
 
 STEADY = [1.0, 1.2, 0.9, 1.1] * 16
@@ -84,3 +86,15 @@ def test_a_step_that_was_thrown_away_because_its_loss_was_not_finite():
     norms = [*[0.4, 0.45, 0.5] * 30, 0.0]
     assert GradientVanishing().check(Chart.of(grad_norm=norms, loss=[1.0] * 91)) is not None
     assert GradientVanishing().check(Chart.of(grad_norm=norms, loss=[*[1.0] * 90, float("nan")])) is None
+
+
+def test_decay_through_depth_is_one_episode_however_far_apart_the_samples():
+    names = [f"layers.{place}.weight" for place in range(10)]
+    examination = Examination(Settings())
+    examination.take({"type": "header", "step": 0, "tensors": names})
+    for step in range(1200):
+        if step % 150 == 0:
+            vitals = {"grad_norm": DECAY.tolist(), "weight_norm": [1.0] * 10, "update_ratio": (1e-3 * DECAY).tolist()}
+            examination.take({"type": "tensors", "step": step, "vitals": vitals})
+        examination.take({"type": "vitals", "step": step, "vitals": {"grad_norm": 1.0 + step % 3 / 10}})
+    assert [item.name for item in examination.chart.episodes] == ["gradient-vanishing"]

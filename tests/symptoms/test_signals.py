@@ -355,6 +355,7 @@ HEALTHY = {
     "twice a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[3.3])),
     "far below a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[0.01])),
     "healed": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0, 4.0, 1.2])),
+    "healed, and just about a guess since": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0, *[1.5, 1.7] * 4])),
     "chance unknown": (UnexpectedInitialLoss, sampled(criterion=[900.0])),
     "watched from the middle": (UnexpectedInitialLoss, _late := sampled(LABELS)),
     "the last position is easier": (
