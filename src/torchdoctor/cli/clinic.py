@@ -118,7 +118,9 @@ def _said(lines: Sequence[Line]) -> str:
 
 
 @clinic.command("list")
-@click.option("--split", type=click.Choice(["development", "held-out", "all"]), default="all", show_default=True)
+@click.option(
+    "--split", type=click.Choice(["development", "held-out", "all"]), default="development", show_default=True
+)
 def list_kinds(split: str) -> None:
     """List the kinds of run, by theme."""
     _needs_torch()

@@ -77,6 +77,8 @@ class BatchAnomaly(Detector):
         if apart:
             message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
             message += f" {chart['loss'].baseline(32).recent:.3g}"
+        elif severity == "info":
+            message += "; nothing is wrong if these are all the data there are"
         return self.symptom(chart, severity, message, value=float(last.size), since=since)
 
     def _sorted(self, chart: Chart) -> Symptom | None:

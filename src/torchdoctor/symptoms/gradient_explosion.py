@@ -175,7 +175,7 @@ def _is_explained(chart: Chart, rise: float) -> bool:
     recent = series.baseline(128).recent
     if not series.steps.size or series.steps[-1] != chart.step or not min(recent, series.latest) > 0:
         return False
-    harmless = series.latest - recent < 0.1 * Progress.of(series).descent
+    harmless = series.latest - recent < 0.3 * Progress.of(series).descent  # more than a tenth may be `loss-spike`'s
     return harmless and math.log(series.latest / recent) > rise
 
 

@@ -52,10 +52,13 @@ class GraphCensus(PassGauge):
         """Tensors that had a gradient when an optimizer stepped."""
         self._versions: dict[str, int] = {}
         """Of tensors that take part and are in no optimizer: their version when first seen."""
-        self._stepped_at = self._mark = -1
-        """Autograd's counter after the latest sample's step, and after that of the sample before this one."""
+        self._stepped_at = self._before = self._mark = -1
+        """Autograd's counter after the latest sample's step, after the one before, and after the one before that.
+
+        `log_loss(4 * loss)` after a step makes a node that seems to belong to the next: one step late is not old.
+        """
         self._old = 0
-        """Samples whose loss was made of outputs that are older than the sample before."""
+        """Samples whose loss was made of outputs that are older than an earlier sample."""
         self._absent: set[str] = set()
         self._ran: set[int] = set()
         """Ids of modules whose own tensors are absent, and that run nevertheless."""
@@ -68,7 +71,7 @@ class GraphCensus(PassGauge):
         loss_fn = self._setup.loss_fn
         if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn):
             self.after(loss_fn, "_loss_made")  # shows the graph where the loop logs a number, or after the step
-        self._mark = self._stepped_at
+        self._mark, self._before = self._before, self._stepped_at
         self._samples += 1
         self._due = self._samples <= FIRST or self._samples % AGAIN == 0
         self._read.clear()  # ids of leaves are used again once a tensor is gone
@@ -172,7 +175,7 @@ class GraphCensus(PassGauge):
             self._roots[name] = self._samples, number
 
     def _look_for_old_outputs(self, graph: LossGraph) -> None:
-        """Where no parameter was used since the sample before had stepped, the outputs are those of older weights."""
+        """Where no parameter was used since an earlier sample had stepped, the outputs are those of older weights."""
         if graph.complete and 0 <= graph.newest < self._mark:
             self._old += 1
             if self._old == OFTEN:
