@@ -51,3 +51,11 @@ HEALTHY = {
 @pytest.mark.parametrize(("validation", "train"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(validation, train):
     assert check(validation, train) is None
+
+
+def test_a_run_that_gained_little_loses_little():
+    chart = Chart.of(loss=[2.4 - 0.002 * step for step in range(300)])
+    for number, loss in enumerate([2.30, 2.27, 2.25, 2.25, 2.26, 2.28, 2.29, 2.31, 2.32, 2.33, 2.34, 2.35]):
+        chart.put(25 * number + 24, "val_loss", loss)
+    found = Overfitting().check(chart)
+    assert found is not None and found.severity == "warning"

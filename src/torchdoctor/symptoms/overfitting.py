@@ -86,7 +86,8 @@ class Overfitting(Detector):
         then, later = level_at(train, best_step), level_at(train, int(validation.steps[-1]))
         if not (math.isnan(then) or later < then):
             return None
-        severity: Severity = "critical" if rise > max(self.severe * gained, limit) else "warning"
+        grave = max(self.severe * gained, limit, 0.1 * abs(float(smooth[best])))  # little gained is little lost
+        severity: Severity = "critical" if rise > grave else "warning"
         best_text = f"{number_text(float(values[lowest]))} at step {best_step}"
         message = f"validation loss rose from {best_text} to {number_text(now)}"
         if math.isnan(then):
