@@ -143,15 +143,12 @@ class GradientExplosion(Detector):
         """Far above the recent median; less far, above all precedents, and not lifted by a warm restart."""
         if _is_explained(chart, rise):
             return False
-        count = chart["grad_norm"].count
-        if rise > math.log(3 * self.ratio) * (1 if count > SETTLED else 1.4):
+        if chart["grad_norm"].count <= SETTLED:  # a start may be wild: a leap that is none of the loss's doing is not
+            return rise > math.log(2 * self.ratio) and is_calm(chart)
+        if rise > math.log(3 * self.ratio):
             return True
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
-        return (
-            count > SETTLED
-            and rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier))
-            and not is_restart(chart)
-        )
+        return rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier)) and not is_restart(chart)
 
     def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float) -> Symptom:
         norm, typical = chart["grad_norm"].latest, math.exp(base.recent)
@@ -164,6 +161,15 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where)
+
+
+def is_calm(chart: Chart) -> bool:
+    """Whether the loss of this step is where it was; False where it is not known."""
+    series = chart["loss"]
+    base = series.baseline(32)
+    if not series.steps.size or series.steps[-1] != chart.step or not base:
+        return False
+    return series.latest - base.recent <= 4 * max(base.noise, 0.02 * abs(base.recent))
 
 
 def _is_explained(chart: Chart, rise: float) -> bool:
