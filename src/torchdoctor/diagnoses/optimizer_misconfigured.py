@@ -7,6 +7,7 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import highest
 from torchdoctor.records import number_text
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
@@ -48,8 +49,9 @@ class OptimizerMisconfigured(Cause):
             return
         told = False
         for number, group in enumerate(chart.groups[:4]):
-            rate = chart[f"lr/{number}"] or chart["lr"]
-            for item in _odd(chart, group, problem, rate.latest):
+            rates = chart[f"lr/{number}"] or chart["lr"]
+            rate = highest(rates, problem.first_step, problem.last_step)  # not one that came later
+            for item in _odd(chart, group, problem, rate if rate == rate else rates.first):
                 told = True
                 yield item
         if chart.groups and not told:

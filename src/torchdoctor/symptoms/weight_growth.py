@@ -81,4 +81,4 @@ class WeightGrowth(Detector):
         with np.errstate(all="ignore"):
             growth = np.nan_to_num(rows[-1][1][columns] / rows[0][1][columns], posinf=0.0)
         where = tuple(chart.names[columns[int(index)]] for index in np.argsort(-growth)[:4] if growth[index] > 2)
-        return self.symptom(chart, severity, message, value=whole, limit=self.times, where=where, since=rows[late][0])
+        return self.symptom(chart, severity, message, value=whole, limit=self.times, where=where)

@@ -7,6 +7,7 @@ action's prior.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -164,9 +165,22 @@ def _for_cause(case: Case, diagnosis: Diagnosis) -> list[Suggestion]:
     reason = f"{diagnosis.cause} ({min(diagnosis.probability, HIGHEST):.0%})"
     found = [
         suggest(case, slug, PRIORS.get((diagnosis.cause, slug), BY_SLUG[slug].prior) * likely, reason)
-        for slug in SUGGESTED.get(diagnosis.cause, ())
+        for slug in in_question(SUGGESTED.get(diagnosis.cause, ()), diagnosis.evidence)
     ]
     return [item for item in found if item is not None]
+
+
+def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
+    """Without the settings that the evidence does not speak of, where it speaks of one: a cause may have several.
+
+    >>> in_question(["change-eps", "set-weight-decay"], ["weight decay takes 0.02 of each weight a step"])
+    ['set-weight-decay']
+    """
+    text = " ".join(item for item in evidence if not item.startswith("against:"))
+    words = {slug: slug.partition("-")[2].replace("-", " ").replace("betas", "beta") for slug in slugs}
+    settings = {slug for slug in words if slug.startswith(("set-", "change-"))}
+    named = {slug for slug in settings if re.search(rf"\b{words[slug]}", text)}
+    return [slug for slug in words if not named or slug in named or slug not in settings]
 
 
 def _for_symptoms(case: Case) -> list[Suggestion]:
