@@ -36,8 +36,6 @@ from torchdoctor.vitals.transfer import Part, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
-NO_STEP = 50
-"""Gradients that are thrown away before the first step until it is said that there is none."""
 LATE_CLIPS = 3
 """Clips after the step that make it a habit."""
 ORIGIN_SEARCHES = 3
@@ -75,8 +73,6 @@ class Monitor(taps.Listener):
         """The number of the step that the gauges are armed for, -1 for none."""
         self._sampled = -1
         """The number of the step that was looked at closely and has just been taken: its loss may be logged late."""
-        self._unstepped = 0
-        """Losses logged before the first step, after gradients that were thrown away."""
         self._unsampled: set[int] = set()
         """The optimizers whose part of the armed step is still to come."""
         self._facts: dict[str, Any] = {}
@@ -283,8 +279,6 @@ class Monitor(taps.Listener):
             with self._sampling:
                 for gauge in self._gauges:
                     gauge.loss_logged(name, graph)
-        if not self._ledger.clock.count:
-            self._look_for_step()
         return number
 
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
@@ -384,17 +378,11 @@ class Monitor(taps.Listener):
     def absorb(self, steps: Sequence[Raw], order: Order, mark: int, *, clips: bool) -> None:
         """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
         ledger = self._ledger
-        how = "captured" if clips else "own"
         for total, version, norms, clip, rates, now, losses in steps:
             slot = ledger.next
             _enter_losses(slot, losses)
-            slot.kept.append(("total", total, version))
-            if norms is not None:
-                slot.parts.append(Part("grad_norm", norms, order.indices))
-            facts = slot.facts
-            facts[how] = True
-            if clip is not None:
-                facts["clip"] = clip
+            _enter_norms(slot, (total, version), norms, clip, order)
+            slot.facts["captured" if clips else "own"] = True
             self._time(slot, now)
             self._groups.enter_rates(0, slot, rates)
             ledger.advance(0, slot)
@@ -423,11 +411,8 @@ class Monitor(taps.Listener):
         slot = self._ledger.next
         _enter_losses(slot, losses)
         if total is not None and norms is not None and ends is not None and order is not None:
-            slot.kept.append(("total", total, total._version))
-            slot.parts.append(Part("grad_norm", norms, order.indices))
+            _enter_norms(slot, (total, total._version), norms, clip, order)
             slot.facts["captured"] = True
-            if clip is not None:
-                slot.facts["clip"] = clip
             self._captures.append(Capture(slot, *ends, versions, order.complete))
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -436,16 +421,6 @@ class Monitor(taps.Listener):
         """A step has been taken: remember a gradient, without keeping it alive, to know it from a later one."""
         grad = None if self._witness is None else self._witness.grad
         self._gradient_at_step = None if grad is None else (weakref.ref(grad), grad._version)
-
-    def _look_for_step(self) -> None:
-        """Gradients that come and go while no step is taken: accumulation would keep them."""
-        grad = None if self._witness is None else self._witness.grad
-        if grad is not None and self._gradient_at_step is not None and self._gradient_at_step[0]() is not grad:
-            self._unstepped += 1
-            if self._unstepped == NO_STEP:
-                self._tell({"loop.losses_without_step": NO_STEP})
-        if grad is not None:
-            self._gradient_at_step = weakref.ref(grad), grad._version
 
     def _backward_seen(self) -> bool:
         """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
@@ -595,6 +570,14 @@ def _enter_losses(slot: Slot, losses: Sequence[Loss]) -> None:
             slot.add(name, value)
         else:
             slot.kept.append((name, value, version))
+
+
+def _enter_norms(slot: Slot, total: tuple[Tensor, int], norms: Tensor | None, clip: float | None, order: Order) -> None:
+    slot.kept.append(("total", *total))
+    if norms is not None:
+        slot.parts.append(Part("grad_norm", norms, order.indices))
+    if clip is not None:
+        slot.facts["clip"] = clip
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:
