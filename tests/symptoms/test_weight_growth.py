@@ -41,3 +41,13 @@ def test_fires(norms, severity):
 @pytest.mark.parametrize("norms", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(norms):
     assert WeightGrowth().check(chart(norms)) is None
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(lambda step: 100 * 0.99**step, "info"), (lambda step: 2.0, "warning")])
+def test_growth_that_pays_is_a_note(loss, severity):
+    """A regression in hundreds has to grow its weights thirtyfold; a run that learns nothing has not."""
+    chart = Chart.of(loss=[loss(step) for step in range(600)])
+    chart.names = ("a.weight", "b.weight")
+    for step in range(0, 600, 25):
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [2 ** (step / 90), 1.0]}})
+    assert WeightGrowth().check(chart).severity == severity

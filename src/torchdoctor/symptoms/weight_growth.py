@@ -9,9 +9,10 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.symptoms.progress import is_hurt
+from torchdoctor.symptoms.progress import Progress, is_hurt
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class WeightGrowth(Detector):
     still: float = 1.5
     """Times that it must have grown over the last quarter of the run."""
     grave: float = 30.0
-    """Times the norm of the start that are a warning by themselves; before, the loss must be in trouble."""
+    """Times the norm of the start that are a warning unless the loss is at its best; before, it must be in trouble."""
     samples: int = 8
     """Samples that must be known."""
 
@@ -75,10 +76,20 @@ class WeightGrowth(Detector):
         whole, lately = totals[-1] / totals[0], totals[-1] / totals[late]
         if not (whole > self.times and lately > (self.still if whole < self.grave else 1.2)):
             return None
-        severity: Severity = "warning" if whole > self.grave or is_hurt(chart) else "info"
+        severity: Severity = "warning" if is_hurt(chart) or (whole > self.grave and not _pays(chart)) else "info"
         message = f"the weight norm grew {number_text(whole)} times since step {rows[0][0]}, "
         message += f"and {number_text(lately)} times since step {rows[late][0]}"
         with np.errstate(all="ignore"):
             growth = np.nan_to_num(rows[-1][1][columns] / rows[0][1][columns], posinf=0.0)
         where = tuple(chart.names[columns[int(index)]] for index in np.argsort(-growth)[:4] if growth[index] > 2)
         return self.symptom(chart, severity, message, value=whole, limit=self.times, where=where)
+
+
+def _pays(chart: Chart) -> bool:
+    """Whether the loss is at its best while the weights grow: they are on the way to targets of another size."""
+    series = chart["loss"]
+    if series.count < 100:
+        return False
+    progress = Progress.of(series)
+    recent = series.last(100)
+    return median(recent) <= progress.best + 0.1 * progress.descent and progress.is_learning(float(np.std(recent)))
