@@ -88,7 +88,15 @@ class Doctor:
         self._journal: Journal | None = None
         self.rank = context.rank()
         self._monitor: Monitor = Monitor(
-            patient.Setup(models, optimizers, loss_fn, scheduler, scaler, None if journal is None else Path(journal)),
+            patient.Setup(
+                models,
+                optimizers,
+                loss_fn,
+                scheduler,
+                scaler,
+                folder=None if journal is None else Path(journal),
+                curvature=self.settings.curvature,
+            ),
             self.settings,
             self._take,
             self._note,

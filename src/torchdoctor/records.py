@@ -32,6 +32,8 @@ key                             value
 ``graph.not_in_model``          attributes of the model with tensors that take part and that ``parameters()`` lacks
 ``graph.absent``                trainable tensors that an optimizer holds and that never had a gradient
 ``graph.cut``                   those of them whose module runs nevertheless
+``graph.thawed``                those of ``graph.not_in_optimizer`` that were frozen before
+``graph.idle``                  tensors with gradients that only an optimizer holds that never stepped, while others did
 ``graph.stale``                 tensors that an optimizer holds, that never had a gradient and are in no model
 ``graph.detached``              whether no trainable tensor ever had a gradient
 ``graph.frozen``                one stretch of frozen modules that run behind something that learns
@@ -39,6 +41,7 @@ key                             value
 ``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of its graph
 ``loss.reduction``              "mean" or "sum", where the loss's own node says it
 ``loss.lint``                   mistakes in the order of its nodes: see ``symptoms/suspicious_loss.py``
+``loss.fragile``                operations next to it that may be undefined: "log", "sqrt", "norm", "division" ...
 ``loss.hidden``                 whether a compiled function hides a part of its graph
 ``loss.detached``               true: it requires gradients and has no graph
 ``loss.stale``                  true: the same graph was logged at different steps; "outputs": new, but of old outputs
@@ -49,8 +52,14 @@ key                             value
 ``mode.eval``                   modules in eval mode in a training pass that behave otherwise there
 ``mode.whole``                  whether a whole model was
 ``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the worst layer
+``mode.batchnorm_momentum``     share of a new batch in the running statistics of its last layer; None: the mean of all
+``state.written``               stretches of steps in which something else than the optimizer wrote to all weights
+``state.written_always``        samples at which that happened at every step (up to 5)
+``state.restarted``             the step at which the optimizer's own count of steps began anew
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: at every batch
+``schedule.interval``           optimizer's steps between two of the scheduler's
+``schedule.mode``               "min" or "max": what a plateau schedule waits for; ``schedule.best``: its best so far
 ``schedule.rounds``             how often a cosine went through its T_max (up to 5)
 ==============================  ====================================================================
 
@@ -65,11 +74,15 @@ key                             value
 ``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
 ``data.normalized_first``       whether one of the first two layers normalizes
 ``data.same_tensor``            whether the input is the very tensor of the sample before
-``loss.function``               class of ``loss_fn``; ``loss.classes``: how many it tells apart
+``loss.function``               class of ``loss_fn``, or of the loss at backward; ``loss.classes``: how many it tells
 ``loss.chance``                 the loss of a guess (ln C), where the kind of loss says it
 ``loss.shapes``                 shapes of output and target that an elementwise loss will broadcast
+``loss.between_outputs``        true: it compares two outputs that both learn
+``mode.idle``                   {"train": .., "eval": ..}: passes without gradients, by mode (up to 5 each)
+``mode.depends``                whether the model computes something else in training mode
 ``outputs.classes``             size of the output's last dimension, where ``loss_fn`` is not seen
 ``gauges.<name>``               why a gauge was switched off
+``curvature.every``             steps between two looks at curvature; ``curvature.hidden``: why there are none
 ==============================  ====================================================================
 
 By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share that depends on the input), ``act_zero``,
@@ -78,11 +91,17 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 ``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
 by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
-``attention_logit``, ``last_position_loss`` and ``other_position_loss``.
+``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
+not along their mean direction), ``label_in_input`` (the closest correlation of an input column with the label),
+``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients).
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
-eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move).
+eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move),
+``gradient_snr`` (signal over noise of the batch's gradient, which is batch size over gradient noise scale) and
+``gradient_samples`` (samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along
+the step, for a step of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the
+valley's floor, above 2 it ends higher than it began).
 """
 
 from __future__ import annotations
@@ -101,8 +120,8 @@ Health = Literal["healthy", "watch", "sick", "critical"]
 Record = Mapping[str, Any]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-INFORMATIVE = frozenset({"multiple-pathologies", "converged"})
-"""Findings that describe the report or good news, and leave a run's health alone."""
+INFORMATIVE = frozenset({"multiple-pathologies", "converged", "batch-size-advice"})
+"""Findings that describe the report, good news or a way to be faster, and leave a run's health alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ class Settings:
     """The share of a step's time that costly gauges may take; they are sampled more rarely to keep it."""
     sample_every: int = 50
     """Steps between two samples of the per-tensor vitals (norms by tensor, weights, updates)."""
+    curvature: float = 0.0
+    """The share of the run's time that may go into measuring how the loss bends along a step; 0: it is not measured.
+    Each look takes about two steps' time and, for that time, memory for the model's weights four times over; it needs
+    `loss_fn`. 0.02 is one look every 125 steps. The run itself stays bit for bit the same."""
     report_every: int | None = None
     """Validations between two judgements of the phase; None: 3 with the preset "paper", else none."""
     select: tuple[str, ...] = ()
@@ -50,6 +54,7 @@ class Settings:
             if value not in choices:
                 raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         _check_number("overhead", self.overhead, 0, 1)
+        _check_number("curvature", self.curvature, 0, 1)
         _check_number("sample_every", self.sample_every, 1, 1_000_000)
         if self.report_every is not None:
             _check_number("report_every", self.report_every, 0, 1_000_000)

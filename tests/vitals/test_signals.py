@@ -496,7 +496,7 @@ def test_hooks_are_off_between_samples_and_gone_at_the_end():
     on = []
     for step in range(12):
         x, y = batches(step)
-        on.append(hooks_of(model, loss_fn) > 0)
+        on.append(hooks_of(model, loss_fn) > 1)  # the one that looks out for validations stays
         loss = loss_fn(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -696,7 +696,7 @@ def rare(step: int):
 
 
 @pytest.mark.parametrize("batches", [classes(4), rare], ids=["even", "rare"])
-def test_labels_are_read_off_the_gradient_where_no_loss_function_is_shown(batches):
+def test_labels_are_seen_at_backward_where_no_loss_function_is_shown(batches):
     charts = []
     for functional in (False, True):
         torch.manual_seed(0)
@@ -705,15 +705,15 @@ def test_labels_are_read_off_the_gradient_where_no_loss_function_is_shown(batche
         charts.append(chart_of(seen))
     shown, hidden = charts
     for vital in ("target_classes", "target_top_share", "target_collision"):
-        late = len(shown[vital]) - len(hidden[vital])  # what kind of loss it is must be known first
-        assert 0 < late < 4
-        assert hidden[vital].steps.tolist() == shown[vital].steps.tolist()[late:]
-        assert hidden[vital].values == pytest.approx(shown[vital].values[late:])
-    assert hidden["guess_loss"].latest == pytest.approx(shown["guess_loss"].latest, rel=0.2)
+        assert hidden[vital].steps.tolist() == shown[vital].steps.tolist()
+        assert hidden[vital].values == pytest.approx(shown[vital].values)
+    for vital in ("guess_loss", "criterion", "target_probability"):
+        assert hidden[vital].values == pytest.approx(shown[vital].values, rel=1e-4)
+    assert hidden.fact("loss.chance") == shown.fact("loss.chance")
     assert not hidden["target_top_share"].nonfinite
 
 
-def test_a_gradient_that_is_not_of_a_cross_entropy_at_the_output_says_nothing():
+def test_labels_that_are_places_in_the_batch_are_no_labels():
     torch.manual_seed(0)
     model = stack(20, 32, 8)
 
@@ -744,3 +744,101 @@ def test_padding_that_the_loss_counts(functional, ignored):
     loss_fn = Loss(ignore_index=0) if ignored else Loss()
     doctor = watch(model, adam(model), padded, loss_fn, 20, functional=functional)
     assert ("target-anomaly" in found(doctor)) is not ignored
+
+
+# ── loops that call a function for a loss, and log a number ──────────────────────────────────────────────────────
+
+
+def train_by_function(compare, targets, *, steps=30, width=1):
+    torch.manual_seed(0)
+    model = stack(6, 16, width)
+    optimizer = adam(model)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    for _ in range(steps):
+        x = torch.randn(32, 6)
+        loss = compare(model(x), targets(x))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        doctor.log_loss(loss.item())
+    doctor.detach()
+    return doctor
+
+
+def test_backward_is_tapped_in_sampled_steps_only():
+    original = torch.autograd.backward
+    seen = []
+
+    def compare(output, target):
+        seen.append(torch.autograd.backward is not original)
+        return F.mse_loss(output, target)
+
+    train_by_function(compare, lambda x: x[:, :1], steps=12)
+    assert [step for step, tapped in enumerate(seen) if tapped] == [0, 1, 2, 4, 8]
+    assert torch.autograd.backward is original
+
+
+@pytest.mark.parametrize("compare", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_targets_of_a_function_are_seen(compare):
+    chart = chart_of(train_by_function(compare, lambda x: 500 + x[:, :1]))
+    assert chart["target_mean"].latest == pytest.approx(500, abs=2)
+    assert chart["criterion"].first == pytest.approx(chart["loss"].first, rel=1e-4)
+    assert chart["guess_loss"].latest < 0.01 * chart["criterion"].latest
+
+
+def test_zeros_and_ones_are_labels():
+    chart = chart_of(train_by_function(F.binary_cross_entropy_with_logits, lambda x: (x[:, :1] > 1).float()))
+    assert 0.7 < chart["pooled_top_share"].latest < 0.95
+    assert chart["pooled_classes"].latest == 2
+    assert 0.5 <= chart["prediction_top_share"].latest <= 1
+    soft = chart_of(train_by_function(F.binary_cross_entropy_with_logits, lambda x: x[:, :1].sigmoid()))
+    assert not soft["pooled_top_share"].latest > 0
+
+
+@pytest.mark.parametrize("compare", [lambda a, b: ((a - b) ** 2).mean(), lambda a, b: (a - b).abs().mean()])
+def test_a_number_that_is_logged_does_not_hide_a_crossed_loss(compare):
+    doctor = train_by_function(compare, lambda x: x[:, 0])
+    assert found(doctor)["suspicious-loss"] == "warning"
+
+
+def test_tensors_that_were_packed_away_are_left_alone():
+    unpacked = []
+
+    def compare(output, target):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(0) or t):
+            return F.mse_loss(output, target)
+
+    chart = chart_of(train_by_function(compare, lambda x: x[:, :1], steps=5))
+    assert chart["target_mean"].count == 0
+    assert len(unpacked) == 10  # once for output and target, by backward itself
+
+
+def test_a_loss_between_two_outputs_has_no_targets():
+    chart = chart_of(train_by_function(lambda out, _: F.mse_loss(out[:16], out[16:]), lambda x: x, width=8))
+    assert chart.fact("loss.between_outputs") is True
+    assert chart["target_std"].count == 0
+
+
+@pytest.mark.parametrize(("mode", "scale", "sick"), [("train", 1, True), ("eval", 1, False), ("eval", 255, True)])
+def test_what_is_fed_between_steps(mode, scale, sick):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 5))
+    optimizer, batches = adam(model), classes()
+    doctor = Doctor(model, optimizer, settings={"quiet": True, "select": ["validation-anomaly"]})
+    for step in range(120):
+        x, y = batches(step)
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        doctor.log_loss(loss.item())
+        if step % 30 == 29:
+            model.train(mode == "train")
+            with torch.no_grad():
+                x, y = batches(step)
+                doctor.log_validation(F.cross_entropy(model(scale * x), y).item())
+            model.train()
+    doctor.detach()
+    assert chart_of(doctor)["idle_input_std"].count > 1
+    assert ("validation-anomaly" in found(doctor)) is sick
+    assert hooks_of(model) == 0

@@ -756,7 +756,7 @@ def test_hooks_are_off_between_samples_and_after():
         doctor.log_loss(loss)
         optimizer.step()
         optimizer.zero_grad()
-    assert {step for step, count in counts if count} == {0, 1, 2, 4, 8, 16}
+    assert {step for step, count in counts if count > 1} == {0, 1, 2, 4, 8, 16}  # one looks out for validations
     doctor.detach()
     assert hooks(model) == 0
 

@@ -1,24 +1,22 @@
 """The batch gauge: what the model is fed and what it is asked for, at sampled steps, as a handful of numbers.
 
 Inputs are seen at the model's own door, targets where `loss_fn` is called or where the loop logs its batch. Where
-neither is shown, labels are read off the gradient of a cross-entropy at the model's output. Scale, constant features,
+neither is shown, the loss that backward begins with tells what it compares. Scale, constant features,
 values that are not finite, class balance, order, and a checksum that shows a batch coming back.
 """
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.hooks import Handle, Hook
-from torchdoctor.vitals.loss_graph import read_graph
+from torchdoctor.vitals.loss_inputs import what_is_compared
 from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
@@ -33,12 +31,13 @@ from torchdoctor.vitals.transfer import Slot
 IGNORED = -100
 """The label that torch's losses leave out."""
 MOST_CLASSES = 4096
+BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
+ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, *BINARY)
 SHORTEST = 7
 """Tokens of a sequence of which an end that repeats itself says something."""
+ROWS = 16
+"""Rows of a table in which a column that follows the label is no chance."""
 LABELS = ("labels", "label", "targets", "target", "y")
-
-CROSS_ENTROPY = nn.CrossEntropyLoss()
-"""What a loss is taken for that is known by its gradient only."""
 
 
 class BatchGauge(PassGauge):
@@ -53,8 +52,6 @@ class BatchGauge(PassGauge):
         self._entered_at = 0.0
         self._counts: Tensor | None = None
         """How often each class was seen at all samples so far."""
-        self._kind: str | None = None
-        """What kind of loss the loop has, from the graph of one that was logged; None while that is not known."""
         self._now: Tensor | None = None
         """How often in this one."""
         self._moments: Tensor | None = None
@@ -67,8 +64,8 @@ class BatchGauge(PassGauge):
             self.before(model, "begins")
         if self._loss_fn is not None:
             self.before(self._loss_fn, "_asked")
-        elif len(self._models) == 1:  # from the first sample on: a hook that comes later makes a compiler start anew
-            self.after(self._models[0], "_answers")
+        if len(self._models) == 1:
+            self.at_backward()
 
     def batch_logged(self, tensors: tuple[Tensor, ...]) -> None:
         """The loop shows its batch: inputs first, targets last."""
@@ -97,39 +94,13 @@ class BatchGauge(PassGauge):
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
 
-    def loss_logged(self, name: str, loss: Tensor) -> None:
-        """What kind of loss it is, once."""
-        if self._kind is None and self._loss_fn is None and loss.grad_fn is not None:
-            self._kind = read_graph(loss.grad_fn).kind or ""
-
-    def _answers(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        scores = next(plain_tensors(output), None)
-        if self._kind != "cross-entropy" or not self.learns or scores is None:
+    def _backward(self, loss: Tensor) -> None:
+        """A loss that is no module shows what it compares when backward begins."""
+        if self._saw_targets or "guess_loss" in self._scalars:
             return
-        if scores.requires_grad and 2 <= scores.dim() <= 3 and 1 < scores.shape[-1] <= MOST_CLASSES:
-            register: Callable[[Hook], Handle] = scores.register_hook
-            register(Hook(self, "pulled"))
-
-    def pulled(self, gradient: Tensor) -> None:
-        """Backward has reached the outputs."""
-        self.see("_pulled", (gradient,))
-
-    def _pulled(self, gradient: Tensor) -> None:
-        """A cross-entropy raises the score of the label, and lowers all others: the only sign that differs is its."""
-        if "guess_loss" in self._scalars or not is_plain(gradient):
-            return
-        rows = part_of(gradient).float()
-        least, labels = rows.min(-1)
-        alone = ((rows < 0).sum(-1) <= 1).float().mean() > 0.99
-        sure = alone & (rows.sum(-1).abs().sum() <= 0.05 * rows.abs().sum())
-        labels = torch.where((least < 0) & sure, labels, IGNORED)
-        before = set(self._scalars)
-        if not self._saw_targets:
-            self._measure_targets(labels, gradient.shape[-1])
-        self._measure_guess(CROSS_ENTROPY, labels, gradient.shape[-1])
-        self._measure_tokens(labels, IGNORED)
-        for vital in self._scalars.keys() - before:  # of another loss, nothing is known
-            self._scalars[vital] = torch.where(sure, self._scalars[vital].float(), math.nan)
+        compared = what_is_compared(loss)
+        if compared is not None and not compared.between_outputs:
+            self._asked(compared.module, (compared.output, compared.target), {})
 
     def _measure_tokens(self, target: Tensor, ignored: int) -> None:
         """Labels of tokens: are they the tokens themselves, or padding?"""
@@ -140,6 +111,21 @@ class BatchGauge(PassGauge):
         if inputs.dim() == 2 and inputs.shape[1] > SHORTEST:
             self._scalars["target_padding"] = padding(part_of(target.reshape(inputs.shape)), ignored)
 
+    def _measure_columns(self, target: Tensor) -> None:
+        """How closely one column of a table of inputs follows the label: 1 where it is the label."""
+        inputs = self._inputs() if self._inputs is not None else None
+        labels = target.detach().flatten().float()
+        if inputs is None or not inputs.is_floating_point() or inputs.dim() != 2 or inputs.shape[1] < 2:
+            return
+        if inputs.shape[0] != labels.numel() or labels.numel() < ROWS or inputs.numel() > LARGEST:
+            return
+        columns, labels = inputs.detach().float(), labels - labels.mean()
+        columns = columns - columns.mean(0)
+        sizes = columns.square().sum(0).sqrt() * labels.square().sum().sqrt()
+        whole = (target == target.round()).all() if target.is_floating_point() else True
+        closest = ((labels @ columns).abs() / sizes.clamp_min(1e-12)).amax()
+        self._scalars["label_in_input"] = closest * whole
+
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         output, target = output_and_target(args, kwargs)
         if target is None or not self.learns:
@@ -148,9 +134,13 @@ class BatchGauge(PassGauge):
         classes = output.shape[dimension] if output is not None and dimension else 0
         if not self._saw_targets:
             self._measure_targets(target, classes, getattr(module, "ignore_index", IGNORED))
+            if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1:
+                self._measure_labels(binary_counts(target))
         if "guess_loss" not in self._scalars:
             self._measure_guess(module, target, classes)
         self._measure_tokens(target, getattr(module, "ignore_index", IGNORED))
+        if classes or isinstance(module, BINARY):
+            self._measure_columns(target)
 
     def _measure_inputs(self, tensor: Tensor) -> None:
         self._saw_inputs = True
@@ -175,9 +165,15 @@ class BatchGauge(PassGauge):
         """What a guess by all that was seen so far would have cost on this very batch, to compare the loss with."""
         if getattr(module, "reduction", "") != "mean" or getattr(module, "label_smoothing", 0):
             return
-        if isinstance(module, nn.MSELoss) and self._moments is not None:
+        if isinstance(module, ELEMENTWISE) and target.is_floating_point() and self._moments is not None:
+            if getattr(module, "weight", None) is not None or getattr(module, "pos_weight", None) is not None:
+                return
             mean = self._moments[1] / self._moments[0]
-            self._scalars["guess_loss"] = (part_of(target).float() - mean).square().mean()
+            if isinstance(module, nn.BCEWithLogitsLoss):
+                mean = torch.logit(mean, 1e-6)
+            known = part_of(target).float()
+            self._scalars["guess_loss"] = module.forward(mean.expand_as(known), known)
+            return
         if self._counts is None or self._now is None or classes < 2:
             return
         if isinstance(module, nn.CrossEntropyLoss | nn.NLLLoss) and module.weight is None:
@@ -279,3 +275,14 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
     classes = classes or 1024
     flat = labels.detach().flatten()[: max(64, LARGEST // classes)]
     return (flat[:, None] == torch.arange(classes, device=flat.device)).sum(0).float()
+
+
+def binary_counts(target: Tensor) -> Tensor:
+    """How many zeros and ones there are; NaN where targets are anything between.
+
+    >>> binary_counts(torch.tensor([0.0, 1.0, 0.0])), binary_counts(torch.tensor([0.0, 0.5]))
+    (tensor([2., 1.]), tensor([nan, nan]))
+    """
+    value = part_of(target).float()
+    ones, zeros = (value == 1).sum(), (value == 0).sum()
+    return torch.where(ones + zeros == value.numel(), torch.stack([zeros, ones]).float(), torch.nan)

@@ -24,6 +24,8 @@ FIRST = 5
 AGAIN = 10
 SURE = 3
 """Samples after which "never so far" is worth saying."""
+WAITED = 300
+"""Steps of one optimizer in which another should have stepped: a critic may be trained a hundred ahead."""
 OFTEN = 2
 """Samples that must show an old graph."""
 LISTED = 32
@@ -59,6 +61,11 @@ class GraphCensus(PassGauge):
         """
         self._old = 0
         """Samples whose loss was made of outputs that are older than an earlier sample."""
+        self._trainable = -1
+        self._asked = 0
+        """How many tensors require gradients, and samples that are censused because that has changed."""
+        self._frozen: set[str] = set()
+        """Tensors that were seen frozen."""
         self._absent: set[str] = set()
         self._ran: set[int] = set()
         """Ids of modules whose own tensors are absent, and that run nevertheless."""
@@ -71,10 +78,22 @@ class GraphCensus(PassGauge):
         loss_fn = self._setup.loss_fn
         if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn):
             self.after(loss_fn, "_loss_made")  # shows the graph where the loop logs a number, or after the step
+        self.at_backward()  # likewise, where the loss is no module either
         self._mark, self._before = self._before, self._stepped_at
         self._samples += 1
-        self._due = self._samples <= FIRST or self._samples % AGAIN == 0
+        self._due = self._has_thawed() or self._samples <= FIRST or self._samples % AGAIN == 0
         self._read.clear()  # ids of leaves are used again once a tensor is gone
+
+    def _has_thawed(self) -> bool:
+        """Whether what requires gradients has changed: then the next samples are censused like the first."""
+        named = self._named()
+        trainable = sum(tensor.requires_grad for tensor in named)
+        if trainable != self._trainable:
+            self._asked = 0 if self._trainable < 0 else SURE
+            self._trainable = trainable
+            self._frozen.update(name for tensor, name in named.items() if not tensor.requires_grad)
+        self._asked -= 1
+        return self._asked >= 0
 
     def _runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._ran.add(id(module))
@@ -82,6 +101,9 @@ class GraphCensus(PassGauge):
     def _loss_made(self, module: nn.Module, args: Any, loss: Any) -> None:
         if self.learns and isinstance(loss, Tensor) and loss.numel() == 1:
             self.loss_logged("loss", loss)
+
+    def _backward(self, loss: Tensor) -> None:
+        self.loss_logged("loss", loss)
 
     def loss_logged(self, name: str, loss: Tensor) -> None:
         """Read the graph of this loss, once a sample."""
@@ -126,7 +148,12 @@ class GraphCensus(PassGauge):
             for tensor in optimizer_tensors(optimizer)
         }
         mine = self._model_ids()
-        facts: dict[str, Any] = {"graph.not_in_optimizer": self._left_out(named, holders)}
+        left = self._left_out(named, holders)
+        facts: dict[str, Any] = {"graph.not_in_optimizer": left}
+        if thawed := [name for name in left if name in self._frozen]:
+            facts["graph.thawed"] = thawed
+        if idle := self._idle(named, holders, slot.number):
+            facts["graph.idle"] = idle
         trainable = [(name, id(tensor)) for tensor, name in named.items() if tensor.requires_grad]
         absent = [
             (name, key)
@@ -187,10 +214,23 @@ class GraphCensus(PassGauge):
         for tensor, name in named.items():
             if not tensor.requires_grad or id(tensor) in holders or name not in self._pushed | self._reached:
                 continue
+            seen = name in self._versions
             first = self._versions.setdefault(name, tensor._version)
-            if first == tensor._version and max(self._stepped) >= SURE:
+            if seen and first == tensor._version and max(self._stepped) >= SURE:
                 left.append(name)
         return left[:LISTED]
+
+    def _idle(self, named: Mapping[Tensor, str], holders: Mapping[int, int], step: int) -> list[str]:
+        """Tensors with gradients that nobody has changed, of an optimizer that never stepped while others did."""
+        idle: list[str] = []
+        for tensor, name in named.items():
+            holder = holders.get(id(tensor))
+            if holder is None or self._stepped[holder] or name not in self._pushed:
+                continue
+            first = self._versions.setdefault(name, tensor._version)
+            if step >= WAITED and first == tensor._version:
+                idle.append(name)
+        return idle[:LISTED]
 
     def _unregistered(self, leaves: set[int]) -> list[str]:
         """Attributes of the models with tensors that take part, and that no `parameters()` and no optimizer knows."""
@@ -216,6 +256,7 @@ def _loss_facts(graphs: Sequence[LossGraph]) -> dict[str, Any]:
     first = graphs[0]
     facts: dict[str, Any] = {
         "loss.lint": sorted({code for graph in graphs for code in graph.lint}),
+        "loss.fragile": sorted({name for graph in graphs for name in graph.fragile}),
         "loss.hidden": any(graph.hidden for graph in graphs),
     }
     if first.kind is not None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from torchdoctor.vitals.activations import ActivationGauge
 from torchdoctor.vitals.batches import BatchGauge
 from torchdoctor.vitals.census import GraphCensus
+from torchdoctor.vitals.curvature import CurvatureGauge
 from torchdoctor.vitals.gauge import Gauge, Tell
 from torchdoctor.vitals.machine import MachineGauge
 from torchdoctor.vitals.modes import ModeCensus
+from torchdoctor.vitals.noise import NoiseGauge
 from torchdoctor.vitals.optimizer_state import OptimizerStateGauge
 from torchdoctor.vitals.outputs import OutputGauge
 from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.schedule import ScheduleGauge
+from torchdoctor.vitals.state_witness import StateWitness
+from torchdoctor.vitals.validation import ValidationGauge
 from torchdoctor.vitals.zeroing import ZeroingLedger
 
 
@@ -22,9 +26,13 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         ZeroingLedger(setup, tell),
         ModeCensus(setup, tell),
         OptimizerStateGauge(setup),
+        StateWitness(setup, tell),
+        NoiseGauge(setup, tell),
         ScheduleGauge(setup, tell),
         ActivationGauge(setup.models, tell),
         BatchGauge(setup.models, setup.loss_fn, tell),
         OutputGauge(setup.models, setup.loss_fn, tell),
+        ValidationGauge(setup.models, tell),
         MachineGauge(setup),
+        *([CurvatureGauge(setup, tell)] if setup.curvature > 0 else []),
     ]

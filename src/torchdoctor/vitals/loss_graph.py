@@ -32,6 +32,14 @@ KINDS = {
     "KlDiv": "kl-divergence",
     "CtcLoss": "ctc",
 }
+# fmt: off
+FRAGILE = {
+    "Log": "log", "Log2": "log", "Log10": "log", "Sqrt": "sqrt", "Rsqrt": "sqrt", "Pow": "root", "Cdist": "norm",
+    "Norm": "norm", "LinalgVectorNorm": "norm", "Div": "division", "Reciprocal": "division", "Acos": "acos",
+    "Asin": "asin", "Atan2": "atan2",
+}
+"""Operations that are not finite, or whose derivative is not, at some finite number."""
+# fmt: on
 REDUCTIONS = {1: "mean", 2: "sum"}
 
 
@@ -47,6 +55,8 @@ class LossGraph:
     """"mean" or "sum", where the loss's own node says it."""
     lint: tuple[str, ...]
     """Codes of mistakes, such as "softmax-before-cross-entropy"."""
+    fragile: tuple[str, ...]
+    """Operations next to the loss that may be undefined: "log", "sqrt", "norm" ..."""
     hidden: bool
     """Whether a compiled function is part of it."""
     complete: bool
@@ -62,6 +72,7 @@ def read_graph(root: Any) -> LossGraph:
     leaves: set[int] = set()
     lint: dict[str, None] = {}
     kind = reduction = None
+    fragile: dict[str, None] = {}
     hidden = False
     count, newest = 0, -1
     while waiting and count < MOST_NODES:
@@ -74,6 +85,8 @@ def read_graph(root: Any) -> LossGraph:
         if node is root and name == "Neg" and _is_loss(_source(node)):
             lint["negated"] = None
         lint.update((code, None) for code in _mistakes(node, name, in_head=count <= HEAD))
+        if count <= HEAD and name in FRAGILE and _can_fail(node, name):
+            fragile[FRAGILE[name]] = None
         hidden = hidden or name.startswith("CompiledFunction")
         if kind is None:
             kind = _kind(node, name, in_head=count <= HEAD)
@@ -84,7 +97,15 @@ def read_graph(root: Any) -> LossGraph:
             if parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
-    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), hidden, not waiting, newest)
+    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), tuple(fragile), hidden, not waiting, newest)
+
+
+def _can_fail(node: Any, name: str) -> bool:
+    """Whether it can: a square cannot, nor a division by a number or by something that has no graph."""
+    if name == "Pow":
+        exponent = getattr(node, "_saved_exponent", 2)
+        return isinstance(exponent, int | float) and exponent < 1
+    return name != "Div" or sum(1 for _ in _parents(node)) > 1
 
 
 def _is_loss(node: Any) -> bool:
@@ -147,9 +168,9 @@ def _is_crossed(node: Any, name: str) -> bool:
     if not parents or (name not in REGRESSION and len(parents) > 1):  # two operands with a graph: pairs on purpose
         return False
     operand, spread = parents[0], _shape(node)
-    if name in REGRESSION:
-        if _name(operand) != "Expand":
-            return False
+    if name in REGRESSION and _name(operand) != "Expand":
+        return False
+    if _name(operand) == "Expand":  # the functions of torch spread their operands out themselves
         spread, operand = _shape(operand), next(_parents(operand), None)
     if operand is None or len(spread) != 2 or spread[0] != spread[1] or spread[0] < 2:
         return False

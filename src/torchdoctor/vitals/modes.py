@@ -35,6 +35,8 @@ class ModeCensus(PassGauge):
         """By model: the modules that were in eval mode, and whether all that could be were."""
         self._batches: dict[str, tuple[int, int]] = {}
         """By BatchNorm layer: the most values a channel, and the most samples, that any training pass has had."""
+        self._momentum: float | None = None
+        """The share of a new batch in the running statistics of the last BatchNorm layer that ran."""
         self._frozen: set[str] = set()
         self._thawed: set[str] = set()
         """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
@@ -70,6 +72,8 @@ class ModeCensus(PassGauge):
             name = self._names[id(module)]
             known = self._batches.get(name, (0, 0))
             self._batches[name] = max(values, known[0]), max(samples, known[1])
+            if isinstance(module.momentum, int | float):  # None: the mean of all batches so far
+                self._momentum = float(module.momentum)
 
     def _runs_frozen(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self.learns or not args or not isinstance(args[0], Tensor):
@@ -115,6 +119,7 @@ class ModeCensus(PassGauge):
         if self._batches:
             values, samples = (min(counts) for counts in zip(*self._batches.values(), strict=True))
             facts["mode.batchnorm"] = {"layers": len(self._batches), "most_values": values, "most_samples": samples}
+            facts["mode.batchnorm_momentum"] = self._momentum
         self._eval.clear()
         self.tell(facts)
 

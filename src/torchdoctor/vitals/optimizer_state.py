@@ -87,11 +87,13 @@ class OptimizerStateGauge(Gauge):
             gradients /= scale
         roots = _joined([state["exp_avg_sq"] for _, state, _ in held]).div_(1 - beta**taken).sqrt_()
         eps = group.get("eps", 1e-8)
-        if isinstance(eps, float):
+        eps = eps if isinstance(eps, float) else 0.0
+        if eps:
             moving = roots > 0
             slot.keep("adam_eps_share", ((roots < eps) & moving).sum() / moving.sum().clamp_min(1))
-        ratios = gradients / roots.clamp_min_(1e-30)
-        slot.keep("adam_staleness", torch.where(roots > 1e-20, ratios, 0.0).square().mean().sqrt())
+        # Under eps, eps is what Adam divides by; an element that never had a gradient is not late.
+        ratios = torch.where(roots > 1e-20, gradients / roots.clamp_min(max(eps, 1e-30)), 0.0)
+        slot.keep("adam_staleness", ratios.square().mean().sqrt())
         self._keep_cosine(slot, gradients, _joined([state["exp_avg"] for _, state, _ in held]))
 
     @staticmethod

@@ -12,12 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.vitals.batches import IGNORED, MOST_CLASSES, class_counts, class_dimension, is_whole, output_and_target
+from torchdoctor.vitals.batches import (
+    BINARY,
+    ELEMENTWISE,
+    IGNORED,
+    MOST_CLASSES,
+    class_counts,
+    class_dimension,
+    is_whole,
+    output_and_target,
+)
 from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.loss_inputs import what_is_compared
 from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
 from torchdoctor.vitals.transfer import Slot
 
-ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
+FEWEST = 8
+"""Samples, and values of each, of which directions are told apart."""
 
 
 class OutputGauge(PassGauge):
@@ -47,6 +58,8 @@ class OutputGauge(PassGauge):
             self.before(model, "begins")
         for model in self._models:  # from the first sample on: a hook that comes later makes a compiler start anew
             self.after(model, "_returns")
+        if len(self._models) == 1:
+            self.at_backward()
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters a model: tokens are remembered for this step, to tell one position from another."""
@@ -68,6 +81,7 @@ class OutputGauge(PassGauge):
             self._scalars[f"output_spread/{self._models[module]}"] = _deviation(value) / rms(value).clamp_min(1e-30)
         if not self._trusted and len(self._returned) == 1:
             self._measure(tensor)
+            self._measure_directions(tensor)
             if 2 <= tensor.dim() <= 3 and tensor.shape[-1] > 1:
                 self.tell({"outputs.classes": tensor.shape[-1]})
                 self._measure_predictions(tensor.movedim(-1, 1))
@@ -87,7 +101,35 @@ class OutputGauge(PassGauge):
         dimension = class_dimension(module, output, target)
         if dimension:
             self._measure_predictions(output.movedim(dimension, 1), target)
+        else:
+            self._measure_sides(module, output)
         self.tell(_chance(module, output, target))
+
+    def _backward(self, loss: Tensor) -> None:
+        """A loss that is no module shows what it compares when backward begins."""
+        compared = None if self._asked or "criterion" in self._scalars else what_is_compared(loss)
+        if compared is None:
+            return
+        module, output, target, between = compared
+        if between:
+            self.tell({"loss.between_outputs": True})
+            return
+        dimension = class_dimension(module, output, target)
+        if dimension:  # logarithms of probabilities: what was returned says more of the outputs' scale
+            self._measure_predictions(output.movedim(dimension, 1), target)
+            self._scalars.pop("logit_drift", None)
+        elif isinstance(module, ELEMENTWISE):
+            self._measure(output)
+            self._measure_sides(module, output)
+        self._scalars["criterion"] = module.forward(output, target)
+        self.tell(_chance(module, output, target))
+
+    def _measure_sides(self, module: nn.Module, output: Tensor) -> None:
+        """On which side of the middle the outputs of a binary loss are."""
+        if isinstance(module, BINARY) and len(self._models) == 1:
+            value = part_of(output)
+            share = (value > (0.5 if isinstance(module, nn.BCELoss) else 0.0)).float().mean()
+            self._scalars["prediction_top_share"] = torch.maximum(share, 1 - share)
 
     def _judged(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if "criterion" not in self._scalars and self.learns:
@@ -103,6 +145,13 @@ class OutputGauge(PassGauge):
         if value.shape[0] > 1:
             self._scalars["output_std"] = _deviation(value)
             self._scalars["output_spread"] = self._scalars["output_std"] / size.clamp_min(1e-30)
+
+    def _measure_directions(self, output: Tensor) -> None:
+        """How far apart outputs point: 0 where they differ in length alone, as embeddings that have collapsed may."""
+        rows = part_of(output).float().flatten(1) if output.dim() > 1 else output[:, None]
+        if rows.shape[0] >= FEWEST and rows.shape[1] >= FEWEST:
+            mean = nn.functional.normalize(rows, dim=1).mean(0)
+            self._scalars["output_directions"] = 1 - mean.square().sum()
 
     def _measure_predictions(self, output: Tensor, target: Tensor | None = None) -> None:
         """Of scores by class, in dimension 1."""

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals import roots
 from torchdoctor.vitals.gauge import Gauge, Tell
 from torchdoctor.vitals.hooks import Handle, Hook
 from torchdoctor.vitals.transfer import Slot
@@ -97,6 +98,19 @@ class PassGauge(Gauge):
             hook = PassHook(self, method)
             self._on[id(module), method] = hook, module.register_forward_hook(hook)
 
+    def at_backward(self) -> None:
+        """Have `_backward` called with the loss before each backward of this sample."""
+        roots.watch(self)
+
+    def backward_begins(self, loss: Tensor) -> None:
+        """The loop calls backward; a loss that is recorded into a CUDA graph is left alone."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        self.see("_backward", (loss,))
+
+    def _backward(self, loss: Tensor) -> None:
+        """A loss from which backward is about to run."""
+
     def see(self, method: str, args: tuple[Any, ...]) -> None:
         """One hook has fired."""
         if not self._armed or self._failures >= TOLERATED_FAILURES:
@@ -122,6 +136,7 @@ class PassGauge(Gauge):
         """Take the hooks off that have done their work."""
         self._armed = False
         self.forget()
+        roots.leave(self)
         done = {key: pair for key, pair in self._on.items() if pair[0].fired}
         for key in done:
             del self._on[key]

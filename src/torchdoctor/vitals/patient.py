@@ -26,6 +26,8 @@ class Setup:
     scaler: Any = None
     folder: Path | None = None
     """Where the journal is written."""
+    curvature: float = 0.0
+    """The share of the run's time that measuring curvature may take."""
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 from torchdoctor.vitals.gauge import Gauge, Tell
@@ -10,6 +12,8 @@ from torchdoctor.vitals.transfer import Slot
 
 TOTALS = ("T_max", "total_steps", "total_iters", "T_0", "step_size")
 """Attributes of torch's schedulers that say after how many of their steps something is over."""
+SURE = 2
+"""Steps of the scheduler from which the number of the optimizer's between two is believed."""
 APART = 8
 """Optimizer steps between two looks from which a cadence is believed."""
 
@@ -21,6 +25,7 @@ class ScheduleGauge(Gauge):
         self._scheduler, self._tell = setup.scheduler, tell
         self._first: int | None = None
         self._before: tuple[int, int] | None = None
+        self._interval = sys.maxsize
 
     def after_step(self, index: int, slot: Slot) -> None:
         """Compare the scheduler's count with the optimizer's."""
@@ -31,6 +36,12 @@ class ScheduleGauge(Gauge):
             self._first = count
             self._tell(self._declared())
         self._tell({"schedule.stepped": count > self._first})
+        self._tell(self._watched())
+        passed = count - self._first
+        if passed >= SURE:
+            # right after a step of the scheduler it is exact, later it is too much: the least is nearest
+            self._interval = min(self._interval, round((slot.number + 1) / passed))
+            self._tell({"schedule.interval": self._interval})
         total = self._total()
         if total and type(self._scheduler).__name__ == "CosineAnnealingLR":
             # it does not stop at its end: the rate rises again, down and up for as long as it is stepped
@@ -42,6 +53,13 @@ class ScheduleGauge(Gauge):
             self._before = count, slot.number
             if passed:
                 self._tell({"schedule.per_batch": passed >= 0.9 * taken})
+
+    def _watched(self) -> dict[str, Any]:
+        """What a schedule that waits for a plateau takes for better, and the best that it has seen."""
+        mode, best = getattr(self._scheduler, "mode", None), getattr(self._scheduler, "best", None)
+        if mode not in ("min", "max") or not isinstance(best, int | float) or not math.isfinite(best):
+            return {}
+        return {"schedule.mode": mode, "schedule.best": float(best)}
 
     def _declared(self) -> dict[str, Any]:
         milestones = getattr(self._scheduler, "milestones", None) or ()

@@ -1,0 +1,85 @@
+"""What a loss compares, from the node that computed it: for loops that call a function rather than a module.
+
+A node keeps what its backward needs, output and target among it. It is read before backward runs, and nothing of it is
+kept. Tensors that were packed away (offloaded, or to be computed again) stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from torchdoctor.vitals.loss_graph import HEAD
+from torchdoctor.vitals.passes import is_plain
+
+REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+MODULES: dict[str, type[nn.Module]] = {
+    "NllLoss": nn.NLLLoss,
+    "NllLoss2D": nn.NLLLoss,
+    "MseLoss": nn.MSELoss,
+    "SmoothL1Loss": nn.SmoothL1Loss,
+    "HuberLoss": nn.HuberLoss,
+    "BinaryCrossEntropyWithLogits": nn.BCEWithLogitsLoss,
+    "BinaryCrossEntropy": nn.BCELoss,
+}
+
+
+class Compared(NamedTuple):
+    """A loss as the module that would compute it, what entered it, and what it was asked for."""
+
+    module: nn.Module
+    output: Tensor
+    target: Tensor
+    between_outputs: bool
+    """Whether the target is no data, but an output that learns too."""
+
+
+def what_is_compared(loss: Tensor) -> Compared | None:
+    """The one comparison that a loss is made of; None where there is none, or more than one."""
+    found: list[tuple[str, Any]] = []
+    seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
+    for _ in range(HEAD):
+        node = waiting.popleft() if waiting else None
+        if node is None:
+            break
+        name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+        if name in MODULES:
+            found.append((name, node))
+            continue  # what lies behind it is the model
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return _compared(*found[0]) if len(found) == 1 else None
+
+
+def _compared(name: str, node: Any) -> Compared | None:
+    output, target = _kept(node, "self"), _kept(node, "target")
+    if output is None or target is None or not target.dim():
+        return None
+    if name == "NllLoss" and output.dim() == 2 and abs(output.shape[0] - output.shape[1]) <= 1:
+        return None  # scores of each sample against each: labels are places in the batch
+    settings: dict[str, Any] = {"reduction": REDUCTIONS.get(node._saved_reduction, "none")}
+    if name == "HuberLoss":
+        settings["delta"] = node._saved_delta
+    elif name == "SmoothL1Loss":
+        settings["beta"] = node._saved_beta
+    elif name != "MseLoss":
+        settings["weight"] = node._saved_weight
+    if name.startswith("NllLoss"):
+        ignored = int(node._saved_ignore_index)
+        settings["ignore_index"] = ignored - (1 << 64) if ignored >= 1 << 63 else ignored  # torch gives it unsigned
+    if name == "BinaryCrossEntropyWithLogits":
+        settings["pos_weight"] = node._saved_pos_weight
+    return Compared(MODULES[name](**settings), output.detach(), target.detach(), target.requires_grad)
+
+
+def _kept(node: Any, name: str) -> Tensor | None:
+    """A tensor that a node saved, unless getting at it would run somebody's hook."""
+    saved = getattr(node, f"_raw_saved_{name}", None)
+    if getattr(saved, "unpack_hook", saved) is not None:  # older torch cannot tell: then it stays unread
+        return None
+    tensor = getattr(node, f"_saved_{name}")
+    return tensor if is_plain(tensor) else None

@@ -1,0 +1,92 @@
+"""The state witness: did anybody but the optimizer write to the weights, and did the optimizer keep its memory?
+
+An in-place write adds to a tensor's version. How many writes a step makes is seen at each sample, so what the steps
+between two samples account for is known, and what is left over is somebody else's: a checkpoint that was loaded, an
+average that was put in for a validation, a clamp. Adam counts its own steps, and a count that falls was started anew.
+Numbers of the host only: no kernel, no wait. Writes through `tensor.data` leave no trace, and are not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from torchdoctor.vitals.gauge import Gauge, Tell
+from torchdoctor.vitals.patient import Setup, optimizer_tensors
+from torchdoctor.vitals.transfer import Slot
+
+WITNESSES = 3
+"""Tensors that must all have been written to: a norm that is kept on an embedding writes to that one alone."""
+LISTED = 4
+"""Stretches of steps that the fact holds: the last ones."""
+ENOUGH = 5
+"""Samples with a write at each step after which no more are counted."""
+
+
+class StateWitness(Gauge):
+    """Tells `state.*`, where there is one optimizer: of several it is not known how often each has stepped."""
+
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        self._optimizer, self._tell = setup.optimizers[0], tell
+        self._alone = len(setup.optimizers) == 1
+        self._before: list[int] = []
+        self._after: tuple[int, list[Tensor], list[int], list[int]] | None = None
+        """Of the sample before: its step, the witnesses, their versions after it, and the writes that it made."""
+        self._stretches: list[list[int]] = []
+        self._always = 0
+        self._count: int | None = None
+        """Steps that the optimizer says it has taken."""
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Versions before the step, and the optimizer's own count of steps."""
+        if not self._alone:
+            return
+        chosen = self._chosen()
+        self._before = [tensor._version for tensor in chosen]
+        count = _count_of(self._optimizer.state.get(chosen[0])) if chosen else None
+        if count is not None:
+            if self._count is not None and count < self._count:
+                self._tell({"state.restarted": slot.number - count})
+            self._count = count
+
+    def after_step(self, index: int, slot: Slot) -> None:
+        """What was written since the last sample, less what the steps in between account for."""
+        if not self._alone:
+            return
+        chosen, known, before = self._chosen(), self._after, self._before
+        now = [tensor._version for tensor in chosen]
+        if len(before) != len(now) or not now:
+            self._after = None
+            return
+        writes = [after - first for after, first in zip(now, before, strict=True)]
+        self._after = slot.number, chosen, now, writes
+        if known is None or writes != known[3] or not min(writes) > 0:
+            return
+        if any(tensor is not other for tensor, other in zip(chosen, known[1], strict=False)):
+            return
+        between = slot.number - known[0] - 1
+        extra = min(first - last - each * between for first, last, each in zip(before, known[2], writes, strict=True))
+        if extra <= 0:
+            return
+        if extra > between:  # at every step, the one that is coming included
+            self._always += 1
+            self._tell({"state.written_always": min(self._always, ENOUGH)})
+        else:
+            self._stretches = [*self._stretches, [known[0] + 1, slot.number]][-LISTED:]
+            self._tell({"state.written": self._stretches})
+
+    def _chosen(self) -> list[Tensor]:
+        tensors = [item for item in optimizer_tensors(self._optimizer) if item.requires_grad and item.is_leaf]
+        places = sorted({(len(tensors) - 1) * part // (WITNESSES - 1) for part in range(WITNESSES)}) if tensors else []
+        return [tensors[place] for place in places]
+
+
+def _count_of(state: Any) -> int | None:
+    """An optimizer's count of steps for a tensor: 0 where it has no state; None where that is not to be had."""
+    if not state:
+        return 0
+    count = state.get("step")
+    if isinstance(count, Tensor):
+        return int(count) if count.device.type == "cpu" else None
+    return int(count) if isinstance(count, int | float) else None

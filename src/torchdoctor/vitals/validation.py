@@ -1,0 +1,89 @@
+"""The validation gauge: what the loop feeds the model between steps, without gradients, and in which mode.
+
+Its hook stays on, because a validation comes when it likes; in a training pass it costs a look at one flag. Of each
+stretch between two steps the first such pass is measured, and handed over with the next sampled step. Whether it was a
+validation is for those to judge who know when one was logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.passes import PassGauge, PassHook, is_compiled, part_of, plain_tensors
+from torchdoctor.vitals.transfer import Slot
+
+COUNTED = 5
+"""Passes in either mode that are counted; more say nothing new."""
+
+
+class IdleHook(PassHook):
+    """Fires in passes without gradients only."""
+
+    def __call__(self, *args: Any) -> None:
+        """What torch calls."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return
+        super().__call__(*args)
+
+
+class ValidationGauge(PassGauge):
+    """Scale of the inputs, and the mode, in passes that no step follows."""
+
+    def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
+        super().__init__(tell)
+        known = list(models.values())
+        self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
+        self._modes = {"train": 0, "eval": 0}
+        self._waiting: dict[str, Tensor] = {}
+        """What was measured since a sampled step took it."""
+        self._measured = False
+
+    def arm(self) -> None:
+        """The hook goes on with the first sampled step, and stays."""
+        super().arm()
+        self._measured = False
+        if self._model is not None and not self._on:
+            hook = IdleHook(self, "_idles")
+            self._on[0, "_idles"] = hook, self._model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def see(self, method: str, args: tuple[Any, ...]) -> None:
+        """Between sampled steps too."""
+        self._armed, armed = True, self._armed
+        super().see(method, args)
+        self._armed = armed
+
+    def _idles(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        mode = "train" if module.training else "eval"
+        if self._modes[mode] < COUNTED:
+            self._modes[mode] += 1
+            self.tell({"mode.idle": dict(self._modes), "mode.depends": depends_on_mode(module)})
+        if self._measured:
+            return
+        self._measured = True
+        tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
+        if tensor is not None and tensor.is_floating_point():
+            value = part_of(tensor).float()
+            self._waiting = {"idle_input_mean": value.mean(), "idle_input_std": value.std(correction=0)}
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Hand over what was measured since the last sampled step."""
+        self._scalars, self._waiting = self._waiting, {}
+        super().before_step(index, slot)
+
+    def disarm(self) -> None:
+        """Stay."""
+        self._armed = False
+
+
+def depends_on_mode(model: nn.Module) -> bool:
+    """Whether a model computes something else in training mode: dropout, or batch statistics."""
+    return any(
+        (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+        or (isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats)
+        for module in model.modules()
+    )

@@ -1,0 +1,65 @@
+"""What the optimizer remembers, against the same numbers by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torchdoctor.doctor import Doctor
+
+STEPS = 9
+
+
+def train(make_optimizer, steps=STEPS):
+    """The chart, and by step the gradients that were applied."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    optimizer = make_optimizer(model.parameters())
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    gradients = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 5)).square().mean() * (50.0 if step == steps - 1 else 1.0)
+        loss.backward()
+        gradients.append(torch.cat([tensor.grad.flatten() for tensor in model.parameters()]).double())
+        optimizer.step()
+        doctor.log_loss(loss)
+    doctor.detach()
+    return doctor._examination.chart, gradients
+
+
+def averaged(values, beta):
+    """An average as optimizers keep it, before it sees the last value."""
+    mean = torch.zeros_like(values[0])
+    for value in values[:-1]:
+        mean = beta * mean + (1 - beta) * value
+    return mean
+
+
+def cosine(left, right) -> float:
+    return float(left @ right / (left.norm() * right.norm()))
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
+def test_adam(betas):
+    chart, gradients = train(lambda tensors: torch.optim.Adam(tensors, lr=1e-3, betas=betas))
+    squares = averaged([gradient.square() for gradient in gradients], betas[1]) / (1 - betas[1] ** (STEPS - 1))
+    stale = float((gradients[-1].square() / squares).mean().sqrt())
+    assert chart["adam_staleness"].step == chart["momentum_cosine"].step == STEPS - 1
+    assert chart["adam_staleness"].latest == pytest.approx(stale, rel=1e-3)
+    assert stale > 10
+    expected = cosine(gradients[-1], averaged(gradients, betas[0]))
+    assert chart["momentum_cosine"].latest == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_average_under_eps_counts_as_eps():
+    chart, gradients = train(lambda tensors: torch.optim.Adam(tensors, lr=1e-3, eps=100.0))
+    assert chart["adam_eps_share"].latest == 1.0
+    assert chart["adam_staleness"].latest == pytest.approx(float(gradients[-1].square().mean().sqrt()) / 100, rel=1e-3)
+
+
+def test_momentum():
+    chart, gradients = train(lambda tensors: torch.optim.SGD(tensors, lr=1e-3, momentum=0.8))
+    assert chart["momentum_cosine"].latest == pytest.approx(cosine(gradients[-1], averaged(gradients, 0.8)), abs=1e-3)
+    assert "adam_staleness" not in chart

@@ -1,0 +1,87 @@
+"""The state witness: what it tells of a loop in which somebody else writes to the weights."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.state_witness import StateWitness
+
+SAMPLES = (0, 1, 2, 4, 8, 16, 25, 50, 75)
+
+
+def write(model):
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.mul_(1.0)
+
+
+def one_tensor(model):
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.0)
+
+
+def told_by(optimizer_class=torch.optim.Adam, *, each=None, at=None, skip=(), **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = optimizer_class(model.parameters(), lr=1e-3, **options)
+    fresh, told = copy.deepcopy(optimizer.state_dict()), {}
+    gauge = StateWitness(Setup({"": model}, [optimizer]), told.update)
+    for step in range(76):
+        if at == step:
+            write(model)
+        elif at == -step:
+            optimizer.load_state_dict(fresh)
+        model(torch.randn(8, 4)).square().mean().backward()
+        slot = SimpleNamespace(number=step)
+        if step in SAMPLES:
+            gauge.before_step(0, slot)
+        if step not in skip:
+            optimizer.step()
+        if step in SAMPLES:
+            gauge.after_step(0, slot)
+        optimizer.zero_grad()
+        if each is not None:
+            each(model)
+    return told
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
+def test_the_optimizers_own_writes_are_accounted_for(optimizer):
+    assert told_by(optimizer) == {}
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_a_write_is_placed_between_two_samples(optimizer):
+    assert told_by(optimizer, at=60) == {"state.written": [[51, 75]]}
+
+
+def test_a_write_at_every_step_is_a_method_of_its_own():
+    assert told_by(each=write) == {"state.written_always": 5}
+
+
+def test_a_write_to_one_tensor_is_no_write_to_the_state():
+    assert told_by(each=one_tensor) == {}
+
+
+def test_a_skipped_step_is_no_write():
+    assert told_by(skip=(30, 31)) == {}
+
+
+def test_a_count_that_falls_tells_where_it_began_anew():
+    assert told_by(at=-60) == {"state.restarted": 60}
+
+
+def test_with_two_optimizers_nothing_is_known():
+    model = nn.Linear(2, 2)
+    both = [torch.optim.SGD([tensor], lr=0.1) for tensor in model.parameters()]
+    told = {}
+    gauge = StateWitness(Setup({"": model}, both), told.update)
+    for step in range(3):
+        gauge.before_step(0, SimpleNamespace(number=step))
+        write(model)
+        gauge.after_step(0, SimpleNamespace(number=step))
+    assert told == {}
