@@ -38,6 +38,14 @@ def test_stays_silent(norms, clip, optimizer, ratio):
     assert ClippingAnomaly().check(chart(norms, clip, optimizer, ratio)) is None
 
 
+@pytest.mark.parametrize(("slope", "fires"), [(0.99, False), (0.9999, True)])
+def test_a_summed_loss_that_falls_is_clipped_as_it_should_be(slope, fires):
+    built = chart([150.0] * 300, 1.0, "SGD", 5e-5)
+    for step in range(300):
+        built.put(step, "loss", 2000 * slope**step)
+    assert (ClippingAnomaly().check(built) is not None) == fires
+
+
 def test_a_clip_after_the_step_is_a_fact():
     built = chart([1.0] * 10, 1.0, "AdamW", 1e-3)
     built.add({"type": "facts", "step": 7, "facts": {"clip.after_step": True}})

@@ -16,6 +16,26 @@ SICK = {
     "never stepped": (ScheduleAnomaly, {"schedule.stepped": False}, "warning"),
     "two values a channel": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 1, "most_values": 2}}, "warning"),
     "six values a channel": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 1, "most_values": 6}}, "info"),
+    "one-cycle of eight epochs of batches, stepped by epochs": (
+        ScheduleAnomaly,
+        {"schedule.class": "OneCycleLR", "schedule.total": 752, "schedule.interval": 94},
+        "warning",
+    ),
+    "running statistics of the last batch": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 784, "most_samples": 16}, "mode.batchnorm_momentum": 0.99},
+        "warning",
+    ),
+    "running statistics of the last batch, a large one": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 9999, "most_samples": 256}, "mode.batchnorm_momentum": 0.99},
+        "info",
+    ),
+    "running statistics that never move": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 784, "most_samples": 16}, "mode.batchnorm_momentum": 1e-4},
+        "warning",
+    ),
     "milestones of epochs, passed in batches": (
         ScheduleAnomaly,
         {"schedule.per_batch": True, "schedule.milestones": [20, 40, 60]},
@@ -42,6 +62,26 @@ HEALTHY = {
     "no scheduler": (ScheduleAnomaly, {}),
     "milestones of steps": (ScheduleAnomaly, {"schedule.per_batch": True, "schedule.milestones": [200, 300]}),
     "milestones of epochs": (ScheduleAnomaly, {"schedule.per_batch": False, "schedule.milestones": [20, 40]}),
+    "one-cycle by epochs": (
+        ScheduleAnomaly,
+        {"schedule.class": "OneCycleLR", "schedule.total": 30, "schedule.interval": 94},
+    ),
+    "one-cycle of many epochs, by epochs": (
+        ScheduleAnomaly,
+        {"schedule.class": "OneCycleLR", "schedule.total": 300, "schedule.interval": 94},
+    ),
+    "one-cycle by batches": (
+        ScheduleAnomaly,
+        {"schedule.class": "OneCycleLR", "schedule.total": 400, "schedule.interval": 1},
+    ),
+    "usual momentum": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 784, "most_samples": 16}, "mode.batchnorm_momentum": 0.1},
+    ),
+    "mean of all batches": (
+        SmallNormalizationBatch,
+        {"mode.batchnorm": {"layers": 2, "most_values": 784, "most_samples": 16}, "mode.batchnorm_momentum": None},
+    ),
     "enough values": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 9, "most_values": 64}}),
     "no BatchNorm": (SmallNormalizationBatch, {}),
 }
@@ -74,3 +114,21 @@ def test_a_fact_that_comes_before_any_number_has_its_own_step():
     built.add({"type": "facts", "step": 0, "facts": {"loss.lint": ["broadcast"]}})
     found = SuspiciousLoss().check(built)
     assert (found.first_step, found.last_step) == (0, 0)
+
+
+FED = {
+    "a loss, taken for a score": ("max", 0.9, [0.9, 0.7, 0.6, 0.55], [0.5, 0.6, 0.7, 0.7], True),
+    "an accuracy, taken for a loss": ("min", 0.5, [0.9, 0.7, 0.6, 0.55], [0.5, 0.6, 0.7, 0.7], True),
+    "an accuracy": ("max", 0.7, [0.9, 0.7, 0.6, 0.55], [0.5, 0.6, 0.7, 0.7], False),
+    "a loss": ("min", 0.55, [0.9, 0.7, 0.6, 0.55], [0.5, 0.6, 0.7, 0.7], False),
+    "something else": ("max", 3.0, [0.9, 0.7, 0.6, 0.55], [0.5, 0.6, 0.7, 0.7], False),
+    "too few": ("max", 0.9, [0.9, 0.7], [0.5, 0.6], False),
+}
+
+
+@pytest.mark.parametrize(("mode", "best", "losses", "scores", "wrong"), FED.values(), ids=FED)
+def test_a_plateau_schedule_is_told_by_the_best_that_it_remembers(mode, best, losses, scores, wrong):
+    built = Chart.of(lr=[0.1] * 100, val_loss=losses, val_accuracy=scores)
+    facts = {"schedule.class": "ReduceLROnPlateau", "schedule.mode": mode, "schedule.best": best}
+    built.add({"type": "facts", "step": 90, "facts": facts})
+    assert (ScheduleAnomaly().check(built) is not None) == wrong

@@ -6,6 +6,7 @@ from torchdoctor.records import Symptom
 from torchdoctor.symptoms.gradient_explosion import GradientExplosion
 
 STEADY = [1.0, 1.2, 0.9, 1.1] * 16
+RNG = np.random.default_rng(2)
 NAN, INF = float("nan"), float("inf")
 
 SICK = {
@@ -16,6 +17,8 @@ SICK = {
     "on a noisy run": [*np.exp(0.3 * np.random.default_rng(0).standard_normal(128)), 20.0],
     "built up over three steps": [*STEADY, 3.9, 9.9],
     "after a NaN": [*STEADY, NAN, INF, *STEADY, 20.0],
+    "among swings that go down, not up": [*np.exp(-np.abs(1.3 * RNG.standard_normal(400))), 20.0],
+    "among slow swings": [*np.exp(1.2 * np.sin(np.arange(300) / 9) + 0.1 * RNG.standard_normal(300)), 60.0],
     "after a violent start": [100.0 * 0.8**step + 1 for step in range(60)] + [20.0],
 }
 HEALTHY = {
@@ -27,6 +30,7 @@ HEALTHY = {
     "half of the steps without gradient": [0.0, 1.0] * 40 + [1.0],
     "slow growth": [1.05**step for step in range(200)],
     "heavy tails": [*np.exp(0.8 * np.random.default_rng(1).standard_normal(128)), 12.0],
+    "heavy tails on one side": [*np.exp(0.8 * RNG.exponential(size=400)), 60.0],
     "three times as much": [*STEADY, 3.0],
     "a level shift, two weeks on": [*STEADY, *[20.0] * 64],
 }
@@ -57,6 +61,25 @@ def test_a_leap_that_the_loss_explains_and_survives_is_a_note(loss, severity):
     falling = [max(0.5 * 0.7**step, 1e-5) for step in range(128)]
     chart = Chart.of(grad_norm=[*STEADY, *STEADY, 60.0], loss=[*falling, loss])
     assert GradientExplosion().check(chart).severity == severity
+
+
+def test_among_wide_swings_the_loss_says_which_leap_did_harm():
+    """The leap of two steps ago is within what this run is used to; the loss that followed it is not."""
+    norms = [*np.exp(0.9 * np.random.default_rng(5).standard_normal(200)), 30.0, 3.0, 1.0]
+    chart = Chart.of(grad_norm=norms, loss=[2.0] * 203)
+    assert GradientExplosion().check(chart) is None
+    chart.open_episodes["loss-spike"] = Symptom("loss-spike", "LO01", "warning", 0.9, 201, 202)
+    found = GradientExplosion().check(chart)
+    assert (found.severity, found.first_step, found.value) == ("warning", 200, 30.0)
+
+
+@pytest.mark.parametrize(("trunk", "fires"), [([NAN] * 8, False), ([1.0] * 8, True)])
+def test_a_trunk_that_is_released_is_no_explosion(trunk, fires):
+    chart = Chart.of(grad_norm=[*STEADY, 20.0])
+    chart.names = ("trunk", "head")
+    for number, norm in enumerate([*trunk, 20.0]):
+        chart.add({"type": "tensors", "step": 8 * (number + 1) - 8, "vitals": {"grad_norm": [norm, 1.0]}})
+    assert (GradientExplosion().check(chart) is not None) == fires
 
 
 def test_divergence_with_it_is_critical():

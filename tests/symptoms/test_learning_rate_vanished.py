@@ -19,6 +19,7 @@ SICK = {
     "decayed at every batch": (0.1 * 0.9**T, None),
     "a floor of nothing, for most of the run": (np.where(T < 200, 1e-3, 1e-9), None),
     "led to its end too early": (np.maximum(0, 1 - T / 150), None),
+    "cut by ten again and again": (0.09 ** np.minimum(1.0 + T // 80, 9.0), None),
     "long runs": (np.repeat(np.where(T < 500, 1e-3, 0.0), 10), np.repeat(FALLING, 10)),
 }
 

@@ -16,6 +16,7 @@ SICK = {
     "a summed loss": [*(1e5 * FALLING), *np.linspace(5e5, 9e5, 10)],
 }
 HEALTHY = {
+    "rewards that are rare": [2e-4, 2e-3, 1e-4, 2e-4, 2e-4, 4e-4, 2e-4, 3e-4, 2e-2, 1e-2, 1e-3, 1e-2, 1e-2, 1e-2],
     "no readings": [],
     "falling": FALLING,
     "one spike": [*FALLING, 50.0],

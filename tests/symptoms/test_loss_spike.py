@@ -55,6 +55,24 @@ def test_the_same_rise_is_a_warning_with_an_explosion_or_a_leap_of_the_learning_
     assert LossSpike().check(Chart.of(loss=[*FALLING, 2.4], lr=[1e-3] * 199 + [0.1] * 2)).severity == "warning"
 
 
+@pytest.mark.parametrize(("norm", "level", "severity"), [(12.0, 2.0, "warning"), (2.0, 2.0, None), (12.0, 4.0, None)])
+def test_a_rise_within_the_noise_counts_after_a_gradient_that_no_loss_accounts_for(norm, level, severity):
+    """The norm leaps while the loss is calm, and the loss rises next: the update did it, not a hard batch."""
+    rng = np.random.default_rng(3)
+    losses = [*(1 + 4 * np.exp(-np.arange(200) / 40) + np.exp(0.35 * rng.standard_normal(200))), level, 1.0, 5.0]
+    norms = [*np.exp(0.3 * rng.standard_normal(200)), norm, 1.0, 1.0]
+    found = LossSpike().check(Chart.of(loss=losses, grad_norm=norms))
+    assert (found and found.severity) == severity
+
+
+def test_a_new_level_that_the_loss_keeps_is_a_note():
+    """From now on only the hardest samples count: four times the loss at once, and then a little more by chance."""
+    losses = [*FALLING, *[9.0, 9.3, 8.8, 9.1, 9.4, 8.9], 10.5]
+    assert LossSpike().check(Chart.of(loss=[*FALLING, 10.5])).severity == "warning"
+    found = LossSpike().check(Chart.of(loss=[40.0, *losses]))
+    assert found is None or found.severity == "info"
+
+
 def test_a_warm_restart_may_lift_the_loss():
     rates = [*np.linspace(0.1, 1e-4, 100), *np.linspace(0.1, 1e-4, 96), *[0.1] * 5]
     assert LossSpike().check(Chart.of(loss=[*FALLING, 3.0], lr=rates)) is None

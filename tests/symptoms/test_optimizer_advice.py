@@ -12,6 +12,7 @@ SICK = {
     "large eps, felt": (ADAM | {"eps": 0.1}, 0.9, 1e-6, "warning"),
     "large eps, not felt": (ADAM | {"eps": 0.1}, 0.9, 1e-3, "info"),
     "beta1": (ADAM | {"betas": [0.999, 0.999]}, 0.0, 1e-3, "info"),
+    "betas in the wrong order": (ADAM | {"betas": [0.999, 0.9]}, 0.0, 1e-3, "warning"),
     "beta2": (ADAM | {"betas": [0.9, 0.5]}, 0.0, 1e-3, "info"),
     "momentum": ({"optimizer": "SGD", "momentum": 0.99, "weight_decay": 0.0}, 0.0, 1e-3, "info"),
     "decay that takes all": (ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}, 0.0, 1e-3, "info"),
@@ -55,3 +56,13 @@ def test_each_group_is_judged_by_its_own_rate():
 def test_decay_that_is_felt_is_a_warning():
     group = ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}
     assert OptimizerAdvice().check(chart(group, shrink=0.7)).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("decay", "gradient", "severity"), [(0.5, 0.3, "warning"), (0.5, 5.0, "info"), (1e-4, 1e-5, "info")]
+)
+def test_decay_through_the_gradient_is_a_warning_where_it_outweighs_it(decay, gradient, severity):
+    built = chart(ADAM | {"weight_decay": decay})
+    for step in range(5):
+        built.add({"type": "tensors", "step": 100 + step, "vitals": {"grad_norm": [gradient], "weight_norm": [1.0]}})
+    assert OptimizerAdvice().check(built).severity == severity

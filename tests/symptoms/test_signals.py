@@ -87,6 +87,19 @@ def hurt(chart: Chart) -> Chart:
 LABELS = {"loss.chance": math.log(5), "loss.classes": 5}
 B32 = {"batch_size": 32}
 
+
+def ordered() -> Chart:
+    """Targets that hardly differ within a batch, and much from batch to batch."""
+    means = [0.3 * index for index in range(16)]
+    return sampled(context=B32, target_mean=means, target_std=[0.02] * 16, target_min=means, target_max=means)
+
+
+def spiked(chart: Chart) -> Chart:
+    """A loss that leapt, at warning."""
+    chart.episodes.append(Symptom("loss-spike", "LO01", "warning", 0.9, 99, 99))
+    return chart
+
+
 SICK = {
     "a whole layer dead": (DeadUnits, dead(0.1, 0.95), "warning"),
     "a whole layer dead, and the output constant": (DeadUnits, dead(1.0, 1.0, output_spread=[0.0] * 2), "critical"),
@@ -253,9 +266,55 @@ SICK = {
         ),
         "info",
     ),
+    "embeddings that point one way, at any length": (
+        CollapsedOutput,
+        sampled(output_spread=[0.4] * 12, output_directions=[0.2, 0.2, 0.15, 0.1] + [0.02] * 8),
+        "warning",
+    ),
+    "two views that are both pulled together": (
+        CollapsedOutput,
+        sampled(
+            {"loss.kind": "mse", "loss.between_outputs": True},
+            output_spread=[0.4] * 12,
+            output_directions=[0.2] * 4 + [0.02] * 8,
+        ),
+        "warning",
+    ),
+    "the outcome is a column of the table": (TargetAnomaly, sampled(label_in_input=[1.0] * 6), "warning"),
+    "ordered by value, and forgotten": (BatchAnomaly, spiked(ordered()), "warning"),
 }
-
 HEALTHY = {
+    "embeddings that were never apart": (
+        CollapsedOutput,
+        sampled(output_spread=[0.4] * 12, output_directions=[0.02] * 12),
+    ),
+    "answers far from zero, compared with data by hand": (
+        CollapsedOutput,
+        sampled({"loss.kind": "mse"}, output_spread=[0.4] * 12, output_directions=[0.2] * 4 + [0.01] * 8),
+    ),
+    "rare positives that outputs move apart for": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 9,
+            output_std=[0.2 * 1.4**index for index in range(9)],
+            prediction_top_share=[1.0] * 9,
+            pooled_top_share=[0.98] * 9,
+            pooled_classes=[2.0] * 9,
+            guess_loss=[0.1] * 9,
+            criterion=[0.1] * 9,
+        ),
+    ),
+    "a good feature": (TargetAnomaly, sampled(label_in_input=[0.99] * 6)),
+    "rare ones in batches that mostly have none": (
+        BatchAnomaly,
+        sampled(
+            context=B32,
+            target_mean=[0.0, 0.0, 0.03, 0.0, 0.0, 0.06, 0.0, 0.03] * 2,
+            target_std=[0.0, 0.0, 0.174, 0.0, 0.0, 0.242, 0.0, 0.174] * 2,
+            target_min=[0.0] * 16,
+            target_max=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0] * 2,
+        ),
+    ),
     "no dead units in a sparse layer": (DeadUnits, dead(0.0, 0.0)),
     "a third dead": (DeadUnits, dead(0.3, 0.35, loss=FLAT)),
     "an output at zero": (DeadUnits, layers("act_dead", [[None, 0.0, None, 1.0]] * 3)),

@@ -36,6 +36,22 @@ def test_fires(losses, more):
     assert check(losses, **more).severity == "warning"
 
 
+@pytest.mark.parametrize(
+    ("losses", "growth", "fires"),
+    [
+        (-2.3 - 1e-3 * T**2.0, 1.3, True),  # a minus sign too many
+        (-2.3 - 1e-3 * T**2.0, 1.0, False),  # returns that grow are no weights that grow
+        (5 - 60 * (1 - np.exp(-T / 80)), 1.3, False),  # a log-likelihood, on its way to its bottom
+    ],
+)
+def test_a_loss_without_a_bottom(losses, growth, fires):
+    chart = Chart.of(loss=losses, lr=np.full(300, 1e-3))
+    chart.names = ("a.weight", "b.weight")
+    for step in range(0, 300, 25):
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [growth ** (step / 25), 1.0]}})
+    assert (SuspiciouslyLowLoss().check(chart) is not None) == fires
+
+
 HEALTHY = {
     "no readings": ([], {}),
     "an easy task": (QUICK, {"facts": {"loss.chance": 4.2}}),

@@ -43,6 +43,25 @@ def test_stays_silent(norms):
     assert WeightGrowth().check(chart(norms)) is None
 
 
+LEAPS = {
+    "one of three": ([3.0, 2.0, 1.0], [3.0, 9e4, 1.0], True),
+    "all of them, by a step too large": ([3.0, 2.0, 1.0], [3e4, 9e4, 1e4], False),
+    "a bias that begins at next to nothing": ([3.0, 2.0, 1e-4], [3.0, 2.0, 0.1], False),
+    "a layer that is reset": ([3.0, 2.0, 0.5], [3.0, 2.0, 12.0], False),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "fires"), LEAPS.values(), ids=LEAPS)
+def test_a_weight_that_something_else_wrote_to(before, after, fires):
+    built = Chart()
+    built.names = ("a.weight", "b.weight", "b.bias")
+    for step, norms in enumerate([before, before, before, after]):
+        built.add({"type": "tensors", "step": 25 * step, "vitals": {"weight_norm": norms}})
+    found = WeightGrowth().check(built)
+    assert (found is not None) == fires
+    assert not fires or (found.severity, found.where) == ("warning", ("b.weight",))
+
+
 @pytest.mark.parametrize(("loss", "severity"), [(lambda step: 100 * 0.99**step, "info"), (lambda step: 2.0, "warning")])
 def test_growth_that_pays_is_a_note(loss, severity):
     """A regression in hundreds has to grow its weights thirtyfold; a run that learns nothing has not."""

@@ -16,6 +16,7 @@ from torchdoctor.errors import SettingsError, did_you_mean
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms.activation_explosion import ActivationExplosion
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
+from torchdoctor.symptoms.batch_size_advice import BatchSizeAdvice
 from torchdoctor.symptoms.clipping_anomaly import ClippingAnomaly
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
 from torchdoctor.symptoms.data_starvation import DataStarvation
@@ -49,6 +50,7 @@ from torchdoctor.symptoms.schedule_anomaly import ScheduleAnomaly
 from torchdoctor.symptoms.skipped_steps import SkippedSteps
 from torchdoctor.symptoms.slow_learning import SlowLearning
 from torchdoctor.symptoms.small_normalization_batch import SmallNormalizationBatch
+from torchdoctor.symptoms.state_overwritten import StateOverwritten
 from torchdoctor.symptoms.step_time_regression import StepTimeRegression
 from torchdoctor.symptoms.suspicious_loss import SuspiciousLoss
 from torchdoctor.symptoms.suspiciously_low_loss import SuspiciouslyLowLoss
@@ -79,6 +81,7 @@ DETECTORS: tuple[type[Detector], ...] = (
     UpdateRatioAbnormal,
     ScheduleAnomaly,
     OptimizerAdvice,
+    StateOverwritten,
     FrozenWeights,
     WeightGrowth,
     NoGradient,
@@ -107,6 +110,7 @@ DETECTORS: tuple[type[Detector], ...] = (
     InputAnomaly,
     TargetAnomaly,
     BatchAnomaly,
+    BatchSizeAdvice,
     MultiplePathologies,
 )
 

@@ -98,7 +98,7 @@ class BatchAnomaly(Detector):
         within, between = within_and_between(chart)
         if not within < self.narrow * between:
             return None
-        severity: Severity = "warning" if _is_binary(chart) else "info"
+        severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) else "info"
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
         return self.symptom(chart, severity, message + "the data are in order", value=within)
 
@@ -106,21 +106,35 @@ class BatchAnomaly(Detector):
 def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
     """How float targets vary within a batch, and how the means of batches vary; NaN where too few were seen.
 
-    By medians and quartiles: one batch with an outlier is no order.
+    By medians and quartiles: one batch with an outlier is no order. Of zeros and ones there are no outliers, but where
+    ones are rare most batches have none: there it is by variance.
     """
     means, spreads = chart["target_mean"].last(2 * samples), chart["target_std"].last(2 * samples)
     if min(means.size, spreads.size) < samples:
         return math.nan, math.nan
+    if _is_binary(chart):
+        return float(np.sqrt((spreads**2).mean())), float(means.std())
     low, high = np.percentile(means, (25, 75))
     return median(spreads), float(high - low) / 1.35
 
 
 def _is_binary(chart: Chart) -> bool:
     """Whether targets are zeros and ones: then their mean says how they spread; that of shares or returns does not."""
+    if not chart["target_min"] or not chart["target_max"]:
+        return False
     if not float(chart["target_min"].lowest) >= 0 or not 0.999 < float(chart["target_max"].values.max()) <= 1:
         return False
     means, spreads = chart["target_mean"].last(20), chart["target_std"].last(20)
     return means.size == spreads.size and median(np.abs(means * (1 - means) - spreads**2)) < 0.02
+
+
+def _has_hurt(chart: Chart) -> bool:
+    """Whether the loss leapt, at warning or above, or goes up and down: the model had forgotten what came back."""
+    return any(
+        episode.severity != "info" or episode.name == "loss-oscillation"
+        for episode in chart.episodes
+        if episode.name in ("loss-spike", "loss-divergence", "loss-oscillation")
+    )
 
 
 def _validation_is_apart(chart: Chart) -> bool:

@@ -27,8 +27,9 @@ class CollapsedOutput(Detector):
     A young model says nearly the same to every input, and with a large bias the differences are a small part of the
     output. So it must last over several samples and some fifty steps, and where targets are known, outputs must
     vary far less than they do. Predicting only the most common class is a finding where the loss is no better than that
-    of a guess by class frequency on the same batches. Of a variational code, mean and log-variance must both have
-    fallen to nothing: a code that is used keeps its means apart.
+    of a guess by class frequency on the same batches, for longer where outputs still move apart. Embeddings, which no
+    target is given for, may also collapse in direction alone while their lengths differ. Of a variational code, mean
+    and log-variance must both have fallen to nothing: a code that is used keeps its means apart.
 
     ## What to do
     Look for `dead-units`, `input-anomaly` and `class-imbalance` beside this. Try to overfit ten samples: if the
@@ -61,6 +62,8 @@ class CollapsedOutput(Detector):
     """Deviation over the batch, as a share of the output's size, under which outputs have collapsed."""
     latent: float = 0.12
     """Size of mean and log-variance of a code under which it is told from noise no longer."""
+    directions: float = 0.04
+    """Share of embeddings that is not along their mean direction, under which they have collapsed."""
     one_class: int = 200
     """Steps over which only one class was predicted."""
     guess: float = 0.93
@@ -82,6 +85,10 @@ class CollapsedOutput(Detector):
         if shrunk < 20 * self.spread:
             message = f"outputs came to depend on the input by only {number_text(shrunk)} of their size"
             return self.symptom(chart, "warning", message, value=shrunk, limit=20 * self.spread, since=since)
+        pointing, since = self._aligned(chart)
+        if pointing < self.directions:
+            message = f"outputs point one way, whatever comes in: all but {number_text(pointing)} of their size"
+            return self.symptom(chart, "warning", message, value=pointing, limit=self.directions, since=since)
         for vital in chart.vitals:
             if vital.startswith("output_spread/"):
                 value, since = self._highest(chart[vital])
@@ -123,6 +130,15 @@ class CollapsedOutput(Detector):
         fell = bool(deviation) and float(deviation.last(self.samples).max()) < 0.02 * deviation.first
         return self._highest(chart["output_spread"]) if fell and not self._follows_targets(chart) else (math.nan, 0)
 
+    def _aligned(self, chart: Chart) -> tuple[float, int]:
+        """What is left of the differences in direction between embeddings: outputs that no target is given for."""
+        series = chart["output_directions"]
+        compares = chart["criterion"] or chart["target_std"] or chart.fact("loss.kind")
+        if not series or (compares and not chart.fact("loss.between_outputs")):
+            return math.nan, 0
+        value, since = self._highest(series)
+        return (value, since) if value < 0.2 * float(series.values.max()) else (math.nan, 0)
+
     def _follows_targets(self, chart: Chart) -> bool:
         """Whether outputs vary as targets do: a small part of a large value may be all there is to say."""
         target, output = chart["target_std"].latest, chart["output_std"].latest
@@ -132,9 +148,8 @@ class CollapsedOutput(Detector):
         predicted, share = chart["prediction_top_share"], chart["pooled_top_share"].latest
         if not chart["pooled_classes"].latest > 1 or len(predicted) < 2 * self.samples:
             return None
-        lasting = self.one_class // (
-            1 if share < 0.95 else 3
-        )  # of labels of nearly one class, no better answer follows
+        # Of labels of nearly one class no better answer follows, unless outputs are on their way apart.
+        lasting = self.one_class // (1 if share < 0.95 or _parts(chart["output_std"]) else 3)
         since = int(predicted.steps[-1]) - lasting
         recent = predicted.since(since)
         if int(predicted.steps[0]) > since or recent.size < self.samples or not float(recent.min()) > 0.999:
@@ -145,3 +160,8 @@ class CollapsedOutput(Detector):
         message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
         return self.symptom(chart, "warning", message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+
+
+def _parts(deviation: Series) -> bool:
+    """Whether outputs vary over a batch more than twice as much as they did at first."""
+    return bool(deviation) and deviation.latest > 2 * deviation.first

@@ -48,6 +48,7 @@ class FrozenWeights(Detector):
         "facts/loop.losses_without_step",
         "facts/graph.not_in_optimizer",
         "facts/graph.not_in_model",
+        "facts/graph.idle",
         "facts/graph.frozen",
         "update_lost",
     )
@@ -80,6 +81,10 @@ class FrozenWeights(Detector):
             if probe:
                 message += "; if only the last layers shall learn, freeze the others to save their gradients"
             return self._said(chart, "info" if probe else "warning", message, left, "graph.not_in_optimizer")
+        idle = tuple(chart.fact("graph.idle") or ())
+        if idle:
+            message = f"{names_text(idle)} get gradients, but the optimizer that holds them has not stepped once"
+            return self._said(chart, "warning", message, idle, "graph.idle")
         frozen = tuple(chart.fact("graph.frozen") or ())
         if frozen:
             message = f"{names_text(frozen)} {'is' if len(frozen) == 1 else 'are'} frozen behind layers that learn"
@@ -100,7 +105,7 @@ class FrozenWeights(Detector):
     def _is_probe(self, chart: Chart, left: tuple[str, ...]) -> bool:
         """Whether all that is left out comes before all that is held, and is more: a new head on a trunk that stays."""
         norms = chart.tensors("weight_norm").latest
-        if norms.size != len(chart.names):
+        if norms.size != len(chart.names) or chart.fact("graph.thawed"):  # what was unfrozen is meant to learn
             return False
         held = [index for index in range(norms.size) if norms[index] == norms[index]]
         out = [index for index, name in enumerate(chart.names) if name in left]

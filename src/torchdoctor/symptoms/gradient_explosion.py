@@ -14,12 +14,12 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
-    Progress,
     extreme,
     is_hurt,
     is_restart,
     log_spread,
     lr_jump,
+    rises_above,
     third_highest_rise,
 )
 
@@ -27,8 +27,12 @@ NOTHING = math.log(1e-20)
 """A norm below this is no gradient: there is no scale to compare with."""
 ALERT = 2.0
 """Deviations, and times the recent median, that are enough right after a leap of the learning rate."""
+HURT = 3.0
+"""Deviations that are enough while the loss is in open trouble."""
 RECENT = 3
 """A jump is measured against the values before the last three: an explosion may build up over a few steps."""
+AHEAD = (8, 32)
+"""Values before a rise that it is measured from, where swings are wide: slow swings, and noise."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class GradientExplosion(Detector):
     ## How it is told apart
     Raw size means nothing: summed losses and wide nets have large norms all their lives. The norm is compared with
     its own recent median in log space; the limit widens with the run's own spread, so the heavy tails of small batches
-    stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too. Where norms swing widely
+    stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too; so do tensors that had no
+    gradient before, as when a frozen trunk is released. Where norms swing widely
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
     times, and still to next to nothing, the leap is a note. A norm that is not finite is `nan-or-inf`.
 
@@ -92,6 +97,8 @@ class GradientExplosion(Detector):
         limit = max(math.log(self.notice), extreme(self.deviations, base.count) * spread)
         if rise > ALERT * spread and rise > math.log(ALERT) and lr_jump(chart) > JUMP:
             return self._exploded(chart, "warning", base, math.log(ALERT))
+        if chart.open_episodes and limit >= rise and is_hurt(chart, RECENT):
+            return self._did_harm(chart, base, max(math.log(self.notice), HURT * spread))
         if not rise > limit and not self._unheard_of(chart, rise, base):
             if not (rise > math.log(self.ratio) and self._beyond_its_loss(chart)):
                 return None
@@ -101,7 +108,7 @@ class GradientExplosion(Detector):
         if float(before.min(initial=math.inf)) < 1e-20:
             return None  # steps without any gradient are usual here: a median of both kinds is no scale
         hurt = is_hurt(chart)
-        if not sudden and not hurt:
+        if (not sudden and not hurt) or _is_newcomers(chart, limit + base.recent):
             return None
         severity: Severity = "warning" if hurt or self._grave(chart, rise) else "info"
         divergence = chart.open_episodes.get("loss-divergence")
@@ -109,18 +116,31 @@ class GradientExplosion(Detector):
             severity = "critical"
         return self._exploded(chart, severity, base, limit)
 
-    def _unheard_of(self, chart: Chart, rise: float, base: Baseline) -> bool:
-        """Within the spread of a curve that bends, but far from the value before and from every precedent.
+    def _did_harm(self, chart: Chart, base: Baseline, limit: float) -> Symptom | None:
+        """Among wide swings it is the loss that says which leap was none of them: it has just risen after this one."""
+        recent = chart["grad_norm"].last(RECENT + 1)
+        back = recent.size - 1 - int(np.argmax(recent))
+        if not math.log(float(recent.max()) + TINY) - base.recent > limit:
+            return None
+        return self._exploded(chart, "warning", base, limit, back)
 
-        A norm that falls quickly makes the spread about a line wide; the change from step to step stays what it is.
+    def _unheard_of(self, chart: Chart, rise: float, base: Baseline) -> bool:
+        """Within the spread of the window, but twice as high as any rise that the run is used to.
+
+        Norms swing down much further than up (a batch may nearly cancel out), and a norm that falls quickly makes the
+        spread about a line wide. How high they rise above the values just before is what counts.
         """
-        if base.count < self.window // 2:
+        if base.count < self.window // 2 or not rise > math.log(self.ratio):
             return False
-        step = max(min(base.noise, base.jitter) + 2 / base.count, self.floor)
-        if not rise > max(math.log(self.ratio), extreme(0.9 * self.deviations, base.count) * step):
-            return False
-        earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -RECENT - 1] + TINY)
-        return rise > 2 * third_highest_rise(earlier) and not is_restart(chart)
+        logs = np.log(np.abs(chart["grad_norm"].last(4 * self.window)) + TINY)
+        before = logs[: -RECENT - 1]
+        for ahead in AHEAD:
+            here = min(rise, float(logs[-1]) - median(before[-ahead:]))
+            rises = rises_above(before, ahead)
+            # Of few values the third highest is no extreme yet.
+            if here > max(math.log(self.ratio), (2 + 64 / rises.size) * float(rises[-3])):
+                return not is_restart(chart)
+        return False
 
     def _beyond_its_loss(self, chart: Chart) -> bool:
         """Whether the norm is far above what the loss of the same batch accounts for.
@@ -150,8 +170,9 @@ class GradientExplosion(Detector):
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
         return rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier)) and not is_restart(chart)
 
-    def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float) -> Symptom:
-        norm, typical = chart["grad_norm"].latest, math.exp(base.recent)
+    def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float, back: int = 0) -> Symptom:
+        series = chart["grad_norm"]
+        norm, since, typical = float(series.values[-1 - back]), int(series.steps[-1 - back]), math.exp(base.recent)
         where, widely = risen(chart)
         times = number_text(norm / typical)
         message = f"gradient norm {number_text(norm)} is {times} times its recent {number_text(typical)}"
@@ -160,7 +181,7 @@ class GradientExplosion(Detector):
         if "clip" in chart and chart["clip"].latest > 0:
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
-        return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where)
+        return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
 
 
 def is_calm(chart: Chart) -> bool:
@@ -173,7 +194,7 @@ def is_calm(chart: Chart) -> bool:
 
 
 def _is_explained(chart: Chart, rise: float) -> bool:
-    """Whether the loss rose as many times as the norm, and yet by next to nothing.
+    """Whether the loss of this step rose as many times as the norm: then the loss is the matter, and `loss-spike`'s.
 
     So it is in a run that has arrived and is given new targets: a target network that is renewed, a new stage.
     """
@@ -181,8 +202,19 @@ def _is_explained(chart: Chart, rise: float) -> bool:
     recent = series.baseline(128).recent
     if not series.steps.size or series.steps[-1] != chart.step or not min(recent, series.latest) > 0:
         return False
-    harmless = series.latest - recent < 0.3 * Progress.of(series).descent  # more than a tenth may be `loss-spike`'s
-    return harmless and math.log(series.latest / recent) > rise
+    return math.log(series.latest / recent) > rise
+
+
+def _is_newcomers(chart: Chart, limit: float) -> bool:
+    """Whether the norm is that of tensors which had no gradient until now, as when a frozen trunk is released."""
+    sampled = chart.tensors("grad_norm")
+    rows = sampled.matrix()
+    if sampled.step != chart.step or len(rows) < 4 or bool(np.isfinite(rows[:-1]).all()):
+        return False
+    known, here = np.isfinite(rows[:-1]).mean(axis=0) > 0.5, np.isfinite(rows[-1])
+    row = rows[-1][known & here]
+    with np.errstate(over="ignore"):
+        return bool((here & ~known).any()) and 0.5 * math.log(float(row @ row) + TINY) < limit
 
 
 def paired(chart: Chart, most: int) -> tuple[Array, Array]:

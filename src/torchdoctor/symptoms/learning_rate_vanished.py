@@ -69,13 +69,15 @@ class LearningRateVanished(Detector):
         top = 1.001 * max(bucket[3] for bucket in rates.outline.buckets())  # a share of it may be met exactly
         if not rates.latest <= self.low * top or top <= 0:
             return None
+        low = _under(chart, self.low * top)
+        long = chart.step - low + 1 >= max(2 * self.steps, 0.6 * chart.step)
         since = _under(chart, self.ratio * top)
         if chart.step - since + 1 < max(self.steps, self.share * chart.step):
-            since = _under(chart, self.low * top)
-            if chart.step - since + 1 < max(2 * self.steps, 0.6 * chart.step):
+            if not long:
                 return None
+            since = low
         # A rate that was led to its end, in a run that is kept going for a while, is a plan; most of a run is none.
-        wasted = since < self.most * chart.step and not _has_arrived(chart)
+        wasted = low < self.most * chart.step and not _has_arrived(chart)
         cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
         severity: Severity = "warning" if wasted or cut else "info"
         message = f"the learning rate is {number_text(rates.latest)} since step {since}; it was {number_text(top)}"

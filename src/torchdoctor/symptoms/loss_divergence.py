@@ -9,9 +9,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, outline_levels
+from torchdoctor.symptoms.progress import Progress, extreme, outline_levels
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LossDivergence(Detector):
         levels = np.sort(outline_levels(series))
         span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
         limit = progress.start + self.times * max(abs(progress.start), span, 2 * noise)
-        if level > limit:
+        if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
 
@@ -124,6 +124,19 @@ def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool
         return True
     visits = levels[int(calm[0]) : int(calm[-1]) + 1] > limit
     return float(held.mean()) < 0.1 and float(visits.mean()) < 0.01
+
+
+def _is_usual(series: Series, level: float) -> bool:
+    """Whether a positive loss swings by such factors from one value to the next, as that of rare rewards does.
+
+    >>> _is_usual(Chart.of(loss=[2e-4, 2e-3, 1e-4, 2e-4, 2e-2, 4e-4, 1e-2, 3e-4, 2e-2, 1e-2, 1e-3, 2e-2])["loss"], 0.01)
+    True
+    """
+    if not series.lowest > 0:
+        return False
+    logs = np.log(series.last(128))
+    swing = float(np.std(np.diff(logs))) / 2**0.5  # about the mean change: growth that goes on is no swing
+    return math.log(level) - median(logs[: logs.size // 2]) < extreme(3.0, logs.size) * swing
 
 
 def _rising(values: Array, noise: float) -> bool:

@@ -9,12 +9,23 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Baseline
+from torchdoctor.series import TINY, Baseline, Series
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import JUMP, SETTLED, Progress, extreme, is_restart, lr_jump, third_highest_rise
+from torchdoctor.symptoms.progress import (
+    JUMP,
+    SETTLED,
+    Progress,
+    extreme,
+    is_restart,
+    log_spread,
+    lr_jump,
+    third_highest_rise,
+)
 
 ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
+SHAKEN = 3.5
+"""Deviations that are enough right after a leap of the gradient that no loss accounts for."""
 SKIP = 8
 """Values before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -31,8 +42,9 @@ class LossSpike(Detector):
     The rise must exceed the run's own noise about its trend (in log space too where losses are positive, so
     heavy-tailed losses stay silent), every precedent of the recent past, and a share of what the run has gained since
     its start. It is a note while it is small, a warning when it is several times the recent loss, worse than the
-    untrained model, comes right after a learning rate that the run had never used, or comes with a gradient
-    explosion. A harder curriculum lifts the loss to a level under its start: a note at most.
+    untrained model, comes right after a learning rate that the run had never used or after a gradient that leapt while
+    the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
+    start, and it stays there: a note at most.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -80,20 +92,23 @@ class LossSpike(Detector):
         scale = max(base.noise, 0.003 * abs(base.recent))
         if not ALERT * scale < rise < math.inf:
             return None
-        limit = extreme(self.deviations, base.count) * scale
+        shaken = rise > SHAKEN * scale and is_shaken(chart, base.recent + ALERT * scale)
+        deviations = SHAKEN if shaken else self.deviations
+        limit = extreme(deviations, base.count) * scale
         jump = lr_jump(chart) > JUMP
         if not jump and not rise > limit:
             return None
         progress = Progress.of(series)
-        if not jump and not self._unprecedented(chart, rise, progress):
+        if not jump and not self._unprecedented(chart, rise, progress, deviations):
             return None
         positive = base.recent > 0 and series.lowest > 0
         grave = (
-            self._grave(progress, base, loss, positive)
+            self._grave(progress, base, loss, positive, positive and _has_settled(series, base.recent))
             or jump
             or (_exploding(chart) and rise > 0.25 * progress.descent)
         )
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
+        grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
         if not grave and (not notable or is_restart(chart)):
             return None
         message = f"loss {number_text(loss)} rose from its recent {number_text(base.recent)}"
@@ -104,10 +119,10 @@ class LossSpike(Detector):
         severity: Severity = "warning" if grave else "info"
         return self.symptom(chart, severity, message, value=loss, limit=base.recent + limit)
 
-    def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool) -> bool:
+    def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool, settled: bool) -> bool:
         """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""
         rise = loss - base.recent
-        if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent:
+        if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent and not settled:
             return True
         if not loss > progress.start or not progress.is_learning(base.noise):
             return False
@@ -115,7 +130,7 @@ class LossSpike(Detector):
         # So young a run has no scale of its own yet; a log-likelihood swings widely in its first steps.
         return high and rise > (0.5 if positive or base.count >= SETTLED else 2.0) * progress.descent
 
-    def _unprecedented(self, chart: Chart, rise: float, progress: Progress) -> bool:
+    def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
         """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
         series = chart["loss"]
         values = series.last(self.precedents + 1)[: -1 - SKIP]
@@ -126,11 +141,34 @@ class LossSpike(Detector):
         # A run that has arrived has wild relative noise, and yet half of its descent in one step is no noise.
         near = max(series.latest - rise - progress.best, series.baseline(self.window).noise) < 0.02 * progress.descent
         arrived = near and rise > 0.5 * progress.descent
-        if not arrived and not times > extreme(self.deviations, base.count) * (base.noise + 2 / base.count):
+        if not arrived and not times > extreme(deviations, base.count) * (base.noise + 2 / base.count):
             return False
         return times > 1.4 * third_highest_rise(np.log(values))
+
+
+def _has_settled(series: Series, recent: float) -> bool:
+    """Whether a positive loss went to a new level a few steps ago and has stayed there: a harder task, not a spike."""
+    before = series.last(6)[:-1]
+    middle = float(np.sort(before)[2])
+    return float(before.min()) > math.sqrt(recent * middle) and series.latest < 1.5 * middle
 
 
 def _exploding(chart: Chart) -> bool:
     episode = chart.open_episodes.get("gradient-explosion")
     return episode is not None and episode.severity != "info" and episode.last_step >= chart.step - 5
+
+
+def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:
+    """Whether the gradient leapt at one of the last steps although its loss was calm: the update, not the batch.
+
+    Each alone may be chance where losses and norms swing widely; in this order they are not.
+    """
+    norms, losses = chart["grad_norm"], chart["loss"]
+    base = norms.baseline(128, log=True)
+    before = slice(-within - 1, -1)
+    recent = losses.values[before][losses.steps[before] >= chart.step - within]
+    if base.count < 32 or norms.step != chart.step or not recent.size:
+        return False
+    leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
+    high = leap > max(math.log(times), 3 * log_spread(base, 128))
+    return recent.size == leap.size and bool((high & (recent < calm)).any())

@@ -47,7 +47,7 @@ class MemoryGrowth(Detector):
     every = 2
     closes_after = 6
 
-    samples: int = 12
+    samples: int = 10
     """Samples that must be known after the first quarter."""
     steps: int = 100
     """Steps that they must span."""

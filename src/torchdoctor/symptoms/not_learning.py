@@ -107,6 +107,8 @@ class NotLearning(Detector):
         else:
             known = "loss.chance" in chart.facts and count >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)
+        gain, doubt = trend_gain(half)
+        stuck = stuck and not (level < chance and gain > 3 * doubt)  # below a guess, and slowly on its way down
         severity: Severity = "warning" if stuck or (count >= self.steps and not better) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import median_ratio
 
@@ -22,12 +25,14 @@ class OptimizerAdvice(Detector):
     ## What it means
     Adam's `weight_decay` is added to the gradient and then divided by its size, so it hardly regularizes: AdamW is
     what papers mean. An `eps` above the gradients turns Adam into SGD with a tiny rate. Betas or a momentum of 0.99
-    and more remember a hundred steps and overshoot; a `beta2` below 0.9 forgets the scale that it divides by. Weight
+    and more remember a hundred steps and overshoot, most of all with a short second memory, as when both betas are
+    written in the wrong order; a `beta2` below 0.9 forgets the scale that it divides by. Weight
     decay times learning rate near a hundredth takes a hundredth of each weight at each step.
 
     ## How it is told apart
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
-    weights hardly move, or decay takes more of the weights at each step than learning gives.
+    weights hardly move, decay takes more of the weights at each step than learning gives, or what decay adds to the
+    gradient is half of it and more; and where the first beta cannot be meant beside the second.
 
     ## What to do
     `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
@@ -57,6 +62,10 @@ class OptimizerAdvice(Detector):
     """Momentum or first beta from which it is unusual."""
     shrinkage: float = 5e-3
     """Share of each weight that decay takes a step, from which nothing can grow."""
+    decay: float = 0.05
+    """Weight decay through the gradient from which it is compared with the gradient."""
+    drowned: float = 0.5
+    """Its size against the gradient's from which it decides where steps go."""
     ratio: float = 1e-4
     """Share of themselves by which weights move at the most where eps holds them back."""
 
@@ -77,7 +86,8 @@ class OptimizerAdvice(Detector):
         betas = group.get("betas")
         if kind in COUPLED and decay > 0 and not group.get("decoupled_weight_decay"):
             text = f"{kind} adds weight decay {number_text(decay)} to the gradient: AdamW is what is usually meant"
-            yield "info", text
+            drowned = decay >= self.decay and _decay_share(chart, decay) > self.drowned
+            yield ("warning" if drowned else "info"), text + (", and it outweighs the loss" if drowned else "")
         share, moved = chart["adam_eps_share"].latest, median_ratio(chart)
         if "Adam" in kind and eps >= self.eps:
             felt = share > self.outweighed and moved < self.ratio
@@ -87,7 +97,12 @@ class OptimizerAdvice(Detector):
             )
             yield ("warning" if felt else "info"), text
         if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
-            if betas[0] >= self.memory:
+            if betas[0] >= self.memory and betas[0] ** 2 > betas[1]:
+                text = (
+                    f"betas are {number_text(betas[0])} and {number_text(betas[1])}: as if written in the wrong order"
+                )
+                yield "warning", text
+            elif betas[0] >= self.memory:
                 yield "info", f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual"
             if betas[1] < 0.9:
                 yield (
@@ -101,6 +116,16 @@ class OptimizerAdvice(Detector):
         if shrinks >= self.shrinkage and kind not in COUPLED:
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             yield ("warning" if _shrank(chart) else "info"), text
+
+
+def _decay_share(chart: Chart, decay: float) -> float:
+    """The size of what weight decay adds to the gradient against the gradient's own, over the last samples."""
+    weights, gradients = chart.tensors("weight_norm").matrix(4), chart.tensors("grad_norm").matrix(4)
+    if len(weights) < 4 or weights.shape != gradients.shape:
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        sizes = np.sqrt(np.nansum(weights**2, axis=1)), np.sqrt(np.nansum(gradients**2, axis=1))
+        return median(decay * sizes[0] / np.maximum(sizes[1], 1e-30))
 
 
 def _number(value: Any) -> float:

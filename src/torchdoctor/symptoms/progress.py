@@ -112,8 +112,10 @@ def has_gained(series: Series, guess: float = math.nan) -> bool:
     >>> has_gained(Chart.of(loss=[3.0 * 0.99**step for step in range(400)])["loss"])
     True
     """
+    if series.count <= 200:
+        return False
     yardstick = guess if guess > 0 else Progress.of(series).start
-    return series.count > 200 and 0 <= series.baseline(128).recent < 0.8 * yardstick
+    return 0 <= series.baseline(128).recent < 0.8 * yardstick
 
 
 def is_adversarial(chart: Chart) -> bool:
@@ -206,6 +208,16 @@ def log_spread(base: Baseline, window: int) -> float:
     return spread + 2 / base.count
 
 
+def rises_above(values: Array, ahead: int = 8) -> Array:
+    """How far each value is above the median of the values just before it, lowest first.
+
+    >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))
+    array([-1.,  0.,  1.])
+    """
+    before = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
+    return np.asarray(np.sort(values[ahead:] - before))
+
+
 def third_highest_rise(values: Array, ahead: int = 8) -> float:
     """The third highest rise above the median of the values just before it, 0 where there are too few.
 
@@ -214,7 +226,4 @@ def third_highest_rise(values: Array, ahead: int = 8) -> float:
     >>> third_highest_rise(np.array([1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0]))
     4.0
     """
-    if values.size < ahead + 3:
-        return 0.0
-    before = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
-    return float(np.sort(values[ahead:] - before)[-3])
+    return float(rises_above(values, ahead)[-3]) if values.size >= ahead + 3 else 0.0

@@ -11,17 +11,20 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class ScheduleAnomaly(Detector):
-    """The scheduler is never stepped, or at every batch where it counts epochs.
+    """The scheduler is never stepped, at the wrong cadence, or is fed a number that it takes the wrong way round.
 
     ## What it means
     A scheduler was given and `scheduler.step()` is never called: the learning rate stays what it was. Or it counts
     epochs and is stepped at every batch: a cosine that was to end with the run ends within some batches, rises again,
-    and does so for ever.
+    and does so for ever. A one-cycle that counts batches and is stepped once an epoch stays in its warm-up. And
+    `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate.
 
     ## How it is told apart
     A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
     thousands of steps, is it called forgotten. Restarts (`CosineAnnealingWarmRestarts`, `CyclicLR`, one-cycle)
-    are meant to come back; `CosineAnnealingLR` past its `T_max` is not.
+    are meant to come back; `CosineAnnealingLR` past its `T_max` is not. One-cycle by epochs is fine where its total is
+    a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
+    known from the best that it remembers: the worst validation loss so far is no best.
 
     ## What to do
     Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
@@ -52,6 +55,8 @@ class ScheduleAnomaly(Detector):
     """Steps that must be done before milestones are judged."""
     validations: int = 5
     """Validations without one step of the scheduler after which it is forgotten."""
+    interval: int = 5
+    """Optimizer's steps between two of the scheduler's from which it is stepped by epochs."""
     steps: int = 5000
     """Steps without one of the scheduler after which it is forgotten, where there is no validation."""
 
@@ -70,6 +75,9 @@ class ScheduleAnomaly(Detector):
                 message = f"milestones up to {max(milestones)} were passed batch by batch: since then the rate is "
                 message += f"{number_text(rates.latest)}, and {chart.step + 1} steps are done"
                 return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
+        wrong = self._by_epochs(chart) or self._wrong_way(chart)
+        if wrong:
+            return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
         if chart.fact("schedule.stepped") is not False:
             return None
         waited = chart.step - chart.facts["schedule.stepped"].step
@@ -78,3 +86,35 @@ class ScheduleAnomaly(Detector):
             message = f"{kind} was not stepped once in {waited} steps and {chart['val_loss'].count} validations"
             return self.symptom(chart, "warning", message, since=chart.facts["schedule.stepped"].step, confidence=0.8)
         return None
+
+    def _by_epochs(self, chart: Chart) -> str:
+        """A one-cycle of so many whole epochs of batches that is stepped once an epoch."""
+        total, interval = chart.fact("schedule.total"), chart.fact("schedule.interval", 0)
+        if chart.fact("schedule.class") != "OneCycleLR" or not total or interval < self.interval:
+            return ""
+        epochs = round(total / interval)
+        # the interval is known to a sample or so, and better the longer the run
+        if epochs < 2 or abs(total - epochs * interval) > 0.02 * total:
+            return ""
+        message = f"OneCycleLR plans {total} steps of its own and takes one every {interval} of the optimizer's: "
+        return message + f"it would need {total * interval} batches"
+
+    def _wrong_way(self, chart: Chart) -> str:
+        """A plateau schedule whose best is the worst of what was validated, twice or more beaten since."""
+        mode, best = chart.fact("schedule.mode"), chart.fact("schedule.best")
+        if mode is None or best is None:
+            return ""
+        for vital in (item for item in chart.vitals if item.startswith("val_")):
+            values = chart[vital].values
+            falls = vital == "val_loss"  # of a metric it is not known which way is better
+            if values.size < 3 or (mode == "max") != falls or not _same(best, values.max() if falls else values.min()):
+                continue
+            if falls and float((values < best).mean()) > 0.5 and values[-1] < 0.95 * best:
+                return f'mode="max" and fed with the validation loss: {number_text(best)} is its best, not its worst'
+            if "acc" in vital and float((values > best).mean()) > 0.5:
+                return f'mode="min" and fed with {vital}: {number_text(best)} is its best, not its worst'
+        return ""
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-5 * abs(one)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
-from torchdoctor.symptoms.progress import Progress, is_adversarial
+from torchdoctor.symptoms.progress import Progress, is_adversarial, outline_levels
+from torchdoctor.symptoms.weight_growth import total_growth
 
 NONNEGATIVE = ("CrossEntropyLoss", "BCEWithLogitsLoss", "BCELoss", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 """Losses that no target allows to be negative."""
@@ -27,7 +30,9 @@ class SuspiciouslyLowLoss(Detector):
     ## How it is told apart
     Easy tasks reach low losses too. What counts is a loss that the task forbids: a next-token loss at a few per
     cent of a guess before the data has been seen twice (nobody predicts text so well), a likelihood or cross-entropy
-    below zero, or a training loss near zero in the first epoch that the validation loss contradicts from the start.
+    below zero, or a training loss near zero in the first epoch that the validation loss contradicts from the start. A
+    log-likelihood may well be negative, and falls ever more slowly; a loss that falls ever faster below zero while the
+    weights grow has no bottom: a minus sign too many, or a missing term.
 
     ## What to do
     Change one input token at position t and look at the outputs before t: none may change. Shuffle the labels: the
@@ -59,7 +64,7 @@ class SuspiciouslyLowLoss(Detector):
     """Share of its start at which a training loss is next to nothing."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """What the task forbids: three ways of being too good."""
+        """What the task forbids: four ways of being too good."""
         series = chart["loss"]
         if series.count < self.steps:
             return None
@@ -72,6 +77,10 @@ class SuspiciouslyLowLoss(Detector):
         low = f"loss {number_text(level)}"
         if level < 0 and (text := _impossible(chart)):
             return self._found(chart, level, f"{low}, and {text}")
+        if level < 0 and _is_bottomless(chart, level):
+            return self._found(
+                chart, level, f"{low}, from {number_text(start)}, falls ever faster, and the weights grow"
+            )
         yardstick = chance if chance > 0 else start
         epochs = _epochs(chart)
         if epochs > 1 or not yardstick > 0 or level < 0:
@@ -105,6 +114,15 @@ def _impossible(chart: Chart) -> str:
     if turned or criterion.latest < 0:
         return f"{function} cannot be negative" + (": it is maximised" if turned else "")
     return ""
+
+
+def _is_bottomless(chart: Chart, level: float, times: float = 10.0, growth: float = 1.7) -> bool:
+    """Whether the loss is far below zero, falls ever faster, and takes the weights with it."""
+    series = chart["loss"]
+    if series.count < 60 or not -level > times * max(abs(Progress.of(series).start), series.baseline(128).jitter):
+        return False
+    first, second, third, last = (median(part) for part in np.array_split(outline_levels(series), 4))
+    return last < third < second < first and third - last > 1.2 * (first - second) and total_growth(chart) > growth
 
 
 def _epochs(chart: Chart) -> float:

@@ -33,8 +33,9 @@ class TargetAnomaly(Detector):
     Large targets that the model reaches are healthy: it is a note at first, and a warning only if the outputs are
     still a fiftieth of the targets after a hundred steps, or a tenth after three hundred. Contrastive losses use one
     label for all on purpose; their classes outnumber the batch. A bounded last layer is right where targets are
-    bounded too. An autoencoder's targets are its inputs, but
-    they are not whole numbers. Padding that the loss leaves out (`ignore_index`) is not counted here either.
+    bounded too. An autoencoder's targets are its inputs, but they are not whole numbers. A column that predicts the
+    label well is a good feature; one that follows it without any exception, in every batch, is the label. Padding that
+    the loss leaves out (`ignore_index`) is not counted here either.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -53,7 +54,7 @@ class TargetAnomaly(Detector):
 
     code = "DA02"
     name = "target-anomaly"
-    reads = ("target_std", "target_classes", "target_nonfinite", "target_is_input", "target_padding")
+    reads = ("target_std", "target_classes", "target_nonfinite", "target_is_input", "target_padding", "label_in_input")
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1602.07714")
     closes_after = 3
@@ -66,6 +67,8 @@ class TargetAnomaly(Detector):
     """Share of the targets' size that the outputs have by then; five times as much after three times the steps."""
     padding: float = 0.5
     """Share of the labels that belong to a stretch of one label at the end of a sequence."""
+    exact: float = 0.9999
+    """Correlation of a column of the inputs with the labels above which it is the label."""
     labels: int = 256
     """Labels that must have been seen before they are called all of one class."""
 
@@ -79,7 +82,22 @@ class TargetAnomaly(Detector):
         if same.size == 3 and float(same.min()) > 0.999:
             message = "the targets are the inputs, at the same positions: the model only has to copy"
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
-        return self._padding(chart) or self._one_class(chart) or self._out_of_range(chart) or self._scale(chart)
+        return (
+            self._is_a_column(chart)
+            or self._padding(chart)
+            or self._one_class(chart)
+            or self._out_of_range(chart)
+            or self._scale(chart)
+        )
+
+    def _is_a_column(self, chart: Chart) -> Symptom | None:
+        """A table that still holds its outcome: one column follows the label exactly, in every batch looked at."""
+        closest = chart["label_in_input"]
+        if closest.count < 5 or not float(closest.last(5).min()) > self.exact:
+            return None
+        message = "one column of the inputs is the label itself, in other numbers: there is nothing to learn"
+        first = int(closest.steps[0])
+        return self.symptom(chart, "warning", message, value=closest.latest, limit=self.exact, since=first)
 
     def _padding(self, chart: Chart) -> Symptom | None:
         """More of what the loss counts is one label, repeated to the end of the sequences, than anything else."""

@@ -28,7 +28,9 @@ class ValidationAnomaly(Detector):
     ## How it is told apart
     Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
     anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
-    training has stopped moving is explained. One leap that heals is a note.
+    training has stopped moving is explained. One leap that heals is a note. What is fed to the model without gradients
+    is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so is a model
+    that is never in eval mode there, if it has dropout or batch statistics.
 
     ## What to do
     Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
@@ -52,6 +54,10 @@ class ValidationAnomaly(Detector):
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)
     closes_after = 3
 
+    scale: float = 8.0
+    """Times by which inputs in validation are larger or smaller than in training."""
+    worse: float = 0.3
+    """Share by which validation is worse than training, where that is a consequence."""
     evaluations: int = 3
     """Evaluations that must be known."""
     learnt: float = 0.3
@@ -63,6 +69,10 @@ class ValidationAnomaly(Detector):
         """Constant, worse than untrained, or a leap."""
         series, train = chart["val_loss"], chart["loss"]
         values = series.values
+        if train and values.size >= 2:
+            found = self._fed_otherwise(chart) or self._in_training_mode(chart)
+            if found is not None:
+                return found
         if values.size < self.evaluations or not train or not math.isfinite(series.latest):
             return None
         steps = [int(step) for step in series.steps]
@@ -74,6 +84,27 @@ class ValidationAnomaly(Detector):
             or self._untrained(chart, levels, steps)
             or self._leap(chart, levels, steps)
         )
+
+    def _fed_otherwise(self, chart: Chart) -> Symptom | None:
+        """Inputs without gradients are of another scale than those of training, and validation suffers."""
+        size, usual = input_sizes(chart)
+        if not max(size / usual, usual / size) > self.scale or not self._suffers(chart):
+            return None
+        message = f"inputs are of size {number_text(size)} in validation and of {number_text(usual)} in training"
+        return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
+
+    def _in_training_mode(self, chart: Chart) -> Symptom | None:
+        """No pass without gradients was ever in eval mode, though the model behaves otherwise there."""
+        if not validates_in_training_mode(chart):
+            return None
+        message = "the model is validated in training mode: dropout and batch statistics are at work"
+        return self.symptom(chart, "warning", message, since=int(chart["val_loss"].steps[0]))
+
+    def _suffers(self, chart: Chart) -> bool:
+        """Whether the last two evaluations were clearly worse than training at the time."""
+        steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
+        levels = np.array([level_at(chart["loss"], int(step)) for step in steps])
+        return bool((values > levels + self.worse * np.abs(levels)).all())
 
     def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
         values = chart["val_loss"].values
@@ -140,3 +171,18 @@ def never_followed(chart: Chart) -> bool:
     """Whether no evaluation was better than the untrained model."""
     values, train = chart["val_loss"].values, chart["loss"]
     return values.size >= 2 and bool(train) and float(values.min()) > 0.95 * Progress.of(train).start
+
+
+def input_sizes(chart: Chart) -> tuple[float, float]:
+    """The size of inputs in passes without gradients, and in training; NaN where either is not known."""
+    idle, train = (
+        [math.hypot(*pair) for pair in zip(chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5), strict=False)]
+        for kind in ("idle_input", "input")
+    )
+    return (median(np.array(idle)), median(np.array(train))) if idle and train and min(train) > 0 else (math.nan,) * 2
+
+
+def validates_in_training_mode(chart: Chart) -> bool:
+    """Whether passes without gradients are all in training mode, of a model for which that makes a difference."""
+    modes = chart.fact("mode.idle", {})
+    return bool(chart.fact("mode.depends", False)) and modes.get("train", 0) > 1 and not modes.get("eval", 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,9 @@ class WeightGrowth(Detector):
     ## How it is told apart
     Weights grow in most healthy runs, quickly at first and ever more slowly. The total norm must be eight times that
     of the start and still have grown by half over the last quarter of the run; where it is thirty times, by a fifth.
-    Small tensors that begin at zero hardly count in the total.
+    Small tensors that begin at zero hardly count in the total. A single tensor that is a hundred times larger than at
+    the sample before, and than all together were, while the others are as they were, was not trained there: a bit
+    flipped in memory, or something else wrote to it. Layers that are reset are a few times larger at the most.
 
     ## What to do
     Lower the learning rate; decoupled weight decay (AdamW, 0.01 to 0.1) holds a scale; normalization makes the
@@ -60,12 +64,21 @@ class WeightGrowth(Detector):
     """Times the norm of the start that are a warning unless the loss is at its best; before, it must be in trouble."""
     samples: int = 8
     """Samples that must be known."""
+    leap: float = 100.0
+    """Times its norm at the sample before that a single tensor must reach."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the total norm with the start and with three quarters of the run."""
         sampled = chart.tensors("weight_norm")
         columns = list(weight_columns(chart.names))
         rows = [(step, row) for step, row in sampled.rows if row.size == len(chart.names)]
+        if leap := lone_leap(chart, times=self.leap):
+            message = (
+                f"the norm of {leap.name} went from {number_text(leap.before)} to {number_text(leap.after)} after "
+            )
+            message += f"step {leap.step}, and no other weight moved so"
+            times = leap.after / leap.before
+            return self.symptom(chart, "warning", message, value=times, limit=self.leap, where=(leap.name,))
         if len(rows) < self.samples or not columns:
             return None
         totals = [math.sqrt(float(np.nansum(np.square(row[columns])))) for _, row in rows]
@@ -83,6 +96,44 @@ class WeightGrowth(Detector):
             growth = np.nan_to_num(rows[-1][1][columns] / rows[0][1][columns], posinf=0.0)
         where = tuple(chart.names[columns[int(index)]] for index in np.argsort(-growth)[:4] if growth[index] > 2)
         return self.symptom(chart, severity, message, value=whole, limit=self.times, where=where)
+
+
+class Leap(NamedTuple):
+    """One tensor that is far larger than at the sample before, alone."""
+
+    step: int
+    """The sample before."""
+    name: str
+    before: float
+    after: float
+
+
+def lone_leap(chart: Chart, back: int = 1, times: float = 100.0) -> Leap | None:
+    """A weight that leapt at one of the latest samples while all others stayed as they were.
+
+    Steps that are too large move many tensors; what writes to one alone is no step.
+    """
+    sampled = chart.tensors("weight_norm")
+    rows = [(step, row) for step, row in sampled.rows if row.size == len(chart.names)]
+    for (earlier, before), (_, row) in list(pairwise(rows))[-back:]:
+        with np.errstate(all="ignore"):
+            grown = np.where((before > 0) & np.isfinite(row / before), row / before, 0.0)
+            whole = math.sqrt(float(np.nansum(np.square(before))))  # what begins near zero may grow as it likes
+        order = np.argsort(grown)
+        place = int(order[-1])
+        if grown[place] > times and row[place] > 3 * whole and grown.size > 2 and grown[order[-2]] < 3:
+            return Leap(earlier, chart.names[place], float(before[place]), float(row[place]))
+    return None
+
+
+def total_growth(chart: Chart) -> float:
+    """Times by which the norm of all weights has grown since the first sample that is kept; 1.0 where unknown."""
+    rows = chart.tensors("weight_norm").matrix()
+    if not len(rows):
+        return 1.0
+    with np.errstate(all="ignore"):
+        first, last = np.sqrt(np.nansum(np.square(rows[[0, -1]]), axis=1))
+        return float(last / first) if first > 0 else 1.0
 
 
 def _pays(chart: Chart) -> bool:
