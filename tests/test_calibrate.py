@@ -45,7 +45,7 @@ def made(calibrate, boast, gain, count=600):
 
 def test_a_boastful_ranking_is_cooled_and_a_modest_cause_raised(calibrate):
     runs = made(calibrate, boast=2.0, gain=1.0)
-    temperature, shifts = calibrate.fit(runs, steps=1500)
+    temperature, shifts = calibrate.fit(runs, calibrate.EVERYTHING, steps=1500)
     assert 1.6 < temperature < 2.5
     by_name = dict(zip(calibrate.NAMES, shifts, strict=True))
     assert by_name["bad-batch"] - by_name["lr-too-high"] > 0.8
@@ -55,13 +55,13 @@ def test_a_boastful_ranking_is_cooled_and_a_modest_cause_raised(calibrate):
 
 
 def test_an_honest_ranking_is_left_alone(calibrate):
-    temperature, shifts = calibrate.fit(made(calibrate, boast=1.0, gain=0.0), steps=1500)
+    temperature, shifts = calibrate.fit(made(calibrate, boast=1.0, gain=0.0), calibrate.EVERYTHING, steps=1500)
     assert 0.85 < temperature < 1.15
     assert np.abs(shifts).max() < 0.25
 
 
 def test_the_temperature_stays_above_its_floor(calibrate):
-    temperature, _ = calibrate.fit(made(calibrate, boast=0.3, gain=0.0), steps=500)
+    temperature, _ = calibrate.fit(made(calibrate, boast=0.3, gain=0.0), calibrate.EVERYTHING, steps=500)
     assert temperature == pytest.approx(calibrate.FLOOR)
 
 
@@ -75,7 +75,7 @@ def test_a_shift_that_only_one_kind_asks_for_does_not_carry_over(calibrate):
     place = calibrate.NAMES.index("bad-batch")
     right = np.arange(len(calibrate.NAMES)) == place
     runs = [run._replace(right=right) if run.kind == "k0" else run for run in runs]
-    plain, moved = (calibrate.elsewhere(runs, shifted=shifted) for shifted in (False, True))
+    plain, moved = (calibrate.elsewhere(runs, moving) for moving in (calibrate.NOTHING, calibrate.EVERYTHING))
     odd = [number for number, run in enumerate(runs) if run.kind == "k0"]
     assert np.allclose(plain.sum(axis=1), 1) and np.allclose(moved.sum(axis=1), 1)
     assert moved[odd, place].mean() == pytest.approx(plain[odd, place].mean(), abs=0.1)
@@ -112,6 +112,29 @@ def test_only_development_runs_with_an_uncertain_cause_count(calibrate, tmp_path
     first, second = calibrate.read(path)
     assert first.right[calibrate.NAMES.index(cause)]
     assert second.right[calibrate.NAMES.index("unknown")]
+
+
+def test_first_runs_are_read_with_the_constants_of_their_time(calibrate, tmp_path):
+    lines = [
+        {"run": "a", "sick": True, "first": True, "lead": "bad-batch", "p": 0.8},
+        {"run": "b", "sick": True, "first": False, "lead": "bad-batch", "p": 0.8},
+        {"run": "c", "sick": True, "first": True, "lead": "detached-graph", "p": 0.995},
+        {"run": "d", "sick": True, "first": False, "lead": None, "p": None},
+        {"run": "e", "sick": False, "first": None, "lead": "bad-batch", "p": 0.4},
+        {"run": "f", "sick": True, "first": False, "lead": "unknown", "p": 0.6},
+    ]
+    ranked = {
+        "ranked": [["unknown", 0.6], ["bad-batch", 0.3]],
+        "cause": ["bad-batch"],
+        "temperature": 2.0,
+        "unknown": 0.5,
+    }
+    path = tmp_path / "first.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*lines, lines[-1] | ranked])), encoding="utf-8")
+    right, wrong, whole = calibrate.read_first(path)
+    place, unknown = calibrate.NAMES.index("bad-batch"), calibrate.NAMES.index("unknown")
+    assert right.right[place] and wrong.right[unknown] and whole.right[place]
+    assert whole.scores[unknown] - whole.scores[place] == pytest.approx(2 * np.log(2) - 0.5)
 
 
 def test_what_is_written_is_what_the_package_reads(calibrate):

@@ -10,13 +10,13 @@ from torchdoctor import diagnoses
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
 from torchdoctor.diagnoses.cause import CERTAIN
-from torchdoctor.records import Symptom
+from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS
 
 SECTIONS = ("## What it is", "## How to confirm it", "## What to change", "## How to see it cured")
-NOT_CAUSES = {"__init__", "calibration", "cause", "depth", "findings", "mechanisms", "origin", "ranking"}
-NAMES = [detector.name for detector in DETECTORS if detector.name != "multiple-pathologies"]
+NOT_CAUSES = {"__init__", "calibration", "cause", "depth", "findings", "mechanisms", "origin", "precursors", "ranking"}
+NAMES = [detector.name for detector in DETECTORS if detector.name not in INFORMATIVE]
 every_cause = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 
 

@@ -87,6 +87,12 @@ def test_gradients_that_arrive_and_are_gone_were_cleared_too_early():
 def test_a_frozen_trunk_is_a_method():
     facts = {"graph.frozen": [], "graph.frozen_share": 0.9}
     assert weight("frozen-by-mistake", "not-learning", facts) < 2
+    chart = Chart.of()
+    chart.names = ("head.weight", "head.bias")
+    chart.add({"type": "facts", "step": 4, "facts": facts})
+    chart.add({"type": "tensors", "step": 4, "vitals": {"grad_norm": [None, 0.1]}})
+    problem = Problem((Symptom("not-learning", "", "warning", 0.9, 4, 100),))
+    assert sum(item.weight for item in BY_NAME["frozen-by-mistake"]().weigh(chart, problem)) > 3
 
 
 def test_a_loss_below_what_its_kind_allows_is_misused():

@@ -50,6 +50,10 @@ NAN = symptom("nan-or-inf", 150, "critical")
 CROSS = {"loss.chance": 2.3, "loss.kind": "cross-entropy"}
 BETAS = {"ratio": 0.05, "context": {"optimizer": [{"class": "Adam"}]}}
 STALLED = symptom("slow-learning")
+KILLED = (symptom("dead-units", 16, "critical"), symptom("activation-explosion", 23), symptom("not-learning"))
+PASSES = {"zeroing.backwards": [4], "zeroing.cleared": [50], "zeroing.kept": [0]}
+HEADS = {"modules.kinds": ["MultiheadAttention", "LayerNorm", "Linear", "Linear"] * 3, "modules.normalized": 3}
+TWO = {"loss.chance": 0.693, "loss.kind": "cross-entropy"}
 
 APART = {
     "one batch broke the run": ("bad-batch", BROKEN, {"loss": leap(150, 300.0), "ratio": 0.02}),
@@ -116,7 +120,7 @@ APART = {
     "an infinite target": (
         "nan-in-data",
         [NAN],
-        {"loss": np.where(T < 150, FALLING, np.nan), "facts": {"loss.kind": "mse", "loss.hidden": False}},
+        {"loss": np.where(T < 150, FALLING, np.nan), "facts": {"loss.kind": "mse", "loss.reduction": "mean"}},
     ),
     "a root at zero": (
         "numeric-precision",
@@ -132,6 +136,63 @@ APART = {
         "class-imbalance",
         [symptom("gradient-explosion", 150, last=150)],
         {"loss": leap(150, 30.0), "pooled_top_share": [0.98], "pooled_classes": [5.0]},
+    ),
+    "a mask that hides a whole row": (
+        "numeric-precision",
+        [NAN],
+        {
+            "loss": np.where(T < 150, FALLING, np.nan),
+            "facts": {"loss.kind": "cross-entropy", "loss.hidden": False, "modules.kinds": ["MultiheadAttention"]},
+        },
+    ),
+    "backward passes that nobody divided": ("accumulation-error", KILLED, {"facts": PASSES, "ratio": 0.2}),
+    "backward passes with known weights": (
+        "lr-too-high",
+        KILLED,
+        {"facts": PASSES, "ratio": 0.2, "loss_weight": np.full(N, 0.25)},
+    ),
+    "a recurrent layer without a clip": (
+        "clip-missing",
+        [symptom("gradient-explosion", 150, "critical", 152), symptom("loss-spike", 152, last=160)],
+        {"facts": {"modules.kinds": ["GRU", "Linear"]}, "ratio": 0.005},
+    ),
+    "a rate that attention does not bear": (
+        "lr-too-high",
+        [symptom("gradient-explosion", 58), symptom("dead-units", 100), symptom("gradient-vanishing", 173)],
+        {"lr": np.full(N, 0.06), "facts": HEADS, "context": BETAS["context"], "groups": [ADAM], "ratio": 0.08},
+    ),
+    "twelve parameters": (
+        "insufficient-capacity",
+        [symptom("not-learning"), symptom("underfitting", 150, "info")],
+        {"loss": 0.693 + 0.1 * NOISE, "facts": TWO, "context": {"model": {"trainable": 12}}, "ratio": 0.005},
+    ),
+    "labels that a large model cannot learn": (
+        "label-noise-or-misalignment",
+        [symptom("not-learning"), symptom("underfitting", 150, "info")],
+        {"loss": 0.693 + 0.1 * NOISE, "facts": TWO, "context": {"model": {"trainable": 9000}}, "ratio": 0.005},
+    ),
+    "short steps in the right direction": (
+        "lr-too-low",
+        [symptom("not-learning", last=99)],
+        {"loss": 4.25 - 2e-4 * T + 0.1 * NOISE, "ratio": 7e-5},
+    ),
+    "a plateau that was none": (
+        "schedule-error",
+        [symptom("learning-rate-vanished", 200, "info")],
+        {
+            "lr": np.where(T < 100, 1e-2, np.where(T < 150, 1e-3, 1e-6)),
+            "loss": np.maximum(2.5 - 0.01 * T, 1.4) + NOISE,
+            "facts": {"schedule.class": "ReduceLROnPlateau"},
+        },
+    ),
+    "a plateau that was one": (
+        "converged",
+        [symptom("learning-rate-vanished", 300, "info")],
+        {
+            "lr": np.where(T < 200, 1e-2, np.where(T < 300, 1e-3, 1e-6)),
+            "loss": np.maximum(2.5 - 0.04 * T, 0.5) + NOISE,
+            "facts": {"schedule.class": "ReduceLROnPlateau"},
+        },
     ),
     "sorted by class": (
         "data-order",

@@ -10,6 +10,17 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 
+LARGE = (
+    "gradient-explosion",
+    "loss-divergence",
+    "loss-spike",
+    "nan-or-inf",
+    "weight-growth",
+    "activation-explosion",
+    "dead-units",
+    "update-ratio-abnormal",
+)
+"""What steps that are too large bring about."""
 SURE = 3
 """Sampled steps that must agree."""
 
@@ -45,6 +56,8 @@ class AccumulationError(Cause):
         "loss-spike",
         "nan-or-inf",
         "not-learning",
+        "activation-explosion",
+        "dead-units",
     )
     prior = -2.5
     suggests = ("fix-accumulation", "fix-zero-grad")
@@ -66,5 +79,7 @@ class AccumulationError(Cause):
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight 1, not 1/{backwards}")
             elif 0 < float(weights.max()) < 0.6 / backwards:
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight {weight}, not 1/{backwards}")
+        elif backwards > 1 and not weights.size and problem.has(*LARGE):
+            yield Evidence(4.5, f"each step adds up {backwards} backward passes; it is not known what each counts for")
         if backwards == 1:
             yield Evidence(-5.0, "each step has one backward pass")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import breaking_step
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.batch_size_advice import noise_scale
+
+ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability")
+STILL = ("not-learning", "loss-plateau", "underfitting")
+TIMES = 8.0
+"""How far from the noise scale a batch must be to be unsuited."""
 
 
 class BatchSizeUnsuited(Cause):
@@ -50,22 +55,27 @@ class BatchSizeUnsuited(Cause):
     references = ("https://arxiv.org/abs/1812.06162",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The batch, the noise scale where it was measured, else the relative noise of the loss."""
+        """The batch, and the gradient noise scale where it was measured."""
         batch = chart.context.get("batch_size")
-        noise = chart["noise_scale"]
-        if isinstance(batch, int) and noise:
-            scale = float(np.median(noise.last(8)))
-            if scale > 20 * batch:
-                text = f"the gradient noise scale is {number_text(scale)}, {number_text(scale / batch)} times the batch"
-                yield Evidence(2.0, text)
-            elif 0 < scale < batch / 20:
-                yield Evidence(0.8, f"the batch of {batch} is far above the gradient noise scale {number_text(scale)}")
-            else:
-                yield Evidence(-1.5, f"the batch of {batch} suits the gradient noise scale {number_text(scale)}")
+        yield from _about_the_noise(chart, problem)
         if isinstance(batch, int):
             if batch <= 4:
-                yield Evidence(2.2, f"the batch has {batch} samples")
+                yield Evidence(3.2 if batch <= 2 else 2.2, f"the batch has {batch} samples")
             elif batch >= 4096:
                 yield Evidence(0.8, f"the batch has {batch:,} samples")
             else:
                 yield Evidence(-0.7, f"the batch has {batch} samples")
+
+
+def _about_the_noise(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """The noise scale before anything broke; at a standstill little signal is left with any batch."""
+    found = noise_scale(chart, breaking_step(problem) if problem.has(*ACUTE) else chart.step)
+    if found is None:
+        return
+    text = f"the gradient noise scale is {found}, and a step has {number_text(found.batch)}"
+    if found.low > TIMES * found.batch:
+        yield Evidence(0.5 if problem.has(*STILL) else 2.0, text)
+    elif found.high * TIMES < found.batch:
+        yield Evidence(0.8, text)
+    elif found.low * TIMES > found.batch and found.high < TIMES * found.batch:
+        yield Evidence(-1.5, f"{text}: that suits")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.records import number_text
 
 FEW, ENOUGH = 4, 16
 """Values a channel that are too few, and that are enough to acquit."""
@@ -18,7 +19,8 @@ class BatchnormMisuse(Cause):
 
     ## What it is
     Its mean and variance come from the batch. From a few values they are noise; from batches that mix domains (real
-    and generated, several tasks) they fit neither. In eval mode the stored averages are used, and differ.
+    and generated, several tasks) they fit neither. In eval mode the stored averages are used, and differ; with a
+    `momentum` near 1 they are those of the last batch, with one near 0 they never move.
 
     ## How to confirm it
     The loss of one batch in train mode and in eval mode: far apart, it is BatchNorm. With GroupNorm instead, the gap
@@ -51,7 +53,11 @@ class BatchnormMisuse(Cause):
         known = chart.fact("mode.batchnorm")
         if known:
             values, layers = known["most_values"], known["layers"]
-            if values <= FEW or known.get("most_samples", FEW) <= PAIR:
+            share = chart.fact("mode.batchnorm_momentum")
+            if share is not None and not 1e-3 <= share < 0.9:
+                text = f"the momentum of its BatchNorm layers is {number_text(share)}, and 0.1 is usual"
+                yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
+            elif values <= FEW or known.get("most_samples", FEW) <= PAIR:
                 text = f"{layers} BatchNorm layers have at most {values} values a channel"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values >= ENOUGH:

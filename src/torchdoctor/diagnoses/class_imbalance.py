@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 
+RARE = 0.97
+"""Share of the common class above which the others are rare even where every sample has hundreds of labels."""
+
 
 class ClassImbalance(Cause):
     """One class makes up nearly all of the labels.
@@ -62,10 +65,17 @@ class ClassImbalance(Cause):
             return
         predicted = float(chart["prediction_top_share"].last(4).mean()) if chart["prediction_top_share"] else 0.0
         if share > 0.85:
-            yield Evidence(5.5, f"{100 * share:.0f} % of the labels seen are of one class")
+            rare = share > RARE or not _is_dense(chart)
+            yield Evidence(5.5 if rare else 2.0, f"{100 * share:.0f} % of the labels seen are of one class")
             if predicted > 0.99:
-                yield Evidence(2.0, f"{100 * predicted:.0f} % of the predictions are of one class")
+                yield Evidence(2.0 if rare else 0.5, f"{100 * predicted:.0f} % of the predictions are of one class")
         elif share < 2 / classes:
             yield Evidence(-4.0, f"the most common of {classes:.0f} classes has only {100 * share:.0f} % of the labels")
         else:
             yield Evidence(-1.0, f"{100 * share:.0f} % of the labels seen are of the most common class")
+
+
+def _is_dense(chart: Chart) -> bool:
+    """Whether outputs are maps, with a label for every place: a class of a twentieth is seen at every step."""
+    shape = chart.context.get("input_shape") or ()
+    return len(shape) == 4 and chart["criterion"].count > 0 and chart.fact("loss.classes") is None

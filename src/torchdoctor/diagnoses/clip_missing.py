@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_over
+from torchdoctor.diagnoses.findings import has_recurrence, is_over
 from torchdoctor.records import number_text
+
+TOO_EARLY = 10
+"""Steps before which no norm has a recent scale to leap from."""
 
 
 class ClipMissing(Cause):
@@ -48,9 +51,12 @@ class ClipMissing(Cause):
         if "clip" in chart:
             yield Evidence(-6.0, f"the loop clips at {number_text(chart['clip'].latest)}")
             return
+        if has_recurrence(chart) and problem.grave("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf"):
+            yield Evidence(2.5, "gradients of a recurrent layer pass the same weights at every position")
         explosions = [item for item in problem.symptoms if item.name == "gradient-explosion"]
         if not explosions:
-            yield Evidence(-1.5, "the gradient norm did not explode")
+            if problem.first_step >= TOO_EARLY:  # before that there is nothing that a norm could leap from
+                yield Evidence(-1.5, "the gradient norm did not explode")
             return
         yield Evidence(0.8, "no clipping was seen")
         if len(explosions) > 1:

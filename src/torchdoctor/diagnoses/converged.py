@@ -9,6 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest, level_about
+from torchdoctor.diagnoses.schedule_error import lowered_while_falling
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.not_learning import chance_level
 
@@ -45,6 +46,8 @@ class Converged(Cause):
             elif now > 0.7 * start:
                 yield Evidence(-1.5, f"the loss fell only from {number_text(start)} to {number_text(now)}")
         yield from _about_the_rate(chart, problem)
+        if lowered_while_falling(chart) is not None:
+            yield Evidence(-2.0, "the loss was still falling when the rate was lowered")
         if problem.grave("learning-rate-vanished", "underfitting"):
             yield Evidence(-2.0, "the loss was still falling, or is held back")
         if problem.grave(*BROKEN):

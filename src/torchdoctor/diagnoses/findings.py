@@ -10,12 +10,13 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.series import Series
 from torchdoctor.symptoms import DETECTORS
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
 SHARP = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "skipped-steps")
 """Findings whose first step is known to the step."""
 
 
+RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 LEAP = 10.0
 """Times its level by which a loss rises within one step that no ordinary update explains."""
 
@@ -123,6 +124,20 @@ def has_not_fallen(chart: Chart) -> bool:
     return losses.count >= 50 and losses.baseline(128).recent > 0.95 * Progress.of(losses).start > 0
 
 
+def falls_steadily(chart: Chart) -> bool:
+    """Whether the loss falls in the second half of the run as it did in the first: a run that learns slows down.
+
+    >>> falls_steadily(Chart.of(loss=[4.0 - 0.001 * step for step in range(200)]))
+    True
+    >>> falls_steadily(Chart.of(loss=[0.95**step for step in range(200)]))
+    False
+    """
+    levels = outline_levels(chart["loss"])
+    middle = levels.size // 2
+    (first, _), (second, doubt) = trend_gain(levels[:middle]), trend_gain(levels[middle:])
+    return second > 3 * doubt and second > 0.5 * first > 0
+
+
 def validation_leads(chart: Chart) -> float:
     """The share of evaluations that were better than training about them; NaN where there are too few."""
     evaluated, train = chart["val_loss"], chart["loss"]
@@ -162,6 +177,22 @@ def optimizer_names(chart: Chart) -> str:
     """The optimizers' class names; empty where unknown."""
     items = chart.context.get("optimizer") or ()
     return ", ".join(str(item.get("class", "")) for item in items if isinstance(item, dict))
+
+
+def has_attention(chart: Chart) -> bool:
+    """Whether attention was seen at work: such models have shortcuts, and need small steps at first."""
+    return any("Attention" in kind or "Transformer" in kind for kind in chart.fact("modules.kinds", ()))
+
+
+def has_recurrence(chart: Chart) -> bool:
+    """Whether a recurrent layer was seen at work: its gradients pass the same weights many times."""
+    return any(kind in RECURRENT for kind in chart.fact("modules.kinds", ()))
+
+
+def has_tiny_batches(chart: Chart) -> bool:
+    """Whether a batch holds so few samples that gradients swing from step to step by themselves."""
+    batch = chart.context.get("batch_size")
+    return isinstance(batch, int) and batch <= 4
 
 
 def weight_decay(chart: Chart) -> float:

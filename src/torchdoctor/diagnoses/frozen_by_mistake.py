@@ -8,6 +8,8 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
 
+ALL_BUT = 0.9
+"""Share from which the rest is a head, an adapter, or an oversight."""
 METHOD = 0.5
 """Share of the parameters from which freezing is a method (a trunk, LoRA), not an oversight."""
 
@@ -41,9 +43,21 @@ class FrozenByMistake(Cause):
         frozen, share = chart.fact("graph.frozen"), chart.fact("graph.frozen_share")
         if frozen:
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
+        elif share and share >= METHOD and _only_biases_learn(chart):
+            yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and only biases and norms learn")
         elif share and share >= METHOD:
-            yield Evidence(1.0, f"{share:.0%} of the parameters are frozen")
+            yield Evidence(1.0 if share < ALL_BUT else 1.5, f"{share:.0%} of the parameters are frozen")
         elif share:
             yield Evidence(0.3, f"{share:.0%} of the parameters are frozen, before the first that learns")
         elif share is not None:
             yield Evidence(-6.0, "no parameter is frozen")
+
+
+def _only_biases_learn(chart: Chart) -> bool:
+    """Whether every tensor that gets a gradient is a bias or a norm's: no method leaves just those."""
+    kinds = dict(zip(chart.fact("modules.names", ()), chart.fact("modules.kinds", ()), strict=False))
+    norms = chart.tensors("grad_norm").latest
+    learning = [name for name, norm in zip(chart.names, norms.tolist(), strict=False) if norm > 0]
+    return bool(learning) and all(
+        name.endswith("bias") or "Norm" in kinds.get(name.rpartition(".")[0], "") for name in learning
+    )

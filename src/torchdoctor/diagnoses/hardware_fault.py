@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.weight_growth import lone_leap
 
 HOT = 87.0
 """Degrees Celsius at which devices slow themselves down."""
@@ -37,7 +38,15 @@ class HardwareFault(Cause):
     """
 
     name = "hardware-fault"
-    explains = ("nan-or-inf", "loss-spike", "gradient-explosion", "step-time-regression")
+    explains = (
+        "nan-or-inf",
+        "loss-spike",
+        "loss-divergence",
+        "gradient-explosion",
+        "weight-growth",
+        "activation-explosion",
+        "step-time-regression",
+    )
     prior = -3.5
     suggests = ("check-hardware", "roll-back")
     references = ("https://arxiv.org/abs/2407.21783",)
@@ -56,6 +65,10 @@ class HardwareFault(Cause):
             if heat.size and float(np.median(heat)) >= HOT:
                 yield Evidence(1.0, f"it is {float(np.median(heat)):.0f} degrees hot")
             return
+        if leap := lone_leap(chart, back=64):
+            yield Evidence(
+                6.0, f"{leap.name} grew {number_text(leap.after / leap.before)} times at once, and nothing else"
+            )
         if problem.has("nan-or-inf", "loss-spike") and is_brief(problem) and is_over(chart, problem):
             lone = not loss_moved_at(chart, problem.first_step - 1)
             yield Evidence(0.5 if lone else 0.0, "one step stood out, and nothing before or after it")

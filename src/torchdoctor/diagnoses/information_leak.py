@@ -46,6 +46,8 @@ class InformationLeak(Cause):
         same = last_level(chart["target_is_input"], 3)
         if same > 0.999:
             yield Evidence(CERTAIN, "the targets are equal to the inputs, position by position")
+        elif last_level(chart["label_in_input"], 5) > 0.9999:
+            yield Evidence(CERTAIN, "one column of the inputs follows the label without exception")
         elif problem.names == ("target-anomaly",):
             yield Evidence(-5.0, "the targets are not the inputs")
         probable = chart["target_probability"]

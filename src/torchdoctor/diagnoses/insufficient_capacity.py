@@ -9,6 +9,9 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, working_update
 from torchdoctor.records import number_text
 
+TINY = 100
+"""Parameters under which a model can tell hardly anything apart."""
+
 
 class InsufficientCapacity(Cause):
     """The model is too small, or of the wrong kind, for what it should learn.
@@ -62,4 +65,4 @@ def _about_the_size(chart: Chart) -> Iterator[Evidence]:
         elif size > 10 * samples:
             yield Evidence(-1.5, f"{size:,} parameters for {samples:,} samples")
     elif isinstance(size, int) and 0 < size < 1000:
-        yield Evidence(1.0, f"the model has {size:,} parameters")
+        yield Evidence(3.0 if size < TINY else 1.0, f"the model has {size:,} parameters")

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_absent, last_level, level_about, working_update
+from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level_about, working_update
+from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
 
 BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
 """What would keep a sound data set from being learnt."""
+ELEMENTWISE = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss")
+EARLY = 100
+"""Steps within which it must have begun."""
 
 
 class LabelNoiseOrMisalignment(Cause):
@@ -63,10 +67,21 @@ class LabelNoiseOrMisalignment(Cause):
             yield Evidence(0.7, f"weights move, by {number_text(ratio)} of themselves a step")
         elif ratio < 1e-6:
             yield Evidence(-2.0, f"weights hardly move, by {number_text(ratio)} of themselves a step")
-        if problem.has(*BROKEN) or chart.open_episodes.keys() & set(BROKEN):
+        size = (chart.context.get("model") or {}).get("trainable")
+        if isinstance(size, int) and size < TINY:
+            yield Evidence(-1.0, f"a model of {size} parameters learns little of any labels")
+        if _was_broken(chart, problem):
             yield Evidence(-1.5, "the model itself is not able to learn")
         elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
             yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def _was_broken(chart: Chart, problem: Problem) -> bool:
+    """Whether something kept the model from learning from early on: units that die of wrong labels die late."""
+    if (collapsed := problem.get("collapsed-output")) is not None and collapsed.first_step <= 2:
+        return True  # before any label was learnt
+    found = [item for item in (*problem.symptoms, *chart.open_episodes.values()) if item.name in BROKEN]
+    return any(item.first_step < EARLY or item.first_step <= problem.first_step for item in found)
 
 
 def fell_at_once(chart: Chart, chance: float) -> bool:
@@ -79,12 +94,16 @@ def guessing(chart: Chart) -> float:
     entropy = chart["target_entropy"]
     if entropy and str(chart.fact("loss.kind") or "cross-entropy") in ("cross-entropy", "nll"):
         return float(max(bucket[2] for bucket in entropy.outline.buckets()))
+    guesses = chart["guess_loss"].last(8)
+    if guesses.size >= 4 and chart["criterion"] and chart.fact("loss.reduction") == "mean":
+        return float(guesses.mean())
     chance = chart.fact("loss.chance")
     return float(chance) if isinstance(chance, int | float) else math.nan
 
 
 def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
-    now, best = last_level(chart["loss"]), chart["val_loss"].lowest
+    own = chart["criterion"] if chart.fact("loss.function") in ELEMENTWISE else chart["loss"]  # of several terms
+    now, best = last_level(own, 8 if own is not chart["loss"] else 20), chart["val_loss"].lowest
     guess = f"{number_text(chance)}, what guessing gives"
     if abs(now - chance) < 0.03 * chance:
         yield Evidence(1.6, f"the training loss stays at {number_text(now)}; {guess}")
@@ -102,5 +121,6 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
             yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
         else:
             yield Evidence(-1.0, f"the training loss fell to {number_text(now)}, well below {guess}")
-    if math.isfinite(best) and best < 0.9 * chance <= now:
+    if math.isfinite(best) and best < 0.9 * chance <= now and dropout(chart) > 0:
+        # without dropout, the labels of the training set alone may be wrong
         yield Evidence(-1.5, f"validation reached {number_text(best)}, better than {guess}")

@@ -12,6 +12,8 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import (
     LEAP,
     breaking_step,
+    has_attention,
+    has_tiny_batches,
     is_brief,
     is_over,
     loss_leap,
@@ -22,6 +24,7 @@ from torchdoctor.diagnoses.findings import (
     update_level,
 )
 from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
+from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.underfitting import shrinkage
 
@@ -39,8 +42,10 @@ LASTING = (
 """Findings that tell of a state."""
 STATES = ("not-learning", "loss-oscillation", "dead-units", "saturated-activations")
 """Those of them that may be there long before anything breaks."""
-USUAL_ADAM, USUAL_SGD = 2e-2, 1.0
-"""Learning rates above which few runs learn."""
+BEFORE = ("unexpected-initial-loss", "activation-explosion", "saturated-activations", "gradient-vanishing")
+"""Findings that may be there before a rate has had any effect."""
+USUAL_ADAM, USUAL_SGD, USUAL_ATTENTION = 2e-2, 1.0, 5e-3
+"""Learning rates above which few runs learn: Adam's, that of plain steps, and Adam's on attention."""
 
 
 class LrTooHigh(Cause):
@@ -73,16 +78,27 @@ class LrTooHigh(Cause):
         """The rate about the onset, the size of updates, and whether the loss came back."""
         broke = problem.has(*ACUTE)
         lasting = problem.has(*LASTING)
+        yield from about_the_step(chart, breaking_step(problem) if broke else chart.step + 1)
         if broke:
             yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
+            yield from about_growth(chart, breaking_step(problem))
         if chart.fact("loss.reduction") == "sum":
             yield Evidence(1.0, "the loss is a sum, so that gradients grow with the batch")
+        early = [item for item in problem.symptoms if item.name in BEFORE and item.first_step == 0]
+        if early:
+            yield Evidence(-2.0, f"{early[0].name} was there before the first step was taken")
+        backwards = max(chart.fact("zeroing.backwards") or (0,))
+        if backwards > 1 and not chart["loss_weight"]:
+            yield Evidence(-1.0, f"each step adds up {backwards} backward passes: the rate may suit one of them")
         if has_unbounded_steps(chart):
             yield Evidence(-3.0, "Adam's betas alone would explain it")
         rate, names = chart["lr"].latest, optimizer_names(chart)
-        times = rate / (USUAL_ADAM if "Adam" in names else USUAL_SGD) if names else 0.0
+        attention = has_attention(chart)
+        adaptive = USUAL_ATTENTION if attention else USUAL_ADAM
+        times = rate / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
         if times > 1:
-            yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {names}")
+            what = f"{names} on attention" if attention and "Adam" in names else names
+            yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {what}")
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
 
@@ -96,7 +112,7 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         yield Evidence(against, f"the loss stood out at step {onset} at once, before that step's update")
     if problem.grave("loss-divergence"):
         yield Evidence(1.7, "the loss left its level and did not come back")
-    if problem.has("gradient-instability"):
+    if problem.has("gradient-instability") and not has_tiny_batches(chart):  # whose norms swing at any rate
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
         yield Evidence(-1.0, "it lasted only a few steps")
@@ -116,7 +132,7 @@ def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator
         yield Evidence(-1.5, "weights move because decay shrinks them")
     elif ratio > 0.1:
         yield Evidence(3.0 if ratio > 0.3 else 1.5, f"weights moved by {number_text(ratio)} of themselves a step")
-    elif ratio <= 0.1:
+    elif ratio <= 0.03:
         yield Evidence(
             -2.0 if ratio < 3e-3 else -0.7, f"weights moved by {number_text(ratio)} of themselves a step at most"
         )

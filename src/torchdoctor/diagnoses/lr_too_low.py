@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, optimizer_names, working_update
+from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, working_update
 from torchdoctor.records import number_text
 
 
@@ -46,11 +46,7 @@ class LrTooLow(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
-        ratio = working_update(chart)
-        if 0 < ratio < 2e-5:
-            yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
-        elif ratio > 1e-4:
-            yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
+        yield from _about_the_updates(chart)
         rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
         adaptive = "Adam" in optimizer_names(chart)
         if rate <= 0.1 * top:
@@ -69,3 +65,15 @@ class LrTooLow(Cause):
             yield Evidence(-3.0, "steps that are too short break nothing")
         if problem.has("gradient-vanishing") and not problem.has("loss-plateau", "slow-learning", "not-learning"):
             yield Evidence(-2.0, "the loss has not stopped falling")
+
+
+def _about_the_updates(chart: Chart) -> Iterator[Evidence]:
+    ratio = working_update(chart)
+    if 0 < ratio < 2e-5:
+        yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
+    elif 0 < ratio < 1e-4:
+        yield Evidence(1.5, f"weights move by {number_text(ratio)} of themselves a step, a thousandth is usual")
+    elif ratio > 3e-4:
+        yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
+    if ratio < 1e-3 and falls_steadily(chart):
+        yield Evidence(1.5, "the loss goes on falling at an even pace: the way is right, the steps are short")

@@ -39,10 +39,13 @@ class MemoryLeak(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether memory grows, and whether steps become slower with it."""
         growth = problem.get("memory-growth")
+        slower = problem.get("step-time-regression")
         if growth is None:
             seen = chart["memory"] or chart["host_memory"]
-            yield Evidence(-3.0 if seen else -1.5, "memory does not grow" if seen else "memory is not known")
+            yield Evidence(-2.0 if seen else -1.0, "memory does not grow much" if seen else "memory is not known")
+            if slower is not None and "grows with every step" in slower.message:
+                yield Evidence(3.5, f"steps become slower at one pace since step {slower.first_step}: something grows")
             return
         yield Evidence(2.0, f"memory has grown at one pace since step {growth.first_step}, and nothing was given back")
-        if problem.has("step-time-regression"):
+        if slower is not None:
             yield Evidence(1.0, "steps become slower at the same time")

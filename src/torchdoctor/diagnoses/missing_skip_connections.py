@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, weight_layers
+from torchdoctor.diagnoses.findings import has_attention
+
+AT_ONCE = 60
+"""Steps within which what the architecture does is seen: samples are dense there."""
 
 
 class MissingSkipConnections(Cause):
@@ -47,6 +51,10 @@ class MissingSkipConnections(Cause):
             if layers >= 10 and not chart.fact("modules.normalized"):
                 yield Evidence(1.5, f"{layers} weight layers follow each other without a normalization")
             return
+        if has_attention(chart):
+            yield Evidence(-2.5, "blocks with attention have shortcuts as a rule")
+        if _came_later(chart, problem):
+            yield Evidence(-2.0, "depth divides gradients from the first step on, and it did not")
         if saturating_layers(chart) >= 3:
             yield Evidence(-1.0, "the layers are sigmoid or tanh, which cost more than depth does")
         factor = decay_by_layer(chart, problem)
@@ -56,3 +64,10 @@ class MissingSkipConnections(Cause):
             yield Evidence(3.0, f"many layers divide the gradient by about {factor:.1f} each")
         else:
             yield Evidence(-3.0, "the norm fell in the whole model at once, not through depth")
+
+
+def _came_later(chart: Chart, problem: Problem) -> bool:
+    """Whether the first samples, which are dense, showed nothing of it."""
+    vanished, rows = problem.get("gradient-vanishing"), chart.tensors("grad_norm").rows
+    seen = bool(rows) and rows[0][0] < AT_ONCE / 3
+    return vanished is not None and vanished.first_step > AT_ONCE and seen

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import loss_was_finite
-from torchdoctor.diagnoses.numeric_precision import SAFE
-from torchdoctor.diagnoses.origin import origin_kind
+from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_safe_loss
+from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import number_text
 
 
@@ -45,21 +45,30 @@ class NanInData(Cause):
             return
         if _was_clean(chart, problem.first_step):
             yield Evidence(-4.0, f"the batch of step {problem.first_step} was finite")
-        kind, module = origin_kind(chart, problem)
-        if kind == "input":
-            yield Evidence(6.0, f"the input of {module} was already not finite")
-        elif kind == "output":
-            yield Evidence(-5.0, f"the inputs were finite: it began in {module}")
-        elif loss_was_finite(chart, problem.first_step):
-            yield Evidence(-3.0, "the loss was finite, and its gradients were not")
-        elif chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden"):
-            yield Evidence(
-                1.5, f"the loss itself was the first: a {chart.fact('loss.kind')} of finite numbers is finite"
-            )
-        if problem.has("gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
-            yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
-        elif kind != "input":
-            yield Evidence(0.5, "nothing had announced it")
+        yield from _about_the_origin(chart, problem)
+
+
+def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """Where the first was seen, and what came before it."""
+    kind, module = origin_kind(chart, problem)
+    if kind == "input":
+        yield Evidence(6.0, f"the input of {module} was already not finite")
+    elif kind == "output":
+        yield Evidence(-5.0, f"the inputs were finite: it began in {module}")
+    elif loss_was_finite(chart, problem.first_step):
+        yield Evidence(-3.0, "the loss was finite, and its gradients were not")
+    elif is_safe_loss(chart):
+        first = f"the loss itself was the first: a {chart.fact('loss.kind')} of finite numbers is finite"
+        if is_a_plain_stack(chart):
+            yield Evidence(1.5, f"{first}, and so is what ordinary layers make of them")
+        else:
+            yield Evidence(0.5, first)
+    elif fragile := fragile_loss(chart):
+        yield Evidence(-1.0, f"the loss takes a {fragile}, which can fail by itself")
+    if problem.has("gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
+        yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
+    elif kind != "input":
+        yield Evidence(0.5, "nothing had announced it")
 
 
 def _was_clean(chart: Chart, step: int) -> bool:

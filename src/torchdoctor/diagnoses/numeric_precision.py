@@ -8,10 +8,12 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import loss_was_finite, update_level
-from torchdoctor.diagnoses.origin import origin_kind
+from torchdoctor.diagnoses.findings import has_attention, loss_was_finite, update_level
+from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import number_text
 
+GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
+"""What announces an overflow."""
 SAFE = ("mse", "l1", "smooth-l1", "huber", "cross-entropy")
 """Kinds of loss that are finite wherever outputs and targets are, short of an overflow."""
 
@@ -63,10 +65,36 @@ class NumericPrecision(Cause):
             yield from _about_rounding(chart, problem)
             return
         yield from _about_the_origin(chart, problem, symptom.first_step)
-        if problem.has("gradient-explosion", "loss-divergence"):
+        if problem.has(*GROWTH, "unexpected-initial-loss"):
             yield Evidence(-1.5, "values had grown before they overflowed")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
+
+
+def _strength(chart: Chart) -> float:
+    """A row of attention in which everything is masked is 0/0: that is common."""
+    return 1.5 if has_attention(chart) else 0.7
+
+
+def fragile_loss(chart: Chart) -> str:
+    """What in the loss may be undefined; empty where nothing was seen that may."""
+    if fragile := chart.fact("loss.fragile"):
+        return " and a ".join(fragile)
+    kinds = dict(zip(chart.fact("modules.names") or (), chart.fact("modules.kinds") or (), strict=False))
+    last = {kinds.get(name) for name in chart.fact("modules.outputs") or ()}
+    if chart.fact("loss.kind") is None and last & {"Sigmoid", "Softmax"}:
+        return "function of probabilities, perhaps a log"
+    return ""
+
+
+def is_safe_loss(chart: Chart) -> bool:
+    """Whether the loss is one that is finite wherever outputs and targets are.
+
+    A cross-entropy that was written by hand may take a log of its targets: that has no graph, and is not seen.
+    """
+    by_hand = chart.fact("loss.reduction") is None and chart.fact("loss.function") is None
+    kind = chart.fact("loss.kind")
+    return kind in SAFE and not chart.fact("loss.hidden") and not (by_hand and kind == "cross-entropy")
 
 
 def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evidence]:
@@ -78,8 +106,18 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         yield Evidence(-4.0, "the input was already not finite")
     elif chart["loss"] and loss_was_finite(chart, step):
         yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
-    elif chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden"):
-        yield Evidence(-1.0, f"a {chart.fact('loss.kind')} of finite numbers is finite")
+    elif (fragile := fragile_loss(chart)) and loss_was_finite(chart, step) is False:
+        yield Evidence(2.5, f"the loss was the first that was not finite, and takes a {fragile}")
+    elif is_safe_loss(chart):
+        loss = chart.fact("loss.kind")
+        if is_a_plain_stack(chart):
+            yield Evidence(-1.0, f"a {loss} of finite numbers is finite, and so is what ordinary layers make of them")
+        elif not problem.has(*GROWTH):
+            text = f"the model is not a plain stack: a division or a mask may precede the {loss}"
+            yield Evidence(_strength(chart), text)
+    elif kind != "input" and not problem.has(*GROWTH):
+        text = "the loss was not finite all at once: a logarithm, a root or a division may be part of it"
+        yield Evidence(_strength(chart), text)
 
 
 def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:

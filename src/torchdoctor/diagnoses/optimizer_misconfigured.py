@@ -7,7 +7,8 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest
+from torchdoctor.diagnoses.findings import breaking_step, highest
+from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
@@ -45,7 +46,8 @@ class OptimizerMisconfigured(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Each group's settings, against what is seen."""
         if problem.names == ("optimizer-advice",):
-            yield Evidence(CERTAIN, problem.symptoms[0].message or "a setting is unusual")
+            strength = 3.0 if is_told_of_decay(problem) else CERTAIN  # decay that works is regularization
+            yield Evidence(strength, problem.symptoms[0].message or "a setting is unusual")
             return
         told = False
         for number, group in enumerate(chart.groups[:4]):
@@ -56,6 +58,12 @@ class OptimizerMisconfigured(Cause):
                 yield item
         if chart.groups and not told:
             yield Evidence(-1.5, "betas, eps, momentum and weight decay are usual")
+
+
+def is_told_of_decay(problem: Problem) -> bool:
+    """Whether the advice is, first of all, that weight decay has shrunk the weights."""
+    advice = problem.get("optimizer-advice")
+    return advice is not None and advice.severity != "info" and advice.message.startswith("weight decay takes")
 
 
 def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> Iterator[Evidence]:
@@ -71,6 +79,8 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
                 yield Evidence(6.0, f"{both}: where beta2 is under beta1 squared, Adam's steps are not bounded")
             elif betas[1] < 0.9:
                 yield Evidence(2.5, f"beta2 is {number_text(betas[1])}, 0.95 to 0.999 is usual")
+            else:
+                yield from about_staleness(chart, breaking_step(problem), betas[1])
         momentum = _number(group.get("momentum"))
         if momentum >= 0.99:
             yield Evidence(3.0, f"momentum is {number_text(momentum)}, 0.9 is usual")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, optimizer_names, validation_leads, weight_decay
+from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.underfitting import shrinkage
 
@@ -47,6 +48,7 @@ class OverRegularized(Cause):
         "gradient-explosion",
         "loss-spike",
         "loss-divergence",
+        "optimizer-advice",
     )
     prior = -2.0
     suggests = ("lower-dropout", "set-weight-decay")
@@ -54,24 +56,38 @@ class OverRegularized(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout, the pull of weight decay, what it has done to the weights, and validation against training."""
-        rate = dropout(chart)
-        if rate >= 0.7:
-            yield Evidence(4.0, f"dropout is {number_text(rate)}: it leaves {1 - rate:.0%} of the units")
-        elif rate < 0.3:
-            yield Evidence(-0.5, f"dropout is {number_text(rate)}")
-        pull, shrunk = _pull(chart), shrinkage(chart)
-        if pull > 1e-3:
-            yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
-        if shrunk < 0.5:
-            strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
-            yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
-        elif rate == 0 and not problem.has("loss-oscillation") and validation_leads(chart) > 0.8:
-            yield Evidence(1.5, "validation is nearly always better than training: noise disturbs training alone")
-        elif rate < 0.7 and not pull > 1e-3:
-            yield Evidence(-2.0, "neither dropout nor weight decay is strong")
+        if problem.names == ("optimizer-advice",):
+            if is_told_of_decay(problem):
+                yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
+            return
+        collapsed = problem.get("collapsed-output")
+        if collapsed is not None and len(collapsed.where) == 2:  # mean and log-variance of a variational code
+            yield Evidence(6.0, "the code is the prior: its penalty outweighs what it is needed for")
+            return
+        yield from _about_its_strength(chart, problem)
         train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
-        if rate > 0 and 0 < held_out < 0.7 * train:
+        if dropout(chart) > 0 and 0 < held_out < 0.7 * train:
             yield Evidence(1.0, f"training, with dropout, has {number_text(train)} against {number_text(held_out)}")
+
+
+def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    rate = dropout(chart)
+    if rate >= 0.7:
+        yield Evidence(4.0, f"dropout is {number_text(rate)}: it leaves {1 - rate:.0%} of the units")
+    elif rate < 0.3:
+        yield Evidence(-0.5, f"dropout is {number_text(rate)}")
+    pull, shrunk = _pull(chart), shrinkage(chart)
+    if pull > 1e-3:
+        yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
+    if shrunk < 0.5:
+        strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
+        yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
+    elif chart.fact("state.written_always", 0) >= 3:
+        yield Evidence(3.5, "weights are written to after every step: clamped or projected, they cannot grow")
+    elif rate == 0 and not problem.has("loss-oscillation") and validation_leads(chart) > 0.8:
+        yield Evidence(1.5, "validation is nearly always better than training: noise disturbs training alone")
+    elif rate < 0.7 and not pull > 1e-3:
+        yield Evidence(-2.0, "neither dropout nor weight decay is strong")
 
 
 def _pull(chart: Chart) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest
 from torchdoctor.records import number_text
 
@@ -20,7 +20,8 @@ class ResumeError(Cause):
 
     ## What it is
     Weights were loaded, but the optimizer's moments, the schedule, the scaler, the sampler or the random state were
-    not. Adam then takes its first steps anew on trained weights, or the rate starts over at its peak.
+    not. Adam then takes its first steps anew on trained weights, or the rate starts over at its peak. The same happens
+    within a run: averaged weights are put in for a validation and stay, or a checkpoint is loaded and nothing else.
 
     ## How to confirm it
     The loss jumps, or the learning rate does, at the very step where the run was resumed. Print
@@ -38,7 +39,9 @@ class ResumeError(Cause):
 
     name = "resume-error"
     explains = (
+        "state-overwritten",
         "loss-spike",
+        "loss-oscillation",
         "loss-divergence",
         "gradient-explosion",
         "gradient-instability",
@@ -58,9 +61,12 @@ class ResumeError(Cause):
             yield Evidence(5.0, f"the run was started again after step {resumed[-1]}, and this began at step {onset}")
         elif gap is not None:
             yield Evidence(4.0, f"steps jump from {gap[0]} to {gap[1]}, and this began at step {onset}")
+        replaced = _replaced_before(chart, problem)
+        if replaced:
+            yield Evidence(CERTAIN - 1 if problem.has("state-overwritten") else 5.0, replaced)
         back = _rate_started_over(chart, onset)
         if back is None:
-            if not resumed and gap is None:
+            if not resumed and gap is None and not replaced:
                 yield Evidence(-3.0, "nothing shows that the run was resumed when this began")
         else:
             low, now = back
@@ -68,6 +74,19 @@ class ResumeError(Cause):
                 f"the learning rate had fallen to {number_text(low)} and was back at {number_text(now)}, its first peak"
             )
             yield Evidence(2.5, words)
+
+
+def _replaced_before(chart: Chart, problem: Problem) -> str:
+    """What was replaced while the run went on, shortly before an onset; empty where nothing was."""
+    if (seen := problem.get("state-overwritten")) is not None:
+        return seen.message
+    onset, restarted = problem.first_step, chart.fact("state.restarted")
+    if restarted is not None and restarted <= onset <= restarted + NEAR:
+        return f"the optimizer counts its steps from zero again since step {restarted}"
+    for first, last in chart.fact("state.written") or ():
+        if first <= onset <= last:
+            return f"weights were written to by something else than the optimizer between steps {first} and {last}"
+    return ""
 
 
 def _gap_before(chart: Chart, onset: int) -> tuple[int, int] | None:

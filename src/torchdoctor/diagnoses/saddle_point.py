@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import level_about
 from torchdoctor.records import number_text
+from torchdoctor.series import Array, median
 
 
 class SaddlePoint(Cause):
@@ -18,8 +20,8 @@ class SaddlePoint(Cause):
     weights and badly scaled problems create such places; noise and momentum usually carry a run across.
 
     ## How to confirm it
-    The gradient norm falls together with progress and stays low. Decisive is a Hessian-vector product along random
-    directions (`curvature` vitals, opt-in): a clearly negative one is a saddle.
+    The gradient norm falls together with progress and stays low. Decisive is the curvature along the steps that are
+    taken (`settings.curvature`, off unless asked for): where it stays negative, the loss falls off ahead.
 
     ## What to change
     Momentum 0.9, a higher rate for a while, a smaller batch for more noise; break symmetric initialization.
@@ -39,11 +41,12 @@ class SaddlePoint(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Curvature where it was measured; whether the gradient died down with progress."""
-        curvature = chart["curvature_min"].latest
-        if curvature < 0:
-            yield Evidence(4.0, f"the curvature is negative along some direction: {number_text(curvature)}")
-        elif curvature >= 0:
-            yield Evidence(-3.0, f"no negative curvature was found: {number_text(curvature)}")
+        looks = chart["curvature"].since(problem.first_step)[-8:]
+        negative = float((looks < 0).mean()) if looks.size else math.nan
+        if negative > 0.7:
+            yield Evidence(4.0 if looks.size > 1 else 2.0, f"the loss bends down along the steps: {_listed(looks)}")
+        elif negative < 0.3:
+            yield Evidence(-3.0 if looks.size > 1 else -1.5, f"the loss bends up along the steps: {_listed(looks)}")
         norms, onset = chart["grad_norm"], problem.first_step
         before, after = level_about(norms, 0, onset - 1), level_about(norms, onset, chart.step)
         if after < 0.1 * before:
@@ -53,3 +56,7 @@ class SaddlePoint(Cause):
         momenta = [group.get("momentum") for group in chart.groups if "momentum" in group]
         if momenta and not any(momenta):
             yield Evidence(0.4, "SGD runs without momentum")
+
+
+def _listed(looks: Array) -> str:
+    return f"curvature {number_text(median(looks))}, the median of {looks.size} looks"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest, lr_leap
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.progress import trend_gain
 
 
 class ScheduleError(Cause):
@@ -54,6 +57,8 @@ class ScheduleError(Cause):
             return
         yield from _about_the_cadence(chart)
         onset = problem.first_step
+        if (cut := lowered_while_falling(chart)) is not None:
+            yield Evidence(3.0, f"it waits for a plateau, and lowered the rate at step {cut} while the loss fell")
         if (anomaly := problem.get("schedule-anomaly")) is not None:
             yield Evidence(5.0, anomaly.message)
         elif problem.has("learning-rate-vanished"):
@@ -89,6 +94,23 @@ def _about_the_cadence(chart: Chart) -> Iterator[Evidence]:
     if 0 < planned < 0.7 * chart.step:
         plan = "its milestones end" if milestones else "its plan ends"
         yield Evidence(3.0, f"{name} is stepped at every batch, and {plan} after {planned} of {chart.step + 1} steps")
+
+
+def lowered_while_falling(chart: Chart) -> int | None:
+    """The step at which the rate was first cut to less than half of its highest while the loss still fell; else None.
+
+    A step schedule does that on purpose, but one that waits for a plateau must not.
+    """
+    if "Plateau" not in str(chart.fact("schedule.class") or chart.context.get("scheduler") or ""):
+        return None
+    buckets = chart["lr"].outline.buckets()
+    top = max((bucket[3] for bucket in buckets), default=0.0)
+    cut = next((bucket[0] for bucket in buckets if bucket[2] < 0.5 * top and bucket[0] > 0), None)
+    if cut is None:
+        return None
+    before = np.array([bucket[2] for bucket in chart["loss"].outline.buckets() if cut / 2 <= bucket[0] < cut])
+    gain, doubt = trend_gain(before)
+    return cut if gain > 3 * doubt and gain > 0.02 * abs(float(before[0])) else None
 
 
 def _working_share(chart: Chart, top: float) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
 from torchdoctor.diagnoses.memorization import HEART
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.validation_anomaly import input_sizes, validates_in_training_mode
 
 
 class TrainValMismatch(Cause):
@@ -46,6 +47,12 @@ class TrainValMismatch(Cause):
         values, train = chart["val_loss"].values, chart["loss"]
         if not values.size or not train:
             return
+        size, usual = input_sizes(chart)
+        if max(size / usual, usual / size) > 1.5:
+            sizes = f"{number_text(size)} in validation and {number_text(usual)} in training"
+            yield Evidence(CERTAIN if max(size / usual, usual / size) > 8 else 2.0, f"inputs are of size {sizes}")
+        if validates_in_training_mode(chart):
+            yield Evidence(4.0, "the model is in training mode whenever it is validated")
         start, first, best = Progress.of(train).start, float(values[0]), float(values.min())
         if problem.has("overfitting") and best < 0.8 * start:
             yield Evidence(-2.5, "validation followed training at first")

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import SHARP, breaking_step, is_brief, optimizer_names
+from torchdoctor.diagnoses.findings import SHARP, breaking_step, has_attention, is_brief, optimizer_names
+from torchdoctor.diagnoses.lr_too_high import USUAL_ATTENTION
 from torchdoctor.records import number_text
 
 EARLY = 300
 """Steps that count as the beginning."""
+FIRST = 5
+"""Steps of which each may break a run before anything can be seen to grow."""
 
 
 class WarmupMissing(Cause):
@@ -55,7 +58,9 @@ class WarmupMissing(Cause):
         if onset > EARLY:
             yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
             return
-        if onset <= EARLY // 3:
+        if problem.names == ("nan-or-inf",) and onset > FIRST:
+            yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first value that was not finite")
+        elif onset <= EARLY // 3:
             yield Evidence(1.0, f"it began at step {onset}")
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
             yield Evidence(-2.0, "the loss took no harm")
@@ -67,8 +72,14 @@ class WarmupMissing(Cause):
                 yield Evidence(-5.0, f"the learning rate was warmed up from {low} to {number_text(top)}")
             else:
                 yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
-        kinds = chart.fact("modules.kinds")
-        if kinds is not None and not any("Attention" in kind or "Transformer" in kind for kind in kinds):
-            yield Evidence(-1.0, "the model has no attention, which is what needs a warm-up most")
-        if "Adam" in optimizer_names(chart):
-            yield Evidence(0.4, "Adam's averages are young in the first steps")
+        yield from _about_the_model(chart)
+
+
+def _about_the_model(chart: Chart) -> Iterator[Evidence]:
+    adaptive, attention, rate = "Adam" in optimizer_names(chart), has_attention(chart), chart["lr"].latest
+    if chart.fact("modules.kinds") is not None and not attention:
+        yield Evidence(-1.0, "the model has no attention, which is what needs a warm-up most")
+    elif attention and adaptive and rate > USUAL_ATTENTION:
+        yield Evidence(-1.0, f"a warm-up alone would not make a rate of {number_text(rate)} bearable")
+    if adaptive:
+        yield Evidence(0.4, "Adam's averages are young in the first steps")

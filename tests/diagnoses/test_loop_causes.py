@@ -1,0 +1,66 @@
+"""Causes of what happens to the loop itself: what was replaced, what grows, what a loss may be undefined for."""
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.records import Symptom
+
+BY_NAME = {cause.name: cause for cause in CAUSES}
+SLOWER = "a step takes 2 s and took 1 s; it grows with every step"
+TOLD = {
+    "weights were replaced": ("resume-error", "loss-spike", {"state.written": [[190, 215]]}, {}, "seen"),
+    "the optimizer began anew": ("resume-error", "loss-spike", {"state.restarted": 199}, {}, "seen"),
+    "the finding itself": ("resume-error", "state-overwritten", {}, {}, "seen"),
+    "momentum of 1": (
+        "batchnorm-misuse",
+        "small-normalization-batch",
+        {"mode.batchnorm": {"layers": 1, "most_values": 784}, "mode.batchnorm_momentum": 0.99},
+        {},
+        "seen",
+    ),
+    "steps become slower at one pace": ("memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, SLOWER),
+    "a log in the loss": ("numeric-precision", "nan-or-inf", {"loss.fragile": ["log"]}, {"loss": [1.0] * 200}, "seen"),
+    "probabilities into a loss of one's own": (
+        "numeric-precision",
+        "nan-or-inf",
+        {"modules.names": ["0", "1"], "modules.kinds": ["Linear", "Sigmoid"], "modules.outputs": ["1"]},
+        {"loss": [1.0] * 200},
+        "seen",
+    ),
+    "clamped at every step": ("over-regularized", "not-learning", {"state.written_always": 5}, {}, "seen"),
+}
+QUIET = {
+    "weights were replaced long ago": ("resume-error", "loss-spike", {"state.written": [[90, 115]]}, {}, "seen"),
+    "the optimizer began anew later": ("resume-error", "loss-spike", {"state.restarted": 260}, {}, "seen"),
+    "usual momentum": (
+        "batchnorm-misuse",
+        "validation-anomaly",
+        {"mode.batchnorm": {"layers": 1, "most_values": 784}, "mode.batchnorm_momentum": 0.1},
+        {},
+        "seen",
+    ),
+    "a step that took longer all at once": (
+        "memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, "a step takes 2 s and took 1 s",
+    ),
+    "a written-to weight now and then": ("over-regularized", "not-learning", {"state.written": [[1, 9]]}, {}, "seen"),
+}  # fmt: skip
+
+
+def weight(name, symptom, facts, vitals, message):
+    chart = Chart.of(**vitals)
+    if "loss" in vitals:
+        chart.put(200, "loss", float("nan"))
+    chart.add({"type": "facts", "step": 4, "facts": facts})
+    problem = Problem((Symptom(symptom, "", "warning", 0.9, 200, 210, message=message),))
+    return sum(item.weight for item in BY_NAME[name]().weigh(chart, problem))
+
+
+@pytest.mark.parametrize("case", TOLD.values(), ids=TOLD)
+def test_speaks_for_it(case):
+    assert weight(*case) > 1
+
+
+@pytest.mark.parametrize("case", QUIET.values(), ids=QUIET)
+def test_speaks_against_it(case):
+    assert weight(*case) <= 0
