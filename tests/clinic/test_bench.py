@@ -28,7 +28,9 @@ def test_there_are_enough_kinds_in_both_halves() -> None:
     assert len(SICK) >= 60
     assert len(HEALTHY) >= 40
     for theme, kinds in THEMES.items():
-        assert {kind.split for kind in kinds} == {"development", "held-out"}, theme
+        # What was written after other people's reports has been looked at: it is for development alone.
+        halves = {"development"} if theme.endswith("as reported") else {"development", "held-out"}
+        assert {kind.split for kind in kinds} == halves, theme
 
 
 def test_no_slug_is_used_twice() -> None:
