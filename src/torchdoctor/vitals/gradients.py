@@ -10,12 +10,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchdoctor.vitals.reduction import Reduction
 from torchdoctor.vitals.transfer import Indices, Part, Slot
 
 foreach_norm = torch._foreach_norm  # before any tap: our own reduction is not news to us
@@ -54,6 +56,8 @@ class Order:
     """The optimizer that holds the first of them, -1 if none does."""
     complete: frozenset[int]
     """The optimizers all of whose tensors are among them."""
+    reduction: Reduction | None = None
+    """How we measure them ourselves, where nobody else does."""
 
 
 @dataclass(slots=True)
@@ -95,14 +99,14 @@ class GradientGauge:
         """The order in which our gradients were last handed over."""
         self._uses = 0
 
-    @property
+    @cached_property
     def whole(self) -> Order | None:
         """All tensors of an only optimizer, if one multi-tensor reduction takes them; None otherwise."""
         groups = self._groups.get(0, [])
         if self._sharded or len(self._groups) != 1 or len(groups) != 1:
             return None
         tensors, indices = groups[0]
-        return Order(tensors, indices, 0, frozenset({0}))
+        return Order(tensors, indices, 0, frozenset({0}), Reduction(tensors))
 
     def measure(self, slot: Slot, owner: int, vital: str, scale: Tensor | None = None) -> Capture | None:
         """Own reduction over one optimizer's gradients; a loss scale that is still in them is kept beside."""

@@ -147,9 +147,14 @@ class Lane(taps.Listener):
 
     def _measure(self) -> bool:
         """The norms of all gradients of a loop that does not clip; False where one is missing or unlike the others."""
-        assert self._order is not None
-        grads: list[Any] = [tensor.grad for tensor in self._order.tensors]
+        order = self._order
+        assert order is not None
+        grads: list[Any] = [tensor.grad for tensor in order.tensors]
         try:
+            measured = None if order.reduction is None else order.reduction(grads)
+            if measured is not None:
+                self._norms, self._total = measured
+                return True
             with torch.no_grad():
                 self._norms = torch.stack(norms_of(grads))
                 self._total = torch.linalg.vector_norm(self._norms, 2.0)
