@@ -26,6 +26,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -281,7 +282,18 @@ def _finite(value: Any) -> Any:
 
 
 def _line(record: Record) -> bytes:
-    return (encode(record) + "\n").encode()
+    text = _vitals(record) if record["type"] == "vitals" and len(record) == 3 else ""
+    return f"{text or encode(record)}\n".encode()
+
+
+def _vitals(record: Record) -> str:
+    """What `encode` makes of a step's vitals, in half the time; nothing where they are not plain finite numbers."""
+    numbers = []
+    for name, value in record["vitals"].items():
+        if type(value) is not float or value - value != 0.0:
+            return ""
+        numbers.append(f"{encode_basestring_ascii(name)}: {value!r}")
+    return f'{{"type": "vitals", "step": {record["step"]}, "vitals": {{{", ".join(numbers)}}}}}'
 
 
 def _place(path: Path, rank: int) -> Path:
