@@ -97,6 +97,15 @@ class Chart:
         if step > self.step:
             self.step = step
 
+    def extend(self, steps: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+        """Insert several steps of the same vitals, all finite, in one go."""
+        for vital, values in columns.items():
+            series = self._series.get(vital)
+            if series is None:
+                series = self._series[vital] = Series()
+            series.extend(steps, values)
+        self.step = max(self.step, *steps)
+
     def add(self, record: Record) -> None:
         """Insert one journal record; types that are not evidence (symptoms, diagnoses) are passed over."""
         match record["type"]:

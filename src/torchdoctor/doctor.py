@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class Doctor:
                 curvature=self.settings.curvature,
             ),
             self.settings,
-            self._take,
+            self._take_all,
             self._note,
             self.failed,
         )
@@ -213,7 +213,14 @@ class Doctor:
 
     def _take(self, record: Record) -> None:
         """One measured record: into the journal, through the examination, and what follows from it likewise."""
-        found = self._examination.take(record)
+        self._pass_on(record, self._examination.take(record))
+
+    def _take_all(self, records: Sequence[Record]) -> None:
+        """Measured records, in order."""
+        for record, found in self._examination.take_all(records):
+            self._pass_on(record, found)
+
+    def _pass_on(self, record: Record, found: list[Record]) -> None:
         if self._journal is not None:
             self._journal.write(record)
             for item in found:

@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from torchdoctor.diagnoses import rank
 from torchdoctor.phases import judge_phase
 from torchdoctor.records import Record, Severity, Symptom, worst
 from torchdoctor.reports.report import Report
+from torchdoctor.series import YOUNG, lifetime
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms import Detector, build
 from torchdoctor.treatments import prescribe
@@ -28,8 +30,11 @@ EVIDENCE = frozenset(
 )
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
-CHRONIC, RAREST = 20, 100
-"""Who looks at every twentieth record or more rarely does so still more rarely later, down to every hundredth."""
+CHRONIC, RAREST = 20, 96
+"""Who looks at every twentieth record or more rarely does so still more rarely later, down to every hundredth; then all
+of them at the same records, those at which baselines are taken anew: long stretches in between can be passed over."""
+WORTHWHILE = 3
+"""Records from which on entering them in one go is cheaper."""
 WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 
@@ -37,17 +42,32 @@ WHERE_LIMIT = 8
 class _Watch:
     """A detector at work: how often it was asked, and how long its open episode has been silent."""
 
-    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "silent")
+    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "patient", "silent")
 
     def __init__(self, detector: Detector) -> None:
         self.detector, self.name, self.check = detector, detector.name, detector.check
         self.asked = self.silent = self.failures = 0
-        self.due = detector.every
+        self.patient = detector.every >= CHRONIC
+        self.due = self.next_due()
 
     def next_due(self) -> int:
         """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
         every = self.detector.every
-        return self.asked + (every if every < CHRONIC else max(every, min(self.asked // 10, RAREST)))
+        if not self.patient:
+            return self.asked + every
+        due = self.asked + max(every, min(self.asked // 10, RAREST))
+        if due <= YOUNG:
+            return due
+        due -= (due - 1) % lifetime(due)
+        return due if due > self.asked else due + lifetime(due)
+
+    def pass_over(self, records: int) -> None:
+        """As many records went by in which there was nothing to find."""
+        self.asked += records
+        late = self.asked - self.due
+        if late >= 0:
+            every = self.detector.every
+            self.due += (late // every + 1) * every
 
 
 class Examination:
@@ -89,6 +109,19 @@ class Examination:
             events += self._judged(record["step"])
         return events
 
+    def take_all(self, records: Sequence[Record]) -> Iterator[tuple[Record, list[Record]]]:
+        """Enter records in order; each with what follows from it. Ordinary stretches are entered in one go."""
+        position = 0
+        while position < len(records):
+            calm = self._enter_calm(records, position)
+            for record in records[position : position + calm]:
+                yield record, []
+            position += calm
+            if position < len(records):
+                record = records[position]
+                yield record, self.take(record)
+                position += 1
+
     def report(self) -> Report:
         """What the run looks like now."""
         chart = self.chart
@@ -104,15 +137,55 @@ class Examination:
             curves={name: chart[name].outline.buckets() for name in chart.vitals},
         )
 
-    def _ask(self, keys: tuple[str, ...]) -> list[Record]:
+    def _enter_calm(self, records: Sequence[Record], start: int) -> int:
+        """Enter as many records from here on as are alike and hold nothing for any detector; how many these were."""
+        first = records[start]
+        if first["type"] != "vitals":
+            return 0
+        chart, vitals = self.chart, first["vitals"]
+        most = min([len(records) - start, *(chart[vital].steady for vital in vitals)])
+        watches = self._watching(tuple(vitals))
+        for watch in watches:
+            if watch.patient:  # it looks at its own times
+                most = min(most, watch.due - watch.asked - 1)
+        if most < WORTHWHILE:
+            return 0
+        run = [first]
+        for record in records[start + 1 : start + most]:
+            if record["type"] != "vitals" or record["vitals"].keys() != vitals.keys():
+                break
+            run.append(record)
+        columns = {vital: [record["vitals"][vital] for record in run] for vital in vitals}
+        if len(run) < WORTHWHILE or not all(all(map(math.isfinite, values)) for values in columns.values()):
+            return 0
+        if not all(watch.patient or self._is_calm(watch, columns) for watch in watches):
+            return 0
+        chart.extend([record["step"] for record in run], columns)
+        for watch in watches:
+            watch.pass_over(len(run))
+        return len(run)
+
+    def _is_calm(self, watch: _Watch, coming: Mapping[str, Sequence[float]]) -> bool:
+        if watch.failures >= TOLERATED_FAILURES:
+            return True
+        try:
+            return watch.name not in self.chart.open_episodes and watch.detector.is_calm(self.chart, coming)
+        except Exception:  # noqa: BLE001  `check` will say what is wrong
+            return False
+
+    def _watching(self, keys: tuple[str, ...]) -> tuple[_Watch, ...]:
+        """The detectors that read any of these."""
         watches = self._by_keys.get(keys)
         if watches is None:
             wanted = set(keys)
             watches = tuple(watch for watch in self._watches if wanted.intersection(watch.detector.reads))
             self._by_keys[keys] = watches
+        return watches
+
+    def _ask(self, keys: tuple[str, ...]) -> list[Record]:
         events: list[Record] = []
         chart = self.chart
-        for watch in watches:
+        for watch in self._watching(keys):
             watch.asked += 1
             if watch.asked < watch.due or watch.failures >= TOLERATED_FAILURES:
                 continue

@@ -25,7 +25,14 @@ CAPACITY = 1024
 """How many recent values of a vital are kept exactly."""
 REFRESH = 8
 """How many insertions a robust baseline lives at least: sorting at each step would cost more than the gauges."""
+YOUNG = 256
+"""Up to here a vital changes quickly; later, four times as many steps are a small part of what a window spans."""
 TINY = 1e-30
+
+
+def lifetime(count: int) -> int:
+    """How many insertions a baseline lives, when so many values are known."""
+    return REFRESH if count < YOUNG else 4 * REFRESH
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,23 @@ class Outline:
             self._clear()
             if len(self._buckets) >= self._capacity:
                 self._merge()
+
+    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """Insert finite values one by one, in one go."""
+        position = 0
+        while position < len(values):
+            end = position + max(self._stride - self._count - 1, 0)
+            part = values[position:end]
+            if part:  # all of them stay within the bucket that is being filled
+                if self._count == 0:
+                    self._start = steps[position]
+                self._count += len(part)
+                for value in part:  # not `sum`, which rounds differently
+                    self._total += value
+                self._low, self._high = min(self._low, *part), max(self._high, *part)
+            if end < len(values):
+                self.add(steps[end], values[end])
+            position = end + 1
 
     def _merge(self) -> None:
         left, right = self._buckets[::2], self._buckets[1::2]
@@ -186,6 +210,31 @@ class Series:
         self.count += 1
         self.outline.add(step, value)
 
+    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """Insert finite values in one go; the same as adding each."""
+        if not values:
+            return
+        self.step, self.latest = steps[-1], values[-1]
+        if self.count == 0:
+            self.first = values[0]
+        self.lowest = min(self.lowest, *values)
+        size, end = len(values), self._end
+        if end + size > 2 * CAPACITY:
+            self._steps[:CAPACITY] = self._steps[end - CAPACITY : end]
+            self._values[:CAPACITY] = self._values[end - CAPACITY : end]
+            end = CAPACITY
+        self._steps[end : end + size] = steps
+        self._values[end : end + size] = values
+        self._end = end + size
+        self.count += size
+        self.outline.extend(steps, values)
+
+    @property
+    def steady(self) -> int:
+        """How many values may still come before `baseline` is taken anew; 0 if it is at the very next one."""
+        left = -self.count % lifetime(self.count)
+        return min(left, YOUNG - 1 - self.count) if self.count < YOUNG else left
+
     @property
     def values(self) -> Array:
         """The recent finite values, oldest first (a view: do not write, do not keep)."""
@@ -217,9 +266,8 @@ class Series:
         >>> base.count, base.centre, base.recent, round(base.spread, 1), base.noise
         (32, 24.5, 12.5, 11.9, 0.0)
         """
-        # A young run changes quickly; later, thirty-two steps are a small part of what a window spans.
-        lifetime = REFRESH if self.count < 256 else 4 * REFRESH
-        known = (self.count - 1) // lifetime * lifetime if self.count else 0
+        span = lifetime(self.count)
+        known = (self.count - 1) // span * span if self.count else 0
         cached = self._baselines.get((window, log))
         if cached is not None and cached[0] == known:
             return cached[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +31,15 @@ class Detector(ABC):
     @abstractmethod
     def check(self, chart: Chart) -> Symptom | None:
         """The symptom, if the run shows it at the chart's latest step."""
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether `check` would find nothing at any of the steps that come, whose vitals these are: in doubt, no.
+
+        A short cut for the ordinary stretches that runs mostly consist of, for detectors that look at every step. It is
+        asked only while no episode of this detector is open, for values that are finite, and for no more steps than the
+        baselines of these vitals last; so a detector that compares with a baseline need compare the extremes only.
+        """
+        return False
 
     def symptom(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from torchdoctor.symptoms.progress import (
     extreme,
     is_hurt,
     is_restart,
+    keeps_its_rate,
     log_spread,
     lr_jump,
     rises_above,
@@ -115,6 +117,16 @@ class GradientExplosion(Detector):
         if divergence is not None and divergence.severity != "info":
             severity = "critical"
         return self._exploded(chart, severity, base, limit)
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether the highest of these norms would end at the first tests."""
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        if base.count < self.history or base.recent < NOTHING:
+            return True
+        if chart.open_episodes and is_hurt(chart, chart.step + 1):
+            return False
+        rise = math.log(max(*coming["grad_norm"], TINY)) - base.recent
+        return rise <= math.log(ALERT) or (rise <= math.log(self.notice) and keeps_its_rate(chart, coming))
 
     def _did_harm(self, chart: Chart, base: Baseline, limit: float) -> Symptom | None:
         """Among wide swings it is the loss that says which leap was none of them: it has just risen after this one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
@@ -81,3 +82,8 @@ class GradientInstability(Detector):
         )
         since = int(chart["grad_norm"].steps[-base.count])
         return self.symptom(chart, severity, message, value=base.noise, limit=self.swing, confidence=0.8, since=since)
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """The spread is the baseline's, whatever comes."""
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        return base.count < self.history or not base.noise > self.swing

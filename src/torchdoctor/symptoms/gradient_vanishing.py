@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +88,12 @@ class GradientVanishing(Detector):
         if current is not None and current.where and sampled.step <= current.last_step:
             return current  # found at the latest sample, which may be hundreds of steps ago: nothing newer is known
         return None
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether the lowest of these norms is no collapse; decay through depth is for sampled steps."""
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        lowest = max(min(coming["grad_norm"]), 0.0)
+        return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.collapse)
 
     def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
         base = chart["grad_norm"].baseline(self.window, log=True)

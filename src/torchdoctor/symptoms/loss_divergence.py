@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,12 @@ class LossDivergence(Detector):
         if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether all of these losses are in the lower half of what the run has come down by, and will have."""
+        series, losses = chart["loss"], coming["loss"]
+        lowest = min(series.lowest, *losses)
+        return series.count > 0 and not max(losses) > series.first - 0.5 * (series.first - lowest)
 
     def _left(self, chart: Chart, level: float, levels: Array, noise: float) -> Symptom | None:
         """A run that has learnt and held what it learnt: it is above its start, or on its way there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from torchdoctor.symptoms.progress import (
     Progress,
     extreme,
     is_restart,
+    keeps_its_rate,
     log_spread,
     lr_jump,
     third_highest_rise,
@@ -118,6 +120,14 @@ class LossSpike(Detector):
             message += f", above the {number_text(progress.start)} of the first steps"
         severity: Severity = "warning" if grave else "info"
         return self.symptom(chart, severity, message, value=loss, limit=base.recent + limit)
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether the highest of these losses would end at the first tests."""
+        base = chart["loss"].baseline(self.window)
+        rise, scale = max(coming["loss"]) - base.recent, max(base.noise, 0.003 * abs(base.recent))
+        if base.count < self.history or not rise > ALERT * scale:
+            return True
+        return not rise > SHAKEN * scale and keeps_its_rate(chart, coming)
 
     def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool, settled: bool) -> bool:
         """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""

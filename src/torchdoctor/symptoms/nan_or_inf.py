@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,10 @@ class NanOrInf(Detector):
             parts.append("the scaler skipped the step")
         value = loss.latest if bad_loss else norm.latest
         return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=0.99)
+
+    def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+        """What comes is finite: so all is well unless weights were broken before."""
+        return not (chart["loss"].nonfinite or chart["grad_norm"].nonfinite or "grad_nonfinite" in coming)
 
     def _broken_weights(self, chart: Chart) -> tuple[str, ...]:
         sampled = chart.tensors("weight_norm")

@@ -7,6 +7,7 @@ start to its best level, is the scale that every loss has.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -152,6 +153,16 @@ def lr_jump(chart: Chart, within: int = 16) -> float:
         return 1.0
     before = highest_rate_before(series, within)
     return round(float(values[-within:].max()) / before, 6) if before > 0 else 1.0
+
+
+def keeps_its_rate(chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
+    """Whether `lr_jump` has nothing to say at any of the steps that come, whose vitals these are: in doubt, no.
+
+    >>> keeps_its_rate(Chart.of(lr=[1e-3] * 60), {"lr": [1e-3, 9e-4]})
+    True
+    """
+    rates = [*chart["lr"].last(17).tolist(), *coming.get("lr", ())]
+    return not rates or max(rates) <= JUMP * min(rates)
 
 
 def highest_rate_before(series: Series, within: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,13 +43,13 @@ ORIGIN_SEARCHES = 3
 
 
 class Monitor(taps.Listener):
-    """Watches models and optimizers; `emit` receives records, `note` a key and a sentence to say once."""
+    """Watches models and optimizers; `emit` receives records in order, `note` a key and a sentence to say once."""
 
     def __init__(
         self,
         setup: Setup,
         settings: Settings,
-        emit: Callable[[Record], None],
+        emit: Callable[[Sequence[Record]], None],
         note: Callable[[str, str], None],
         failed: Callable[[str, Exception], None],
     ) -> None:
@@ -157,7 +157,7 @@ class Monitor(taps.Listener):
         facts = batch_facts((args, kwargs))
         if facts:
             clock = self._ledger.clock
-            self._emit({"type": "context", "step": clock.label(clock.count), "context": facts})
+            self._emit([{"type": "context", "step": clock.label(clock.count), "context": facts}])
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step is about to apply; with a closure, after its first call."""
@@ -327,23 +327,23 @@ class Monitor(taps.Listener):
     def _read(self, *, wait: bool) -> None:
         self._draining = True
         try:
+            ordinary: list[Record] = []
             for slot, records in self._ledger.arrived(wait=wait):
                 if slot.sampled:
+                    self._emit(ordinary)
+                    ordinary = []
                     with self._sampling:
-                        self._emit_all(records)
+                        self._emit(list(records))
                 else:
-                    self._emit_all(records)
+                    ordinary.extend(records)
                 if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
                     self._single = False  # torch's total is made otherwise than ours: no short way here
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
                     self._origin_searches += 1
                     self._origin.arm()
+            self._emit(ordinary)
         finally:
             self._draining = False
-
-    def _emit_all(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self._emit(record)
 
     # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
 
@@ -495,7 +495,7 @@ class Monitor(taps.Listener):
         if self._origin_searches and self._origin.armed:
             found = self._origin.disarm()
             if found is not None:
-                self._emit({"type": "origin", "step": ledger.clock.label(slot.number), **found})
+                self._emit([{"type": "origin", "step": ledger.clock.label(slot.number), **found}])
         if ledger.transfer.is_due():
             self.drain()
         self._keep_up(slot.number)
@@ -533,7 +533,7 @@ class Monitor(taps.Listener):
         if news:
             self._facts.update(news)
             clock = self._ledger.clock
-            self._emit({"type": "facts", "step": clock.label(clock.count), "facts": news})
+            self._emit([{"type": "facts", "step": clock.label(clock.count), "facts": news}])
 
     def _time(self, slot: Slot, now: float) -> None:
         if not self._interrupted:
@@ -561,7 +561,7 @@ class Monitor(taps.Listener):
         tensors = self._lay_out()
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock
-        self._emit({"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)})
+        self._emit([{"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)}])
 
 
 def _enter_losses(slot: Slot, losses: Sequence[Loss]) -> None:

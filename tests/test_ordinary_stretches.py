@@ -1,0 +1,130 @@
+"""Records that are entered in one go are judged as if each had been entered by itself."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.examination import Examination
+from torchdoctor.records import Record
+from torchdoctor.series import CAPACITY, Series
+from torchdoctor.settings import Settings
+
+STEPS = 900
+
+
+def records(change: Any = None, steps: int = STEPS, seed: int = 0) -> list[Record]:
+    """A run that learns, as its journal has it; `change(step, vitals)` makes it another."""
+    rng = np.random.default_rng(seed)
+    made: list[Record] = []
+    for step in range(steps):
+        vitals = {
+            "loss": 2 + 2 * math.exp(-step / 200) + 0.05 * float(rng.standard_normal()),
+            "grad_norm": math.exp(0.2 * float(rng.standard_normal())),
+            "lr": 1e-3,
+            "seconds": 0.01,
+        }
+        if change is not None:
+            change(step, vitals)
+        made.append({"type": "vitals", "step": step, "vitals": vitals})
+        if step % 250 == 249:
+            made.append({"type": "validation", "step": step, "vitals": {"val_loss": 3 - step / 1000}})
+    return made
+
+
+def leap(step: int, vitals: dict[str, float]) -> None:
+    vitals["grad_norm"] *= 30 if step in (300, 301, 640) else 1
+
+
+def collapse(step: int, vitals: dict[str, float]) -> None:
+    vitals["grad_norm"] *= 1e-8 if step == 411 else 1
+
+
+def spike(step: int, vitals: dict[str, float]) -> None:
+    vitals["loss"] *= 9 if step == 500 else 1
+
+
+def broken(step: int, vitals: dict[str, float]) -> None:
+    vitals["loss"] = math.nan if 333 <= step < 336 else vitals["loss"]
+
+
+def diverging(step: int, vitals: dict[str, float]) -> None:
+    vitals["loss"] += max(0, step - 400) * 0.03
+
+
+def rate_jumps(step: int, vitals: dict[str, float]) -> None:
+    vitals["lr"] *= 100 if step >= 450 else 1
+    vitals["loss"] += 0.15 if step >= 451 else 0.0
+    vitals["grad_norm"] *= 3 if step >= 451 else 1
+
+
+def wild(step: int, vitals: dict[str, float]) -> None:
+    vitals["grad_norm"] = math.exp(3 * math.sin(7.0 * step**1.5))
+    vitals["loss"] = 2.0 + step / 900
+
+
+def other_keys(step: int, vitals: dict[str, float]) -> None:
+    if step % 7 == 3:
+        del vitals["lr"]
+    if step % 11 == 5:
+        vitals["clip"] = 1.0
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize(
+    "change",
+    [None, leap, collapse, spike, broken, diverging, rate_jumps, wild, other_keys],
+    ids=lambda c: c and c.__name__,
+)
+def test_the_same_findings_however_records_are_handed_over(change: Any, preset: str) -> None:
+    journal = records(change)
+    settings = Settings.load({"preset": preset})
+    one_by_one, in_blocks = Examination(settings), Examination(settings)
+    expected = [item for record in journal for item in one_by_one.take(record)]
+    draw, found, position = random.Random(0), [], 0
+    while position < len(journal):
+        size = draw.choice([1, 3, 16, 16, 40])
+        for record, concluded in in_blocks.take_all(journal[position : position + size]):
+            assert record is journal[position]
+            position += 1
+            found += concluded
+    assert found == expected
+    assert repr(in_blocks.report()) == repr(one_by_one.report())
+
+
+def test_ordinary_stretches_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would be gained, and nothing above would be tested."""
+    examination, entered = Examination(Settings()), []
+    extend = Chart.extend
+    monkeypatch.setattr(
+        Chart, "extend", lambda self, steps, columns: (entered.extend(steps), extend(self, steps, columns))
+    )
+    for start in range(0, STEPS, 16):
+        list(examination.take_all(records()[start : start + 16]))
+    assert len(entered) > 0.75 * STEPS
+
+
+def test_a_series_extended_is_a_series_added_to() -> None:
+    added, extended = Series(), Series()
+    values = np.random.default_rng(1).standard_normal(3 * CAPACITY + 77).tolist()
+    draw, position = random.Random(1), 0
+    while position < len(values):
+        size = draw.choice([1, 2, 5, 16, 300])
+        steps, part = (
+            list(range(position, position + size))[: len(values) - position],
+            values[position : position + size],
+        )
+        extended.extend(steps, part)
+        for step, value in zip(steps, part, strict=True):
+            added.add(step, value)
+        position += size
+        assert extended.values.tolist() == added.values.tolist()
+        assert extended.steps.tolist() == added.steps.tolist()
+        assert extended.outline.buckets() == added.outline.buckets()
+        assert extended.baseline(128, log=True) == added.baseline(128, log=True)
+        assert (extended.lowest, extended.first, extended.count) == (added.lowest, added.first, added.count)
