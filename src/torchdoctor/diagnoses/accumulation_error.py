@@ -9,6 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 LARGE = (
     "gradient-explosion",
@@ -74,7 +75,7 @@ class AccumulationError(Cause):
             yield Evidence(CERTAIN, f"gradients are cleared between the {backwards} backward passes of one step")
         weights = chart["loss_weight"].last(SURE)
         if backwards > 1 and weights.size == SURE and chart.fact("loss.reduction") != "sum":
-            weight = number_text(float(np.median(weights)))
+            weight = number_text(median(weights))
             if float(np.abs(weights - 1).max()) < 0.1:
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight 1, not 1/{backwards}")
             elif 0 < float(weights.max()) < 0.6 / backwards:

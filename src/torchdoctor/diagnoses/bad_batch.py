@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import LEAP, breaking_step, is_brief, is_over, loss_leap, loss_moved_at, lr_leap
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
 """What a run that was well until a batch came does not have."""
@@ -78,7 +79,7 @@ def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:
         at, others = series.values[series.steps == step], series.values[series.steps != step]
         if not at.size or others.size < 4:
             continue
-        usual = float(np.median(others))
+        usual = median(others)
         if float(at[0]) > 3 * max(usual, float(np.max(others)) / 2) > 0:
             text = f"the largest {name} of step {step} is {number_text(float(at[0]))}"
             yield Evidence(3.0, f"{text}, {number_text(usual)} is usual")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 
 class ClipTooTight(Cause):
@@ -52,7 +51,7 @@ class ClipTooTight(Cause):
             return
         if not norms.size:
             return
-        typical = float(np.median(norms))
+        typical = median(norms)
         text = f"steps are clipped at {number_text(clip)}, their norm is {number_text(typical)}"
         if clip > 0.2 * typical:
             yield Evidence(-4.0, text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
-from torchdoctor.series import Series
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
@@ -36,17 +37,19 @@ def breaking_step(problem: Problem) -> int:
 def level_about(series: Series, first: int, last: int) -> float:
     """The median level of a vital between two steps, from the outline; NaN where it has no value there."""
     means = [bucket[2] for bucket in series.outline.buckets() if first <= bucket[0] <= last]
-    return float(np.median(means)) if means else math.nan
+    return median(means) if means else math.nan
 
 
 def last_level(series: Series, values: int = 20) -> float:
     """The median of a vital's last few values; NaN where it has none."""
-    return float(np.median(series.last(values))) if series else math.nan
+    return median(series.last(values)) if series else math.nan
 
 
 def highest(series: Series, first: int, last: int) -> float:
     """The highest value of a vital between two steps, from the outline; NaN where it has no value there."""
-    return max((bucket[3] for bucket in series.outline.buckets() if first <= bucket[0] <= last), default=math.nan)
+    buckets = series.outline.buckets()
+    low, high = (bisect.bisect_left(buckets, (step,)) for step in (first, last + 1))
+    return max([bucket[3] for bucket in buckets[low:high]], default=math.nan)
 
 
 def lr_rise(chart: Chart, onset: int, within: int = 30) -> float:
@@ -69,8 +72,10 @@ def lr_leap(chart: Chart, onset: int, within: int = 30) -> float:
     about = (rates.steps >= onset - within) & (rates.steps <= onset)
     values = rates.values
     for place in np.flatnonzero(about):
-        before = highest(rates, 0, int(rates.steps[place]) - 1) if place >= 5 else math.nan
-        if before > 0 and float(values[place]) > 2 * max(before, float(values[place - 1])):
+        if place < 5 or not float(values[place]) > 2 * float(values[place - 1]):
+            continue
+        before = highest(rates, 0, int(rates.steps[place]) - 1)
+        if before > 0 and float(values[place]) > 2 * before:
             return round(float(values[place]) / before, 6)
     return 1.0
 
@@ -92,8 +97,8 @@ def loss_moved_at(chart: Chart, step: int) -> bool:
     before = series.values[(series.steps < step) & (series.steps >= step - 24)]
     if not at.size or before.size < 8:
         return False
-    centre = float(np.median(before))
-    return float(at[0]) - centre > 6 * max(1.4826 * float(np.median(np.abs(before - centre))), 0.01 * abs(centre))
+    centre = median(before)
+    return float(at[0]) - centre > 6 * max(1.4826 * median(np.abs(before - centre)), 0.01 * abs(centre))
 
 
 def loss_leap(chart: Chart, step: int) -> float:
@@ -103,8 +108,8 @@ def loss_leap(chart: Chart, step: int) -> float:
     before = series.values[(series.steps < step) & (series.steps >= step - 24)]
     if not at.size or before.size < 8:
         return math.nan
-    centre = float(np.median(before))
-    usual = max(abs(centre), 3 * 1.4826 * float(np.median(np.abs(before - centre))))
+    centre = median(before)
+    usual = max(abs(centre), 3 * 1.4826 * median(np.abs(before - centre)))
     return (float(at[0]) - centre) / usual if usual > 0 else math.nan
 
 
@@ -145,7 +150,7 @@ def validation_leads(chart: Chart) -> float:
     for step, value in zip(evaluated.steps.tolist(), evaluated.values.tolist(), strict=True):
         about = train.values[np.abs(train.steps - step) <= 12]
         if about.size >= 12:
-            better.append(value < float(np.median(about)))
+            better.append(value < median(about))
     return float(np.mean(better)) if len(better) >= 5 else math.nan
 
 
@@ -154,7 +159,7 @@ def update_level(chart: Chart, before: int) -> float:
     for step, row in reversed(chart.tensors("update_ratio").rows):
         known = row[np.isfinite(row) & (row > 0)]
         if step < before and known.size:
-            return float(np.median(known))
+            return median(known)
     return math.nan
 
 
@@ -169,8 +174,8 @@ def working_update(chart: Chart) -> float:
         known = row[np.isfinite(row) & (row > 0)]
         rate = rates.values[rates.steps == step]
         if known.size and not (rate.size and float(rate[0]) < 0.3 * top):
-            levels.append(float(np.median(known)))
-    return float(np.median(levels)) if levels else math.nan
+            levels.append(median(known))
+    return median(levels) if levels else math.nan
 
 
 def optimizer_names(chart: Chart) -> str:

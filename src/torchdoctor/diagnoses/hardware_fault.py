@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.weight_growth import lone_leap
 
 HOT = 87.0
@@ -62,8 +61,8 @@ class HardwareFault(Cause):
             if throttled.size and float(throttled.mean()) > 0.3:
                 yield Evidence(5.0, f"the device was throttled at {throttled.mean():.0%} of the last looks")
             heat = chart["gpu_temperature"].last(16)
-            if heat.size and float(np.median(heat)) >= HOT:
-                yield Evidence(1.0, f"it is {float(np.median(heat)):.0f} degrees hot")
+            if heat.size and median(heat) >= HOT:
+                yield Evidence(1.0, f"it is {median(heat):.0f} degrees hot")
             return
         if leap := lone_leap(chart, back=64):
             yield Evidence(

@@ -26,6 +26,7 @@ from torchdoctor.diagnoses.findings import (
 from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.underfitting import shrinkage
 
 ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf", "skipped-steps")
@@ -146,7 +147,7 @@ def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator
 def _first_updates(chart: Chart, before: int) -> float:
     """The largest typical update ratio of any sample but the very first: a net that is broken hardly moves later."""
     rows = [row[np.isfinite(row)] for step, row in chart.tensors("update_ratio").rows if 4 <= step < before]
-    return max((float(np.median(row)) for row in rows if row.size), default=math.nan)
+    return max((median(row) for row in rows if row.size), default=math.nan)
 
 
 def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
@@ -156,8 +157,8 @@ def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     elif swing is not None:
         yield Evidence(-0.7, "the loss swings more slowly than steps that overshoot would make it")
     cosine = chart["momentum_cosine"].last(8)
-    if cosine.size >= 4 and float(np.median(cosine)) < -0.5:
-        yield Evidence(1.0, f"gradients point back against the steps taken: cosine {float(np.median(cosine)):.2f}")
+    if cosine.size >= 4 and median(cosine) < -0.5:
+        yield Evidence(1.0, f"gradients point back against the steps taken: cosine {median(cosine):.2f}")
 
 
 def _about_the_rate(chart: Chart, rise: float, leap: float) -> Iterator[Evidence]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, working_update
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 
 class LrTooLow(Cause):
@@ -56,8 +55,8 @@ class LrTooLow(Cause):
         elif rate >= (3e-4 if adaptive else 1e-2):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
         cosine = chart["momentum_cosine"].last(8)
-        if cosine.size >= 4 and float(np.median(cosine)) > 0.6:
-            yield Evidence(1.0, f"gradients keep their direction from step to step: {float(np.median(cosine)):.2f}")
+        if cosine.size >= 4 and median(cosine) > 0.6:
+            yield Evidence(1.0, f"gradients keep their direction from step to step: {median(cosine):.2f}")
         norms = chart["grad_norm"]
         if norms and norms.baseline(128).recent < 1e-10:
             yield Evidence(-4.0, "there is no gradient that a higher rate could scale")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_attention, loss_was_finite, update_level
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
 """What announces an overflow."""
@@ -133,8 +132,8 @@ def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if problem.has("skipped-steps"):
         return
     lost = chart["update_lost"].last(4)
-    if lost.size and float(np.median(lost)) > 0.5:
-        share = f"{float(np.median(lost)):.0%}"
+    if lost.size and median(lost) > 0.5:
+        share = f"{median(lost):.0%}"
         yield Evidence(CERTAIN - 2, f"{share} of the weights that have a gradient did not move: rounded away")
         return
     formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)

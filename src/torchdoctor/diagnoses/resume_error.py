@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 NEAR = 30
 """Steps after a resume within which trouble is put down to it."""
@@ -95,7 +96,7 @@ def _gap_before(chart: Chart, onset: int) -> tuple[int, int] | None:
     if steps.size < 20:
         return None
     sizes = np.diff(steps)
-    usual = float(np.median(sizes))
+    usual = median(sizes)
     for place in np.flatnonzero(sizes > 10 * usual):
         if steps[place] <= onset <= steps[place + 1] + NEAR * usual:
             return int(steps[place]), int(steps[place + 1])

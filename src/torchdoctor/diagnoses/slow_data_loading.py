@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 
 
 class SlowDataLoading(Cause):
@@ -42,14 +41,14 @@ class SlowDataLoading(Cause):
         """The wait as a share of the step, and how busy the device is."""
         wait, passed = chart["data_seconds"].last(4), chart["seconds"].last(100)
         if wait.size and passed.size:
-            share = float(np.median(wait)) / max(float(np.median(passed)), 1e-12)
+            share = median(wait) / max(median(passed), 1e-12)
             if share > 0.5:
-                yield Evidence(3.0, f"{number_text(float(np.median(wait)))} s of each step pass before its forward")
+                yield Evidence(3.0, f"{number_text(median(wait))} s of each step pass before its forward")
             elif share < 0.2:
-                yield Evidence(-4.0, f"only {number_text(float(np.median(wait)))} s of each step are spent on data")
+                yield Evidence(-4.0, f"only {number_text(median(wait))} s of each step are spent on data")
         elif not problem.has("data-starvation"):
             yield Evidence(-2.0, "the time spent on data is not known")
         busy = chart["gpu_utilisation"].last(8)
         if busy.size:
-            level = float(np.median(busy))
+            level = median(busy)
             yield Evidence(0.8 if level < 50 else -0.8, f"the device is {level:.0f} % busy")
