@@ -29,6 +29,7 @@ from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, step_hook
 from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw, Terms
 from torchdoctor.vitals.ledger import Ledger
+from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
 from torchdoctor.vitals.sampling import GRACE, Sampling
@@ -69,26 +70,18 @@ class Monitor(taps.Listener):
         self._groups = GroupGauge(self._optimizers)
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
-        self._armed = -1
-        """The number of the step that the gauges are armed for, -1 for none."""
-        self._sampled = -1
-        """The number of the step that was looked at closely and has just been taken: its loss may be logged late."""
-        self._unsampled: set[int] = set()
-        """The optimizers whose part of the armed step is still to come."""
-        self._facts: dict[str, Any] = {}
         self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(optimizers)
         self._stepped_at, self._interrupted = 0.0, True
-        self._ready_at = 0.0
-        """When the loop was let go after the step before a sampled one."""
         self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
-        self._budget_at = 100
         self._clip_mark: int | None = None
         """Autograd's node counter at a clip, if no node was made since the step before it."""
         self._late_clips = 0
         tensors = self._lay_out()
         grace = 0.0 if self._cuda else GRACE
-        self._sampling = Sampling(settings.sample_every, settings.overhead, note, grace)
+        sampling = Sampling(settings.sample_every, settings.overhead, note, grace)
+        self._looks = CloseLooks(sampling, len(optimizers), self._tell)
+        self._looks.use(self._build_gauges())
         self._ledger = Ledger(len(self._optimizers), self._device, tensors, note)
         self._ledger.clock.backward_seen = self._backward_seen
         self.lane = Lane(self)
@@ -103,11 +96,8 @@ class Monitor(taps.Listener):
         tensors = list(named)
         self.names = tuple(named.values())
         held = [owners.get(id(tensor), -1) for tensor in tensors]
+        self._tensors, self._held = tensors, held
         self._gradients = GradientGauge(tensors, held)
-        self._gauges: list[Gauge] = [
-            UpdateGauge(tensors, held),
-            *build_gauges(self._setup, self._tell),
-        ]
         self._witness = next(
             (t for t, owner in zip(tensors, held, strict=True) if owner >= 0 and t.requires_grad), None
         )
@@ -116,6 +106,9 @@ class Monitor(taps.Listener):
         self._cuda = self._device.type == "cuda"
         self._shape = self._group_shape()
         return len(tensors)
+
+    def _build_gauges(self) -> list[Gauge]:
+        return [UpdateGauge(self._tensors, self._held), *build_gauges(self._setup, self._looks.tell)]
 
     def _group_shape(self) -> list[tuple[int, int]]:
         return [(len(opt.param_groups), len(opt.param_groups[-1]["params"])) for opt in self._optimizers]
@@ -128,7 +121,7 @@ class Monitor(taps.Listener):
         for model in self._models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self.lane)
-        self._arm()
+        self._looks.arm(self._ledger.clock.count)
 
     def detach(self) -> None:
         """Take everything off and let go of the model."""
@@ -140,9 +133,9 @@ class Monitor(taps.Listener):
         self._batch_handles.clear()
         self._captures.clear()
         self._origin.disarm()
-        self._disarm()
+        self._looks.disarm()
         self.drain(wait=True)
-        self._gauges.clear()
+        self._looks.use(())
 
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,10 +189,7 @@ class Monitor(taps.Listener):
         self._stepping = self._in_closure = False
         index = self._index[id(optimizer)]
         slot = self._ledger.slot_for(index)
-        if slot.sampled:
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.after_step(index, slot)
+        self._looks.after_step(index, slot)
         self._stepped_since_update[index] = True
         self._advance(index, slot)
 
@@ -238,7 +228,7 @@ class Monitor(taps.Listener):
             if seen:
                 self._capture(slot, order, listed, norms)
                 self._together = len(lists) == 1 and len(norms) > 1
-                if self._together and slot.number == self._armed:  # what the lane would have returned
+                if self._together and slot.number == self._looks.armed:  # what the lane would have returned
                     same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
                     slot.keep("same_total", same.float())
 
@@ -274,11 +264,8 @@ class Monitor(taps.Listener):
     def put_loss(self, value: Tensor | float, graph: Tensor | None, name: str) -> int:
         """Enter a loss; returns its step's number."""
         number = self._ledger.put_loss(name, value, graph, self._in_closure)
-        # A late loss is for gauges that are not armed for the next step yet: they would take it for that one's.
-        if graph is not None and number == (self._armed if self._armed >= 0 else self._sampled):
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.loss_logged(name, graph)
+        if graph is not None:
+            self._looks.loss_logged(number, name, graph)
         return number
 
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
@@ -305,10 +292,7 @@ class Monitor(taps.Listener):
     def log_batch(self, tensors: Sequence[Tensor]) -> None:
         """Note how much in a batch is not finite, for the step that comes."""
         self.lane.leave()
-        if self._ledger.clock.count == self._armed:
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.batch_logged(tuple(tensors))
+        self._looks.batch_logged(self._ledger.clock.count, tuple(tensors))
         floating = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.is_sparse]
         if not floating:
             return
@@ -332,7 +316,7 @@ class Monitor(taps.Listener):
                 if slot.sampled:
                     self._emit(ordinary)
                     ordinary = []
-                    with self._sampling:
+                    with self._looks.sampling:
                         self._emit(list(records))
                 else:
                     ordinary.extend(records)
@@ -356,7 +340,7 @@ class Monitor(taps.Listener):
             or last is None
             or self._captures
             or self._scaler is not None
-            or self._armed == ledger.clock.count
+            or self._looks.armed == ledger.clock.count
             or (self._origin_searches and self._origin.armed)
             or ledger.transfer.hurry
         ):
@@ -364,7 +348,7 @@ class Monitor(taps.Listener):
         clips = bool(last.facts.get("captured"))
         order = self._clipped_order() if clips else self._gradients.whole
         previous = ledger.owned()
-        room = min(ledger.transfer.size, self._sampling.next - ledger.clock.count)
+        room = min(ledger.transfer.size, self._looks.sampling.next - ledger.clock.count)
         if order is None or previous is None or room < 2 or clips == ("own" in last.facts):
             return None
         label = ledger.clock.label(ledger.clock.count)
@@ -393,7 +377,7 @@ class Monitor(taps.Listener):
         self._groups.look(0, self._ledger.last)
         if self._ledger.transfer.is_due():
             self.drain()
-        self._keep_up(self._ledger.clock.count - 1)
+        self._looks.keep_up(self._ledger.clock.count)
 
     def read(self) -> bool:
         """Read numbers that were on their way, while ordinary steps go on; True if they still are."""
@@ -443,14 +427,7 @@ class Monitor(taps.Listener):
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             slot.keep("found_inf", found_inf.detach(), copy=True)
-        if slot.number == self._armed:
-            slot.detailed = slot.sampled = True
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.before_step(index, slot)
-            entered = slot.facts.pop("entered_at", None)
-            if entered is not None and not self._interrupted:
-                slot.facts["data_seconds"] = max(0.0, entered - self._ready_at)
+        self._looks.before_step(index, slot, interrupted=self._interrupted)
 
     def _measure_rest(self, index: int, slot: Slot) -> None:
         """What was not captured, or was changed since."""
@@ -469,7 +446,7 @@ class Monitor(taps.Listener):
         if mark is not None and now is not None and now > mark:
             self._late_clips += 1
             if self._late_clips == LATE_CLIPS:
-                self._tell({"clip.after_step": True})
+                self._looks.tell({"clip.after_step": True})
 
     def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was on."""
@@ -485,11 +462,7 @@ class Monitor(taps.Listener):
         ledger = self._ledger
         if ledger.advance(index, slot):
             self._time(slot, time.perf_counter())
-        self._sampled = slot.number if slot.sampled else -1
-        if slot.sampled:
-            self._unsampled.discard(index)
-            if not self._unsampled:
-                self._disarm()
+        self._looks.step_over(index, slot)
         self.mark_gradient()
         self._groups.read(index, slot)
         if self._origin_searches and self._origin.armed:
@@ -498,49 +471,18 @@ class Monitor(taps.Listener):
                 self._emit([{"type": "origin", "step": ledger.clock.label(slot.number), **found}])
         if ledger.transfer.is_due():
             self.drain()
-        self._keep_up(slot.number)
-
-    def _keep_up(self, number: int) -> None:
-        """Keep the budget, and get ready if the step that comes is looked at closely."""
-        if number >= self._budget_at:
-            self._budget_at = number + 100
-            self._sampling.keep_budget(number, sum(gauge.spent for gauge in self._gauges))
-        if self._ledger.clock.count >= self._sampling.next:
-            self._arm()
-
-    def _arm(self) -> None:
-        """The step that comes is looked at closely."""
-        number = self._ledger.clock.count
-        self._sampling.next = self._sampling.after(number)
-        self._disarm()
-        self._armed, self._unsampled = number, set(range(len(self._optimizers)))
-        self._sampling.looks += 1
-        with self._sampling:
-            for gauge in self._gauges:
-                gauge.arm()
-        self._ready_at = time.perf_counter()
-
-    def _disarm(self) -> None:
-        if self._armed >= 0:
-            self._armed = -1
-            with self._sampling:
-                for gauge in self._gauges:
-                    gauge.disarm()
+        self._looks.keep_up(ledger.clock.count)
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
-        """Structural facts, as far as they are news."""
-        news = {key: value for key, value in facts.items() if key not in self._facts or self._facts[key] != value}
-        if news:
-            self._facts.update(news)
-            clock = self._ledger.clock
-            self._emit([{"type": "facts", "step": clock.label(clock.count), "facts": news}])
+        clock = self._ledger.clock
+        self._emit([{"type": "facts", "step": clock.label(clock.count), "facts": dict(facts)}])
 
     def _time(self, slot: Slot, now: float) -> None:
         if not self._interrupted:
             passed = slot.facts["seconds"] = now - self._stepped_at
-            self._sampling.watched += passed
+            self._looks.sampling.watched += passed
             if slot.number % 32 == 5:
-                self._ledger.transfer.pace(min(passed, self._sampling.watched / slot.number))
+                self._ledger.transfer.pace(min(passed, self._looks.sampling.watched / slot.number))
         self._stepped_at, self._interrupted = now, False
         if slot.sampled and self._cuda:
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
@@ -557,8 +499,8 @@ class Monitor(taps.Listener):
         """The optimizers' tensors have changed: read what was measured, then give out the columns again."""
         self.drain(wait=True)
         self._captures = []
-        self._disarm()
         tensors = self._lay_out()
+        self._looks.use(self._build_gauges())
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock
         self._emit([{"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)}])

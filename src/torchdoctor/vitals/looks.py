@@ -1,0 +1,117 @@
+"""Close looks: which steps are sampled, the gauges that look at them, and what that costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchdoctor.vitals.gauge import Gauge
+from torchdoctor.vitals.sampling import Sampling
+from torchdoctor.vitals.transfer import Slot
+
+BUDGET_EVERY = 100
+"""Steps after which the time that was spent is compared with what may be."""
+
+
+class CloseLooks:
+    """Arms the gauges for a step, and takes them off after it; `tell` receives structural facts that are news."""
+
+    def __init__(self, sampling: Sampling, optimizers: int, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        self.sampling = sampling
+        self.armed = -1
+        """The number of the step that the gauges are armed for, -1 for none."""
+        self._gauges: list[Gauge] = []
+        self._tell = tell
+        self._known: dict[str, Any] = {}
+        self._optimizers = range(optimizers)
+        self._to_come: set[int] = set()
+        """The optimizers whose part of the armed step is still to come."""
+        self._latest = -1
+        """The number of the sampled step that has just been taken: its loss may be logged late."""
+        self._ready_at = 0.0
+        """When the loop was let go after the step before a sampled one."""
+        self._budget_at = BUDGET_EVERY
+
+    def use(self, gauges: Iterable[Gauge]) -> None:
+        """Look with these from now on."""
+        self.disarm()
+        self._gauges = list(gauges)
+
+    def arm(self, number: int) -> None:
+        """The step that comes is looked at closely."""
+        self.sampling.next = self.sampling.after(number)
+        self.disarm()
+        self.armed, self._to_come = number, set(self._optimizers)
+        self.sampling.looks += 1
+        with self.sampling:
+            for gauge in self._gauges:
+                gauge.arm()
+        self._ready_at = time.perf_counter()
+
+    def disarm(self) -> None:
+        """Take everything off again."""
+        if self.armed >= 0:
+            self.armed = -1
+            with self.sampling:
+                for gauge in self._gauges:
+                    gauge.disarm()
+
+    def loss_logged(self, number: int, name: str, loss: Tensor) -> None:
+        """A loss with its graph, of this step."""
+        # A late loss is for gauges that are not armed for the next step yet: they would take it for that one's.
+        if number == (self.armed if self.armed >= 0 else self._latest):
+            with self.sampling:
+                for gauge in self._gauges:
+                    gauge.loss_logged(name, loss)
+
+    def batch_logged(self, number: int, tensors: tuple[Tensor, ...]) -> None:
+        """The batch of this step."""
+        if number == self.armed:
+            with self.sampling:
+                for gauge in self._gauges:
+                    gauge.batch_logged(tensors)
+
+    def before_step(self, index: int, slot: Slot, *, interrupted: bool) -> None:
+        """An optimizer is about to step; `interrupted`: more than a step lies behind, so that waiting means nothing."""
+        if slot.number != self.armed:
+            return
+        slot.detailed = slot.sampled = True
+        with self.sampling:
+            for gauge in self._gauges:
+                gauge.before_step(index, slot)
+        entered = slot.facts.pop("entered_at", None)
+        if entered is not None and not interrupted:
+            slot.facts["data_seconds"] = max(0.0, entered - self._ready_at)
+
+    def after_step(self, index: int, slot: Slot) -> None:
+        """An optimizer has stepped."""
+        if slot.sampled:
+            with self.sampling:
+                for gauge in self._gauges:
+                    gauge.after_step(index, slot)
+
+    def step_over(self, index: int, slot: Slot) -> None:
+        """An optimizer's part of a step is over."""
+        self._latest = slot.number if slot.sampled else -1
+        if slot.sampled:
+            self._to_come.discard(index)
+            if not self._to_come:
+                self.disarm()
+
+    def keep_up(self, count: int) -> None:
+        """After so many steps: keep the budget, and get ready if the one that comes is looked at closely."""
+        if count > self._budget_at:
+            self._budget_at = count - 1 + BUDGET_EVERY
+            self.sampling.keep_budget(count - 1, sum(gauge.spent for gauge in self._gauges))
+        if count >= self.sampling.next:
+            self.arm(count)
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """Structural facts, as far as they are news."""
+        news = {key: value for key, value in facts.items() if key not in self._known or self._known[key] != value}
+        if news:
+            self._known.update(news)
+            self._tell(news)
