@@ -231,6 +231,9 @@ def test_calibration_compares_what_was_said_with_what_was_right() -> None:
 
     assert scoring.score(lines(8, 2, 0.8))["calibration_error"]["value"] == pytest.approx(0)
     assert scoring.score(lines(2, 8, 0.8))["calibration_error"]["value"] == pytest.approx(0.6)
+    luck = [scoring.score(lines(count, 0, 0.8))["calibration_error_by_chance"] for count in (4, 100)]
+    assert luck[0] == pytest.approx(0.16, abs=0.02)  # four tosses: 0.2 off, or more, as a rule
+    assert luck[1] < 0.05
 
 
 def test_the_last_line_of_a_run_counts() -> None:

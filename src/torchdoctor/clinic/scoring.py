@@ -155,11 +155,13 @@ def bootstrapped(runs: Sequence[Verdict], number: Callable[[Sequence[Verdict]], 
 
 def reliability(runs: Sequence[Verdict]) -> list[dict[str, float]]:
     """Of the leading causes, by how sure the doctor was: how often they were right."""
+    return _binned([(run.ranked[0][1], run.first) for run in runs if run.ranked])
+
+
+def _binned(claims: Sequence[tuple[float, bool]]) -> list[dict[str, float]]:
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
-    for run in runs:
-        if run.ranked:
-            sure = run.ranked[0][1]
-            bins[min(int(sure * BINS), BINS - 1)].append((sure, run.first))
+    for sure, right in claims:
+        bins[min(int(sure * BINS), BINS - 1)].append((sure, right))
     return [
         {
             "from": index / BINS,
@@ -175,7 +177,17 @@ def reliability(runs: Sequence[Verdict]) -> list[dict[str, float]]:
 
 def calibration_error(runs: Sequence[Verdict]) -> float:
     """The expected calibration error of the leading cause: |said - right|, weighted by how often it was said."""
-    bins = reliability(runs)
+    return _error(reliability(runs))
+
+
+def chance_error(runs: Sequence[Verdict]) -> float:
+    """What the calibration error would come to, on average, if each claim were as likely as it says: luck alone."""
+    dice = random.Random(0)
+    sure = [run.ranked[0][1] for run in runs if run.ranked]
+    return fmean(_error(_binned([(p, dice.random() < p) for p in sure])) for _ in range(RESAMPLES))
+
+
+def _error(bins: Sequence[dict[str, float]]) -> float:
     total = sum(item["runs"] for item in bins)
     return sum(item["runs"] * abs(item["said"] - item["right"]) for item in bins) / total if total else math.nan
 
@@ -224,6 +236,7 @@ def _ours(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "cause_first": share(sum(v.first for v in rooted), len(rooted)),
         "cause_among_three": share(sum(v.among_three for v in rooted), len(rooted)),
         "calibration_error": bootstrapped(spoken, calibration_error),
+        "calibration_error_by_chance": round(chance_error(spoken), 4),
         "reliability": reliability(spoken),
     }
 

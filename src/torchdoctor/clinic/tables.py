@@ -59,10 +59,16 @@ def summary(score: dict[str, Any]) -> list[str]:
         ("root cause first", share_text(score["cause_first"]), "80 %"),
         ("root cause among three", share_text(score["cause_among_three"]), "95 %"),
         ("calibration error", value_text(score["calibration_error"]), "0.05"),
+        ("  by luck, were it calibrated", _luck_text(score), ""),
     ]
     lines = [f"{title:<33}{text}{f'   [goal {goal}]' if goal else ''}" for title, text, goal in rows]
     head = f"version {', '.join(score['versions'])}; {' and '.join(score['splits'])} kinds"
     return [head, "", *lines]
+
+
+def _luck_text(score: dict[str, Any]) -> str:
+    luck = score["calibration_error_by_chance"]
+    return "no runs" if math.isnan(luck) else f"{luck:.3g} on average"
 
 
 def diagram(score: dict[str, Any]) -> list[str]:
