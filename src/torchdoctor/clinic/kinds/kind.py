@@ -58,6 +58,11 @@ UNMOVED = ("frozen-weights", "no-gradient")
 """What weights look like that are not trained."""
 
 
+def split_of(slug: str) -> Split:
+    """Which half a name falls into."""
+    return SPLITS[hashlib.sha256(slug.encode()).digest()[8] % 2]
+
+
 @dataclass(frozen=True)
 class Kind:
     """A family of runs that share one fault, or one reason to look sick."""
@@ -91,7 +96,7 @@ class Kind:
     @property
     def split(self) -> Split:
         """Which half it belongs to."""
-        return SPLITS[hashlib.sha256(self.slug.encode()).digest()[8] % 2]
+        return split_of(self.slug)
 
     @property
     def summary(self) -> str:

@@ -1,0 +1,9 @@
+"""Models that come for a check-up: many families, sound or with one thing wrong."""
+
+from torchdoctor.clinic.candidates.broken import BROKEN
+from torchdoctor.clinic.candidates.candidate import Candidate, Visit
+from torchdoctor.clinic.candidates.sound import SOUND
+
+CANDIDATES: dict[str, Candidate] = {item.slug: item for item in (*BROKEN, *SOUND)}
+
+__all__ = ["BROKEN", "CANDIDATES", "SOUND", "Candidate", "Visit"]
