@@ -19,6 +19,7 @@ type            further keys
 ``symptom``     ``event`` ("opened", "changed", "closed") and the fields of `Symptom`
 ``diagnosis``   the fields of `Diagnosis` (one record for each cause, when the ranking changed)
 ``phase``       ``first_step``, ``stable``, ``trend``, ``message``: see ``phases.py``
+``check``       the fields of `CheckResult`: one record for each check of a check-up before the run
 ``note``        ``text``: something that the report must say (what could not be measured, and why)
 ``end``         the run was closed in good order
 ==============  ====================================================================================
@@ -74,6 +75,8 @@ key                             value
 ``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
 ``data.normalized_first``       whether one of the first two layers normalizes
 ``data.same_tensor``            whether the input is the very tensor of the sample before
+``data.differentiated``         true: the loop takes derivatives with respect to its inputs
+``loop.acts``                   true: the model is asked what to do, and no loss is made of what it says
 ``loss.function``               class of ``loss_fn``, or of the loss at backward; ``loss.classes``: how many it tells
 ``loss.chance``                 the loss of a guess (ln C), where the kind of loss says it
 ``loss.shapes``                 shapes of output and target that an elementwise loss will broadcast
@@ -92,8 +95,12 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
 ``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
-not along their mean direction), ``label_in_input`` (the closest correlation of an input column with the label),
-``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients).
+not along their mean direction), ``target_is_next`` and ``target_after_next`` (share of labels that are the next token,
+or the one after it), ``attention_ahead`` (share of attention that goes to later tokens),
+``label_in_input`` (the closest correlation of an input column with the label),
+``label_in_another`` (the next column's), ``weight_of_common`` (the loss's weight of the most common class over that of
+the others), ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
+its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients).
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
@@ -117,6 +124,7 @@ SCHEMA = 1
 Severity = Literal["info", "warning", "critical"]
 Safety = Literal["show", "ask", "apply"]
 Health = Literal["healthy", "watch", "sick", "critical"]
+Status = Literal["passed", "failed", "skipped"]
 Record = Mapping[str, Any]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
@@ -196,6 +204,41 @@ class Diagnosis:
             "symptoms": list(self.symptoms),
             "episodes": list(self.episodes),
             "suggestions": [suggestion.to_dict() for suggestion in self.suggestions],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check of a check-up said.
+
+    >>> print(CheckResult("initial-loss", "CK11", "failed", "loss 9.2 at the start; a guess costs 2.3"))
+    CK11 initial-loss failed: loss 9.2 at the start; a guess costs 2.3
+    """
+
+    name: str
+    code: str
+    status: Status
+    message: str = ""
+    where: tuple[str, ...] = ()
+    advice: str = ""
+    severity: Severity | None = None
+    """Of a failure; None where it passed or was skipped."""
+    value: float | None = None
+    limit: float | None = None
+    seconds: float = 0.0
+    suggests: tuple[str, ...] = ()
+    """Actions of the catalogue that fit a failure."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.name} {self.status}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as the journal keeps it."""
+        return asdict(self) | {
+            "where": list(self.where),
+            "suggests": list(self.suggests),
+            "details": dict(self.details),
         }
 
 

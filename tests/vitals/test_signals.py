@@ -842,3 +842,31 @@ def test_what_is_fed_between_steps(mode, scale, sick):
     assert chart_of(doctor)["idle_input_std"].count > 1
     assert ("validation-anomaly" in found(doctor)) is sick
     assert hooks_of(model) == 0
+
+
+def test_the_parts_of_a_summed_loss_are_measured():
+    torch.manual_seed(0)
+    model, labels = nn.Linear(4, 6), torch.randint(0, 3, (32,))
+
+    def boxes_and_classes(outputs, boxes):
+        return F.mse_loss(outputs[:, :3], boxes) + F.cross_entropy(outputs[:, 3:], labels)
+
+    batch = torch.randn(32, 4), torch.full((32, 3), 400.0)
+    chart = chart_of(watch(model, sgd(model, 1e-6), lambda step: batch, boxes_and_classes, 3, functional=True))
+    assert chart["part_target_size"].latest == pytest.approx(400.0)
+    assert chart["part_loss_ratio"].latest > 1e4
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_weight_of_the_common_class_is_measured(binary):
+    torch.manual_seed(0)
+    labels = torch.tensor([0] * 28 + [1] * 4)
+    model, loss_fn = nn.Linear(4, 2), nn.CrossEntropyLoss(weight=torch.tensor([0.8, 0.2]))
+    if binary:
+        model, loss_fn = (
+            nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)),
+            nn.BCEWithLogitsLoss(pos_weight=torch.tensor(0.25)),
+        )
+        labels = labels.float()
+    doctor = watch(model, sgd(model), lambda step: (torch.randn(32, 4), labels), loss_fn, 3)
+    assert chart_of(doctor)["weight_of_common"].latest == pytest.approx(4.0)

@@ -412,6 +412,24 @@ def test_micro_batches_are_weighed_where_only_the_loss_module_shows_them():
     assert verdict(doctor) == ({("gradients-not-cleared", "warning")}, "accumulation-error")
 
 
+@pytest.mark.parametrize(("share", "found"), [(1.0, True), (0.25, False)])
+def test_micro_batches_are_counted_where_only_backward_shows_them(share, found):
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = watch(model, optimizer)
+    for _ in range(STEPS):
+        for _ in range(4):
+            inputs, targets = batch(8)
+            loss = F.cross_entropy(model(inputs), targets)
+            (loss if share == 1 else loss * share).backward()
+            doctor.log_loss(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    grave, _ = verdict(doctor)
+    assert (("gradients-not-cleared", "warning") in grave) is found
+
+
 def test_a_loss_module_shows_its_graph_where_the_loop_logs_a_number_after_the_step():
     torch.manual_seed(0)
     model, loss_fn = network().append(nn.Softmax(dim=1)), nn.CrossEntropyLoss()

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals.attention_ahead import look_ahead
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_inputs import what_is_compared
+from torchdoctor.vitals.loss_inputs import Compared, parts_compared, skipped, what_is_compared
 from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
@@ -25,6 +26,7 @@ from torchdoctor.vitals.passes import (
     is_plain,
     part_of,
     plain_tensors,
+    rms,
 )
 from torchdoctor.vitals.transfer import Slot
 
@@ -35,6 +37,8 @@ BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
 ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, *BINARY)
 SHORTEST = 7
 """Tokens of a sequence of which an end that repeats itself says something."""
+LOOKS = 3
+"""Samples in which it is asked whether attention looks ahead."""
 ROWS = 16
 """Rows of a table in which a column that follows the label is no chance."""
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -49,6 +53,7 @@ class BatchGauge(PassGauge):
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._inputs: weakref.ref[Tensor] | None = None
         self._saw_inputs = self._saw_targets = False
+        self._looked = 0
         self._entered_at = 0.0
         self._counts: Tensor | None = None
         """How often each class was seen at all samples so far."""
@@ -60,6 +65,7 @@ class BatchGauge(PassGauge):
     def arm(self) -> None:
         """Hooks on the models' doors and on the loss."""
         super().arm()
+        self._entered_at = 0.0
         for model in self._models:
             self.before(model, "begins")
         if self._loss_fn is not None:
@@ -84,9 +90,9 @@ class BatchGauge(PassGauge):
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters a model."""
         super().begins(module, args, kwargs)
+        self._entered_at = self._entered_at or time.perf_counter()
         if not self.learns:
             return
-        self._entered_at = self._entered_at or time.perf_counter()
         tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
         if tensor is not None and not self._saw_inputs:
             self._measure_inputs(tensor)
@@ -95,21 +101,45 @@ class BatchGauge(PassGauge):
             self._measure_targets(labels)
 
     def _backward(self, loss: Tensor) -> None:
-        """A loss that is no module shows what it compares when backward begins."""
+        """A loss that is no module shows what it compares when backward begins, and any where its model looked."""
+        inputs = self._inputs() if self._inputs is not None else None
+        if self._looked < LOOKS and inputs is not None and is_whole(inputs) and inputs.dim() == 2:
+            self._looked += 1
+            ahead = look_ahead(loss, inputs.shape[1])
+            if ahead is not None:
+                self._scalars["attention_ahead"] = ahead
         if self._saw_targets or "guess_loss" in self._scalars:
             return
         compared = what_is_compared(loss)
-        if compared is not None and not compared.between_outputs:
-            self._asked(compared.module, (compared.output, compared.target), {})
+        if compared is None:
+            self._measure_parts(parts_compared(loss))
+        elif not compared.between_outputs:
+            self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
 
-    def _measure_tokens(self, target: Tensor, ignored: int) -> None:
-        """Labels of tokens: are they the tokens themselves, or padding?"""
-        inputs = self._inputs() if self._inputs is not None else None
-        if inputs is None or not is_whole(target) or not is_whole(inputs) or inputs.numel() != target.numel():
+    def _measure_parts(self, parts: list[Compared]) -> None:
+        """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are."""
+        sizes = [rms(part_of(part.target).float()) for part in parts if part.target.is_floating_point()]
+        if not sizes or any(getattr(part.module, "reduction", "") != "mean" for part in parts):
             return
-        self._scalars["target_is_input"] = (inputs.flatten() == target.flatten()).float().mean()
-        if inputs.dim() == 2 and inputs.shape[1] > SHORTEST:
-            self._scalars["target_padding"] = padding(part_of(target.reshape(inputs.shape)), ignored)
+        losses = torch.stack([part.module.forward(part.output, part.target).float() for part in parts])
+        self._scalars["part_target_size"] = torch.stack(sizes).amax()
+        self._scalars["part_loss_ratio"] = losses.amax() / losses.amin().clamp_min(1e-12)
+
+    def _measure_tokens(self, target: Tensor, ignored: int, first: int | None) -> None:
+        """Labels of tokens: are they the tokens themselves, padding, the next tokens, or those after the next?"""
+        inputs = self._inputs() if self._inputs is not None else None
+        if inputs is None or not is_whole(target) or not is_whole(inputs):
+            return
+        if inputs.numel() == target.numel():
+            self._scalars["target_is_input"] = (inputs.flatten() == target.flatten()).float().mean()
+        samples = inputs.shape[0]
+        if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
+            return
+        labels = part_of(target.reshape(samples, -1))
+        self._scalars["target_padding"] = padding(labels, ignored)
+        for ahead, vital in enumerate(("target_is_next", "target_after_next"), 1):
+            if first is not None:
+                self._scalars[vital] = agreement(inputs.detach()[: len(labels), first + ahead :], labels, ignored)
 
     def _measure_columns(self, target: Tensor) -> None:
         """How closely one column of a table of inputs follows the label: 1 where it is the label."""
@@ -123,10 +153,11 @@ class BatchGauge(PassGauge):
         columns = columns - columns.mean(0)
         sizes = columns.square().sum(0).sqrt() * labels.square().sum().sqrt()
         whole = (target == target.round()).all() if target.is_floating_point() else True
-        closest = ((labels @ columns).abs() / sizes.clamp_min(1e-12)).amax()
+        closest, other = ((labels @ columns).abs() / sizes.clamp_min(1e-12)).topk(2).values.unbind()
         self._scalars["label_in_input"] = closest * whole
+        self._scalars["label_in_another"] = other * whole
 
-    def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], first: int | None = None) -> None:
         output, target = output_and_target(args, kwargs)
         if target is None or not self.learns:
             return
@@ -138,7 +169,10 @@ class BatchGauge(PassGauge):
                 self._measure_labels(binary_counts(target))
         if "guess_loss" not in self._scalars:
             self._measure_guess(module, target, classes)
-        self._measure_tokens(target, getattr(module, "ignore_index", IGNORED))
+        self._measure_weights(module, classes)
+        if output is not None and output.grad_fn is not None:
+            first = skipped(output.grad_fn)
+        self._measure_tokens(target, getattr(module, "ignore_index", IGNORED), first)
         if classes or isinstance(module, BINARY):
             self._measure_columns(target)
 
@@ -146,6 +180,8 @@ class BatchGauge(PassGauge):
         self._saw_inputs = True
         if self._inputs is not None:
             self.tell({"data.same_tensor": self._inputs() is tensor})
+        if tensor.requires_grad and tensor.is_leaf:
+            self.tell({"data.differentiated": True})
         self._inputs = weakref.ref(tensor)
         value = part_of(tensor)
         self._scalars["input_checksum"] = checksum(value)
@@ -181,6 +217,23 @@ class BatchGauge(PassGauge):
             shares = (counts + 1) / (counts + 1).sum()
             self._scalars["guess_loss"] = -(now * shares.log()).sum() / now.sum().clamp_min(1)
 
+    def _measure_weights(self, module: nn.Module, classes: int) -> None:
+        """The weight that the loss gives the most common class, against the mean of what it gives the others."""
+        counts, weights = self._counts, getattr(module, "weight", None)
+        if isinstance(module, nn.BCEWithLogitsLoss):
+            weights = getattr(module, "pos_weight", None)
+            weights = (
+                None if weights is None or weights.numel() != 1 else torch.stack([weights.new_ones(()), weights.sum()])
+            )
+        if counts is None or weights is None or not is_plain(weights) or weights.dim() != 1:
+            return
+        counts = counts[: max(classes, 2)]
+        if counts.shape == weights.shape and counts.device == weights.device:
+            most = counts.argmax().reshape(1)
+            rest = counts.scatter(0, most, 0.0)
+            others = (rest * weights).sum() / rest.sum()
+            self._scalars["weight_of_common"] = weights.gather(0, most)[0] / others
+
     def _measure_targets(self, tensor: Tensor, classes: int = 0, ignored: int = IGNORED) -> None:
         self._saw_targets = True
         self._now = None
@@ -195,7 +248,9 @@ class BatchGauge(PassGauge):
             value = part_of(tensor).float()
             self._scalars["target_mean"] = value.mean()
             self._scalars["target_std"] = value.std(correction=0)
-            self._scalars["target_min"], self._scalars["target_max"] = value.aminmax()
+            low, high = value.aminmax()
+            self._scalars["target_min"], self._scalars["target_max"] = low, high
+            self._scalars["target_two_valued"] = ((value == low) | (value == high)).all().float()
             self._scalars["target_absmax"] = torch.linalg.vector_norm(value, float("inf"))
             self._scalars["target_nonfinite"] = (~torch.isfinite(value)).sum()
             here = torch.stack([torch.ones_like(value.flatten()[0]), value.mean(), value.square().mean()])
@@ -220,14 +275,13 @@ class BatchGauge(PassGauge):
         """Drop what was measured in this step."""
         super().forget()
         self._saw_inputs = self._saw_targets = False
-        self._entered_at = 0.0
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over, and say when the batch arrived: the monitor knows when the step before had ended."""
         super().before_step(index, slot)
-        if self._entered_at:
+        if self._entered_at > 0:
             slot.facts["entered_at"] = self._entered_at
-            self._entered_at = 0.0
+            self._entered_at = -1.0  # what comes before another optimizer's step is no wait
 
 
 def padding(tokens: Tensor, ignored: int) -> Tensor:
@@ -242,6 +296,18 @@ def padding(tokens: Tensor, ignored: int) -> Tensor:
         runs = (ordered == edge).flip(1).cumprod(1).sum(1) * (edge[:, 0] != ignored)
         shares.append((runs * (runs > 2)).sum() / tokens.numel())
     return torch.maximum(*shares)
+
+
+def agreement(tokens: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    """The share of labels that are the tokens at the same places, as far as there are both.
+
+    >>> agreement(torch.tensor([[3, 7, 9]]), torch.tensor([[3, 7, -100, 5]]), -100)
+    tensor(1.)
+    """
+    width = min(tokens.shape[1], labels.shape[1])
+    counted = labels[:, :width] != ignored
+    same = (tokens[:, :width] == labels[:, :width]) & counted
+    return same.sum() / counted.sum().clamp_min(1)
 
 
 def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:

@@ -239,7 +239,7 @@ class GraphCensus(PassGauge):
         found: dict[str, None] = {}
         for prefix, model in self._setup.models.items():
             for path, module in unwrap_model(model).named_modules():
-                for attribute, tensor in _hidden_tensors(module):
+                for attribute, tensor in hidden_tensors(module):
                     if not tensor.requires_grad or not tensor.is_leaf or id(tensor) in known:
                         continue
                     if tensor.grad is not None or id(tensor) in leaves:
@@ -266,7 +266,7 @@ def _loss_facts(graphs: Sequence[LossGraph]) -> dict[str, Any]:
     return facts
 
 
-def _hidden_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def hidden_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Tensors in plain attributes of a module, in lists and dicts there, and in modules in those."""
     for attribute, value in vars(module).items():
         if attribute in ("_parameters", "_buffers", "_modules") or attribute.endswith("_hooks"):

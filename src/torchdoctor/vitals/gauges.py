@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchdoctor.vitals.acting import ActingGauge
 from torchdoctor.vitals.activations import ActivationGauge
 from torchdoctor.vitals.batches import BatchGauge
 from torchdoctor.vitals.census import GraphCensus
@@ -33,6 +34,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         BatchGauge(setup.models, setup.loss_fn, tell),
         OutputGauge(setup.models, setup.loss_fn, tell),
         ValidationGauge(setup.models, tell),
+        ActingGauge(setup.models, tell),
         MachineGauge(setup),
         *([CurvatureGauge(setup, tell)] if setup.curvature > 0 else []),
     ]

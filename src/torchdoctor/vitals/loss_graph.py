@@ -82,7 +82,7 @@ def read_graph(root: Any) -> LossGraph:
         if name == "AccumulateGrad":
             leaves.add(id(node.variable))
             continue
-        if node is root and name == "Neg" and _is_loss(_source(node)):
+        if node is root and name == "Neg" and is_loss_node(_source(node)):
             lint["negated"] = None
         lint.update((code, None) for code in _mistakes(node, name, in_head=count <= HEAD))
         if count <= HEAD and name in FRAGILE and _can_fail(node, name):
@@ -108,7 +108,8 @@ def _can_fail(node: Any, name: str) -> bool:
     return name != "Div" or sum(1 for _ in _parents(node)) > 1
 
 
-def _is_loss(node: Any) -> bool:
+def is_loss_node(node: Any) -> bool:
+    """Whether a node is that of one of torch's own losses."""
     return node is not None and (_name(node).startswith("NllLoss") or _name(node) in KINDS.keys() - {"LogSoftmax"})
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchdoctor.vitals.loss_graph import HEAD
+from torchdoctor.vitals.loss_graph import HEAD, SHAPING
 from torchdoctor.vitals.passes import is_plain
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
@@ -34,10 +34,25 @@ class Compared(NamedTuple):
     target: Tensor
     between_outputs: bool
     """Whether the target is no data, but an output that learns too."""
+    skipped: int | None
+    """The first position of a sequence of outputs that is compared; None where that is not to be seen."""
 
 
 def what_is_compared(loss: Tensor) -> Compared | None:
     """The one comparison that a loss is made of; None where there is none, or more than one."""
+    found = _comparisons(loss)
+    return _compared(*found[0]) if len(found) == 1 else None
+
+
+def parts_compared(loss: Tensor) -> list[Compared]:
+    """The comparisons of a loss that is a sum of several, as for boxes and classes; empty where it is none."""
+    found = _comparisons(loss)
+    known = [part for name, node in found if (part := _compared(name, node)) is not None] if len(found) > 1 else []
+    return known if len(known) == len(found) and not any(part.between_outputs for part in known) else []
+
+
+def _comparisons(loss: Tensor) -> list[tuple[str, Any]]:
+    """The nodes of torch's losses next to the end of the graph."""
     found: list[tuple[str, Any]] = []
     seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
     for _ in range(HEAD):
@@ -52,11 +67,11 @@ def what_is_compared(loss: Tensor) -> Compared | None:
             if parent is not None and parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
-    return _compared(*found[0]) if len(found) == 1 else None
+    return found
 
 
 def _compared(name: str, node: Any) -> Compared | None:
-    output, target = _kept(node, "self"), _kept(node, "target")
+    output, target = kept(node, "self"), kept(node, "target")
     if output is None or target is None or not target.dim():
         return None
     if name == "NllLoss" and output.dim() == 2 and abs(output.shape[0] - output.shape[1]) <= 1:
@@ -73,13 +88,34 @@ def _compared(name: str, node: Any) -> Compared | None:
         settings["ignore_index"] = ignored - (1 << 64) if ignored >= 1 << 63 else ignored  # torch gives it unsigned
     if name == "BinaryCrossEntropyWithLogits":
         settings["pos_weight"] = node._saved_pos_weight
-    return Compared(MODULES[name](**settings), output.detach(), target.detach(), target.requires_grad)
+    return Compared(MODULES[name](**settings), output.detach(), target.detach(), target.requires_grad, skipped(node))
 
 
-def _kept(node: Any, name: str) -> Tensor | None:
+def skipped(node: Any) -> int | None:
+    """At which position of its sequence an output begins that was sliced on its way from a model into a loss.
+
+    >>> import torch
+    >>> scores = torch.zeros(2, 5, 3, requires_grad=True) * 1
+    >>> skipped(scores[:, 2:].reshape(-1, 3).grad_fn)
+    2
+    """
+    first = 0
+    for _ in range(HEAD):
+        name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+        if name in ("Index", "Select"):
+            return None
+        if name == "Slice" and node._saved_dim == 1 and len(node._saved_self_sym_sizes) == 3:
+            first += int(node._saved_start)
+        elif name not in SHAPING and name != "LogSoftmax" and name not in MODULES:
+            return first
+        node = next((parent for parent, _ in node.next_functions if parent is not None), None)
+    return None
+
+
+def kept(node: Any, name: str) -> Tensor | None:
     """A tensor that a node saved, unless getting at it would run somebody's hook."""
     saved = getattr(node, f"_raw_saved_{name}", None)
-    if getattr(saved, "unpack_hook", saved) is not None:  # older torch cannot tell: then it stays unread
+    if saved is None or getattr(saved, "unpack_hook", saved) is not None:  # older torch cannot tell: it stays unread
         return None
     tensor = getattr(node, f"_saved_{name}")
     return tensor if is_plain(tensor) else None

@@ -110,7 +110,7 @@ class OutputGauge(PassGauge):
         compared = None if self._asked or "criterion" in self._scalars else what_is_compared(loss)
         if compared is None:
             return
-        module, output, target, between = compared
+        module, output, target, between, _ = compared
         if between:
             self.tell({"loss.between_outputs": True})
             return

@@ -103,11 +103,13 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def check_match(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """An optimizer that holds no tensor of any model belongs to another model."""
+    """Optimizers that hold no tensor of any model belong to another model; one beside others may hold a tensor alone.
+
+    So it is with a temperature or a multiplier that is learnt beside the networks.
+    """
     known = {id(tensor) for model in models.values() for tensor in model.parameters()}
-    for optimizer in optimizers:
-        if not any(id(tensor) in known for tensor in optimizer_tensors(optimizer)):
-            raise PatientError(
-                f"{type(optimizer).__name__} holds none of the model's parameters: it was built for another model, or "
-                "before the model's parameters were replaced. Build the optimizer from this model's parameters()."
-            )
+    if not any(id(tensor) in known for optimizer in optimizers for tensor in optimizer_tensors(optimizer)):
+        raise PatientError(
+            f"{type(optimizers[0]).__name__} holds none of the model's parameters: it was built for another model, or "
+            "before the model's parameters were replaced. Build the optimizer from this model's parameters()."
+        )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchdoctor.guard import guarded
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.loss_graph import is_loss_node
 from torchdoctor.vitals.passes import PassGauge, is_compiled
 from torchdoctor.vitals.patient import Setup, optimizer_tensors
 from torchdoctor.vitals.transfer import Slot
@@ -26,6 +27,8 @@ WITNESSES = 3
 """Tensors an optimizer that are watched: one may be routed around."""
 THROWN_AWAY = 40
 """Gradients that come, are cleared and come again, while no weight moves, before the step is called missing."""
+MEAN = 1
+"""How torch's losses note that they take a mean."""
 MICRO_BATCHES = 4
 """Calls of one loss function, each with a backward of its own, that are micro-batches: tasks and players are fewer."""
 
@@ -97,6 +100,10 @@ class ZeroingLedger(PassGauge):
         """What backward began with at each logged loss of this sample: 1/k where the loss was divided by k."""
         self._made: list[Tensor] = []
         """The same for each loss that the loss function made."""
+        self._divided: list[float] = []
+        """What each mean was multiplied with before a backward of this sample began there."""
+        self._whole = 0
+        """Backwards of this sample that began at a mean that nothing had divided."""
 
     def arm(self) -> None:
         """The step before is over, its gradients are still there: remember them, and wait for the next."""
@@ -105,9 +112,13 @@ class ZeroingLedger(PassGauge):
         self._logged.clear()
         self._weights.clear()
         self._made.clear()
+        self._divided.clear()
+        self._whole = 0
         loss_fn = self._setup.loss_fn
         if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) and len(self._setup.optimizers) == 1:
             self.after(loss_fn, "_loss_made")
+        if len(self._setup.optimizers) == 1:
+            self.at_backward()
         for number, optimizer in enumerate(self._setup.optimizers):
             usable = [tensor for tensor in optimizer_tensors(optimizer) if tensor.requires_grad and tensor.is_leaf]
             for position in sorted({len(usable) * part // (WITNESSES - 1) for part in range(WITNESSES)}):
@@ -132,6 +143,13 @@ class ZeroingLedger(PassGauge):
     def _loss_made(self, module: nn.Module, args: Any, loss: Any) -> None:
         if self.learns and isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
             self._weigh(loss, self._made)
+
+    def _backward(self, loss: Tensor) -> None:
+        """Where backward begins at a mean itself, nothing has divided it; a quotient says by what it was."""
+        node = loss.grad_fn
+        if (weight := divided(node)) is not None:
+            self._divided.append(weight)
+        self._whole += node is not None and is_loss_node(node) and getattr(node, "_saved_reduction", 0) == MEAN
 
     def _weigh(self, loss: Tensor, weights: list[Tensor]) -> None:
         register: Callable[[Hook], Handle] = loss.register_hook
@@ -170,6 +188,10 @@ class ZeroingLedger(PassGauge):
         weights = self._weights if list(self._logged.values()) == [backwards] else []
         if not weights and len(self._made) >= MICRO_BATCHES:
             weights = self._made
+        if not weights and MICRO_BATCHES <= backwards == self._whole:
+            slot.add("loss_weight", 1.0)
+        elif not weights and 1 < backwards == len(self._divided):
+            slot.add("loss_weight", sum(self._divided) / backwards)
         if 1 < backwards == len(weights):
             weight = torch.stack(weights).float().mean()
             scale = getattr(self._setup.scaler, "_scale", None)
@@ -196,3 +218,22 @@ def _release(witness: _Witness) -> None:
     for handle in witness.handles:
         handle.remove()
     witness.handles.clear()
+
+
+def divided(node: Any) -> float | None:
+    """What a mean was multiplied with last, where that is a number of the host; None where it is not to be seen.
+
+    >>> mean = nn.functional.mse_loss(torch.zeros(2, requires_grad=True), torch.ones(2))
+    >>> divided((mean / 4).grad_fn), divided((0.5 * mean).grad_fn), divided(mean.grad_fn)
+    (0.25, 0.5, None)
+    """
+    name = type(node).__name__
+    if not name.startswith(("DivBackward", "MulBackward")):
+        return None
+    mean, other = node.next_functions[0][0], getattr(node, "_saved_other", None)
+    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu" or other.requires_grad:
+        return None
+    if mean is None or not is_loss_node(mean) or getattr(mean, "_saved_reduction", 0) != MEAN:
+        return None
+    factor = float(other)
+    return (1 / factor if factor else None) if name.startswith("Div") else factor

@@ -1,0 +1,68 @@
+"""Whether attention looks ahead: what a causal mask forbids, read off the graph behind a loss.
+
+A softmax over attention scores keeps its result for its backward, a fused attention keeps whether it was causal. Read
+before backward runs, of one head of one sample, in the first few samples of a run: a mask does not change later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchdoctor.vitals.loss_graph import MOST_NODES
+from torchdoctor.vitals.loss_inputs import kept
+
+MOST_LAYERS = 4
+"""Attentions that are looked at: those nearest to the loss."""
+MASKED = -1e3
+"""A score below this, added to another, leaves nothing of it."""
+
+
+def look_ahead(loss: Tensor, length: int) -> Tensor | None:
+    """How much of the attention of `length` tokens goes to later ones, in the layer that does so least; else None."""
+    shares: list[Tensor] = []
+    seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
+    for _ in range(MOST_NODES):
+        node = waiting.popleft() if waiting else None
+        if node is None or len(shares) == MOST_LAYERS:
+            break
+        name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+        share = _of_softmax(node, length) if name in ("Softmax", "SafeSoftmax") else None
+        if name.startswith("ScaledDotProduct"):
+            share = _of_fused(node, length, loss)
+        if share is not None:
+            shares.append(share)
+        for parent, _ in node.next_functions:
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return torch.stack(shares).amin() if shares else None
+
+
+def _of_softmax(node: Any, length: int) -> Tensor | None:
+    weights = kept(node, "result")
+    if weights is None or weights.dim() < 3 or weights.shape[-2:] != (length, length):
+        return None
+    return _later(weights.detach().reshape(-1, length, length)[0].float())
+
+
+def _of_fused(node: Any, length: int, loss: Tensor) -> Tensor | None:
+    query, key = kept(node, "query"), kept(node, "key")
+    if query is None or key is None or query.shape[-2] != length or key.shape[-2] != length:
+        return None
+    masks = [mask for name in ("attn_mask", "attn_bias") if (mask := kept(node, name)) is not None]
+    if getattr(node, "_saved_is_causal", True) or any(mask.shape[-2:] != (length, length) for mask in masks):
+        return loss.new_zeros((), dtype=torch.float32)
+    scores = torch.zeros(length, length, device=loss.device)
+    for mask in masks:
+        one = mask.detach().reshape(-1, length, length)[0]
+        allowed = one if one.dtype == torch.bool else one > MASKED
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return _later(scores.softmax(-1).nan_to_num())
+
+
+def _later(weights: Tensor) -> Tensor:
+    return weights.triu(1).sum() / weights.sum().clamp_min(1e-12)
