@@ -128,3 +128,18 @@ def test_an_odd_setting_speaks_for_a_misconfigured_optimizer(symptom, vitals, gr
 def test_usual_settings_speak_against_it():
     usual = ADAMW | {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
     assert weight("optimizer-misconfigured", "loss-oscillation", {}, {"lr": [1e-3]}, [usual]) < -1
+
+
+@pytest.mark.parametrize(("swing", "cause"), [(0.3, "loss-misuse"), (0.0, "stale-loss")])
+def test_a_loss_of_one_value_is_old_or_cancels_out(swing, cause):
+    chart = Chart.of(
+        loss=[0.6931] * 100, grad_norm=[2.0 + swing * (-1) ** step for step in range(100)], input_checksum=range(8)
+    )
+    chart.names = ("a.weight",)
+    chart.add({"type": "tensors", "step": 90, "vitals": {"update_ratio": [1e-3]}})
+    problem = Problem((Symptom("not-learning", "LO04", "warning", 0.8, 0, 99),))
+    weights = {
+        name: sum(item.weight for item in BY_NAME[name]().weigh(chart, problem))
+        for name in ("loss-misuse", "stale-loss")
+    }
+    assert max(weights, key=weights.get) == cause

@@ -51,3 +51,13 @@ def test_a_clip_after_the_step_is_a_fact():
     built.add({"type": "facts", "step": 7, "facts": {"clip.after_step": True}})
     found = ClippingAnomaly().check(built)
     assert (found.severity, found.first_step) == ("warning", 7)
+
+
+@pytest.mark.parametrize(
+    ("norm", "scale", "fires"),
+    [(6e4, 65536.0, True), (0.9, 65536.0, False), (6e4, 1.0, False), (150.0, 65536.0, False)],
+)
+def test_gradients_that_still_carry_the_loss_scale(norm, scale, fires):
+    built = chart([norm] * 100, 1.0, "AdamW", 1e-3)
+    built.put(99, "loss_scale", scale)
+    assert (ClippingAnomaly().check(built) is not None) == fires

@@ -60,3 +60,10 @@ def test_stays_silent(case):
 def test_an_optimizer_of_the_head_alone_is_a_probe():
     facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
     assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], [], {})).severity == "info"
+
+
+@pytest.mark.parametrize(("fall", "fires"), [(0.0, True), (0.002, False)])
+def test_most_steps_rounded_away_matter_where_nothing_is_learnt(fall, fires):
+    losses = [2.5 - fall * step + 0.02 * (-1) ** step for step in range(200)]
+    built = Chart.of(loss=losses, lr=[2e-5] * 200, update_lost=[0.9] * 6)
+    assert (FrozenWeights().check(built) is not None) == fires

@@ -63,6 +63,56 @@ def test_a_leap_that_the_loss_explains_and_survives_is_a_note(loss, severity):
     assert GradientExplosion().check(chart).severity == severity
 
 
+@pytest.mark.parametrize(("loss", "severity"), [(0.012, "info"), (0.1, "warning"), (0.001, "warning")])
+def test_one_sample_that_is_not_fitted_yet_is_a_note(loss, severity):
+    """Norms and losses of a run that has fitted nearly all: both rise together, and the loss is still next to none."""
+    falling = [max(0.5 * 0.7**step, 1e-3) for step in range(128)]
+    norms = 20.0 if loss < 0.05 else 200.0
+    chart = Chart.of(grad_norm=[*STEADY, *STEADY, norms], loss=[*falling, loss])
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("last", "norm", "severity"), [(3.0, 13.0, "info"), (1.0, 13.0, "warning"), (3.0, 60.0, "warning")]
+)
+def test_the_smaller_batch_at_the_end_of_an_epoch_is_measured_by_its_like(last, norm, severity):
+    epoch = [*STEADY[:39], last]
+    chart = Chart.of(grad_norm=[*epoch * 3, *STEADY[:39]])
+    for step in (39, 79, 119):
+        chart.put(step, "val_loss", 1.0)
+    chart.put(159, "grad_norm", norm)
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("leap", "severity"), [(8.0, "info"), (20.0, "warning")])
+def test_norms_that_grow_while_a_young_run_takes_off_are_a_note(leap, severity):
+    norms = [
+        0.28,
+        0.3,
+        0.27,
+        0.32,
+        0.28,
+        0.26,
+        0.3,
+        0.28,
+        0.3,
+        0.32,
+        0.4,
+        0.48,
+        0.57,
+        0.63,
+        0.8,
+        0.8,
+        1.1,
+        1.6,
+        1.8,
+        2.7,
+    ]
+    losses = [2.3 - 0.005 * step for step in range(10)] + [2.2 - 0.12 * step for step in range(10)]
+    chart = Chart.of(grad_norm=[*norms, leap], loss=[*losses, 1.5])
+    assert GradientExplosion().check(chart).severity == severity
+
+
 def test_among_wide_swings_the_loss_says_which_leap_did_harm():
     """The leap of two steps ago is within what this run is used to; the loss that followed it is not."""
     norms = [*np.exp(0.9 * np.random.default_rng(5).standard_normal(200)), 30.0, 3.0, 1.0]
@@ -144,3 +194,19 @@ def test_wide_swings_alone_are_silent(seed):
     for end in range(100, 400, 7):
         found = GradientExplosion().check(Chart.of(loss=losses[:end], grad_norm=norms[:end]))
         assert found is None or found.severity == "info"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "clip", "severity"), [("SGD", [], "warning"), ("AdamW", [], "info"), ("SGD", [1.0], "info")]
+)
+def test_a_leap_of_a_young_run_that_does_no_harm_is_a_note_where_it_is_held(optimizer, clip, severity):
+    chart = Chart.of(grad_norm=[1.0, 1.2, 0.9, 1.1] * 8 + [18.0], loss=[3.0] * 33, clip=clip)
+    chart.groups = [{"optimizer": optimizer}]
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("left", "severity"), [(1e-4, "info"), (0.3, "warning")])
+def test_a_leap_where_next_to_nothing_is_left_of_the_loss_is_a_note(left, severity):
+    losses = [max(left, 2.0 * 0.9**step) for step in range(201)]
+    norms = [1.0, 1.2, 0.9, 1.1] * 50 + [12.0]
+    assert GradientExplosion().check(Chart.of(loss=losses, grad_norm=norms)).severity == severity

@@ -70,3 +70,16 @@ HEALTHY = {
 @pytest.mark.parametrize("rates", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(rates):
     assert check(rates) is None
+
+
+@pytest.mark.parametrize(("interval", "severity"), [(0, "warning"), (1, "info")])
+def test_a_scheduler_stepped_at_each_micro_batch_is_a_warning_at_once(interval, severity):
+    rates = np.maximum(0, 0.5 + 0.5 * np.cos(np.pi * np.minimum(T / 200, 1)))[:260]
+    chart = Chart.of(lr=rates, loss=np.full(260, 2.0))
+    chart.add({"type": "facts", "step": 8, "facts": {"schedule.interval": interval}})
+    assert LearningRateVanished().check(chart).severity == severity
+
+
+def test_a_rate_below_zero_is_critical():
+    found = check(1 - T[:330] / 300)
+    assert (found.severity, found.first_step) == ("critical", 300)

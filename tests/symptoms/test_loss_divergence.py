@@ -43,3 +43,18 @@ def test_stays_silent(losses):
 
 def test_staying_far_away_is_critical():
     assert LossDivergence().check(Chart.of(loss=[*FALLING, *[9.0] * 30])).severity == "critical"
+
+
+@pytest.mark.parametrize(("level", "severity"), [(40.0, None), (1000.0, "critical")])
+def test_returns_that_grow_lift_the_loss_of_a_loop_that_acts(level, severity):
+    chart = Chart.of(loss=[*FALLING, *[level] * 30])
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
+    found = LossDivergence().check(chart)
+    assert (found and found.severity) == severity
+
+
+def test_scores_of_samples_that_follow_their_slope_come_back_to_zero():
+    chart = Chart.of(loss=[*(FALLING - FALLING[0]), *np.linspace(-1.5, 0.0, 60)])
+    assert LossDivergence().check(chart).severity == "warning"
+    chart.add({"type": "facts", "step": 0, "facts": {"data.differentiated": True}})
+    assert LossDivergence().check(chart) is None

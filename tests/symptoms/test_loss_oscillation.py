@@ -74,3 +74,10 @@ def test_waves_on_a_falling_loss_are_a_note():
 def test_no_period_is_found_in_noise_of_any_memory(memory):
     rng = np.random.default_rng(3)
     assert not any(period(wander(memory, 200, rng), 0.5, 4) for _ in range(40))
+
+
+def test_a_target_network_that_is_renewed_at_a_period_is_a_note():
+    chart = Chart.of(loss=[3.0, 1.0, 2.9, 1.1] * 50, lr=[0.5] * 200)
+    assert LossOscillation().check(chart).severity == "warning"
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
+    assert LossOscillation().check(chart).severity == "info"

@@ -76,3 +76,12 @@ def test_a_new_level_that_the_loss_keeps_is_a_note():
 def test_a_warm_restart_may_lift_the_loss():
     rates = [*np.linspace(0.1, 1e-4, 100), *np.linspace(0.1, 1e-4, 96), *[0.1] * 5]
     assert LossSpike().check(Chart.of(loss=[*FALLING, 3.0], lr=rates)) is None
+
+
+def test_new_targets_lift_the_loss_of_a_loop_that_acts():
+    chart = Chart.of(loss=[*FALLING, 11.0])
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
+    assert LossSpike().check(chart).severity == "info"
+    chart = Chart.of(loss=[*FALLING, 110.0])
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
+    assert LossSpike().check(chart).severity == "warning"

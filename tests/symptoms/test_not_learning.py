@@ -53,6 +53,7 @@ HEALTHY = {
     "noise hides any gain": (np.abs(2 + NOISE), {}),
     "wanders about zero": (0.02 * NOISE, {}),
     "a trained model, fine-tuned": (0.8 + 0.01 * NOISE, {"facts": {"loss.chance": 10.4}}),
+    "embeddings alone, for three hundred steps": (FLAT[:300], {"facts": {"modules.kinds": ["Embedding"] * 2}}),
     "players": (FLAT, {"d_loss": FLAT, "context": {"optimizer": [{}, {}]}}),
 }
 

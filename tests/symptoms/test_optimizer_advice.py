@@ -66,3 +66,11 @@ def test_decay_through_the_gradient_is_a_warning_where_it_outweighs_it(decay, gr
     for step in range(5):
         built.add({"type": "tensors", "step": 100 + step, "vitals": {"grad_norm": [gradient], "weight_norm": [1.0]}})
     assert OptimizerAdvice().check(built).severity == severity
+
+
+@pytest.mark.parametrize(("fall", "severity"), [(0.0, "warning"), (0.005, "info")])
+def test_decay_that_takes_a_hundredth_a_step_is_a_warning_where_the_loss_stands_still(fall, severity):
+    built = chart(ADAM | {"optimizer": "AdamW", "weight_decay": 10.0})
+    for step in range(200):
+        built.put(step, "loss", 3.3 - fall * step)
+    assert OptimizerAdvice().check(built).severity == severity

@@ -17,6 +17,7 @@ from torchdoctor.symptoms.dead_units import DeadUnits
 from torchdoctor.symptoms.identical_units import IdenticalUnits
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.saturated_activations import SaturatedActivations
+from torchdoctor.symptoms.suspicious_loss import SuspiciousLoss
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
 from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss
 from torchdoctor.symptoms.unexpected_initial_loss import UnexpectedInitialLoss
@@ -281,6 +282,31 @@ SICK = {
         "warning",
     ),
     "the outcome is a column of the table": (TargetAnomaly, sampled(label_in_input=[1.0] * 6), "warning"),
+    "a column that is filled in after the outcome": (
+        TargetAnomaly,
+        sampled(label_in_input=[0.97] * 6, label_in_another=[0.4] * 6),
+        "warning",
+    ),
+    "a mask divided by 255 once more": (
+        TargetAnomaly,
+        sampled({"loss.kind": "bce"}, target_min=[0.0] * 6, target_max=[1 / 255] * 6, target_two_valued=[1.0] * 6),
+        "warning",
+    ),
+    "boxes in pixels beside classes": (
+        TargetAnomaly,
+        sampled(part_target_size=[400.0] * 12, part_loss_ratio=[1500.0] * 12),
+        "warning",
+    ),
+    "class weights upside down": (
+        SuspiciousLoss,
+        sampled(weight_of_common=[30.0] * 6, pooled_top_share=[0.97] * 6, pooled_classes=[2.0] * 6),
+        "warning",
+    ),
+    "ratings by embeddings of deviation 1": (
+        UnexpectedInitialLoss,
+        sampled(criterion=[70.0] * 10, guess_loss=[0.8] * 10, output_std=[8.0] * 10, pooled_std=[0.9] * 10),
+        "warning",
+    ),
     "ordered by value, and forgotten": (BatchAnomaly, spiked(ordered()), "warning"),
 }
 HEALTHY = {
@@ -305,6 +331,40 @@ HEALTHY = {
         ),
     ),
     "a good feature": (TargetAnomaly, sampled(label_in_input=[0.99] * 6)),
+    "several good features": (TargetAnomaly, sampled(label_in_input=[0.98] * 6, label_in_another=[0.95] * 6)),
+    "the better of two groups": (TargetAnomaly, sampled(label_in_input=[0.86] * 6, label_in_another=[0.1] * 6)),
+    "rates of clicks": (
+        TargetAnomaly,
+        sampled({"loss.kind": "bce"}, target_min=[0.0] * 6, target_max=[0.03] * 6, target_two_valued=[0.0] * 6),
+    ),
+    "a mask without anything in it": (
+        TargetAnomaly,
+        sampled({"loss.kind": "bce"}, target_min=[0.0] * 6, target_max=[0.0] * 6, target_two_valued=[1.0] * 6),
+    ),
+    "large targets that are met, beside classes": (
+        TargetAnomaly,
+        sampled(part_target_size=[400.0] * 12, part_loss_ratio=[1500.0] * 4 + [20.0] * 8),
+    ),
+    "a small term beside a large one": (
+        TargetAnomaly,
+        sampled(part_target_size=[1.0] * 12, part_loss_ratio=[5000.0] * 12),
+    ),
+    "class weights the right way round": (
+        SuspiciousLoss,
+        sampled(weight_of_common=[0.03] * 6, pooled_top_share=[0.97] * 6, pooled_classes=[2.0] * 6),
+    ),
+    "a costly class among even ones": (
+        SuspiciousLoss,
+        sampled(weight_of_common=[5.0] * 6, pooled_top_share=[0.14] * 6, pooled_classes=[10.0] * 6),
+    ),
+    "targets far from zero, a quiet model": (
+        UnexpectedInitialLoss,
+        sampled(criterion=[900.0] * 10, guess_loss=[1.0] * 10, output_std=[0.2] * 10, pooled_std=[1.0] * 10),
+    ),
+    "wild answers, healed": (
+        UnexpectedInitialLoss,
+        sampled(criterion=[70.0, 9.0, 0.7], guess_loss=[0.8] * 3, output_std=[8.0] * 3, pooled_std=[0.9] * 3),
+    ),
     "rare ones in batches that mostly have none": (
         BatchAnomaly,
         sampled(

@@ -38,6 +38,10 @@ def test_what_holds_the_model_back_makes_it_a_warning():
     assert symptom.severity == "warning"
     assert "shrunk the weights" in symptom.message
     assert check(HIGH, like_training, weights=shrunk).severity == "info"
+    gone = {0: [4.0, 0.1, 0.1, 3.0], 500: [1e-9, 0.5, 0.5, 1e-8]}
+    assert check(HIGH, like_training, decay=0.1, weights=gone).severity == "warning"
+    grown = {0: [4.0, 0.1, 0.1, 3.0], 500: [3.0, 0.5, 0.5, 2.5]}
+    assert check(HIGH, like_training, decay=0.1, weights=grown).severity == "info"
 
 
 def narrow(*widths, entering=20):
@@ -78,3 +82,14 @@ HEALTHY = {
 @pytest.mark.parametrize(("losses", "validation"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(losses, validation):
     assert check(losses, validation, dropout=[0.9]) is None
+
+
+@pytest.mark.parametrize(("dropout", "learnt", "fires"), [(0.9, 0.04, True), (0.9, 0.4, False), (0.1, 0.04, False)])
+def test_what_dropout_drowns_may_creep_on(dropout, learnt, fires):
+    losses = [3.3 - 3.3 * learnt * step / 500 for step in range(500)]
+    chart = Chart.of(loss=losses, lr=[1e-3] * 500, context={"dropout": [dropout]})
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 3.3}})
+    for step in range(99, 500, 100):
+        chart.put(step, "val_loss", losses[step])
+    found = Underfitting().check(chart)
+    assert (found is not None and found.severity == "warning") == fires

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.clipping_anomaly import is_scaled
 
 
 class ClipTooTight(Cause):
@@ -59,5 +60,7 @@ class ClipTooTight(Cause):
             yield Evidence(0.5, text)
         else:
             yield Evidence(5.5, text)
-        if chart.groups and not all(group.get("optimizer") == "SGD" for group in chart.groups):
+        if is_scaled(chart) and clip < 0.01 * typical:
+            yield Evidence(CERTAIN, f"gradients are still multiplied by {number_text(chart['loss_scale'].latest)}")
+        elif chart.groups and not all(group.get("optimizer") == "SGD" for group in chart.groups):
             yield Evidence(-4.0, "an adaptive optimizer does not feel the scale of gradients")

@@ -14,8 +14,9 @@ class DetachedGraph(Cause):
 
     ## What it is
     Between the parameters and the loss something cuts the graph: `detach()`, `.data`, `.item()`, `torch.tensor(x)`,
-    NumPy, `argmax`, `torch.no_grad()`, a missing `backward()`. `loss.requires_grad_()` only hides it: backward then
-    runs, and reaches nothing.
+    NumPy, `argmax`, `torch.no_grad()`, a missing `backward()`. `sign`, `round`, `floor` and comparisons cut it as well:
+    their gradient is zero everywhere, and needs a straight-through estimator. `loss.requires_grad_()` only hides it:
+    backward then runs, and reaches nothing.
 
     ## How to confirm it
     `loss.grad_fn` is not None, and after `loss.backward()` each parameter's `grad` is a tensor that is not all zero.
@@ -56,5 +57,16 @@ class DetachedGraph(Cause):
             yield Evidence(CERTAIN, f"{names_text(cut)}: the module runs, and its tensors never get a gradient")
         elif absent:
             yield Evidence(1.5, f"{names_text(absent)}: in no loss's graph")
+        elif _is_flat(chart, problem):
+            yield Evidence(4.5, "some gradients are exactly zero and others are not: a step without slope lies between")
         elif absent is not None:
             yield Evidence(-5.0, "every trainable parameter has had a gradient")
+
+
+def _is_flat(chart: Chart, problem: Problem) -> bool:
+    """Whether part of the weights has gradients of exactly zero and no dead unit accounts for it."""
+    zero = problem.get("no-gradient")
+    norms = chart.tensors("grad_norm").latest
+    if zero is None or zero.severity == "info" or problem.has("dead-units"):
+        return False
+    return bool((norms > 0).any() and (norms == 0).any())

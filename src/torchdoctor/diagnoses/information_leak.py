@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.target_anomaly import is_given_away, looks_ahead
 
 
 class InformationLeak(Cause):
@@ -44,8 +45,12 @@ class InformationLeak(Cause):
         elif last < 1.2 * others and not problem.has("target-anomaly"):
             yield Evidence(-3.0, "the last position of a sequence is no harder than the others")
         same = last_level(chart["target_is_input"], 3)
-        if same > 0.999:
+        if same > 0.999 and not chart["token_top_share"].latest > 0.9:
             yield Evidence(CERTAIN, "the targets are equal to the inputs, position by position")
+        elif last_level(chart["target_is_next"], 3) > 0.99 and looks_ahead(chart) > 0.01:
+            yield Evidence(CERTAIN, "the labels are the next tokens, and no layer's attention is masked against them")
+        elif is_given_away(chart):
+            yield Evidence(CERTAIN, "one column of the inputs follows the label, and no other comes near")
         elif last_level(chart["label_in_input"], 5) > 0.9999:
             yield Evidence(CERTAIN, "one column of the inputs follows the label without exception")
         elif problem.names == ("target-anomaly",):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level_about, working_update
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
@@ -50,13 +50,19 @@ class LabelNoiseOrMisalignment(Cause):
         "overfitting",
         "collapsed-output",
         "validation-anomaly",
+        "target-anomaly",
     )
     prior = -1.2
     suggests = ("clean-data", "cross-validate")
     references = ("https://arxiv.org/abs/1611.03530", "https://arxiv.org/abs/2103.14749")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Where both losses are against guessing, and whether the model could have learnt."""
+        """Whether labels are a place off, where both losses are against guessing, and whether the model could learn."""
+        if last_level(chart["target_after_next"], 3) > 0.99 and last_level(chart["target_is_next"], 3) < 0.5:
+            yield Evidence(CERTAIN, "each label is the token after the next: shifted in the data and in the model")
+            return
+        if problem.names == ("target-anomaly",):
+            yield Evidence(-5.0, "labels of tokens are not a place off")
         chance = guessing(chart)
         if math.isnan(chance):
             yield Evidence(-0.8, "it is not known what loss guessing would give")

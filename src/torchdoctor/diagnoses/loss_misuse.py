@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.suspicious_loss import weight_of_common
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
 """What gradients that are too large bring about."""
@@ -62,10 +67,30 @@ class LossMisuse(Cause):
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
+        elif weight_of_common(chart) > 2:
+            yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
             name = chart.fact("loss.function") or kind or "loss of this kind"
             yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} has no such value")
+        elif problem.get("target-anomaly") is not None and last_level(chart["target_padding"], 3) > 0.5:
+            yield Evidence(3.5, "most of what the loss counts is padding: it has no ignore_index")
+        elif problem.has("not-learning", "loss-plateau") and _cancels_out(chart):
+            value = number_text(chart["loss"].latest)
+            yield Evidence(
+                6.0,
+                f"the loss is {value} to the last digit at each step, while gradients differ by batch: "
+                "what it compares cancels out, as a model does with itself",
+            )
         elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
             yield Evidence(2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
+
+
+def _cancels_out(chart: Chart) -> bool:
+    """Whether the loss has one value whatever the batch, and is no old one: its gradients are new."""
+    values = chart["loss"].last(SAME)
+    if values.size < SAME or not float(np.ptp(values)) <= 1e-6 * abs(float(values[-1])):
+        return False
+    changing = np.unique(chart["input_checksum"].last(8)).size > 1
+    return gradients_differ(chart) or (changing and not chart["grad_norm"].last(SAME).any())

@@ -66,6 +66,7 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
     ),
     "gradients-not-cleared": (
         "update-ratio-abnormal",
+        "dead-units",
         "gradient-explosion",
         "gradient-instability",
         "no-gradient",

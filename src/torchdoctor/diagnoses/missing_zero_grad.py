@@ -38,6 +38,7 @@ class MissingZeroGrad(Cause):
         "gradient-instability",
         "update-ratio-abnormal",
         "weight-growth",
+        "dead-units",
         "loss-oscillation",
         "loss-spike",
         "loss-divergence",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import loss_was_finite
-from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_safe_loss
+from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import number_text
 
@@ -65,6 +65,8 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
             yield Evidence(0.5, first)
     elif fragile := fragile_loss(chart):
         yield Evidence(-1.0, f"the loss takes a {fragile}, which can fail by itself")
+    if is_infinite_loss(chart, problem) and kind != "input":
+        yield Evidence(-1.5, "the loss was infinite: a value in the data that is no number would make it none either")
     if problem.has("gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
         yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
     elif kind != "input":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
@@ -64,6 +65,8 @@ class NumericPrecision(Cause):
             yield from _about_rounding(chart, problem)
             return
         yield from _about_the_origin(chart, problem, symptom.first_step)
+        if is_infinite_loss(chart, problem):
+            yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
         if problem.has(*GROWTH, "unexpected-initial-loss"):
             yield Evidence(-1.5, "values had grown before they overflowed")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
@@ -89,11 +92,21 @@ def fragile_loss(chart: Chart) -> str:
 def is_safe_loss(chart: Chart) -> bool:
     """Whether the loss is one that is finite wherever outputs and targets are.
 
-    A cross-entropy that was written by hand may take a log of its targets: that has no graph, and is not seen.
+    One that was written by hand may take a log of its targets, or divide by them: that has no graph, and is not seen.
     """
     by_hand = chart.fact("loss.reduction") is None and chart.fact("loss.function") is None
-    kind = chart.fact("loss.kind")
-    return kind in SAFE and not chart.fact("loss.hidden") and not (by_hand and kind == "cross-entropy")
+    return chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden") and not by_hand
+
+
+def is_infinite_loss(chart: Chart, problem: Problem) -> bool:
+    """Whether the loss was infinite, all at once, in a run of ordinary numbers: of NaN there would come NaN."""
+    symptom = problem.get("nan-or-inf")
+    return (
+        symptom is not None
+        and symptom.value == math.inf
+        and loss_was_finite(chart, symptom.first_step) is False
+        and not problem.has(*GROWTH)
+    )
 
 
 def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evidence]:

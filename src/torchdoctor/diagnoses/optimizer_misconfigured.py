@@ -10,6 +10,8 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, highest
 from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS
+from torchdoctor.symptoms.underfitting import shrinkage
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
 WILD = ("loss-oscillation", "gradient-instability", "gradient-explosion", "loss-spike", "loss-divergence")
@@ -46,7 +48,7 @@ class OptimizerMisconfigured(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Each group's settings, against what is seen."""
         if problem.names == ("optimizer-advice",):
-            strength = 3.0 if is_told_of_decay(problem) else CERTAIN  # decay that works is regularization
+            strength = 3.0 if is_told_of_decay(chart, problem) else CERTAIN  # decay that works is regularization
             yield Evidence(strength, problem.symptoms[0].message or "a setting is unusual")
             return
         told = False
@@ -60,10 +62,13 @@ class OptimizerMisconfigured(Cause):
             yield Evidence(-1.5, "betas, eps, momentum and weight decay are usual")
 
 
-def is_told_of_decay(problem: Problem) -> bool:
+def is_told_of_decay(chart: Chart, problem: Problem) -> bool:
     """Whether the advice is, first of all, that weight decay has shrunk the weights."""
     advice = problem.get("optimizer-advice")
-    return advice is not None and advice.severity != "info" and advice.message.startswith("weight decay takes")
+    if advice is None or advice.severity == "info":
+        return False
+    first = advice.message.partition(";")[0]
+    return first.startswith("weight decay takes") or (first.endswith(OUTWEIGHS) and shrinkage(chart) < 0.5)
 
 
 def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> Iterator[Evidence]:

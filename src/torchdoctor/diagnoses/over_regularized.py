@@ -57,7 +57,7 @@ class OverRegularized(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout, the pull of weight decay, what it has done to the weights, and validation against training."""
         if problem.names == ("optimizer-advice",):
-            if is_told_of_decay(problem):
+            if is_told_of_decay(chart, problem):
                 yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
             return
         collapsed = problem.get("collapsed-output")

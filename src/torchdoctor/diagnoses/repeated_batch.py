@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
 
 
 class RepeatedBatch(Cause):
@@ -40,8 +41,12 @@ class RepeatedBatch(Cause):
         if sums.size < 4:
             return
         different = int(np.unique(sums).size)
-        if different == 1:
-            size = chart.context.get("batch_size")
+        size = chart.context.get("batch_size")
+        grave = problem.grave(*problem.names)
+        if different == 1 and grave and isinstance(size, int) and size > BatchAnomaly.small:
+            weight = 1.0 if problem.grave(*self.explains) else 0.0
+            yield Evidence(weight, f"each step is given the same {size} samples: all there are, it seems")
+        elif different == 1:
             yield Evidence(7.0, f"the inputs of {sums.size} batches looked at are the same {size} samples")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

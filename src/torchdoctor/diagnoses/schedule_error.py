@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import highest, lr_leap
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import trend_gain
@@ -54,6 +54,9 @@ class ScheduleError(Cause):
         """Whether the rate was near zero during a plateau, or jumped before trouble."""
         rates = chart["lr"]
         if not rates:
+            return
+        if rates.lowest < 0:
+            yield Evidence(CERTAIN, f"the learning rate went below zero, to {number_text(rates.lowest)}")
             return
         yield from _about_the_cadence(chart)
         onset = problem.first_step

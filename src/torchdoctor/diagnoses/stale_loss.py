@@ -15,6 +15,12 @@ SAME = 50
 """Steps with one and the same loss that are no chance."""
 
 
+def gradients_differ(chart: Chart, by: float = 0.03) -> bool:
+    """Whether gradient norms differ from step to step by more than they would for one and the same loss."""
+    norms = chart["grad_norm"].last(SAME)
+    return norms.size == SAME and float(np.median(np.abs(np.diff(norms)))) > by * float(np.median(norms)) > 0
+
+
 class StaleLoss(Cause):
     """The loss belongs to an old output.
 
@@ -58,7 +64,9 @@ class StaleLoss(Cause):
             yield Evidence(-3.0, "the loss changes from step to step")
         elif update_level(chart, chart.step + 1) > 1e-5:
             same = f"the loss is {number_text(float(values[-1]))} to the last digit for {SAME} steps, and weights move"
-            if np.unique(sums).size > 1:
+            if np.unique(sums).size > 1 and gradients_differ(chart):
+                yield Evidence(2.0, f"{same}, on batches that change")
+            elif np.unique(sums).size > 1:
                 yield Evidence(CERTAIN, f"{same}, on batches that change")
             elif sums.size < 3:
                 yield Evidence(CERTAIN if sums.size else 5.0, f"{same}, and the model is not run any more")

@@ -64,7 +64,7 @@ class UnnormalizedInputs(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The scale at the door of the first layer, and whether a normalization takes care of it."""
         size, largest = input_size(chart)
-        if math.isnan(size):
+        if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
             return
         text = f"what enters the first layer has a root mean square of {number_text(size)}"
         if chart.fact("data.normalized_first"):
@@ -92,4 +92,6 @@ def input_size(chart: Chart) -> tuple[float, float]:
 def inputs_are_fine(chart: Chart) -> bool:
     """Whether the inputs are known to be of a usual size, or are made so."""
     size, largest = input_size(chart)
+    if chart["token_top_share"] and not chart["input_std"]:
+        return True  # whole numbers that are looked up have no size
     return bool(chart.fact("data.normalized_first")) or (size < LOUD and largest > QUIET)

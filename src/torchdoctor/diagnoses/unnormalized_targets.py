@@ -9,6 +9,10 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.target_anomaly import is_faint
+
+GREW = 10.0
+"""Times by which targets grow that are no data, but what the model foretold before."""
 
 
 class UnnormalizedTargets(Cause):
@@ -60,7 +64,15 @@ class UnnormalizedTargets(Cause):
         """The size of the targets against that of the first outputs."""
         size, output = target_size(chart), chart["output_rms"].first
         text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
-        if math.isnan(size):
+        if is_faint(chart):
+            high = number_text(chart["target_max"].latest)
+            yield Evidence(CERTAIN, f"the targets are 0 or {high}, where a binary loss has 0 or 1")
+            return
+        if math.isnan(size) and chart["part_target_size"]:
+            size = last_level(chart["part_target_size"])
+            text = f"targets of one part of the loss have a root mean square of {number_text(size)}"
+            output = math.nan
+        elif math.isnan(size):
             if chart["target_classes"] or chart.fact("loss.classes") is not None:
                 yield Evidence(-5.0, "the targets are labels")
                 return
@@ -68,7 +80,9 @@ class UnnormalizedTargets(Cause):
             text = f"a first {chart.fact('loss.kind')} of {first} means targets of size {number_text(size)}"
         if math.isnan(size):
             return
-        if size > 30 and not size < 10 * output:
+        if math.hypot(chart["target_mean"].first, chart["target_std"].first) < size / GREW:
+            yield Evidence(-3.0, "the targets were small at first, and grew as the model did: it makes them itself")
+        elif size > 30 and not size < 10 * output:
             yield Evidence(CERTAIN if size > 1000 else 6.5, text)
         elif size > 10 and not size < 10 * output:
             yield Evidence(3.5, text)

@@ -14,6 +14,9 @@ EARLY = 300
 """Steps that count as the beginning."""
 FIRST = 5
 """Steps of which each may break a run before anything can be seen to grow."""
+FADED = ("collapsed-output", "dead-units")
+"""What a deep stack comes to when its first steps were too long."""
+NORMS = ("LayerNorm", "RMSNorm")
 
 
 class WarmupMissing(Cause):
@@ -42,6 +45,7 @@ class WarmupMissing(Cause):
         "nan-or-inf",
         "update-ratio-abnormal",
         "dead-units",
+        "collapsed-output",
         "not-learning",
         "loss-plateau",
     )
@@ -53,7 +57,10 @@ class WarmupMissing(Cause):
         """When it began, and what the rate did from the first step."""
         rates = chart["lr"]
         onset = breaking_step(problem)
-        if not problem.has(*SHARP, "gradient-instability"):
+        faded = min((item.first_step for item in problem.symptoms if item.name in FADED), default=0)
+        if 0 < faded <= EARLY and is_post_norm(chart):
+            yield Evidence(2.0, f"norms come after the residual sums, and by step {faded} the signal was lost")
+        elif not problem.has(*SHARP, "gradient-instability"):
             yield Evidence(-2.5, "nothing broke in the first steps")
         if onset > EARLY:
             yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
@@ -73,6 +80,13 @@ class WarmupMissing(Cause):
             else:
                 yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
         yield from _about_the_model(chart)
+
+
+def is_post_norm(chart: Chart) -> bool:
+    """Whether an attention runs before any norm layer does: such stacks are the ones that cannot do without."""
+    kinds = chart.fact("modules.kinds") or ()
+    norms = [index for index, kind in enumerate(kinds) if kind in NORMS]
+    return "MultiheadAttention" in kinds and len(norms) > 2 and kinds.index("MultiheadAttention") < norms[0]
 
 
 def _about_the_model(chart: Chart) -> Iterator[Evidence]:

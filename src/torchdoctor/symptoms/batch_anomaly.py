@@ -11,6 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import acts
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class BatchAnomaly(Detector):
         few = isinstance(size, int) and size <= self.small
         reread = not chart.fact("data.same_tensor", False)
         apart = _validation_is_apart(chart)
-        severity: Severity = "warning" if few and (reread or apart) and size != 1 else "info"
+        doubtful = few and (apart or (reread and not _is_whole(chart)))
+        severity: Severity = "warning" if doubtful and size != 1 else "info"
         message = f"every batch looked at is the same one, of {size} samples"
         if apart:
             message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
@@ -99,8 +101,16 @@ class BatchAnomaly(Detector):
         if not within < self.narrow * between:
             return None
         severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) else "info"
+        if acts(chart):
+            return None  # values that the model foretells itself move as it learns
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
         return self.symptom(chart, severity, message + "the data are in order", value=within)
+
+
+def _is_whole(chart: Chart) -> bool:
+    """Whether one set of points for the whole run is a method: LBFGS needs it, an equation is solved on it."""
+    used = chart.context.get("optimizer") or ()
+    return bool(chart.fact("data.differentiated")) or any(item.get("class") == "LBFGS" for item in used)
 
 
 def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:

@@ -26,7 +26,8 @@ class ClippingAnomaly(Detector):
     Clipping most steps to a third or a tenth is common and healthy. Adam, LAMB and sign methods do not feel the scale
     of gradients: with them tight clipping hardly slows anything, and nothing is said. With SGD the weights must
     hardly move as well. A summed loss has norms of hundreds, and a threshold of 1 with a rate to match trains well:
-    where the loss has fallen by a fifth, nothing is said.
+    where the loss has fallen by a fifth, nothing is said. Gradients that still carry a loss scale are another matter:
+    the threshold then is thousands of times smaller than it was meant to be, and Adam feels it at its eps.
 
     ## What to do
     Set the threshold to about the usual norm (its 90th percentile), between `backward()` and `step()`; with a gradient
@@ -65,6 +66,10 @@ class ClippingAnomaly(Detector):
         clip, norms = chart["clip"].latest, chart["grad_norm"].last(self.steps)
         if not clip > 0 or norms.size < self.steps or chart["grad_norm"].step - chart["clip"].steps[0] < self.steps:
             return None
+        if is_scaled(chart) and float(np.mean(clip < self.share * norms)) > 0.9:
+            message = f"clipped at {number_text(clip)} while the norm, times the loss scale, is "
+            message += f"{number_text(median(norms))}: scaler.unscale_(optimizer) comes first"
+            return self.symptom(chart, "warning", message, value=clip, limit=median(norms), confidence=0.9)
         plain = chart.groups and all(group.get("optimizer") == "SGD" for group in chart.groups)
         if not plain or not float(np.mean(clip < self.share * norms)) > 0.9:
             return None
@@ -75,3 +80,9 @@ class ClippingAnomaly(Detector):
         left = number_text(clip / typical)
         message = f"every step is clipped at {number_text(clip)}, to {left} of its norm of {number_text(typical)}"
         return self.symptom(chart, severity, message, value=clip, limit=self.share * typical)
+
+
+def is_scaled(chart: Chart, steps: int = 64) -> bool:
+    """Whether norms are those of an ordinary gradient times a large loss scale: nobody has unscaled them yet."""
+    scale, norms = chart["loss_scale"].latest, chart["grad_norm"].last(steps)
+    return bool(norms.size) and scale >= 1024 and 0.05 * scale < median(norms) < 30 * scale

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, acts
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def first_known(rows: Array) -> Array:
 def is_stuck(chart: Chart, least: int = 50) -> bool:
     """Whether the loss has not fallen in at least so many steps; False where it is not known."""
     loss = chart["loss"]
-    if loss.count < least:
+    if loss.count < least or acts(chart):
         return False
     progress = Progress.of(loss)
     return not progress.is_learning(loss.baseline(128).noise) or loss.baseline(32).recent > progress.start

@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, names_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class FrozenWeights(Detector):
 
     lost: float = 0.95
     """Share of half-precision weights with a gradient that a step does not move."""
+    lost_in_vain: float = 0.85
+    """The same where the loss has not fallen at all."""
     samples: int = 4
     """Samples in a row at which weights must not have moved."""
     still: float = 0.5
@@ -93,11 +96,12 @@ class FrozenWeights(Detector):
 
     def _rounded(self, chart: Chart) -> Symptom | None:
         lost = chart["update_lost"].last(self.samples)
-        if lost.size < self.samples or not float(lost.min()) > self.lost or not chart["lr"].latest > 0:
+        limit = self.lost if _has_learnt(chart) else self.lost_in_vain
+        if lost.size < self.samples or not float(lost.min()) > limit or not chart["lr"].latest > 0:
             return None
         share, since = median(lost), int(chart["update_lost"].steps[-self.samples])
         message = f"{share:.1%} of the half-precision weights with a gradient stay as they are: steps are rounded away"
-        return self.symptom(chart, "warning", message, value=share, limit=self.lost, since=since)
+        return self.symptom(chart, "warning", message, value=share, limit=limit, since=since)
 
     def _said(self, chart: Chart, severity: Severity, message: str, where: tuple[str, ...], key: str) -> Symptom:
         return self.symptom(chart, severity, message, where=where, since=chart.facts[key].step, confidence=0.95)
@@ -118,6 +122,8 @@ class FrozenWeights(Detector):
             return None
         if ratios.shape[1] != len(chart.names) or not all(rate > 0 for rate in rates) or chart["skipped"].latest > 0:
             return None
+        if "learning-rate-vanished" in chart.open_episodes:  # which says why
+            return None
         pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > 0)
         unmoved = pushed & (ratios == 0).all(axis=0)
         if not unmoved.any() or unmoved.sum() < self.still * pushed.sum():
@@ -126,3 +132,13 @@ class FrozenWeights(Detector):
         since = chart.tensors("update_ratio").rows[-self.samples][0]
         message = f"{unmoved.sum()} of {pushed.sum()} tensors have gradients and do not move: {names_text(where)}"
         return self.symptom(chart, "warning", message, where=where, since=since)
+
+
+def _has_learnt(chart: Chart, steps: int = 100) -> bool:
+    """Whether the loss has fallen by more than chance, or it is too early to say."""
+    losses = chart["loss"]
+    if losses.count < steps:
+        return True
+    levels = outline_levels(losses)
+    gain, doubt = trend_gain(levels)
+    return gain > 3 * doubt and gain > 0.01 * abs(float(levels.mean()))

@@ -15,12 +15,14 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
+    Progress,
     extreme,
     is_hurt,
     is_restart,
     keeps_its_rate,
     log_spread,
     lr_jump,
+    outline_levels,
     rises_above,
     third_highest_rise,
 )
@@ -33,6 +35,8 @@ HURT = 3.0
 """Deviations that are enough while the loss is in open trouble."""
 RECENT = 3
 """A jump is measured against the values before the last three: an explosion may build up over a few steps."""
+ARRIVED = 0.05
+"""Share of the first loss under which a run has next to nothing left to learn."""
 AHEAD = (8, 32)
 """Values before a rise that it is measured from, where swings are wide: slow swings, and noise."""
 
@@ -52,7 +56,8 @@ class GradientExplosion(Detector):
     stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too; so do tensors that had no
     gradient before, as when a frozen trunk is released. Where norms swing widely
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
-    times, and still to next to nothing, the leap is a note. A norm that is not finite is `nan-or-inf`.
+    times, and still to next to nothing, the leap is a note; so it is at the last, smaller batch of an epoch, where such
+    steps are used to larger norms. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -176,7 +181,7 @@ class GradientExplosion(Detector):
         if _is_explained(chart, rise):
             return False
         if chart["grad_norm"].count <= SETTLED:  # a start may be wild: a leap that is none of the loss's doing is not
-            return rise > math.log(2 * self.ratio) and is_calm(chart)
+            return rise > math.log(2 * self.ratio) and is_calm(chart) and not _is_held(chart) and _is_steep(chart)
         if rise > math.log(3 * self.ratio):
             return True
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
@@ -192,6 +197,9 @@ class GradientExplosion(Detector):
             message += ", in most tensors alike"
         if "clip" in chart and chart["clip"].latest > 0:
             message += f" (clipped at {number_text(chart['clip'].latest)})"
+        spent = norm < 3 * self.ratio * typical and _is_spent(chart)
+        if severity == "warning" and (spent or _is_short_batch(chart, norm, self.ratio)):
+            severity = "info"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
 
@@ -205,6 +213,23 @@ def is_calm(chart: Chart) -> bool:
     return series.latest - base.recent <= 4 * max(base.noise, 0.02 * abs(base.recent))
 
 
+def _is_steep(chart: Chart, times: float = 3.0) -> bool:
+    """Whether the leap is above the very last norms too: they may grow tenfold in ten steps while the loss falls."""
+    norms = chart["grad_norm"].last(RECENT + 1)
+    return float(norms[-1]) > times * float(norms[:-1].max(initial=0.0))
+
+
+def _is_held(chart: Chart) -> bool:
+    """Whether clipping cuts this leap, or Adam, which knows the scale of earlier gradients, makes little of it.
+
+    While embeddings are small, the norm layer behind them lifts the gradient of a few tokens now and then.
+    """
+    clip = chart["clip"].latest
+    if clip > 0 and not chart.fact("clip.after_step"):
+        return True
+    return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
+
+
 def _is_explained(chart: Chart, rise: float) -> bool:
     """Whether the loss of this step rose as many times as the norm: then the loss is the matter, and `loss-spike`'s.
 
@@ -214,7 +239,32 @@ def _is_explained(chart: Chart, rise: float) -> bool:
     recent = series.baseline(128).recent
     if not series.steps.size or series.steps[-1] != chart.step or not min(recent, series.latest) > 0:
         return False
-    return math.log(series.latest / recent) > rise
+    risen = math.log(series.latest / recent)
+    # Where nearly all is fitted, one sample that is not makes most of a batch's loss, and more of its gradient.
+    return risen > rise or (risen > 0.7 * rise and series.latest < ARRIVED * Progress.of(series).start)
+
+
+def _is_spent(chart: Chart, share: float = 0.01) -> bool:
+    """Whether next to nothing of a positive loss is left, and the loss does not care: what is small swings widely."""
+    series = chart["loss"]
+    if not series.count or not series.lowest > 0 or is_hurt(chart) or lr_jump(chart) > JUMP:
+        return False
+    levels = outline_levels(series)  # of its first quarter: a violent start makes everything after it look small
+    return max(series.baseline(128).recent, series.latest) < share * median(levels[: max(1, levels.size // 4)])
+
+
+def _is_short_batch(chart: Chart, norm: float, times: float) -> bool:
+    """Whether this is the last step of an epoch, whose batch is smaller, and no norm that such steps are not used to.
+
+    Loops that validate after each epoch show where it ends; what is left over for its last batch may be a few samples.
+    """
+    steps, norms = chart["val_loss"].steps[-8:], chart["grad_norm"]
+    gaps = np.diff(steps)
+    if gaps.size < 2 or (gaps != gaps[0]).any() or norms.step != steps[-1] + gaps[0] or is_hurt(chart):
+        return False
+    ends = norms.values[np.isin(norms.steps, steps)]
+    usual = math.exp(norms.baseline(128, log=True).recent)
+    return ends.size > 1 and median(ends) > 1.3 * usual and norm < times * median(ends)
 
 
 def _is_newcomers(chart: Chart, limit: float) -> bool:

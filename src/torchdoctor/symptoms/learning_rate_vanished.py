@@ -26,9 +26,11 @@ class LearningRateVanished(Detector):
     A schedule may end at zero with the run, or start there. Only a stretch of 50 steps and of a fiftieth of the run
     counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
     hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
-    while the loss fell, or where most of the run had no rate to speak of.
+    while the loss fell, where most of the run had no rate to speak of, or where the scheduler was stepped several times
+    for each step of the optimizer, as at each micro-batch.
 
     ## What to do
+    A line that is not held at zero goes on below it, and each step uphill: `max(0.0, ...)`.
     Print `scheduler.get_last_lr()` once an epoch and compare with the plan. Give the schedule the true number of
     `scheduler.step()` calls, or stop the run here.
 
@@ -69,6 +71,10 @@ class LearningRateVanished(Detector):
         top = 1.001 * max(bucket[3] for bucket in rates.outline.buckets())  # a share of it may be met exactly
         if not rates.latest <= self.low * top or top <= 0:
             return None
+        if rates.latest < 0:
+            since = _under(chart, 0.0)
+            message = f"the learning rate is {number_text(rates.latest)}, below zero: each step goes uphill"
+            return self.symptom(chart, "critical", message, value=rates.latest, limit=0.0, since=since)
         low = _under(chart, self.low * top)
         long = chart.step - low + 1 >= max(2 * self.steps, 0.6 * chart.step)
         since = _under(chart, self.ratio * top)
@@ -79,7 +85,8 @@ class LearningRateVanished(Detector):
         # A rate that was led to its end, in a run that is kept going for a while, is a plan; most of a run is none.
         wasted = low < self.most * chart.step and not _has_arrived(chart)
         cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
-        severity: Severity = "warning" if wasted or cut else "info"
+        hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times a step
+        severity: Severity = "warning" if wasted or cut or hurried else "info"
         message = f"the learning rate is {number_text(rates.latest)} since step {since}; it was {number_text(top)}"
         return self.symptom(chart, severity, message, value=rates.latest, limit=self.low * top, since=since)
 

@@ -12,7 +12,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, extreme, outline_levels
+from torchdoctor.symptoms.progress import Progress, acts, extreme, outline_levels
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class LossDivergence(Detector):
     """Share of the descent that is lost, while still rising: a warning."""
     times: float = 5.0
     """Times the size of the first loss that a run without descent must rise by."""
+    acting: float = 100.0
+    """The same, where the loop collects its own experience: returns that grow tenfold make squares a hundredfold."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the present level with start and best; the quiet path ends at the first test."""
@@ -66,17 +68,18 @@ class LossDivergence(Detector):
             return None
         level = float(np.sort(series.last(self.steps))[self.steps // 2])
         progress, noise = Progress.of(series), series.baseline(128).noise
-        if progress.is_learning(noise) and series.count >= self.settled:
+        least = (self.acting if acts(chart) else self.times) * abs(progress.start)
+        if progress.is_learning(noise) and series.count >= self.settled and not acts(chart):
             if not level > progress.best + self.given_back * progress.descent:
                 return None
             levels = outline_levels(series)
             if has_held(levels, progress):
                 return self._left(chart, level, levels, noise)
-        if not level > progress.start + self.times * max(abs(progress.start), 2 * noise):
+        if not level > progress.start + max(least, 2 * self.times * noise):
             return None
         levels = np.sort(outline_levels(series))
         span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
-        limit = progress.start + self.times * max(abs(progress.start), span, 2 * noise)
+        limit = progress.start + max(least, self.times * max(span, 2 * noise))
         if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
@@ -97,6 +100,8 @@ class LossDivergence(Detector):
             lasting = far and self._lasting(chart, limit)
             return self._diverged(chart, level, limit, "critical" if lasting else "warning")
         limit = progress.best + self.given_back * progress.descent
+        if chart.fact("data.differentiated") and progress.best < 0:
+            return None  # scores of data against those of samples that follow their slope: the samples catch up
         if has_held(levels, progress, limit) and _rising(series.last(64), noise):
             return self._diverged(chart, level, limit, "warning")
         return None

@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, is_adversarial, trend_gain
+from torchdoctor.symptoms.progress import Progress, acts, is_adversarial, trend_gain
 
 
 class Swing(NamedTuple):
@@ -91,6 +91,7 @@ class LossOscillation(Detector):
         # Waves that grow, and whose crests are above the untrained model, are no ripple on the way down.
         growing = swing.height > 1.2 * swing.before and centre + swing.height / 2 > progress.start
         grave = swing.height > self.share * max(progress.start - centre, 0.0) and (growing or not swing.gaining)
+        grave = grave and not acts(chart)  # a target network that is renewed at a period lifts the loss at that period
         severity: Severity = "warning" if grave else "info"
         message = (
             f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "

@@ -16,6 +16,7 @@ from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
     Progress,
+    acts,
     extreme,
     is_restart,
     keeps_its_rate,
@@ -46,7 +47,8 @@ class LossSpike(Detector):
     its start. It is a note while it is small, a warning when it is several times the recent loss, worse than the
     untrained model, comes right after a learning rate that the run had never used or after a gradient that leapt while
     the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
-    start, and it stays there: a note at most.
+    start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
+    is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -82,6 +84,8 @@ class LossSpike(Detector):
     """Times the recent loss: worth a note."""
     share: float = 0.1
     """Share of the run's descent: worth a note."""
+    beyond: float = 20.0
+    """Times the first loss and the recent one: a warning where the loop collects its own experience."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the loss with its recent level; the quiet path ends at the first test."""
@@ -109,6 +113,8 @@ class LossSpike(Detector):
             or jump
             or (_exploding(chart) and rise > 0.25 * progress.descent)
         )
+        if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
+            grave = shaken = False  # new targets and new experience lift a loss, too
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
         if not grave and (not notable or is_restart(chart)):

@@ -22,6 +22,8 @@ from torchdoctor.symptoms.progress import (
 
 EARLY = 12
 """Steps in which outputs may still be nothing but their initialization."""
+LOOKUPS = 4
+"""Steps of a model that only looks embeddings up that count as one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class NotLearning(Detector):
     fell first and then stopped is `loss-plateau`; one that falls, but hardly, is `slow-learning`. Where the loss of a
     guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not; best of
     all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
-    better one after the other are a reason to wait.
+    better one after the other are a reason to wait. So is a model that consists of embeddings alone, whose rows each
+    batch touches a few of: it is given four times as long.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -93,7 +96,8 @@ class NotLearning(Detector):
         half = later[later.size // 2 :] if chance > 0 else later
         count = round(series.count * later.size / levels.size)
         level = median(half)
-        if count < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
+        waited = count // LOOKUPS if looks_up_only(chart) else count
+        if waited < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
             return None
         if not _is_flat(half, math.inf if level > chance else (5 if chance > 0 else 1) * self.gain * abs(level)):
             return None
@@ -105,11 +109,11 @@ class NotLearning(Detector):
                 return None
             better, stuck = False, still or learnt + 2 * doubt < self.gain
         else:
-            known = "loss.chance" in chart.facts and count >= self.known
+            known = "loss.chance" in chart.facts and waited >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)
         gain, doubt = trend_gain(half)
         stuck = stuck and not (level < chance and gain > 3 * doubt)  # below a guess, and slowly on its way down
-        severity: Severity = "warning" if stuck or (count >= self.steps and not better) else "info"
+        severity: Severity = "warning" if stuck or (waited >= self.steps and not better) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:
             guess = f"that of a guess without looking at the input is {number_text(chance)}"
@@ -121,6 +125,18 @@ class NotLearning(Detector):
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
         return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+
+
+def looks_up_only(chart: Chart) -> bool:
+    """Whether all that learns are tables of embeddings: a batch touches few of their rows, so each learns more rarely.
+
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["Embedding", "Dropout", "Embedding"]}})
+    >>> looks_up_only(chart)
+    True
+    """
+    kinds = {kind for kind in chart.fact("modules.kinds") or () if kind not in ("Dropout", "Identity")}
+    return bool(kinds) and kinds <= {"Embedding", "EmbeddingBag"}
 
 
 def _validates_better(chart: Chart) -> bool:

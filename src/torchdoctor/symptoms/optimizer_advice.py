@@ -12,10 +12,12 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import median_ratio
+from torchdoctor.symptoms.progress import Progress, median_ratio, outline_levels, trend_gain
 
 COUPLED = ("Adam", "NAdam", "RAdam", "Adamax")
 """Adaptive optimizers whose weight decay goes through the gradient, unless told otherwise."""
+OUTWEIGHS = "and it outweighs the loss"
+"""How the advice on weight decay ends where it decides where steps go."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class OptimizerAdvice(Detector):
 
     ## How it is told apart
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
-    weights hardly move, decay takes more of the weights at each step than learning gives, or what decay adds to the
+    weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still, or
+    what decay adds to the
     gradient is half of it and more; and where the first beta cannot be meant beside the second.
 
     ## What to do
@@ -87,7 +90,7 @@ class OptimizerAdvice(Detector):
         if kind in COUPLED and decay > 0 and not group.get("decoupled_weight_decay"):
             text = f"{kind} adds weight decay {number_text(decay)} to the gradient: AdamW is what is usually meant"
             drowned = decay >= self.decay and _decay_share(chart, decay) > self.drowned
-            yield ("warning" if drowned else "info"), text + (", and it outweighs the loss" if drowned else "")
+            yield ("warning" if drowned else "info"), text + (f", {OUTWEIGHS}" if drowned else "")
         share, moved = chart["adam_eps_share"].latest, median_ratio(chart)
         if "Adam" in kind and eps >= self.eps:
             felt = share > self.outweighed and moved < self.ratio
@@ -115,7 +118,8 @@ class OptimizerAdvice(Detector):
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED:
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
-            yield ("warning" if _shrank(chart) else "info"), text
+            felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
+            yield ("warning" if felt else "info"), text
 
 
 def _decay_share(chart: Chart, decay: float) -> float:
@@ -134,6 +138,17 @@ def _number(value: Any) -> float:
 
 def _gain(momentum: float) -> str:
     return number_text(1 / (1 - momentum)) if momentum < 1 else "infinity"
+
+
+def _stands_still(chart: Chart, steps: int = 100) -> bool:
+    """Whether the later half of the losses has not fallen, far above nothing."""
+    losses = chart["loss"]
+    if losses.count < steps:
+        return False
+    levels = outline_levels(losses)
+    half = levels[levels.size // 2 :]
+    gain, doubt = trend_gain(half)
+    return gain <= doubt and median(half) > 0.5 * Progress.of(losses).start > 0
 
 
 def _shrank(chart: Chart) -> bool:

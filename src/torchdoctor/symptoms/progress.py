@@ -129,6 +129,11 @@ def is_adversarial(chart: Chart) -> bool:
     return len(losses) > 1 and len(chart.context.get("optimizer") or ()) > 1
 
 
+def acts(chart: Chart) -> bool:
+    """Whether the loop collects its own experience: then its loss follows the data, and is no measure of progress."""
+    return bool(chart.fact("loop.acts"))
+
+
 def median_ratio(chart: Chart) -> float:
     """The typical share of itself by which a weight tensor moved at the last sampled step; NaN where unknown."""
     for _, row in reversed(chart.tensors("update_ratio").rows):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom
+from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.symptoms.detector import Detector
 
 MEANING = {
@@ -52,13 +53,16 @@ class SuspiciousLoss(Detector):
 
     code = "GP04"
     name = "suspicious-loss"
-    reads = ("tensors/grad_norm", "facts/loss.lint", "facts/loss.detached", "facts/loss.stale")
+    reads = ("tensors/grad_norm", "facts/loss.lint", "facts/loss.detached", "facts/loss.stale", "weight_of_common")
     suggests = ("fix-loss",)
     references = (
         "https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
         "https://pytorch.org/docs/stable/notes/broadcasting.html",
     )
     closes_after = 2
+
+    weight: float = 2.0
+    """Times the weight of other classes that the most common one may have."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Cut off, old, or wrongly composed."""
@@ -73,8 +77,21 @@ class SuspiciousLoss(Detector):
         codes = [code for code in chart.fact("loss.lint") or () if code in MEANING]
         if codes:
             return self._said(chart, "loss.lint", "; ".join(MEANING[code] for code in codes))
+        weight = weight_of_common(chart)
+        if weight > self.weight:
+            message = f"the loss gives the most common class, of {100 * chart['pooled_top_share'].latest:.0f} % of the "
+            message += f"labels, {number_text(weight)} times the weight of the others: class weights are upside down"
+            since = int(chart["weight_of_common"].steps[0])
+            return self.symptom(chart, "warning", message, value=weight, limit=self.weight, since=since)
         return None
 
     def _said(self, chart: Chart, key: str, message: str, *, critical: bool = False) -> Symptom:
         severity: Severity = "critical" if critical else "warning"
         return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)
+
+
+def weight_of_common(chart: Chart, samples: int = 5) -> float:
+    """The class weight of the most common class over that of the others, where it is far the most common; or NaN."""
+    weights, share = chart["weight_of_common"].last(samples), chart["pooled_top_share"].latest
+    uneven = share > max(0.5, min(0.75, 3 / max(chart["pooled_classes"].latest, 1.0)))
+    return float(weights.min()) if weights.size == samples and uneven else math.nan

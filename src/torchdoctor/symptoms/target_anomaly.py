@@ -34,8 +34,10 @@ class TargetAnomaly(Detector):
     still a fiftieth of the targets after a hundred steps, or a tenth after three hundred. Contrastive losses use one
     label for all on purpose; their classes outnumber the batch. A bounded last layer is right where targets are
     bounded too. An autoencoder's targets are its inputs, but they are not whole numbers. A column that predicts the
-    label well is a good feature; one that follows it without any exception, in every batch, is the label. Padding that
-    the loss leaves out (`ignore_index`) is not counted here either.
+    label well is a good feature; one that follows it in every batch, while no other comes near, is the label. One part
+    of a loss may be far larger than another; only large targets make that a finding. Padding that
+    the loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens:
+    the next ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -54,7 +56,15 @@ class TargetAnomaly(Detector):
 
     code = "DA02"
     name = "target-anomaly"
-    reads = ("target_std", "target_classes", "target_nonfinite", "target_is_input", "target_padding", "label_in_input")
+    reads = (
+        "target_std",
+        "target_classes",
+        "target_nonfinite",
+        "target_is_input",
+        "target_padding",
+        "label_in_input",
+        "part_target_size",
+    )
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1602.07714")
     closes_after = 3
@@ -69,6 +79,12 @@ class TargetAnomaly(Detector):
     """Share of the labels that belong to a stretch of one label at the end of a sequence."""
     exact: float = 0.9999
     """Correlation of a column of the inputs with the labels above which it is the label."""
+    drowned: float = 300.0
+    """Times another part of the loss that a part with large targets may be."""
+    ahead: float = 0.01
+    """Share of attention that may go to later tokens where the labels are the next ones: rounding at the most."""
+    one_token: float = 0.9
+    """Share of the inputs that are one token from which they equal their neighbours anyway."""
     labels: int = 256
     """Labels that must have been seen before they are called all of one class."""
 
@@ -79,25 +95,65 @@ class TargetAnomaly(Detector):
             message = f"{number_text(wrong.latest)} values of the targets are not finite"
             return self.symptom(chart, "warning", message, value=wrong.latest, limit=0.0)
         same = chart["target_is_input"].last(3)
-        if same.size == 3 and float(same.min()) > 0.999:
+        if same.size == 3 and float(same.min()) > 0.999 and not chart["token_top_share"].latest > self.one_token:
             message = "the targets are the inputs, at the same positions: the model only has to copy"
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
         return (
             self._is_a_column(chart)
+            or self._shift(chart)
             or self._padding(chart)
             or self._one_class(chart)
             or self._out_of_range(chart)
+            or self._faint(chart)
+            or self._drowns(chart)
             or self._scale(chart)
         )
 
     def _is_a_column(self, chart: Chart) -> Symptom | None:
         """A table that still holds its outcome: one column follows the label exactly, in every batch looked at."""
-        closest = chart["label_in_input"]
-        if closest.count < 5 or not float(closest.last(5).min()) > self.exact:
+        closest, first = chart["label_in_input"], chart["label_in_input"].steps[:1]
+        if is_given_away(chart, self.exact):
+            message = "one column of the inputs is the label itself, in other numbers: there is nothing to learn"
+        elif is_given_away(chart):
+            message = f"one column of the inputs gives the label away: it correlates by {number_text(closest.latest)}, "
+            message += f"the next column by {number_text(chart['label_in_another'].latest)}"
+        else:
             return None
-        message = "one column of the inputs is the label itself, in other numbers: there is nothing to learn"
-        first = int(closest.steps[0])
-        return self.symptom(chart, "warning", message, value=closest.latest, limit=self.exact, since=first)
+        return self.symptom(chart, "warning", message, value=closest.latest, limit=self.exact, since=int(first[0]))
+
+    def _faint(self, chart: Chart) -> Symptom | None:
+        """Targets of a binary loss that are 0 or next to 0: a mask that was divided by 255 once too often."""
+        if not is_faint(chart):
+            return None
+        high = chart["target_max"].latest
+        message = f"targets of a binary loss are 0 or {number_text(high)}, never 1: they were divided once too often"
+        return self.symptom(chart, "warning", message, value=high, limit=1.0, since=int(chart["target_max"].steps[0]))
+
+    def _drowns(self, chart: Chart) -> Symptom | None:
+        """One part of the loss has large targets and outweighs the others by far: they are not heard."""
+        sizes, ratios = chart["part_target_size"], chart["part_loss_ratio"].last(4)
+        if chart.step < self.steps or ratios.size < 4 or not float(sizes.last(4).min()) > self.large / 3:
+            return None
+        if not float(ratios.min()) > self.drowned:
+            return None
+        message = f"targets of one part of the loss are of size {number_text(sizes.latest)}: "
+        message += f"it is {number_text(float(ratios[-1]))} times another part"
+        return self.symptom(chart, "warning", message, value=sizes.latest, limit=self.large, since=int(sizes.steps[0]))
+
+    def _shift(self, chart: Chart) -> Symptom | None:
+        """Next tokens that attention can read, or the tokens after the next."""
+        following, second = chart["target_is_next"].last(3), chart["target_after_next"].last(3)
+        if following.size < 3 or second.size < 3:
+            return None
+        since = int(chart["target_is_next"].steps[0])
+        if float(second.min()) > 0.99 and float(following.max()) < 0.5:
+            message = "the labels are the tokens after the next ones: they were shifted twice"
+            return self.symptom(chart, "warning", message, value=float(second.min()), since=since)
+        if float(following.min()) > 0.99 and looks_ahead(chart) > self.ahead:
+            message = f"the labels are the next tokens, and {looks_ahead(chart):.0%} of the attention goes to later "
+            message += "ones: the answers can be read"
+            return self.symptom(chart, "warning", message, value=looks_ahead(chart), limit=self.ahead, since=since)
+        return None
 
     def _padding(self, chart: Chart) -> Symptom | None:
         """More of what the loss counts is one label, repeated to the end of the sequences, than anything else."""
@@ -150,6 +206,31 @@ class TargetAnomaly(Detector):
             message = f"targets are of size {number_text(size)}; outputs begin at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)
         return None
+
+
+def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> bool:
+    """Whether one column follows the label in every batch looked at, as no other does.
+
+    A normal variable correlates with its own sign by 0.8: more means two groups with a gap between them.
+    """
+    closest, another = chart["label_in_input"].last(5), chart["label_in_another"].last(5)
+    if closest.size < 5 or not float(closest.min()) > close:
+        return False
+    return close > 0.999 or (another.size == 5 and float(another.max()) < others)
+
+
+def is_faint(chart: Chart, samples: int = 5) -> bool:
+    """Whether all targets of a binary loss are 0 or one and the same number next to it."""
+    high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)
+    pairs = chart["target_two_valued"].last(samples)
+    if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
+        return False
+    return bool((pairs > 0).all() and (low == 0).all() and (high == high[0]).all()) and 0 < float(high[0]) < 0.05
+
+
+def looks_ahead(chart: Chart) -> float:
+    """The share of attention that goes to later tokens, in all layers and samples that were seen; 0 where unknown."""
+    return chart["attention_ahead"].lowest if chart["attention_ahead"].count > 1 else 0.0
 
 
 def output_range(chart: Chart) -> tuple[str, float, float]:

@@ -12,12 +12,14 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.not_learning import against_guess, chance_level
 from torchdoctor.symptoms.overfitting import evaluation_noise
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain, working_since
 
 PLAIN = 4
 """Weight layers up to which a model is taken for one that goes straight through."""
+GONE = 1e-3
+"""Share of its first norm at which nothing is left of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,10 @@ class Underfitting(Detector):
         width = narrowest(chart)
         narrow = 0 < width <= self.narrow
         slack = 5.0 if narrow else 1.0  # a reason that is seen needs less of what would be seen without one
+        drowned = self._is_drowned(chart, level / yardstick if yardstick > 0 else 0.0)
         if not level > self.high / slack * yardstick > 0 or abs(held_out - level) > (0.1 + 0.05 * slack) * abs(level):
             return None
+        slack = 5.0 if drowned else slack  # next to nothing learnt: then it may still creep on
         gain, doubt = trend_gain(half)
         if gain + 2 * doubt > 0.03 * slack * abs(level) or float(values[0] - values[-1]) > slack * _slack(
             values, level
@@ -95,11 +99,20 @@ class Underfitting(Detector):
         since = train.outline.buckets()[levels.size // 2][0]
         return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
 
+    def _is_drowned(self, chart: Chart, level: float) -> bool:
+        """Whether dropout is so high, and so little was learnt in so long, that it may creep on for ever."""
+        if chart["loss"].count < 2 * self.steps or self._dropout(chart) < self.dropout:
+            return False
+        learnt, _, pairs = against_guess(chart, chart.step // 2)
+        return level > 0.9 or (pairs >= self.evaluations and learnt < 0.1)
+
+    def _dropout(self, chart: Chart) -> float:
+        return max((rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)), default=0.0)
+
     def _brake(self, chart: Chart) -> str:
         """What in the configuration forbids learning, as the end of a sentence."""
-        rates = [rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)]
-        if max(rates, default=0.0) >= self.dropout:
-            return f"; dropout is {number_text(max(rates))}"
+        if self._dropout(chart) >= self.dropout:
+            return f"; dropout is {number_text(self._dropout(chart))}"
         shrunk = shrinkage(chart)
         if shrunk < 0.5:
             return f"; weight decay has shrunk the weights to {number_text(shrunk)} of what they were"
@@ -128,7 +141,10 @@ def narrowest(chart: Chart) -> int:
 
 
 def shrinkage(chart: Chart) -> float:
-    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown."""
+    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown.
+
+    Biases may grow while weight decay takes everything else: tensors that are gone speak for themselves.
+    """
     decays = [group.get("weight_decay") for group in chart.groups]
     rows = chart.tensors("weight_norm").rows
     if not any(isinstance(decay, int | float) and decay > 0 for decay in decays) or len(rows) < 2:
@@ -137,7 +153,11 @@ def shrinkage(chart: Chart) -> float:
     if first.size != last.size:
         return math.nan
     known = np.isfinite(first) & np.isfinite(last) & (first > 0)
-    return median(last[known] / first[known]) if known.any() else math.nan
+    if not known.any():
+        return math.nan
+    shares = last[known] / first[known]
+    gone = shares < GONE
+    return median(shares[gone] if gone.mean() >= 0.25 else shares)
 
 
 def _slack(values: Array, level: float) -> float:

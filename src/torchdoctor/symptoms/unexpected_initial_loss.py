@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
@@ -19,7 +20,9 @@ class UnexpectedInitialLoss(Detector):
     weights, and gradients are large while they do.
 
     ## How it is told apart
-    Twice ln C is usual for a head initialized after He. It must be above three times ln C, and more than 1 above. Only
+    Twice ln C is usual for a head initialized after He. It must be above three times ln C, and more than 1 above. Where
+    targets are numbers, answering their mean is the guess, and the first answers must vary three times as much as the
+    targets do, and by more than 3: targets that are merely far from zero are `target-anomaly`. Only
     the value that `loss_fn` itself returns is compared, so that further terms of the loss do not matter. A first loss
     below ln C is a model that has learnt before. It is a note as long as it may heal, and a warning if the loss is
     still above a guess after fifty steps, or was above ten times it.
@@ -55,7 +58,10 @@ class UnexpectedInitialLoss(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the first value that the loss returned with the loss of a guess."""
         series, chance = chart["criterion"], chart.fact("loss.chance")
-        if not isinstance(chance, float) or not series or int(series.steps[0]) > 2:
+        known = isinstance(chance, float)
+        if not known:
+            chance = self._guess(chart)
+        if not chance > 0 or not series or int(series.steps[0]) > 2:
             return None
         first, latest = series.first, series.latest
         if not first > self.ratio * chance + 1:
@@ -63,7 +69,7 @@ class UnexpectedInitialLoss(Detector):
         if series.step > 0 and not min(latest, series.lowest) > chance:
             return None  # the run has left its beginning behind, for good
         severity: Severity = "info"
-        if first > self.grave * chance or series.step >= self.patience:
+        if (known and first > self.grave * chance) or series.step >= self.patience:
             severity = "warning"
         message = f"the first loss is {number_text(first)}, that of a guess {number_text(chance)}"
         if chart["output_rms"]:
@@ -71,3 +77,12 @@ class UnexpectedInitialLoss(Detector):
         return self.symptom(
             chart, severity, message, value=first, limit=self.ratio * chance + 1, since=int(series.steps[0])
         )
+
+    def _guess(self, chart: Chart) -> float:
+        """What answering the mean costs where targets are numbers and the first answers are far wilder than they are.
+
+        A fresh model's answers are about 0 to 1: targets that are merely far from 0, or tiny, are no fault of its own.
+        """
+        output, target = chart["output_std"], chart["pooled_std"].latest
+        wild = bool(output) and output.first > max(self.ratio, self.ratio * target)
+        return chart["guess_loss"].first if wild and chart["guess_loss"] else math.nan
