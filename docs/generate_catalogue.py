@@ -1,4 +1,4 @@
-"""Writes docs/catalogue/: the pages that `torchdoctor explain` prints, and an index of them.
+"""Writes docs/catalogue/ (the pages that `torchdoctor explain` prints, and an index) and the references of the skill.
 
 Pages are never edited: `make docs` writes them from the docstrings, and a test tells when they are out of date.
 """
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from torchdoctor.reports.catalogue import Entry, entries
+from torchdoctor.reports.skill_files import references, skill_folder
 
 FOLDER = Path(__file__).parent / "catalogue"
 INTRODUCTION = "`torchdoctor explain NAME` prints any of these pages; `torchdoctor rules` lists the findings."
@@ -59,6 +60,11 @@ def main() -> None:
     for name, text in current.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     print(f"{len(current)} pages in {FOLDER}")
+    place = skill_folder() / "references"
+    place.mkdir(exist_ok=True)
+    for name, text in references().items():
+        (place / name).write_text(text, encoding="utf-8")
+    print(f"{len(references())} pages in {place}")
 
 
 if __name__ == "__main__":

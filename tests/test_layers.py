@@ -12,7 +12,7 @@ sys.modules["torch"] = None  # any `import torch` now fails, as if it were not i
 
 import torchdoctor
 
-LIVE = {"vitals", "clinic"}  # these watch or train
+LIVE = {"vitals", "clinic", "checks"}  # these watch, train or check
 for module in pkgutil.walk_packages(torchdoctor.__path__, "torchdoctor."):
     stage = module.name.split(".")[1]
     if stage not in LIVE and stage != "__main__":

@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.checks.checkup import checkup as checkup
+    from torchdoctor.checks.lr_range import lr_range as lr_range
     from torchdoctor.doctor import Doctor as Doctor
     from torchdoctor.errors import JournalError as JournalError
     from torchdoctor.errors import PatientError as PatientError
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
     from torchdoctor.errors import SourceError as SourceError
     from torchdoctor.errors import TorchDoctorError as TorchDoctorError
     from torchdoctor.offline import diagnose as diagnose
+    from torchdoctor.records import CheckResult as CheckResult
     from torchdoctor.records import Diagnosis as Diagnosis
     from torchdoctor.records import Suggestion as Suggestion
     from torchdoctor.records import Symptom as Symptom
+    from torchdoctor.reports.checkup import Checkup as Checkup
     from torchdoctor.reports.report import Report as Report
     from torchdoctor.settings import Settings as Settings
     from torchdoctor.sources import Run as Run
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CheckResult": "records",
+    "Checkup": "reports.checkup",
     "Diagnosis": "records",
     "Doctor": "doctor",
     "JournalError": "errors",
@@ -45,11 +51,15 @@ _HOMES = {
     "Suggestion": "records",
     "Symptom": "records",
     "TorchDoctorError": "errors",
+    "checkup": "checks.checkup",
     "diagnose": "offline",
+    "lr_range": "checks.lr_range",
     "read": "sources",
 }
 
 __all__ = [
+    "CheckResult",
+    "Checkup",
     "Diagnosis",
     "Doctor",
     "JournalError",
@@ -63,7 +73,9 @@ __all__ = [
     "Symptom",
     "TorchDoctorError",
     "__version__",
+    "checkup",
     "diagnose",
+    "lr_range",
     "read",
 ]
 

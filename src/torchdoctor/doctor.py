@@ -28,6 +28,7 @@ from torchdoctor.settings import Settings
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from torchdoctor.reports.checkup import Checkup
     from torchdoctor.vitals.monitor import Monitor
 
 logger = logging.getLogger("torchdoctor")
@@ -87,21 +88,16 @@ class Doctor:
         self._attached = False
         self._journal: Journal | None = None
         self.rank = context.rank()
-        self._monitor: Monitor = Monitor(
-            patient.Setup(
-                models,
-                optimizers,
-                loss_fn,
-                scheduler,
-                scaler,
-                folder=None if journal is None else Path(journal),
-                curvature=self.settings.curvature,
-            ),
-            self.settings,
-            self._take_all,
-            self._note,
-            self.failed,
+        self._setup = patient.Setup(
+            models,
+            optimizers,
+            loss_fn,
+            scheduler,
+            scaler,
+            folder=None if journal is None else Path(journal),
+            curvature=self.settings.curvature,
         )
+        self._monitor: Monitor = Monitor(self._setup, self.settings, self._take_all, self._note, self.failed)
         self._lane = self._monitor.lane
         header: Record = {
             "type": "header",
@@ -164,6 +160,22 @@ class Doctor:
         """The batch of the step that comes: whether anything in it is not finite. Its content is not kept."""
         if self._on_duty("log_batch"):
             self._monitor.log_batch([item for item in tensors if isinstance(item, self._tensor)])
+
+    def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
+        """Check model, loss and optimizer on a batch before the first step; the results go into the journal.
+
+        The run is left exactly as it is: see `torchdoctor.checkup` for what may be given besides.
+        """
+        from torchdoctor.checks.checkup import checkup
+
+        setup = self._setup
+        models = setup.models[""] if list(setup.models) == [""] else dict(setup.models)
+        loss_fn = setup.loss_fn if loss_fn is None else loss_fn
+        done = checkup(models, loss_fn, batch, list(setup.optimizers), scheduler=setup.scheduler, **options)
+        if self._attached:
+            for record in done.records():
+                self._take(record)
+        return done
 
     def diagnose(self, *, wait: bool = True) -> Report:
         """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""

@@ -10,8 +10,20 @@ import click
 from torchdoctor import __version__
 from torchdoctor.errors import TorchDoctorError, did_you_mean
 
-COMMANDS = ("clinic", "demo", "diagnose", "explain", "rules")
-"""Sub-commands: each is a function of its own name in a module of its own name."""
+COMMANDS = (
+    "activations",
+    "check",
+    "clinic",
+    "demo",
+    "diagnose",
+    "explain",
+    "gradients",
+    "lr-range",
+    "plot",
+    "rules",
+    "skill",
+)
+"""Sub-commands: each is a function of its own name in a module of its own name, with `_` for `-`."""
 
 
 class Commands(click.Group):
@@ -25,7 +37,8 @@ class Commands(click.Group):
         """The command of that name."""
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"torchdoctor.cli.{name}"), name)
+        place = name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"torchdoctor.cli.{place}"), place)
         return command
 
     def resolve_command(
@@ -43,7 +56,8 @@ class Commands(click.Group):
         except TorchDoctorError as error:
             from torchdoctor.reports.wording import printable  # a name or path in it may come from anywhere
 
-            raise Refusal(printable(error)) from error
+            lines = getattr(error, "lines", False)  # a table, whose cells are printable already
+            raise Refusal(printable(error, lines=lines)) from error
 
 
 class Refusal(click.ClickException):

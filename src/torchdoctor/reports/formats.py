@@ -70,19 +70,21 @@ def github(reports: Named) -> str:
     found = []
     for name, report in reports:
         for item in report.symptoms:
-            title = _property(label(item))
-            message = _data(f"{printable(name)}, step {item.first_step}: {printable(item.message)}")
+            title = github_property(label(item))
+            message = github_data(f"{printable(name)}, step {item.first_step}: {printable(item.message)}")
             found.append(f"::{GITHUB_LEVELS[item.severity]} title={title}::{message}")
-        found.append(f"::notice title=torchdoctor::{_data(printable(name))}: {_data(verdict(report))}")
+        found.append(f"::notice title=torchdoctor::{github_data(printable(name))}: {github_data(verdict(report))}")
     return "\n".join(found)
 
 
-def _data(value: str) -> str:
+def github_data(value: str) -> str:
+    """The text of a workflow command."""
     return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(value: str) -> str:
-    return _data(value).replace(":", "%3A").replace(",", "%2C")
+def github_property(value: str) -> str:
+    """A property of a workflow command."""
+    return github_data(value).replace(":", "%3A").replace(",", "%2C")
 
 
 def as_markdown(reports: Named) -> str:

@@ -38,20 +38,21 @@ SEVERITY_MARKS = {"info": "i", "warning": "!", "critical": "!!"}
 
 def render(report: Report) -> str:
     """A whole page."""
-    return Template(_asset("report.html")).substitute(
+    return Template(asset("report.html")).substitute(
         title=escape(f"Training Doctor: {HEALTH_WORDS[report.health].lower()} at step {report.step}"),
-        style=_asset("report.css"),
+        style=asset("report.css"),
         body=to_html(body(report)),
     )
 
 
 def fragment(report: Report) -> str:
     """The same for a notebook's cell: every rule of its style holds inside the report only."""
-    return f"<style>{_asset('report.css')}</style>{to_html(body(report))}"
+    return f"<style>{asset('report.css')}</style>{to_html(body(report))}"
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file beside this one, as text."""
     return files("torchdoctor.reports").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,0 +1,151 @@
+"""CK23 accumulation-equals-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchdoctor.checks.batch_independence import linked, takes_time_first, time_first
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.probing import cut, seed
+from torchdoctor.checks.subject import Subject
+from torchdoctor.records import number_text
+
+
+@dataclass(frozen=True)
+class AccumulationEqualsBatch(Check):
+    """Gradients added up over parts of the batch are those of the whole batch.
+
+    ## What it checks
+    The gradient of the batch against the mean of the gradients of its parts, in eval mode so that neither dropout nor
+    BatchNorm enter (BatchNorm normalizes each part by itself in training: accumulation does not change that). Where
+    they differ, accumulation, and training on several devices, learn something else than a large batch would.
+
+    ## How it is told apart
+    A summed loss adds up instead of averaging, and passes: the message says so. So does a mean over what is counted
+    (tokens that are not ignored, class weights), where parts weighed by their counts agree. A loss that compares
+    samples with each other (contrastive) is not asked: it needs its whole batch.
+
+    ## What to do
+    Divide by a number that is the same for every part: `loss.sum() / total`. Take no statistics over the batch in the
+    loss.
+
+    ## Example
+    >>> def loss(output, target):
+    ...     errors = (output - target).square().flatten()
+    ...     return errors.mean() / errors.std().detach()
+    >>> batch = torch.eye(8), torch.arange(8.0)[:, None] ** 2
+    >>> AccumulationEqualsBatch().run(Subject.of(torch.nn.Linear(8, 1), loss, batch)).passed
+    False
+    """
+
+    code = "CK23"
+    name = "accumulation-equals-batch"
+    quick = True
+    suggests = ("fix-accumulation", "fix-loss")
+    references = ("https://unsloth.ai/blog/gradient",)
+
+    most: float = 0.05
+    """Share of the gradient's size by which the two may differ."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """Two samples or more, in one model."""
+        if subject.samples < 2:
+            return "the batch holds one sample"
+        if len(subject.models) > 1:
+            return "several models play against each other in one loss"
+        if linked(subject):
+            return "a graph among inputs or buffers links samples on purpose"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Halves against the whole."""
+        if time_first(subject) is True:
+            raise CannotTell("inputs are time first, as far as the targets tell: samples are not the first dimension")
+        samples = subject.samples
+        whole = subject.sized(samples - samples % 2)
+        half = whole.samples // 2
+        parts = [cut(whole, range(half)), cut(whole, range(half, whole.samples))]
+        if parts[0].samples + parts[1].samples != whole.samples:
+            raise CannotTell("the batch cannot be cut in two")
+        subject.model.eval()
+        if _is_random(whole):
+            raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
+        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward in eval mode
+            target, pairwise = self._gradient(whole, whole.samples)
+            if pairwise:
+                raise CannotTell("the loss compares the samples of a batch with each other, and needs all of them")
+            halves = [self._gradient(part, 0)[0] for part in parts]
+        size = float(target.norm())
+        if not 0 < size < float("inf"):
+            raise CannotTell(f"the gradient of the batch is {number_text(size)}")
+        apart = float((target - (halves[0] + halves[1]) / 2).norm()) / size
+        message = f"gradients of two halves differ from that of the batch by {number_text(apart)} of its size"
+        if apart <= self.most:
+            return self.passed(message, value=apart, limit=self.most)
+        if float((target - halves[0] - halves[1]).norm()) / size <= self.most:
+            return self.passed("the loss is a sum: accumulated losses must not be divided", value=0.0, limit=self.most)
+        weighed, share = _weighed(target, halves)
+        if weighed <= self.most and _may_weigh(whole, parts, share):
+            message += f"; weighed {number_text(share)} to {number_text(1 - share)}, by what each counts, they agree"
+            return self.passed(message, value=weighed, limit=self.most)
+        if any(True for _ in takes_time_first(subject)) and time_first(subject) is None:
+            raise CannotTell("the batch may be time first, so that its halves are no samples")
+        advice = "Divide the loss by a number that is the same for every part, and take no statistics over the batch."
+        return self.failed(message, advice, value=apart, limit=self.most, severity="warning")
+
+    @staticmethod
+    def _gradient(subject: Subject, samples: int) -> tuple[Tensor, bool]:
+        seed()
+        loss = subject.loss()
+        if not loss.requires_grad:
+            raise CannotTell("the loss has no graph")
+        pairwise = samples > 2 and _is_pairwise(loss, samples)
+        found = [grad.to_dense().flatten().double() for grad in subject.gradients(loss).values() if grad is not None]
+        if not found:
+            raise CannotTell("no parameter has a gradient")
+        return torch.cat(found), pairwise
+
+
+@torch.no_grad()
+def _is_random(subject: Subject) -> bool:
+    losses = []
+    for number in range(2):
+        seed(number)
+        losses.append(float(subject.loss()))
+    return abs(losses[0] - losses[1]) > 1e-6 * abs(losses[0])
+
+
+def _weighed(target: Tensor, halves: list[Tensor]) -> tuple[float, float]:
+    """The share of the first half that fits best, and how far it is then from the whole."""
+    difference = halves[0] - halves[1]
+    share = float((target - halves[1]) @ difference / difference.square().sum().clamp_min(1e-30))
+    return float((target - share * halves[0] - (1 - share) * halves[1]).norm() / target.norm()), share
+
+
+def _may_weigh(whole: Subject, parts: list[Subject], share: float) -> bool:
+    """Whether parts may count differently: by class weights, or by labels that are left out; then by these."""
+    targets = whole.targets
+    weighted = isinstance(getattr(whole.loss_fn, "weight", None), Tensor)
+    if not isinstance(targets, Tensor) or not 0 <= share <= 1 or targets.is_floating_point():
+        return False
+    ignored = [int((part.targets < 0).sum()) for part in parts]
+    return weighted or targets.dim() > 1 or ignored[0] != ignored[1]
+
+
+def _is_pairwise(loss: Tensor, samples: int) -> bool:
+    """Whether something of samples × samples, or pairs of two views, is computed on the way from outputs to loss."""
+    waiting, seen = [loss.grad_fn], 0
+    while waiting and seen < 64:
+        node = waiting.pop(0)
+        seen += 1
+        if node is None:
+            continue
+        for known in getattr(node, "_input_metadata", ()):
+            shape = tuple(known.shape)
+            if len(shape) >= 2 and shape[-1] == shape[-2] and shape[-1] in (samples, 2 * samples):
+                return True
+        waiting += [parent for parent, _ in node.next_functions]
+    return False

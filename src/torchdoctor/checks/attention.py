@@ -1,0 +1,102 @@
+"""What attends to what: the weights of every attention in a pass, whichever way they are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from torchdoctor.checks.subject import Subject
+
+SOFTMAXES = (torch.softmax, functional.softmax, Tensor.softmax)
+FEW = 2
+"""Samples whose weights are kept."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The weights of one attention: (samples, heads, queries, keys), or without heads."""
+
+    where: str
+    weights: Tensor
+    dimension: int
+    """The dimension that the softmax was taken over, counted from the end: -1 is the keys."""
+
+    @property
+    def is_square(self) -> bool:
+        """Whether positions attend to one another."""
+        return self.weights.dim() > 2 and self.weights.shape[-1] == self.weights.shape[-2] > 1
+
+
+class _Eye(TorchFunctionMode):
+    """Sees calls of softmax and of attention on their way into torch."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.seen: list[Attended] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is functional.multi_head_attention_forward:
+            return self._multi_head(func, args, named)
+        result = func(*args, **named)
+        if func in SOFTMAXES and isinstance(result, Tensor) and result.dim() > 2:
+            dimension = named.get("dim", args[1] if len(args) > 1 else -1)
+            if isinstance(dimension, int):
+                self._keep(result, dimension if dimension < 0 else dimension - result.dim())
+        elif func is functional.scaled_dot_product_attention:
+            self._keep(_weights_of(*args, **named), -1)
+        return result
+
+    def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        asked, averaged = named.get("need_weights", True), named.get("average_attn_weights", True)
+        output, weights = func(*args, **{**named, "need_weights": True, "average_attn_weights": False})
+        self._keep(weights, -1)
+        return output, (weights.mean(-3) if averaged else weights) if asked else None
+
+    def _keep(self, weights: Tensor, dimension: int) -> None:
+        self.seen.append(Attended(self.names[-1] if self.names else "model", weights.detach(), dimension))
+
+
+def _weights_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The weights that fused attention does not return."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    logits = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+        logits = logits.masked_fill(hidden, -math.inf)
+    if attn_mask is not None:
+        logits = logits.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else logits + attn_mask
+    return logits.softmax(-1)
+
+
+def attended(subject: Subject, inputs: Any = None) -> list[Attended]:
+    """Every attention in a pass in eval mode, in order; a few samples where no other inputs are given."""
+    part = subject.sized(min(FEW, subject.samples)) if inputs is None and subject.divisible else subject
+    part.model.eval()
+    names: list[str] = []
+    # With gradients: the fused path of torch's own encoder layers, which nothing can look into, is for passes without.
+    eye = _Eye(names)
+    with part.running(names), eye:
+        torch.manual_seed(0)
+        part.forward(inputs)
+    return eye.seen

@@ -1,0 +1,230 @@
+"""CK06 attention-behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchdoctor.checks.attention import Attended, attended
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.probing import SAME, altered, answer, moved_by, whole_loss
+from torchdoctor.checks.subject import Subject
+from torchdoctor.records import names_text, number_text
+
+
+@dataclass(frozen=True)
+class AttentionBehaviour(Check):
+    """Attention looks where it may, its rows sum to one, and its heads are alive.
+
+    ## What it checks
+    The weights of every attention in a pass, whether written by hand, fused or `nn.MultiheadAttention`. A model that
+    tells the next token does not look ahead. What `attention_mask` hides does not change the rest. The softmax is
+    over the keys, so that each row sums to one, and no row is NaN. Heads are not pinned to a single key from the
+    start, and none gives every key the same weight while the others of its layer do not.
+
+    ## How it is told apart
+    Encoders may look both ways: looking ahead is judged where the targets are the inputs one place on. Whether it
+    does is told by the outputs, the weights only name the module. Attention over something else than
+    positions (slots, channels, pooling) is not square and not judged by its rows. Trained models have heads that look
+    at one place; here more than half of all heads must.
+
+    ## What to do
+    `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; by hand: scores divided by `head_size ** 0.5`, hidden
+    ones set to `-inf` before the softmax, softmax over `dim=-1`.
+
+    ## Example
+    >>> from torch import nn
+    >>> class Tiny(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.token, self.head = nn.Embedding(5, 8), nn.Linear(8, 5)
+    ...     def forward(self, tokens):
+    ...         x = self.token(tokens)
+    ...         return self.head((x @ x.transpose(1, 2)).softmax(dim=1) @ x)
+    >>> subject = Subject.of(Tiny(), None, torch.arange(12).view(2, 6) % 5)
+    >>> print(AttentionBehaviour().run(subject).message)
+    the softmax of model is over the queries: the weights on the keys do not sum to one
+    """
+
+    code = "CK06"
+    name = "attention-behaviour"
+    quick = True
+    needs_loss = False
+    suggests = ("fix-mask",)
+    references = ("https://arxiv.org/abs/1706.03762",)
+
+    pinned: float = 0.99
+    """Mean weight on one key from which a head is pinned to it."""
+    share: float = 0.5
+    """Share of heads that must be pinned."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """Models whose output can be seen."""
+        if subject.broken:
+            return "the model does not run on the batch: see forward-shapes"
+        return whole_loss(subject)
+
+    def run(self, subject: Subject) -> Outcome:
+        """Weights first, then what the outputs say."""
+        seen = attended(subject)
+        square = [item for item in seen if item.is_square]
+        if not seen and not subject.has_attention:
+            raise CannotTell("the model has no attention")
+        return (
+            self._not_finite(seen)
+            or self._rows(square)
+            or self._looks_ahead(subject, square)
+            or self._ignores_mask(subject)
+            or self._pinned(square)
+            or self._dead(square)
+            or self.passed(_summary(subject, seen, square))
+        )
+
+    def _not_finite(self, seen: list[Attended]) -> Outcome | None:
+        bad = [item.where for item in seen if not bool(torch.isfinite(item.weights).all())]
+        if not bad:
+            return None
+        return self.failed(
+            f"attention weights of {names_text(bad)} are NaN: a row in which every key is hidden, or scores that "
+            "are not finite",
+            "Let each query see at least one key, itself for instance.",
+            where=tuple(dict.fromkeys(bad)),
+        )
+
+    def _rows(self, square: list[Attended]) -> Outcome | None:
+        wrong = [item for item in square if item.dimension != -1 and not _sums_to_one(item.weights)]
+        if not wrong:
+            return None
+        over = {-2: "the queries", -3: "the heads"}.get(wrong[0].dimension, "the batch")
+        return self.failed(
+            f"the softmax of {names_text([item.where for item in wrong])} is over {over}: "
+            "the weights on the keys do not sum to one",
+            "Take the softmax over the keys: scores.softmax(dim=-1).",
+            where=tuple(dict.fromkeys(item.where for item in wrong)),
+        )
+
+    def _looks_ahead(self, subject: Subject, square: list[Attended]) -> Outcome | None:
+        tokens = subject.tokens
+        if not subject.predicts_next or tokens is None:
+            return None
+        half = tokens.shape[1] // 2
+        later = torch.zeros_like(tokens, dtype=torch.bool)
+        later[:, half:] = True
+        before = answer(subject, subject.inputs, subject.targets)
+        after = answer(subject, altered(subject, later), subject.targets)
+        changed = moved_by(before[:, :half], after[:, :half])
+        if changed <= SAME:
+            return None
+        where = tuple(dict.fromkeys(item.where for item in square if bool((item.weights.triu(1) > 1e-6).any())))
+        return self.failed(
+            f"the model looks ahead: other tokens from position {half} on change the outputs before it by "
+            f"{number_text(changed)} of their size",
+            "Hide later positions before the softmax: is_causal=True, or scores set to -inf above the diagonal.",
+            where=where[:4],
+            value=changed,
+            limit=SAME,
+        )
+
+    def _ignores_mask(self, subject: Subject) -> Outcome | None:
+        found = _masked(subject)
+        if found is None:
+            return None
+        key, inputs, hidden = found
+        tokens = subject.tokens
+        assert tokens is not None
+        before = answer(subject, inputs)
+        other = {**inputs, **{name: item for name, item in altered(subject, hidden).items() if name != key}}
+        after = answer(subject, other)
+        if before.shape[:2] == tokens.shape:
+            before, after = before[~hidden], after[~hidden]
+        changed = moved_by(before, after)
+        if changed <= SAME:
+            return None
+        return self.failed(
+            f"{key} is not honoured: other tokens where it hides them change the outputs elsewhere by "
+            f"{number_text(changed)} of their size",
+            "Pass the mask on to every attention, and leave hidden positions out of pooling.",
+            value=changed,
+            limit=SAME,
+        )
+
+    def _pinned(self, square: list[Attended]) -> Outcome | None:
+        tops = [(item.where, top) for item in square for top in _tops(item.weights)]
+        pinned = [(where, top) for where, top in tops if top > self.pinned]
+        if not pinned or len(pinned) <= self.share * len(tops):
+            return None
+        return self.failed(
+            f"{len(pinned)} of {len(tops)} heads put {pinned[0][1]:.1%} of their weight on a single key",
+            "Divide scores by head_size ** 0.5, and initialize queries and keys smaller; a softmax that is saturated "
+            "passes no gradient.",
+            where=tuple(dict.fromkeys(where for where, _ in pinned))[:4],
+            value=len(pinned) / len(tops),
+            limit=self.share,
+            severity="warning",
+        )
+
+    def _dead(self, square: list[Attended]) -> Outcome | None:
+        for item in square:
+            if item.weights.dim() != 4:
+                continue
+            spreads = [_unevenness(item.weights[:, head]) for head in range(item.weights.shape[1])]
+            dead = [str(head) for head, spread in enumerate(spreads) if spread == 0]
+            if dead and max(spreads) > 1e-4:
+                return self.failed(
+                    f"head {names_text(dead)} of {item.where} gives every key the same weight, whatever comes in",
+                    "Look at how queries and keys are split among the heads, and at their weights.",
+                    where=(item.where,),
+                    severity="warning",
+                )
+        return None
+
+
+def _sums_to_one(weights: Tensor) -> bool:
+    return bool(((weights.float().sum(-1) - 1).abs() < 1e-3).all())
+
+
+def _masked(subject: Subject) -> tuple[str, dict[str, Any], Tensor] | None:
+    """The key of a mask, inputs in which it hides the end of each sequence, and the places it hides."""
+    tokens = subject.tokens
+    if tokens is None or not isinstance(subject.inputs, Mapping) or tokens.shape[1] < 4:
+        return None
+    key = next((name for name in ("attention_mask", "key_padding_mask") if name in subject.inputs), None)
+    if key is None or subject.inputs[key].shape != tokens.shape:
+        return None
+    hidden = torch.zeros_like(tokens, dtype=torch.bool)
+    hidden[:, -(tokens.shape[1] // 4) :] = True
+    shown = subject.inputs[key]
+    # torch's padding masks are true where nothing is, Hugging Face's where something is
+    mask = hidden if "padding" in key else ~hidden
+    return key, {**subject.inputs, key: mask.to(shown.dtype)}, hidden
+
+
+def _tops(weights: Tensor) -> list[float]:
+    """By head: the mean weight of each query's first key, but for the first query, which may have one key only."""
+    heads = weights.unbind(1) if weights.dim() == 4 else [weights]
+    return [float(head[..., 1:, :].amax(-1).mean()) for head in heads]
+
+
+def _unevenness(weights: Tensor) -> float:
+    """How far weights on the keys that a query may look at are from equal, at most."""
+    allowed = weights > 0
+    high = weights.amax(-1)
+    low = weights.masked_fill(~allowed, torch.inf).amin(-1)
+    several = allowed.sum(-1) > 1
+    return float((high - low)[several].amax()) if bool(several.any()) else 1.0
+
+
+def _summary(subject: Subject, seen: list[Attended], square: list[Attended]) -> str:
+    if not seen:
+        return (
+            "no weights could be seen; outputs do not look ahead"
+            if subject.predicts_next
+            else "nothing speaks against it"
+        )
+    heads = sum(item.weights.shape[1] if item.weights.dim() == 4 else 1 for item in square or seen)
+    ahead = ", none looks ahead" if subject.predicts_next else ""
+    return f"{len(seen)} attentions with {heads} heads: rows sum to one{ahead}, no head is dead"

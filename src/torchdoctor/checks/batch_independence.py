@@ -1,0 +1,140 @@
+"""CK12 batch-independence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.probing import SAME, altered, answer, awaken, by_sample, moved_by, next_along, whole_loss
+from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.records import number_text
+
+
+@dataclass(frozen=True)
+class BatchIndependence(Check):
+    """A sample's output depends on that sample alone.
+
+    ## What it checks
+    One sample of the batch is replaced by another. The outputs of all others must stay what they were: the gradient of
+    output i with respect to input j is zero. A `view` where a `transpose` was meant, a softmax over dimension 0, and
+    `batch_first` forgotten all mix samples, run without an error, and learn something that breaks at batch size 1.
+
+    ## How it is told apart
+    The question is asked in eval mode, where BatchNorm uses its running statistics: that it mixes samples in training
+    is what it is for. BatchNorm without running statistics, and models that compare samples on purpose (their output
+    grows with the batch in two dimensions) or link them by a graph, are not asked. Where inputs may as well be time
+    first, nothing is said.
+
+    ## What to do
+    Print shapes along `forward`. The batch must stay in one dimension: `reshape` never moves it, `transpose` does.
+    `nn.LSTM`, `nn.MultiheadAttention` and `nn.Transformer` take time first unless `batch_first=True`.
+
+    ## Example
+    >>> class Mixed(nn.Linear):
+    ...     def forward(self, x):
+    ...         return super().forward(x - x.mean(0))
+    >>> batch = torch.randn(4, 3), torch.randn(4, 1)
+    >>> BatchIndependence().run(Subject.of(Mixed(3, 1), nn.MSELoss(), batch)).passed
+    False
+    """
+
+    code = "CK12"
+    name = "batch-independence"
+    quick = True
+    suggests = ("fix-loss",)
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+
+    most: float = SAME
+    """Share of the outputs' size that may change."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """Several samples that nothing links."""
+        if (reason := whole_loss(subject)) is not None:
+            return reason
+        if subject.samples < 2:
+            return "the batch holds one sample"
+        if any(not layer.track_running_stats for _, layer in subject.of_type(nn.modules.batchnorm._BatchNorm)):
+            return "BatchNorm without running statistics mixes samples in eval mode too, as it was told to"
+        if linked(subject):
+            return "a graph among inputs or buffers links samples on purpose"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Replace the first sample, then the last, and look at the others."""
+        samples = subject.samples
+        awaken(subject)
+        whole = answer(subject)
+        before = by_sample(subject, whole)
+        if time_first(subject) is True:
+            raise CannotTell("inputs are time first, as far as the targets tell: samples are not the first dimension")
+        if _is_pairwise(subject, whole):
+            raise CannotTell("the output compares the samples of a batch with each other")
+        moved = 0.0
+        for place in (0, samples - 1):
+            chosen = torch.arange(samples, device=subject.device) == place
+            after = by_sample(subject, answer(subject, altered(subject, chosen), subject.targets))
+            moved = max(moved, moved_by(before[~chosen.to(before.device)], after[~chosen.to(before.device)]))
+        said = "; BatchNorm, which mixes samples in training, was in eval mode" if subject.has_batchnorm else ""
+        message = f"another sample moves the outputs of the rest by {number_text(moved)} of their size{said}"
+        if not moved > self.most:
+            return self.passed(message, value=moved, limit=self.most)
+        first = [name for name, layer in takes_time_first(subject)]
+        if first and time_first(subject) is None:
+            raise CannotTell(f"samples or times are mixed: {first[0]} takes time first, and the batch may be so")
+        advice = "The batch must stay in one dimension: use transpose, not view, to move it; softmax over the last "
+        advice += "dimension; batch_first=True for recurrent layers and attention."
+        return self.failed(message, advice, where=tuple(first[:3]), value=moved, limit=self.most)
+
+
+def _is_pairwise(subject: Subject, whole: Tensor) -> bool:
+    """Whether a sample's own output has another shape in a smaller batch."""
+    if subject.samples < 3:
+        return whole.dim() > 1 and whole.shape[1] == subject.samples
+    try:
+        fewer = answer(subject.sized(subject.samples - 1))
+    except CannotTell:
+        raise
+    except Exception:  # noqa: BLE001  a fixed batch size says nothing
+        return False
+    return whole.shape[1:] != fewer.shape[1:] and whole.shape[0] != fewer.shape[0]
+
+
+def linked(subject: Subject) -> bool:
+    """Whether something has the form of edges between samples: (2, edges) of whole numbers, or samples × samples."""
+    inputs = subject.inputs
+    items = list(inputs.values()) if isinstance(inputs, dict) else list(inputs) if isinstance(inputs, tuple) else []
+    edges = any(isinstance(t, Tensor) and not t.is_floating_point() and t.dim() == 2 and t.shape[0] == 2 for t in items)
+    square = (subject.samples, subject.samples)
+    tables = [*items[1:], *(buffer for model in subject.models.values() for buffer in model.buffers())]
+    found = leading(inputs)
+    long = found is not None and found.dim() > 1 and found.shape[1] == subject.samples  # a mask of positions, rather
+    return (edges and subject.samples != 2) or (not long and any(_shape(t)[-2:] == square for t in tables))
+
+
+def _shape(thing: Any) -> tuple[int, ...]:
+    return tuple(thing.shape) if isinstance(thing, Tensor) else ()
+
+
+def takes_time_first(subject: Subject) -> Iterator[tuple[str, nn.Module]]:
+    """Layers that take (time, samples, features)."""
+    for name, layer in subject.of_type(nn.RNNBase, nn.MultiheadAttention):
+        if not layer.batch_first:
+            yield name, layer
+
+
+def time_first(subject: Subject) -> bool | None:
+    """Whether inputs are (time, samples, ...), as far as the targets tell; None where they do not."""
+    inputs, targets = leading(subject.inputs), subject.targets
+    if inputs is None or inputs.dim() < 2 or not isinstance(targets, Tensor) or not targets.dim():
+        return None
+    rows, columns = inputs.shape[:2]
+    if rows != columns and targets.shape[0] in (rows, columns) and (targets.dim() < 2 or targets.shape[1] != columns):
+        return bool(targets.shape[0] == columns)
+    if next_along(subject, 1) or next_along(subject, 0):
+        return not next_along(subject, 1)
+    return None

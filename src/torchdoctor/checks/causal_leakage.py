@@ -1,0 +1,125 @@
+"""CK13 causal-leakage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.checks.batch_independence import time_first
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, next_along, whole_loss
+from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.records import number_text
+
+
+@dataclass(frozen=True)
+class CausalLeakage(Check):
+    """A model that tells what comes next does not see it.
+
+    ## What it checks
+    Inputs are replaced from some position on. Outputs before it must stay what they were. A mask that is missing, one
+    place off, or applied to the wrong dimension lets the model copy the answer: the loss is wonderful, and
+    what it writes is nonsense. Where the model is handed the targets too, those must not show in its output either.
+
+    ## How it is told apart
+    Only where the targets are the inputs one place on, or labels that the model shifts itself: taggers,
+    masked language models and encoders may look both ways. It is asked in eval mode, after weights that begin at zero
+    have been woken up.
+
+    ## What to do
+    `F.scaled_dot_product_attention(..., is_causal=True)`, or `torch.triu(..., diagonal=1)` for what is to be hidden.
+    Convolutions over time are padded on the left only; no norm takes statistics over time.
+
+    ## Example
+    >>> model = nn.Sequential(nn.Embedding(7, 8), nn.LSTM(8, 8, batch_first=True, bidirectional=True))
+    >>> class Tagger(nn.Sequential):
+    ...     def forward(self, x):
+    ...         return super().forward(x)[0]
+    >>> tokens = torch.randint(7, (4, 12))
+    >>> subject = Subject.of(Tagger(*model), None, (tokens[:, :-1], tokens[:, 1:]))
+    >>> CausalLeakage().run(subject).passed
+    False
+    """
+
+    code = "CK13"
+    name = "causal-leakage"
+    quick = True
+    suggests = ("fix-mask",)
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+
+    most: float = SAME
+    """Share of the outputs' size that may change."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """Sequences whose targets are what comes next."""
+        if (reason := whole_loss(subject)) is not None:
+            return reason
+        if not subject.predicts_next and not next_along(subject, 1):
+            return "the targets are not the inputs one place on, so that looking ahead may be meant"
+        if time_first(subject) is True:
+            return "inputs are time first, as far as the targets tell"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Replace the future, position by position."""
+        inputs = subject.tokens if subject.tokens is not None else leading(subject.inputs)
+        if inputs is None:
+            raise CannotTell("the batch holds no tensor")
+        samples, length = inputs.shape[:2]
+        awaken(subject)
+        before = _by_position(answer(subject), samples, length)
+        worst, since = 0.0, 0
+        for cut in sorted({1, length // 2, length - 1}):
+            later = (torch.arange(length, device=inputs.device) >= cut).expand(samples, length)
+            after = _by_position(answer(subject, altered(subject, later), subject.targets), samples, length)
+            moved = moved_by(before[:, :cut], after[:, :cut])
+            if moved > worst:
+                worst, since = moved, cut
+        if worst > self.most:
+            message = (
+                f"inputs from position {since} on move the outputs before it by {number_text(worst)} of their size"
+            )
+            advice = (
+                "Hide the future: `is_causal=True`, or a mask with `torch.triu(..., diagonal=1)`; pad convolutions "
+            )
+            advice += "over time on the left; take no statistics over time."
+            return self.failed(message, advice, where=_mixers(subject), value=worst, limit=self.most)
+        shown = self._shown(subject, before)
+        if shown > self.most:
+            message = f"other targets move the outputs by {number_text(shown)} of their size: the model sees the answer"
+            advice = "Use the targets inside `forward` for the loss only."
+            return self.failed(message, advice, value=shown, limit=self.most)
+        return self.passed(f"no output depends on a later input ({length} positions)", value=worst, limit=self.most)
+
+    @staticmethod
+    def _shown(subject: Subject, before: Tensor) -> float:
+        """How much the last target shows in the outputs, where the model is handed targets."""
+        targets = subject.targets
+        if not subject.calling.feeds_targets or not isinstance(targets, Tensor) or targets.dim() < 2:
+            return 0.0
+        others = targets.clone()
+        others[:, -1] = torch.where(targets[:, -1] == targets[0, 0], targets.amax(), targets[0, 0])
+        if torch.equal(others, targets):
+            return 0.0
+        after = _by_position(answer(subject, subject.inputs, others), *before.shape[:2])
+        return moved_by(before, after)
+
+
+def _by_position(output: Tensor, samples: int, length: int) -> Tensor:
+    """Outputs as (samples, positions, rest)."""
+    if output.shape[:2] == (samples, length):
+        return output.reshape(samples, length, -1)
+    if output.shape[0] == samples * length:
+        return output.reshape(samples, length, -1)
+    if output.dim() == 3 and (output.shape[0], output.shape[2]) == (samples, length):  # classes first
+        return output.transpose(1, 2)
+    raise CannotTell(f"the output, {tuple(output.shape)}, has no entry for each of {length} positions")
+
+
+def _mixers(subject: Subject) -> tuple[str, ...]:
+    """Layers that may be the leak: those that mix positions."""
+    found = [name for name, _ in subject.of_type(nn.RNNBase, nn.MultiheadAttention, nn.Conv1d)]
+    found += [name for name, item in subject.modules.items() if type(item).__name__.lower().endswith("attention")]
+    return tuple(dict.fromkeys(found))[:3]

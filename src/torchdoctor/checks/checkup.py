@@ -1,0 +1,234 @@
+"""The check-up: every check in turn, each on a model that is exactly as it was given."""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchdoctor.checks import build
+from torchdoctor.checks.check import CannotTell, Check
+from torchdoctor.checks.subject import Subject, leading, moved
+from torchdoctor.checks.untouched import Memory
+from torchdoctor.checks.unwatched import unwatched
+from torchdoctor.errors import PatientError
+from torchdoctor.records import CheckResult
+from torchdoctor.reports.checkup import Checkup
+
+__all__ = ["Checkup", "checkup"]
+
+BUDGET, QUICK_BUDGET = 60.0, 5.0
+PASSES, QUICK_PASSES = 150, 75
+"""Passes of the whole batch that the budget must allow; else the batch is reduced."""
+SHORTEST = 32
+"""Tokens that are left of a sequence, where a few samples of all of it would still take too long."""
+FEWEST = 4
+"""Samples that are left of a reduced batch: enough for BatchNorm and for one sample to be told from the others."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a check's name, its number from 0, and how many there are."""
+
+
+def checkup(  # noqa: PLR0913  one call with all that a run consists of
+    model: Any,
+    loss_fn: Any = None,
+    batch: Any = None,
+    optimizer: Any = None,
+    *,
+    scheduler: Any = None,
+    loader: Any = None,
+    validation: Any = None,
+    quick: bool = False,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    thresholds: Mapping[str, Mapping[str, Any]] | None = None,
+    budget: float | None = None,
+    memory: int | None = None,
+    progress: Progress | None = None,
+) -> Checkup:
+    """Check a model, its loss and a batch before training; everything is left exactly as it was found.
+
+    Args:
+        model: the module that will be trained, or a list or dict of modules.
+        loss_fn: ``loss_fn(outputs, targets)``; None where the model returns its loss; ``loss_fn(model, batch)``, first
+            parameter named so, or with several models, where it makes the whole step.
+        batch: ``(inputs, targets)`` or a dict, as the training loop gets it.
+        optimizer: the optimizer, or a list of them: its groups are looked at.
+        scheduler: the learning-rate scheduler, to be put back like the rest.
+        loader: the training data loader: duplicates, overlap and speed are then looked at.
+        validation: a validation batch in the form of `batch`, for overlap.
+        quick: only the checks that need a pass or two.
+        select: only these checks, by name or code.
+        ignore: not these.
+        thresholds: by check: ``{"overfit-one-batch": {"steps": 200}}``.
+        budget: seconds that it may take, 60 by default, 5 where quick; what does not fit is skipped, and said.
+        memory: bytes that a training pass may take: 1 GB by default.
+        progress: called before each check with its name, its number and how many there are.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    >>> result = checkup(net, torch.nn.CrossEntropyLoss(), (torch.randn(8, 8), torch.arange(8) % 3), quick=True)
+    >>> result["parameter-initialization"].status
+    'passed'
+    """
+    checks = build(quick=quick, select=select, ignore=ignore, thresholds=thresholds)
+    started = time.monotonic()
+    seconds = (QUICK_BUDGET if quick else BUDGET) if budget is None else budget
+    if loss_fn is not None and not callable(loss_fn):
+        raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
+    subject = Subject.of(
+        model,
+        loss_fn,
+        batch,
+        optimizer,
+        scheduler=scheduler,
+        loader=loader,
+        validation=validation,
+        memory=memory,
+        quick=quick,
+        deadline=started + seconds,
+    )
+    subject.validation = None if validation is None else moved(validation, subject.device)
+    results = []
+    with unwatched(subject), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the model's own are told by the training loop
+        kept = Memory(subject.things)
+        try:
+            subject = prepared(subject, kept, seconds)
+            for number, check in enumerate(checks):
+                if progress is not None:
+                    progress(check.name, number, len(checks))
+                results.append(result_of(check, subject, kept, seconds))
+            context = _context(subject, seconds)
+        finally:
+            kept.restore()
+    return Checkup(tuple(results), tuple(subject.notes), context, time.monotonic() - started)
+
+
+def prepared(subject: Subject, kept: Memory, seconds: float) -> Subject:
+    """Find out how the model is called, and reduce the batch to what the time allows."""
+    small = subject.sized(FEWEST) if subject.divisible and subject.whole > FEWEST else subject
+    small.find_calling()
+    if small.broken and small is not subject:  # a fixed batch size, maybe
+        subject.find_calling()
+        small = subject
+    kept.restore()
+    if small is subject or small.no_loss:
+        subject.calling, subject.broken, subject.no_loss = small.calling, small.broken, small.no_loss
+        return subject
+    subject.calling = small.calling
+    allowed = seconds / (QUICK_PASSES if subject.quick else PASSES)
+    took = _pass_time(small, kept)
+    most = int(FEWEST * allowed / max(took, 1e-9))
+    if most >= subject.whole:
+        return subject
+    if most < FEWEST and small.kind == "language-model" and small.tokens is not None:
+        small = _shorter(small, kept, max(SHORTEST, small.tokens.shape[1] * most // FEWEST))
+    reduced = small if most < FEWEST else subject.sized(most)
+    subject.notes.append(
+        f"the batch was reduced from {_size(subject)} to {_size(reduced)}: a pass over {FEWEST} samples takes "
+        f"{took:.2f} s, and the check-up is given {seconds:g} s"
+    )
+    return reduced
+
+
+def _pass_time(subject: Subject, kept: Memory) -> float:
+    """Seconds that a forward and backward pass takes; the first of all pays for what comes once."""
+    times = []
+    try:
+        for _ in range(2):
+            begun = time.monotonic()
+            subject.gradients()
+            times.append(time.monotonic() - begun)
+    except Exception:  # noqa: BLE001  the checks will say it
+        return 0.0
+    finally:
+        kept.restore()
+    return min(times)
+
+
+def _shorter(subject: Subject, kept: Memory, length: int) -> Subject:
+    """The beginnings of the sequences, where the model takes them."""
+    try:
+        short = subject.shortened(length)
+        short.loss()
+    except Exception:  # noqa: BLE001  a model for one length only
+        return subject
+    finally:
+        kept.restore()
+    return short
+
+
+def _size(subject: Subject) -> str:
+    length = f" of {subject.tokens.shape[1]} tokens" if subject.tokens is not None else ""
+    return f"{subject.samples} samples{length}"
+
+
+def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> CheckResult:
+    """One check's result; whatever it raises is a reason to skip it, never a traceback."""
+    begun = time.monotonic()
+
+    def skipped(reason: str) -> CheckResult:
+        return CheckResult(check.name, check.code, "skipped", reason, seconds=time.monotonic() - begun)
+
+    if subject.seconds_left <= 0:
+        return skipped(f"the time of {seconds:g} s is used up: give a larger budget, or select it")
+    try:
+        if check.needs_loss and (subject.broken or subject.no_loss):
+            return skipped("the model does not run on the batch up to its loss: see forward-shapes")
+        reason = check.applies(subject)
+        if reason is not None:
+            return skipped(reason)
+        seed()
+        outcome = check.run(subject)
+    except CannotTell as told:
+        return skipped(str(told))
+    except Exception as error:  # noqa: BLE001  somebody else's model may raise anything
+        text = " ".join(str(error).split())[:300]
+        return skipped(f"the check could not be done: {type(error).__name__}{f': {text}' if text else ''}")
+    finally:
+        kept.restore()
+    failed = not outcome.passed
+    return CheckResult(
+        check.name,
+        check.code,
+        "failed" if failed else "passed",
+        outcome.message,
+        outcome.where,
+        outcome.advice,
+        outcome.severity if failed else None,
+        outcome.value,
+        outcome.limit,
+        time.monotonic() - begun,
+        check.suggests if failed else (),
+        outcome.details,
+    )
+
+
+def seed(number: int = 0) -> None:
+    """Seed every random state, so that a check says the same thing twice."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+def _context(subject: Subject, seconds: float) -> dict[str, Any]:
+    inputs = leading(subject.inputs)
+    loss = subject.loss_fn
+    return {
+        "model": " and ".join(type(item).__name__ for item in subject.models.values()),
+        "parameters": sum(item.numel() for item in subject.parameters.values()),
+        "kind": subject.kind,
+        "device": str(subject.device),
+        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "samples": subject.samples,
+        "samples_given": subject.whole,
+        "input": None if inputs is None else list(inputs.shape),
+        "quick": subject.quick,
+        "budget_seconds": seconds,
+        "memory_limit": subject.memory,
+    }

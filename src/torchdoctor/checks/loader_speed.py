@@ -1,0 +1,122 @@
+"""CK27 loader-speed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchdoctor.checks.calling import split
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.practice import Practice
+from torchdoctor.checks.rows import is_one_shot
+from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.records import number_text
+from torchdoctor.symptoms.data_starvation import DataStarvation
+
+
+@dataclass(frozen=True)
+class LoaderSpeed(Check):
+    """Batches come as fast as they are used.
+
+    ## What it checks
+    The time between two batches of the loader, against that of a training step on the batch. A step that waits for its
+    data is a device that idles.
+
+    ## How it is told apart
+    The first batch, for which workers start, does not count, and the middle of several times is taken. It fails where
+    batches come slower than steps are made: with workers the device then waits, without them it waits more than half
+    of the time. A few milliseconds are not worth a word. Where the batch of the check-up was reduced, the time of a
+    step is scaled up to the loader's batch.
+
+    ## What to do
+    `DataLoader(num_workers=4, pin_memory=True, persistent_workers=True)`; decode and resize once, before training.
+
+    ## Example
+    >>> class Slow(torch.utils.data.Dataset):
+    ...     def __len__(self): return 64
+    ...     def __getitem__(self, index):
+    ...         time.sleep(0.02)
+    ...         return torch.ones(3), torch.ones(1)
+    >>> loader, batch = torch.utils.data.DataLoader(Slow(), 4), (torch.ones(4, 3), torch.ones(4, 1))
+    >>> LoaderSpeed().run(Subject.of(torch.nn.Linear(3, 1), torch.nn.MSELoss(), batch, loader=loader)).passed
+    False
+    """
+
+    code = "CK27"
+    name = "loader-speed"
+    suggests = ()
+    references = ("https://pytorch.org/docs/stable/data.html#multi-process-data-loading",)
+
+    batches: int = 6
+    """Batches that are timed after the first."""
+    ratio: float = 1.0
+    """Time of a batch in steps from which training waits."""
+    least: float = 0.01
+    """Seconds a batch under which nothing is said."""
+    seconds: float = 6.0
+    """Time that it may take."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """A loader that can be read without taking anything away."""
+        if subject.loader is None:
+            return "no data loader was given"
+        if is_one_shot(subject.loader):
+            return "the loader can be read once only, and that is left to the training"
+        if len(subject.models) > 1:
+            return "what a step of several models is, only their loop knows"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Time both."""
+        end = time.monotonic() + min(self.seconds, subject.seconds_left / 3)
+        fetch, samples = self._fetch(subject.loader, end)
+        step = self._step(subject) * max(1.0, samples / max(1, subject.samples))
+        share = fetch / (fetch + step)
+        message = f"a batch takes {number_text(1000 * fetch)} ms to come, and {number_text(1000 * step)} ms to be used"
+        if fetch > max(self.least, DataStarvation().least) and fetch > self.ratio * step:
+            advice = (
+                "DataLoader(num_workers=4, pin_memory=True, persistent_workers=True); decode and resize once, before."
+            )
+            return self.failed(message, advice, value=share, limit=0.5, severity="warning")
+        return self.passed(message, value=share, limit=0.5)
+
+    def _fetch(self, loader: Any, end: float) -> tuple[float, int]:
+        times, samples = [], 1
+        batches = iter(loader)
+        for number in range(self.batches + 1):
+            begun = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            if number:
+                times.append(time.perf_counter() - begun)
+            samples = max(samples, _samples(batch))
+            if times and time.monotonic() > end:
+                break
+        if not times:
+            raise CannotTell("the loader has one batch only")
+        return statistics.median(times), samples
+
+    def _step(self, subject: Subject) -> float:
+        practice = Practice(subject)
+        times = []
+        for number in range(4):
+            begun = time.perf_counter()
+            if not practice.go_on(1):
+                raise CannotTell("no step can be made: see initial-loss and gradient-flow")
+            if subject.device.type == "cuda":
+                torch.cuda.synchronize(subject.device)
+            if number:
+                times.append(time.perf_counter() - begun)
+        return statistics.median(times)
+
+
+def _samples(batch: Any) -> int:
+
+    found = leading(split(batch)[0])
+    return int(found.shape[0]) if found is not None else 1

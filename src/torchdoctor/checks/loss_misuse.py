@@ -1,0 +1,118 @@
+"""CK18 loss-misuse."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.probing import whole_loss
+from torchdoctor.checks.subject import Subject
+from torchdoctor.symptoms.suspicious_loss import MEANING
+from torchdoctor.vitals.loss_graph import read_graph
+from torchdoctor.vitals.loss_inputs import what_is_compared
+
+SHAPES = "Using a target size"
+"""How torch's own warning of a broadcast begins."""
+
+
+@dataclass(frozen=True)
+class LossMisuse(Check):
+    """The loss gets what it is made for.
+
+    ## What it checks
+    The graph behind the loss, and the numbers that enter it: probabilities where logits belong, raw scores where
+    logarithms belong, a softmax over the batch, N outputs against N × 1 targets, a cross-entropy of a single class, a
+    minus sign too many, a loss that has no graph.
+
+    ## How it is told apart
+    The order of operations is read, and outputs are asked whether they are probabilities (not negative, and each row
+    sums to one) or their logarithms. A softmax inside attention, one before a squared error, and `log_softmax` before
+    `nll_loss` or even before a cross-entropy, where it changes nothing, are fine. Between players a minus sign is
+    usual.
+
+    ## What to do
+    `F.cross_entropy(logits, target)` and `F.binary_cross_entropy_with_logits(logits, target)` take raw outputs,
+    `F.nll_loss` and `F.kl_div` logarithms of probabilities. `assert output.shape == target.shape` before MSE and L1.
+
+    ## Example
+    >>> model = nn.Sequential(nn.Linear(3, 5), nn.Softmax(-1))
+    >>> batch = torch.randn(4, 3), torch.arange(4)
+    >>> print(LossMisuse().run(Subject.of(model, nn.CrossEntropyLoss(), batch)).message)
+    cross-entropy is fed with probabilities (softmax is applied twice): pass logits
+    """
+
+    code = "CK18"
+    name = "loss-misuse"
+    quick = True
+    suggests = ("fix-loss",)
+    references = (
+        "https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
+        "https://pytorch.org/docs/stable/notes/broadcasting.html",
+    )
+
+    def run(self, subject: Subject) -> Outcome:
+        """Read the graph, then the numbers."""
+        subject.model.train()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            loss = subject.loss()
+        if loss.grad_fn is None:
+            message = "the loss has no graph: backward reaches no parameter"
+            return self.failed(message, "Look for detach(), .item(), no_grad() and argmax between model and loss.")
+        codes = [code for code in read_graph(loss.grad_fn).lint if code in MEANING]
+        if len(subject.models) > 1:  # what one player minimises, the other may maximise
+            codes = [code for code in codes if code != "negated"]
+        said = [MEANING[code] for code in codes] or list(self._by_numbers(subject, loss))
+        shapes = [str(item.message) for item in heard if str(item.message).startswith(SHAPES)]
+        if not said and shapes:
+            said = [f"outputs and targets have different shapes and are broadcast: {shapes[0].split('. ')[0]}"]
+        if said:
+            return self.failed("; ".join(dict.fromkeys(said)), _ADVICE)
+        return self.passed("the loss gets what it is made for, as far as its graph and its numbers tell")
+
+    @staticmethod
+    def _by_numbers(subject: Subject, loss: Tensor) -> Iterator[str]:
+        found = what_is_compared(loss)
+        outputs = None if whole_loss(subject) else subject.outputs
+        if found is not None and isinstance(found.module, nn.NLLLoss):
+            scores = found.output.float().movedim(1, -1)
+            if scores.shape[-1] == 1:
+                yield "a cross-entropy of a single class is always 0: use BCE-with-logits for yes and no"
+            elif float(scores.amax()) > 1e-3 or float(torch.logsumexp(scores, -1).abs().amax()) > 0.05:
+                yield MEANING["nll-without-log-softmax"]
+            elif outputs is not None and outputs.shape[-1] > 1 and _are_probabilities(outputs, scores):
+                yield MEANING["softmax-before-cross-entropy"]
+        if found is not None and isinstance(found.module, nn.BCEWithLogitsLoss):
+            scores = found.output.float()
+            if scores.dim() > 1 and scores.shape[-1] > 1 and bool((torch.logsumexp(scores, -1).abs() < 1e-3).all()):
+                yield "BCE-with-logits is fed with logarithms of probabilities (log_softmax): pass logits"
+            elif scores.numel() >= 8 and bool(((scores >= 0) & (scores <= 1)).all()) and _ends_in_sigmoid(subject):
+                yield MEANING["sigmoid-before-bce-with-logits"]
+        kind = subject.loss_fn
+        if isinstance(kind, nn.KLDivLoss) and outputs is not None and float(outputs.amin()) >= 0:
+            yield "KL divergence is fed with probabilities: its input must be their logarithms"
+
+
+_ADVICE = (
+    "Pass raw outputs to cross_entropy and binary_cross_entropy_with_logits, logarithms of probabilities to nll_loss "
+    "and kl_div, and outputs and targets of one shape to mse_loss and l1_loss."
+)
+
+
+def _are_probabilities(outputs: Tensor, scores: Tensor) -> bool:
+    """Whether what the model returned is probabilities, and what the loss then took is not their logarithms."""
+    for dimension in {1, outputs.dim() - 1} if outputs.dim() > 1 else ():
+        rows = outputs.float().movedim(dimension, -1)
+        if bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 1e-3).all()):
+            return rows.shape != scores.shape or not torch.allclose(rows.clamp_min(1e-12).log(), scores, atol=1e-3)
+    return False
+
+
+def _ends_in_sigmoid(subject: Subject) -> bool:
+    last = list(subject.modules.values())[-1]
+    return isinstance(last, nn.Sigmoid)

@@ -1,0 +1,246 @@
+"""CK05 numerical-stability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.subject import Subject, leading
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class NumericalStability(Check):
+    """Outputs, loss and gradients stay finite on edge inputs, and hardly change in bfloat16.
+
+    ## What it checks
+    The batch itself; inputs that are all zero; inputs at a larger scale (ten times, for classifiers a thousand times)
+    and at a tiny one; all tokens zero and all tokens the largest; a single sample, a single token. Then a pass under
+    autocast in bfloat16, whose range is that of float32: outputs are finite and close to those in float32. Float16 is
+    told, and not judged: its range ends at 65,504.
+
+    ## How it is told apart
+    What is not finite on the batch itself is critical, on an edge input it is a warning. Masks stay as they are. A
+    regression or an autoencoder may hold an exp that is meant, so its inputs are enlarged less. Where token 0 is
+    padding, a sequence of nothing else is not asked for. Inputs that the model refuses with an error are not judged
+    here.
+
+    ## What to do
+    An eps inside what may be zero (`x / (norm + eps)`, `torch.sqrt(x + eps)`, `torch.log(x + eps)`),
+    `torch.logsumexp`, `F.log_softmax` and `F.cross_entropy` instead of `exp` and `log` by hand, `torch.nan_to_num`
+    never.
+
+    ## Example
+    >>> class Scaled(nn.Linear):
+    ...     def forward(self, x):
+    ...         return super().forward(x / x.std(1, keepdim=True))
+    >>> batch = torch.randn(4, 8), torch.tensor([0, 1, 0, 1])
+    >>> print(NumericalStability().run(Subject.of(Scaled(8, 2), nn.CrossEntropyLoss(), batch)).message)
+    the output is NaN where inputs are all zero
+    """
+
+    code = "CK05"
+    name = "numerical-stability"
+    quick = True
+    needs_loss = False
+    suggests = ("change-precision", "clean-data")
+    references = ("https://pytorch.org/docs/stable/notes/numerical_accuracy.html",)
+
+    difference: float = 0.5
+    """Share of the outputs' size by which they may change in bfloat16."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """Whatever runs on its batch."""
+        return "the model does not run on the batch: see forward-shapes" if subject.broken else None
+
+    def run(self, subject: Subject) -> Outcome:
+        """The batch, the edges, the precisions."""
+        wrong = self._on_batch(subject)
+        if wrong is not None:
+            return wrong
+        if len(subject.models) > 1 or subject.calling.loss == "whole":
+            return self.passed("loss and gradients are finite on the batch")
+        tried = []
+        for what, inputs in edges(subject):
+            with subject.fresh():
+                found = _first_trouble(subject, inputs)
+            if found is None:
+                continue
+            if found:
+                return self.failed(
+                    f"{found} where {what}",
+                    "Put an eps inside what may be zero, and use log_softmax, logsumexp and cross_entropy "
+                    "instead of exp and log by hand.",
+                    where=tuple(_culprits(subject, inputs)),
+                    severity="warning",
+                )
+            tried.append(what)
+        return self._in_halves(subject, tried)
+
+    def _on_batch(self, subject: Subject) -> Outcome | None:
+        subject.model.train()
+        if subject.no_loss:
+            found = _kind(subject.outputs) if subject.outputs is not None else ""
+            text = f"the output is {found}" if found else ""
+        else:
+            loss = subject.loss()
+            bad = _kind(loss.detach())
+            text = f"the loss is {bad}" if bad else ""
+            if not bad and loss.requires_grad:
+                gradients = subject.gradients(loss)
+                names = [name for name, item in gradients.items() if item is not None and _kind(item)]
+                text = f"the gradient of {names[0]} is {_kind(gradients[names[0]])}" if names else ""
+        if not text:
+            return None
+        return self.failed(
+            f"{text} on the batch itself",
+            "Look at the named module, and at the batch for values that are not finite.",
+            where=tuple(_culprits(subject, subject.inputs)),
+        )
+
+    def _in_halves(self, subject: Subject, tried: list[str]) -> Outcome:
+        message = f"finite on the batch and on {len(tried)} edge cases"
+        full = _answer(subject, None)
+        if full is None or any(item.dtype in HALVES for item in subject.parameters.values()):
+            return self.passed(message, edges=tried)
+        size = full.double().square().mean().sqrt().clamp_min(1e-30)
+        half = _answer(subject, torch.bfloat16)
+        changed = None
+        if half is not None:
+            if not _kind(full) and _kind(half):
+                return self.failed(
+                    f"the output is {_kind(half)} under autocast in bfloat16, and finite in float32",
+                    "Keep what sums many numbers or takes small differences in float32.",
+                    severity="warning",
+                )
+            changed = float((half.double() - full.double()).square().mean().sqrt() / size)
+            message += f"; bfloat16 changes outputs by {changed:.1%}"
+            if changed > self.difference:
+                return self.failed(
+                    f"autocast in bfloat16 changes the outputs by {changed:.0%} of their size",
+                    "Look for the difference of large numbers (a variance as mean of squares less square of mean).",
+                    value=changed,
+                    limit=self.difference,
+                    severity="warning",
+                )
+        narrow = _answer(subject, torch.float16)
+        if narrow is not None and _kind(narrow):
+            message += "; in float16 they are not finite: use bfloat16"
+        return self.passed(message, value=changed, limit=self.difference, edges=tried)
+
+
+def edges(subject: Subject) -> Iterator[tuple[str, Any]]:
+    """Edge inputs, and what is special about them."""
+    tokens = subject.tokens
+    if tokens is not None:
+        padding = {item.padding_idx for _, item in subject.of_type(nn.Embedding)}
+        if 0 not in padding:
+            yield "all tokens are 0", subject.with_tokens(torch.zeros_like(tokens))
+        size = subject.vocabulary
+        if size is not None and size - 1 not in padding:
+            yield f"all tokens are {size - 1}, the largest", subject.with_tokens(torch.full_like(tokens, size - 1))
+        if subject.kind == "language-model":
+            yield "there is a single token", subject.with_tokens(tokens[:1, :1])
+    elif any(True for _ in _numbers(subject.inputs)):
+        large = 1000.0 if subject.kind == "classification" else 10.0
+        yield "inputs are all zero", _scaled(subject.inputs, 0.0)
+        if not any(item.dtype in HALVES for _, item in _numbers(subject.inputs)):
+            yield f"inputs are {large:g} times as large", _scaled(subject.inputs, large)
+        yield "inputs are a million times smaller", _scaled(subject.inputs, 1e-6)
+    if subject.samples > 1 and subject.divisible:
+        yield "there is a single sample", subject.sized(1).inputs
+
+
+def _numbers(thing: Any, key: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(thing, Tensor):
+        if thing.is_floating_point() and "mask" not in key:
+            yield key, thing
+    elif isinstance(thing, Mapping):
+        for name, item in thing.items():
+            yield from _numbers(item, str(name))
+    elif isinstance(thing, list | tuple):
+        for item in thing:
+            yield from _numbers(item, key)
+
+
+def _scaled(thing: Any, factor: float, key: str = "") -> Any:
+    if isinstance(thing, Tensor):
+        return thing.detach() * factor if thing.is_floating_point() and "mask" not in key else thing
+    if isinstance(thing, Mapping):
+        return {name: _scaled(item, factor, str(name)) for name, item in thing.items()}
+    if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
+        return type(thing)(_scaled(item, factor, key) for item in thing)
+    return thing
+
+
+def _first_trouble(subject: Subject, inputs: Any) -> str | None:
+    """What is not finite for these inputs: output or gradient; empty: nothing; None: it could not be run."""
+    subject.model.eval()
+    try:
+        found = subject.prediction(subject.forward(inputs))
+    except Exception:  # noqa: BLE001  a refusal is an answer, too
+        return None
+    if found is None:
+        return None
+    if bad := _kind(found.detach()):
+        return f"the output is {bad}"
+    same_size = _leading_shape(inputs) == _leading_shape(subject.inputs)
+    if not found.requires_grad or not same_size:
+        return ""
+    found.float().sum().backward()  # type: ignore[no-untyped-call]
+    for name, parameter in subject.parameters.items():
+        if parameter.grad is not None and (bad := _kind(parameter.grad)):
+            return f"the output is finite, but the gradient of {name} is {bad}"
+    return ""
+
+
+def _leading_shape(inputs: Any) -> Any:
+    found = leading(inputs)
+    return None if found is None else found.shape
+
+
+def _kind(tensor: Tensor | None) -> str:
+    """ "NaN", "infinite", or empty where all is finite."""
+    if tensor is None or not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+        return ""
+    return "NaN" if bool(tensor.isnan().any()) else "infinite"
+
+
+def _culprits(subject: Subject, inputs: Any) -> list[str]:
+    """The first module whose output is not finite although its inputs are."""
+    found: list[str] = []
+
+    def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        given = [item for item in args if isinstance(item, Tensor)]
+        if not found and isinstance(output, Tensor) and _kind(output) and not any(_kind(item) for item in given):
+            found.append(name)
+
+    with subject.fresh(), torch.no_grad(), subject.watched(see):
+        subject.model.eval()
+        try:
+            subject.forward(inputs)
+        except Exception:  # noqa: BLE001  where is a courtesy
+            return found
+    return found
+
+
+def _answer(subject: Subject, precision: torch.dtype | None) -> Tensor | None:
+    """The prediction in a precision; None where the device or the model does not know it."""
+    with subject.fresh(), torch.no_grad():
+        subject.model.eval()
+        torch.manual_seed(0)
+        try:
+            if precision is None:
+                found = subject.prediction()
+            else:
+                with torch.autocast(subject.device.type, dtype=precision):
+                    found = subject.prediction()
+        except Exception:  # noqa: BLE001
+            return None
+    return found if found is not None and found.is_floating_point() and found.numel() else None

@@ -1,0 +1,153 @@
+"""CK14 optimizer-coverage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.subject import Subject
+from torchdoctor.records import names_text
+from torchdoctor.vitals.census import hidden_tensors
+from torchdoctor.vitals.loss_graph import read_graph
+from torchdoctor.vitals.patient import optimizer_tensors
+
+
+@dataclass(frozen=True)
+class OptimizerCoverage(Check):
+    """The optimizer holds every parameter that should learn, once, and nothing else.
+
+    ## What it checks
+    Trainable parameters that the loss depends on and no optimizer holds; parameters held twice, which take two
+    steps at a time; tensors that an optimizer holds and no model has any more; layers in a plain Python list, which
+    `parameters()` does not know; layers frozen between layers that learn, and models in which nothing is trainable.
+
+    ## How it is told apart
+    Frozen parameters need not be held, and may be: a trunk, a base under adapters. A stretch of a few frozen layers
+    behind something that learns is an oversight, more than half of the model is a method. Shared parameters
+    count once. What the loss holds itself (a temperature, class centres) is at home there. Where there is no optimizer
+    yet, only the model is looked at.
+
+    ## What to do
+    Build the optimizer from `model.parameters()` after the model is complete and on its device. Keep layers in
+    `nn.ModuleList`, tensors in `nn.Parameter`.
+
+    ## Example
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    >>> optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    >>> subject = Subject.of(model, nn.MSELoss(), (torch.ones(2, 4), torch.ones(2, 1)), optimizer)
+    >>> print(OptimizerCoverage().run(subject).message)
+    2 of 4 trainable parameters are in no optimizer, although the loss depends on them: 0.weight, 0.bias
+    """
+
+    code = "CK14"
+    name = "optimizer-coverage"
+    quick = True
+    suggests = ("add-parameters-to-optimizer", "unfreeze")
+    references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)
+
+    def run(self, subject: Subject) -> Outcome:
+        """Compare what the loss depends on with what is held."""
+        trainable = {name: p for name, p in subject.parameters.items() if p.requires_grad}
+        if not trainable:
+            message = f"none of the {len(subject.parameters)} parameters is trainable"
+            return self.failed(message, "Set `requires_grad_(True)` for what should learn.")
+        subject.model.train()
+        reached = self._reached(subject)
+        hidden = _unregistered(subject, reached)
+        if hidden:
+            message = f"{names_text(hidden)}: the loss depends on tensors there that parameters() does not list"
+            advice = "Keep layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter."
+            return self.failed(message, advice, where=tuple(hidden))
+        held = Counter(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
+        if held and (failure := self._mismatch(subject, trainable, reached, held)) is not None:
+            return failure
+        frozen = frozen_between(subject)
+        if frozen:
+            message = f"{names_text(frozen)}: frozen behind layers that learn"
+            advice = "If that is not meant: `requires_grad_(True)`, and see that the optimizer holds it."
+            return self.failed(message, advice, where=tuple(frozen), severity="warning")
+        still = len(subject.parameters) - len(trainable)
+        message = f"{len(trainable)} trainable parameters, " + ("all held once" if held else "no optimizer yet")
+        return self.passed(message + (f"; {still} are frozen" if still else ""))
+
+    @staticmethod
+    def _reached(subject: Subject) -> frozenset[int]:
+        loss = subject.loss()
+        return read_graph(loss.grad_fn).leaves if loss.grad_fn is not None else frozenset()
+
+    def _mismatch(
+        self, subject: Subject, trainable: dict[str, nn.Parameter], reached: frozenset[int], held: Counter[int]
+    ) -> Outcome | None:
+        missing = [name for name, p in trainable.items() if id(p) in reached and id(p) not in held]
+        if missing:
+            message = f"{len(missing)} of {len(trainable)} trainable parameters are in no optimizer, although the loss "
+            message += f"depends on them: {names_text(missing)}"
+            advice = (
+                "Build the optimizer from model.parameters() when the model is complete, or freeze what must not learn."
+            )
+            return self.failed(message, advice, where=tuple(missing), value=float(len(missing)), limit=0.0)
+        twice = [name for name, p in subject.parameters.items() if held[id(p)] > 1]
+        if twice:
+            message = f"{len(twice)} parameters are held more than once, so that each step moves them twice: "
+            advice = "Give each parameter to one group of one optimizer."
+            return self.failed(message + names_text(twice), advice, where=tuple(twice), limit=1.0)
+        known = {id(p) for p in subject.parameters.values()} | {id(t) for t in _of_loss(subject)} | reached
+        stale = [
+            f"group {number} {tuple(tensor.shape)}"
+            for optimizer in subject.optimizers
+            for number, group in enumerate(optimizer.param_groups)
+            for tensor in group["params"]
+            if id(tensor) not in known
+        ]
+        if stale:
+            message = f"the optimizer holds {len(stale)} tensors that no model has: {names_text(stale)}"
+            advice = "A layer was replaced, or the model copied, after the optimizer was built: build it last."
+            return self.failed(message, advice, where=tuple(stale), value=float(len(stale)), limit=0.0)
+        return None
+
+
+def _of_loss(subject: Subject) -> Iterator[Tensor]:
+    if isinstance(subject.loss_fn, nn.Module):
+        yield from subject.loss_fn.parameters()
+
+
+def _unregistered(subject: Subject, reached: frozenset[int]) -> list[str]:
+    """Plain attributes with tensors that take part in the loss and that neither the models nor an optimizer know."""
+    known = {id(p) for p in subject.parameters.values()}
+    known.update(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
+    found = [
+        name if attribute == name == "model" else f"{name}.{attribute}".removeprefix("model.")
+        for name, module in subject.modules.items()
+        for attribute, tensor in hidden_tensors(module)
+        if tensor.requires_grad and tensor.is_leaf and id(tensor) in reached and id(tensor) not in known
+    ]
+    return list(dict.fromkeys(found))
+
+
+def frozen_between(subject: Subject) -> list[str]:
+    """One stretch of frozen layers whose input comes from something that learns; none where most of it is frozen.
+
+    Adapters leave many frozen stretches, or freeze nearly everything: methods, not mistakes.
+    """
+    ran: dict[str, bool] = {}
+    behind: list[str] = []
+
+    def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        own = list(module.parameters(recurse=False))
+        if name in ran or not any(p.dim() > 1 for p in own):  # a scale or an offset may be fixed; a matrix is a layer
+            return
+        ran[name] = not any(p.requires_grad for p in own)
+        if ran[name] and args and isinstance(args[0], Tensor) and args[0].requires_grad:
+            behind.append(name)
+
+    with subject.watched(see):
+        subject.loss()
+    frozen = list(ran.values())
+    stretches = sum(now and not before for before, now in zip([False, *frozen], frozen, strict=False))
+    return behind if stretches == 1 and 2 * sum(frozen) <= len(frozen) else []

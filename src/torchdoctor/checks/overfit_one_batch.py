@@ -1,0 +1,245 @@
+"""CK10 overfit-one-batch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.checks.batch_independence import linked
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.practice import Practice
+from torchdoctor.checks.probing import compared, cut, guess
+from torchdoctor.checks.rows import hashes
+from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.records import number_text
+
+BLOCK = 50
+"""Steps between two looks at the loss."""
+PATIENCE = 4
+"""Looks without progress after which there is none."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far one learning rate came."""
+
+    rate: float
+    steps: int
+    best: float
+    settled: bool
+    """Whether it had stopped getting better; else it was stopped, by the clock or by the number of steps."""
+
+
+@dataclass(frozen=True)
+class OverfitOneBatch(Check):
+    """A handful of samples can be learnt by heart.
+
+    ## What it checks
+    A copy of the training is made on a few samples with Adam, up to 1,000 steps. A model that cannot learn four samples
+    by heart will not learn a million: labels, loss, graph or last layer are wrong.
+
+    ## How it is told apart
+    It passes under a loss of 0.01, or where most of what is to be learnt is learnt; where the loss still falls
+    when time is up, nothing is said. Three learning rates are tried, so that none needs to be right. Dropout and
+    BatchNorm are allowed for: the better of the losses in train and eval mode counts. Where equal inputs have different
+    targets, what nobody can learn is not asked for. A loss of several terms (a VAE's, a contrastive one) has a floor
+    that is not known: there it only must fall. A model with fewer weights than answers is not asked.
+
+    ## What to do
+    Look at what else has failed first. Then: do targets belong to these inputs? Does the last layer reach them (no
+    ReLU, no softmax before a cross-entropy)? Is anything detached?
+
+    ## Example
+    >>> model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    >>> batch = torch.randn(4, 8), torch.tensor([0, 1, 2, 1])
+    >>> OverfitOneBatch().run(Subject.of(model, nn.CrossEntropyLoss(), batch)).passed
+    True
+    """
+
+    code = "CK10"
+    name = "overfit-one-batch"
+    suggests = ("fix-loss", "clean-data", "initialize", "use-relu-family")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+
+    samples: int = 4
+    """Samples that are learnt; fewer where they are long."""
+    steps: int = 1000
+    """Steps at the most, for each learning rate."""
+    reached: float = 0.01
+    """A loss at which nothing is left to learn."""
+    left: float = 0.3
+    """Share of the loss of a guess that may be left, where it does not fall any more."""
+    seconds: float = 20.0
+    """Time that it may take; a third of what is left where that is less."""
+    rates: tuple[float, ...] = (3e-3, 3e-4, 3e-2)
+
+    def applies(self, subject: Subject) -> str | None:
+        """One model with something to train."""
+        if len(subject.models) > 1:
+            return "several models play against each other, so that their losses need not fall together"
+        if not any(p.requires_grad for p in subject.parameters.values()):
+            return "no parameter is trainable: see optimizer-coverage"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Train in earnest, on little; on two samples where four are too many for a narrow model."""
+        small = self._smaller(subject)
+        outcome = self._learn(small, 1.0)
+        if outcome.passed or small.samples <= 2 or _is_square(2, small.classes):
+            return outcome
+        second = self._learn(cut(small, [0, 1]), 0.5)
+        return self.passed(f"{outcome.message}; {second.message}") if second.passed else outcome
+
+    def _learn(self, small: Subject, share: float) -> Outcome:
+        small.model.train()
+        loss = small.loss()
+        start, found = float(loss.detach()), compared(loss)
+        if not math.isfinite(start):
+            raise CannotTell(f"the loss is {number_text(start)}: see initial-loss")
+        if not loss.requires_grad:
+            return self.failed("the loss has no graph: nothing can be learnt from it", _ADVICE)
+        cost = guess(found) if found is not None else None
+        classified = found is not None and isinstance(found.module, nn.NLLLoss)
+        del loss, found
+        floor = unlearnable(small) if classified else 0.0
+        if cost is None:  # a loss of several terms: only that it falls is known
+            goal, enough = start - 0.1 * abs(start), start - 0.01 * abs(start)
+        else:
+            cost = min(cost if cost > 0.05 * start else start, start)
+            goal = floor + self.reached
+            enough = max(goal, floor + self.left * (cost - floor))
+        attempts = self._attempts(small, goal, enough, share)
+        best = min(attempts, key=lambda item: item.best)
+        message = f"on {small.samples} samples the loss went from {number_text(start)} to {number_text(best.best)}"
+        message += f" in {best.steps} steps"
+        if best.best <= enough:
+            return self.passed(message, value=best.best, limit=goal)
+        if not all(item.settled for item in attempts):
+            raise CannotTell(f"{message}, and time was up: give a larger budget")
+        if cost is not None and cost < start:
+            message += f", and no further; a guess without inputs costs {number_text(cost)}"
+        return self.failed(message, _ADVICE, value=best.best, limit=enough)
+
+    def _smaller(self, subject: Subject) -> Subject:
+        """As few samples as make a task, and as the model's weights can hold."""
+        inputs, outputs = leading(subject.inputs), subject.outputs
+        answers = 1
+        if isinstance(subject.targets, Tensor) and subject.samples:
+            answers = max(1, subject.targets.numel() // subject.samples)
+        elif outputs is not None and subject.samples:
+            answers = max(1, outputs.numel() // subject.samples)
+        weights = sum(p.numel() for p in subject.parameters.values() if p.requires_grad)
+        length = answers if subject.kind == "language-model" else 1
+        samples = max(2, min(self.samples, 512 // length))
+        if inputs is not None and weights < 4 * samples * answers:
+            samples = 2
+        if weights < 2 * samples * answers:
+            raise CannotTell(f"{weights} trainable weights cannot hold {samples * answers} answers")
+        if _is_square(samples, subject.classes):
+            samples = (subject.classes or 0) + 2
+        if linked(subject) or samples >= subject.samples:
+            return subject
+        return cut(subject, varied(subject)[:samples])
+
+    def _attempts(self, small: Subject, goal: float, enough: float, share: float) -> list[Attempt]:
+        end = time.monotonic() + share * min(self.seconds, small.seconds_left / 3)
+        attempts: list[Attempt] = []
+        for number, rate in enumerate(self.rates):
+            now = time.monotonic()
+            if attempts and now >= end:
+                break
+            with small.fresh():
+                attempts.append(self._attempt(small, rate, goal, now + (end - now) / (len(self.rates) - number)))
+            if attempts[-1].best <= enough:
+                break
+        return attempts
+
+    def _attempt(self, small: Subject, rate: float, goal: float, end: float) -> Attempt:
+        best, levels, steps, idle = math.inf, [math.inf], 0, 0
+        practice = Practice(small, rate)
+        while steps < self.steps and idle < PATIENCE:
+            losses = practice.go_on(BLOCK, end)
+            if not losses:
+                break
+            steps += len(losses)
+            level = min(statistics.median(losses[-10:]), _resting(small))
+            best = min(best, level)
+            if best <= goal:
+                break
+            idle = 0 if level < levels[-1] - 0.02 * abs(levels[-1]) else idle + 1
+            levels.append(min(level, levels[-1]))
+            if len(losses) < BLOCK:
+                break
+        diverged = time.monotonic() < end and steps < self.steps
+        return Attempt(rate, steps, best, settled=best <= goal or idle >= PATIENCE or diverged)
+
+
+_ADVICE = (
+    "Look at what else has failed first. Then: do the targets belong to the inputs, does the last layer reach them "
+    "(no ReLU, no softmax before a cross-entropy), is anything detached?"
+)
+
+
+def _is_square(samples: int, classes: int | None) -> bool:
+    """Whether scores of so many samples look like each against each, of which nothing is known."""
+    return classes is not None and abs(samples - classes) <= 1
+
+
+def varied(subject: Subject) -> list[int]:
+    """The samples, those with a target that was not there before first: the batch may be sorted.
+
+    >>> batch = torch.ones(5, 1), torch.tensor([2, 2, 2, 0, 1])
+    >>> varied(Subject.of(nn.Linear(1, 3), nn.CrossEntropyLoss(), batch))
+    [0, 3, 4, 1, 2]
+    """
+    targets, places = subject.targets, list(range(subject.samples))
+    if not isinstance(targets, Tensor) or targets.shape[:1] != (subject.samples,):
+        return places
+    first: dict[bytes, int] = {}
+    for place, row in enumerate(hashes(targets)):
+        first.setdefault(row, place)
+    return [*first.values(), *(place for place in places if place not in first.values())]
+
+
+@torch.no_grad()
+def _resting(subject: Subject) -> float:
+    """The loss in eval mode; infinite where there is none."""
+    subject.model.eval()
+    try:
+        value = float(subject.loss())
+    except Exception:  # noqa: BLE001  some models return something else in eval mode
+        return math.inf
+    finally:
+        subject.model.train()
+    return value if math.isfinite(value) else math.inf
+
+
+def unlearnable(subject: Subject) -> float:
+    """The mean cross-entropy that is left because equal inputs have different labels.
+
+    >>> batch = torch.tensor([[1.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0, 1])
+    >>> round(unlearnable(Subject.of(nn.Linear(1, 2), nn.CrossEntropyLoss(), batch)), 3)
+    0.347
+    """
+    inputs, targets = leading(subject.inputs), subject.targets
+    if inputs is None or not isinstance(targets, Tensor) or targets.is_floating_point() or not targets.dim():
+        return 0.0
+    seen: dict[Hashable, Counter[int]] = defaultdict(Counter)
+    rows, labels = inputs.flatten(1).tolist() if inputs.dim() > 1 else inputs[:, None].tolist(), targets.tolist()
+    if targets.dim() == 1 and len(labels) == len(rows):
+        for row, label in zip(rows, labels, strict=True):
+            seen[tuple(row)][label] += 1
+    elif subject.predicts_next and targets.shape == inputs.shape:
+        for row, line in zip(rows, labels, strict=True):
+            for place, label in enumerate(line):
+                seen[tuple(row[: place + 1])][label] += 1
+    total = sum(counts.total() for counts in seen.values())
+    lost = sum(n * math.log(counts.total() / n) for counts in seen.values() for n in counts.values())
+    return lost / total if total else 0.0

@@ -1,0 +1,161 @@
+"""CK16 train-eval-difference."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.practice import Practice
+from torchdoctor.checks.subject import Subject
+from torchdoctor.records import names_text, number_text
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+SETTLING = 8
+"""Passes over the batch from which BatchNorm takes its statistics before they are used."""
+DRAWS = 5
+"""Passes of which the middle loss is taken."""
+
+
+@dataclass(frozen=True)
+class TrainEvalDifference(Check):
+    """What is learnt in train mode is there in eval mode.
+
+    ## What it checks
+    That no dropout is left on in eval mode (`F.dropout(x)` is, without `training=self.training`, and so is attention
+    with a fixed `dropout_p`). Then, after a short training on the batch, the same loss is computed in both modes.
+    BatchNorm gets its running statistics from that batch, so that the two should agree.
+
+    ## How it is told apart
+    Dropout makes the loss in train mode higher; only an eval loss that gives back a third of what was learnt fails.
+    Running statistics are taken anew, whatever their momentum; the momentum itself fails where it is above 0.9 or not
+    above 0. Models that sample in eval mode (a VAE) are no finding, and models that return something else there
+    (detections, no auxiliary heads) are not asked further.
+
+    ## What to do
+    Use `nn.Dropout`, or hand over `self.training`. Do the same to the data and to the output in both modes. With
+    small batches, GroupNorm or LayerNorm in place of BatchNorm.
+
+    ## Example
+    >>> class Forgetful(nn.Linear):
+    ...     def forward(self, x):
+    ...         return super().forward(nn.functional.dropout(x))
+    >>> batch = torch.ones(4, 3), torch.ones(4, 1)
+    >>> print(TrainEvalDifference().run(Subject.of(Forgetful(3, 1), nn.MSELoss(), batch)).message)
+    1 dropout is still on in eval mode
+    """
+
+    code = "CK16"
+    name = "train-eval-difference"
+    suggests = ("set-train-mode", "change-batch-size", "add-normalization")
+    references = ("https://pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html",)
+
+    steps: int = 60
+    """Steps of the short training."""
+    lost: float = 0.3
+    """Share of what was learnt that eval mode may give back."""
+    momentum: float = 0.9
+    """Share of the last batch in running statistics from which they are its own."""
+    seconds: float = 8.0
+    """Time that it may take; a third of what is left where that is less."""
+
+    def run(self, subject: Subject) -> Outcome:
+        """Dropout in eval mode, momentum, then the losses of both modes."""
+        subject.model.eval()
+        with torch.no_grad(), Dice() as dice:
+            self._eval_loss(subject)
+        if dice.dropouts:
+            message = f"{dice.dropouts} dropout{'s are' if dice.dropouts > 1 else ' is'} still on in eval mode"
+            advice = "Use nn.Dropout, or `F.dropout(x, p, training=self.training)`; for attention, "
+            advice += "`dropout_p=self.p if self.training else 0.0`."
+            return self.failed(message, advice, value=float(dice.dropouts), limit=0.0)
+        odd = [
+            name
+            for name, layer in subject.of_type(BatchNorm)
+            if layer.track_running_stats and layer.momentum is not None and not 0 < layer.momentum <= self.momentum
+        ]
+        if odd:
+            shown = subject.modules[odd[0]].momentum
+            message = f"BatchNorm with a momentum of {number_text(float(shown))}: {names_text(odd)}"  # type: ignore[arg-type]
+            advice = "In torch it is the share of the new batch: momentum=0.1, where 0.9 is written elsewhere."
+            return self.failed(message, advice, where=tuple(odd), severity="warning")
+        return self._after_practice(subject)
+
+    def _eval_loss(self, subject: Subject) -> float:
+        subject.model.eval()
+        try:
+            with torch.no_grad():
+                return float(subject.loss())
+        except Exception as error:  # somebody else's code
+            raise CannotTell("in eval mode the model returns something that the loss does not take") from error
+
+    def _after_practice(self, subject: Subject) -> Outcome:
+        if not any(p.requires_grad for p in subject.parameters.values()) or len(subject.models) > 1:
+            raise CannotTell("there is nothing to train in a way that two modes could be compared after")
+        end = time.monotonic() + min(self.seconds, subject.seconds_left / 3)
+        losses = Practice(subject).go_on(self.steps, end)
+        if not losses:
+            raise CannotTell("the loss cannot be trained: see initial-loss and gradient-flow")
+        start = losses[0]
+        settle(subject)
+        with torch.no_grad():
+            subject.model.train()
+            practised = [float(subject.loss()) for _ in range(DRAWS)]
+        settle(subject)
+        resting = [self._eval_loss(subject) for _ in range(DRAWS)]
+        train, rest = statistics.median(practised), statistics.median(resting)
+        noise = max(statistics.stdev(practised), statistics.stdev(resting))  # of models that draw in both modes
+        learnt = start - train
+        message = (
+            f"after {len(losses)} steps the loss is {number_text(train)} in train mode and {number_text(rest)} in "
+        )
+        message += f"eval mode, from {number_text(start)}"
+        if not math.isfinite(train) or learnt <= 0.02 * abs(start):
+            raise CannotTell(f"too little was learnt in {len(losses)} steps to compare the two modes")
+        limit = train + max(self.lost * learnt, 4 * noise)
+        if rest > limit and rest - train > 0.05 * abs(start) or math.isnan(rest):
+            advice = "Do the same to inputs and outputs in both modes; with small batches, GroupNorm or LayerNorm in "
+            advice += "place of BatchNorm."
+            where = tuple(name for name, _ in subject.of_type(BatchNorm))[:3]
+            return self.failed(message, advice, where=where, value=rest, limit=limit)
+        return self.passed(message, value=rest, limit=limit)
+
+
+@torch.no_grad()
+def settle(subject: Subject) -> None:
+    """Take the running statistics of BatchNorm anew, as the plain mean over some passes of the batch."""
+    layers = [layer for _, layer in subject.of_type(BatchNorm) if layer.track_running_stats]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None
+    subject.model.train()
+    for _ in range(SETTLING if layers else 0):
+        subject.loss()
+
+
+class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the dropouts that happen inside: masks that are drawn with one probability and divided by it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dropouts = 0
+        self._kept: float | None = None
+        """The probability of the mask that was drawn just now."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at what runs, and run it."""
+        given = dict(zip((item.name for item in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        name, kept = func.__name__, self._kept
+        self._kept = given.get("p", 0.5) if name == "bernoulli_.float" else None
+        divided = name == "div_.Scalar" and kept is not None and given.get("other") == kept < 1
+        fused = name.startswith("native_dropout") and given.get("train") is not False and given.get("p", 0) > 0
+        attends = "backward" not in name and isinstance(p := given.get("dropout_p"), float) and p > 0
+        self.dropouts += bool(divided or fused or attends)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,102 @@
+"""CK21 train-validation-overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.rows import ENOUGH, hashes, information, inputs_of, is_one_shot, training_inputs
+from torchdoctor.checks.subject import Subject
+from torchdoctor.records import number_text
+from torchdoctor.vitals.batches import is_whole
+
+
+@dataclass(frozen=True)
+class TrainValidationOverlap(Check):
+    """No validation sample is among the training samples.
+
+    ## What it checks
+    Samples are compared by their hash; sequences of tokens also by stretches of 32, since windows of one text overlap
+    without being equal. A validation loss on samples that were trained on says nothing.
+
+    ## How it is told apart
+    Where samples hold so little information that equal ones are chance, nothing is said. Copies inside the training
+    data are counted too: an overlap as frequent as those is the nature of the data. Only what was handed over is
+    compared: the batch, some batches of the loader, and the validation batch or loader. So many samples are seen, and
+    the message says how many.
+
+    ## What to do
+    Split by group (patient, author, document), before windows are cut and before anything is augmented, and drop
+    duplicates first.
+
+    ## Example
+    >>> import torch
+    >>> x = torch.randn(16, 8)
+    >>> subject = Subject.of(torch.nn.Linear(8, 1), None, x, validation=x[:4])
+    >>> print(TrainValidationOverlap().run(subject).message)
+    4 of 4 validation samples are among 16 training samples
+    """
+
+    code = "CK21"
+    name = "train-validation-overlap"
+    quick = True
+    needs_loss = False
+    suggests = ("clean-data", "cross-validate")
+    references = ("https://arxiv.org/abs/1902.00423",)
+
+    share: float = 0.01
+    """Share of validation samples that may be among the training samples, beyond the copies within those."""
+    stretch: int = 32
+    """Tokens in a row that are compared."""
+    stretches: float = 0.1
+    """Share of such stretches that may be among the training data: texts quote each other."""
+    batches: int = 32
+    """Batches of a loader that are looked at."""
+    seconds: float = 2.0
+    """Time for that."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """A validation batch or loader."""
+        if subject.validation is None:
+            return "no validation batch was given"
+        if not isinstance(subject.validation, Tensor | tuple | list | dict) and is_one_shot(subject.validation):
+            return "the validation loader can be read once only, and that is left to the training"
+        return None
+
+    def run(self, subject: Subject) -> Outcome:
+        """Hash both sides and compare."""
+        train = training_inputs(subject, batches=self.batches, seconds=self.seconds)
+        held_out = [
+            item.detach().cpu() for item in inputs_of(subject.validation, batches=self.batches, seconds=self.seconds)
+        ]
+        if not train or not held_out:
+            raise CannotTell("training or validation data hold no tensor")
+        if information(train[0]) < ENOUGH:
+            raise CannotTell("samples hold so little information that equal ones are chance")
+        seen = [row for item in train for row in hashes(item)]
+        if subject.loader is not None:  # the batch may well be one of the loader's
+            seen = [row for item in train[1:] for row in hashes(item)] or seen
+        asked = [row for item in held_out for row in hashes(item)]
+        known = set(seen) | set(hashes(train[0]))
+        common = sum(row in known for row in asked)
+        share, natural = common / len(asked), 1 - len(set(seen)) / len(seen)
+        message = f"{common} of {len(asked)} validation samples are among {len(known)} training samples"
+        advice = "Drop duplicates first, split by group, and split before windows are cut or samples augmented."
+        if share > self.share + 2 * natural:
+            return self.failed(message, advice, value=share, limit=self.share + 2 * natural)
+        if is_whole(train[0]) and train[0].dim() == 2 and train[0].shape[1] >= self.stretch:
+            quoted = self._quoted(train, held_out)
+            if quoted > self.stretches:
+                message = f"{quoted:.0%} of the stretches of {self.stretch} tokens in the validation data are in the "
+                message += "training data too"
+                return self.failed(message, advice, value=quoted, limit=self.stretches)
+            message += f"; {number_text(100 * quoted)} % of stretches of {self.stretch} tokens are"
+        return self.passed(message, value=share, limit=self.share)
+
+    def _quoted(self, train: list[Tensor], held_out: list[Tensor]) -> float:
+        known = {row for item in train for row in hashes(item.unfold(1, self.stretch, 1).flatten(0, 1))}
+        wide = [item for item in held_out if item.dim() == 2 and item.shape[1] >= self.stretch]
+        asked = [row for item in wide for row in hashes(item.unfold(1, self.stretch, self.stretch).flatten(0, 1))]
+        return sum(row in known for row in asked) / len(asked) if asked else 0.0

@@ -1,0 +1,94 @@
+"""CK11 uses-its-input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.practice import Practice
+from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, whole_loss
+from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.records import number_text
+
+
+@dataclass(frozen=True)
+class UsesItsInput(Check):
+    """Other inputs give other outputs.
+
+    ## What it checks
+    The batch is replaced by another of the same scale. If the outputs stay what they were, the model answers
+    without looking: an input that is overwritten, multiplied by zero, cut off by dead or saturated units. The best it
+    can learn is the mean target.
+
+    ## How it is told apart
+    A last layer, a gate or an adapter that begins at zero hides the input only until the first step: such weights are
+    woken up before the question is asked. What then still hides it must be gone after a short training. Any change
+    above rounding counts as use.
+
+    ## What to do
+    Follow the input through `forward`: is the variable that comes in the one that is used? Look at the share of units
+    that are zero for every sample.
+
+    ## Example
+    >>> class Deaf(torch.nn.Linear):
+    ...     def forward(self, x):
+    ...         return super().forward(torch.zeros_like(x))
+    >>> batch = torch.randn(4, 3), torch.randn(4, 1)
+    >>> print(UsesItsInput().run(Subject.of(Deaf(3, 1), torch.nn.MSELoss(), batch)).message)
+    other inputs move the outputs by 0 of their size, and after 30 steps of training by 0
+    """
+
+    code = "CK11"
+    name = "uses-its-input"
+    quick = True
+    suggests = ("initialize", "use-relu-family", "normalize-inputs")
+    references = ("https://karpathy.github.io/2019/04/25/recipe/",)
+
+    steps: int = 30
+    """Steps of training after which outputs must depend on inputs, where they do not at once."""
+    least: float = SAME
+    """Share of the outputs' size that must change."""
+
+    def applies(self, subject: Subject) -> str | None:
+        """One model with inputs."""
+        if (reason := whole_loss(subject)) is not None:
+            return reason
+        return None if leading(subject.inputs) is not None else "the batch holds no tensor"
+
+    def run(self, subject: Subject) -> Outcome:
+        """Ask twice, with different inputs."""
+        others = altered(subject, torch.ones(subject.samples, dtype=torch.bool, device=subject.device))
+        if not _differs(others, subject.inputs):
+            raise CannotTell("there is no other input of the same kind to compare with")
+        with subject.fresh():
+            awaken(subject)
+            moved = _moved(subject, others)
+        if moved > self.least:
+            return self.passed(f"other inputs move the outputs by {number_text(moved)} of their size", value=moved)
+        Practice(subject).go_on(self.steps)
+        later = _moved(subject, others)
+        message = f"other inputs move the outputs by {number_text(moved)} of their size, and after {self.steps} steps "
+        message += f"of training by {number_text(later)}"
+        if later > self.least:
+            return self.passed(message, value=later, limit=self.least)
+        advice = (
+            "Follow the input through `forward`: is what comes in also what is used? Look for dead and saturated units."
+        )
+        return self.failed(message, advice, value=later, limit=self.least)
+
+
+def _moved(subject: Subject, others: object) -> float:
+    return moved_by(answer(subject), answer(subject, others, subject.targets))
+
+
+def _differs(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return not torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return any(_differs(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return any(_differs(a, b) for a, b in zip(one, other, strict=True))
+    return False

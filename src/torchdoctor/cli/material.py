@@ -1,0 +1,139 @@
+"""The options by which commands are told what to work on; `torchdoctor.checks.loading` does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchdoctor.records import SEVERITIES
+
+if TYPE_CHECKING:
+    from torchdoctor.checks.loading import Material
+    from torchdoctor.reports.drawing import Figure
+
+Command = Callable[..., Any]
+TRUST = (
+    "Reading a pickle may run any code that its maker put there, with your rights. Give --trust-pickle only for files "
+    "that you made, or from people whose programs you would run."
+)
+
+
+def names_a_model(command: Command) -> Command:
+    """The options that say which model, weights, data and loss."""
+    for option in reversed(
+        [
+            click.option("--model", metavar="MODULE:FACTORY", help="What makes the model, or (model, loss_fn, batch)."),
+            click.option("--args", "arguments", multiple=True, metavar="KEY=VALUE", help="What the factory is given."),
+            click.option("--checkpoint", metavar="FILE", help="Weights for it: .pt or .safetensors."),
+            click.option("--data", metavar="FILE|MODULE:FACTORY", help="A batch or more: .pt, .safetensors, .npz."),
+            click.option("--loss", metavar="NAME|MODULE:NAME", help="Such as cross-entropy or mse."),
+            click.option("--trust-pickle", is_flag=True, help=TRUST),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def shows(picture: str) -> Callable[[Command], Command]:
+    """The options that say how to print, and where the picture goes."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option("--no-plot", is_flag=True, help="Draw nothing."),
+            click.option(
+                "--output",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help=f"The picture, .png or .html; default: {picture}.",
+            ),
+            click.option(
+                "--format",
+                "form",
+                type=click.Choice(["full", "json"]),
+                default="full",
+                show_default=True,
+                help="How to print.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def fails(command: Command) -> Command:
+    """The option that says when the exit code is 1."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice([*SEVERITIES, "never"]),
+        default="critical",
+        show_default=True,
+        help="Exit with 1 from this severity on.",
+    )(command)
+
+
+def load(given: Mapping[str, Any], *, needs_data: bool = True) -> Material:
+    """What the options name; says on stderr what was assumed, and what is being trusted."""
+    from torchdoctor.checks.loading import load as loaded
+
+    _say_trust(given)
+    material = loaded(
+        given["model"],
+        given["arguments"],
+        checkpoint=given["checkpoint"],
+        data=given["data"],
+        loss=given["loss"],
+        trust_pickle=given["trust_pickle"],
+        needs_data=needs_data,
+    )
+    for note in material.notes:
+        click.echo(f"Note: {note}.", err=True)
+    return material
+
+
+def weights_of(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The weights in the checkpoint; None where none was named."""
+    if given["checkpoint"] is None:
+        return None
+    from torchdoctor.checks.checkpoints import read_weights
+
+    _say_trust(given)
+    return read_weights(given["checkpoint"], trust_pickle=given["trust_pickle"])
+
+
+def _say_trust(given: Mapping[str, Any]) -> None:
+    if given["trust_pickle"]:
+        files = [given[key] for key in ("model", "checkpoint", "data") if given[key] and ":" not in given[key]]
+        click.echo(f"Trusted: {', '.join(files)}. {TRUST}", err=True)
+
+
+def draw(figure: Figure, output: Path | None, default: str) -> Path:
+    """Write a picture and say so; without matplotlib, one that nobody asked a PNG of is HTML."""
+    from torchdoctor.reports.plots import can_draw_png, save
+
+    place = output if output is not None else Path(default)
+    if output is None and not can_draw_png():
+        place = place.with_suffix(".html")
+        click.echo("matplotlib is not installed: an HTML page is written instead of a PNG.", err=True)
+    save(figure, place)
+    click.echo(f"Wrote {place}", err=True)
+    return place
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """Strict JSON, in which a number that is none is a string."""
+    from torchdoctor.journal import encode
+
+    return json.dumps(json.loads(encode(dict(found))), indent=2)
+
+
+def exit_code(severity: str | None, fail_on: str) -> int:
+    """1 from that severity on."""
+    if severity is None or fail_on == "never":
+        return 0
+    order: tuple[str, ...] = SEVERITIES
+    return int(order.index(severity) >= order.index(fail_on))

@@ -1,0 +1,109 @@
+"""The skill that is shipped: where its files are, how they are copied, and what of them is generated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchdoctor.errors import TorchDoctorError
+from torchdoctor.reports.catalogue import Entry, entries
+
+NAME = "training-diagnostics"
+REFERENCES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "gradient-pathologies-reference.md": (
+        "Gradient pathologies",
+        "What can be wrong with gradients, activations, updates and weights: what it means, how it is told apart from "
+        "what looks like it, what to do, and how to see that it is cured.",
+        (
+            "gradient-vanishing",
+            "gradient-explosion",
+            "gradient-instability",
+            "no-gradient",
+            "nan-or-inf",
+            "dead-units",
+            "saturated-activations",
+            "activation-explosion",
+            "update-ratio-abnormal",
+            "frozen-weights",
+            "weight-growth",
+        ),
+    ),
+    "loss-curve-interpretation.md": (
+        "Loss-curve interpretation",
+        "What the curves of training and validation say: what each shape means, how it is told apart from what looks "
+        "like it, what to do, and how to see that it is cured.",
+        (
+            "unexpected-initial-loss",
+            "not-learning",
+            "slow-learning",
+            "loss-plateau",
+            "loss-spike",
+            "loss-divergence",
+            "loss-oscillation",
+            "suspiciously-low-loss",
+            "overfitting",
+            "underfitting",
+            "double-descent",
+            "validation-anomaly",
+            "lr-too-high",
+            "lr-too-low",
+        ),
+    ),
+}
+"""By file: title, introduction, and the entries of the catalogue that it consists of."""
+
+
+def skill_folder() -> Path:
+    """Where the skill is: beside the modules in an installed package, at the root of a checkout."""
+    package = Path(__file__).parents[1]
+    for place in (package / "skills" / NAME, package.parents[1] / "skills" / NAME):
+        if (place / "SKILL.md").is_file():
+            return place
+    raise TorchDoctorError("the skill is not part of this installation. Install torchdoctor from its wheel.")
+
+
+def copy_skill(folder: Path, *, force: bool = False) -> tuple[Path, int]:
+    """Copy it into a folder; a file there that is different is replaced only by force."""
+    source = skill_folder()
+    target = folder / NAME
+    files = {file.relative_to(source): file for file in sorted(source.rglob("*")) if _is_ours(file)}
+    changed = [name for name, file in files.items() if (target / name).exists() and not _same(target / name, file)]
+    if changed and not force:
+        raise TorchDoctorError(
+            f"{target / changed[0]} exists and is different ({len(changed)} of {len(files)} files). "
+            "Give --force to replace them."
+        )
+    try:
+        for name, file in files.items():
+            place = target / name
+            if place.is_symlink() or target.is_symlink():
+                raise TorchDoctorError(f"{place} is a link. Remove it, or give another folder.")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.read_bytes())
+    except OSError as error:
+        raise TorchDoctorError(f"cannot write {target}: {error.strerror or error}.") from error
+    return target, len(files)
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_file() and file.suffix in (".md", ".py") and "__pycache__" not in file.parts
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def references() -> dict[str, str]:
+    """The pages under ``references/`` by file name, made of the catalogue."""
+    known = {entry.name: entry for entry in entries()}
+    return {
+        file: "\n\n".join([f"# {title}", introduction, *(_chapter(known[name]) for name in names)]) + "\n"
+        for file, (title, introduction, names) in REFERENCES.items()
+    }
+
+
+def _chapter(entry: Entry) -> str:
+    """A page of the catalogue as a chapter: headings one level down, without its examples and thresholds."""
+    kept = [part for part in re.split(r"(?m)^(?=## )", entry.page) if not re.match(r"## (Example|Thresholds)", part)]
+    return re.sub(r"(?m)^#", "##", "".join(kept)).strip()
