@@ -15,8 +15,8 @@ import warnings
 from typing import Any
 
 import torch
-from torchdoctor.checks.checkup import Checkup, checkup
 
+from torchdoctor.checks.checkup import Checkup, checkup
 from torchdoctor.clinic.candidates import CANDIDATES, Candidate
 from torchdoctor.clinic.kinds import SPLITS
 from torchdoctor.clinic.scoring import share
