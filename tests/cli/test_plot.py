@@ -13,7 +13,7 @@ from torchdoctor.cli import group
 from torchdoctor.journal import Journal
 from torchdoctor.reports.drawing import Figure, Line, Mark, Plot, points, svg
 from torchdoctor.reports.markup import render
-from torchdoctor.reports.plots import can_draw_png, running_mean, save
+from torchdoctor.reports.plots import can_draw_png, loss_plot, running_mean, save
 
 HEADER = {"type": "header", "schema": 1, "context": {}}
 
@@ -106,3 +106,10 @@ def test_a_run_without_a_loss_says_so(tmp_path: Path) -> None:
         journal.write({"type": "vitals", "step": 0, "vitals": {"grad_norm": 1.0}})
     done = run(tmp_path / "logs", "--folder", tmp_path)
     assert done.exit_code == 2 and "nothing to draw" in done.stderr
+
+
+def test_the_loss_that_is_trained_on_is_drawn() -> None:
+    ours = {name: ([0, 1], [1.0, 0.5]) for name in ("last_position_loss", "guess_loss", "loss", "val_loss")}
+    assert [line.name for line in loss_plot(ours).lines] == ["loss", "loss, 100-step average", "validation"]
+    others = {name: ([0, 1], [1.0, 0.5]) for name in ("d_loss", "g_loss", "other_position_loss")}
+    assert [line.name for line in loss_plot(others).lines][::2] == ["d_loss", "g_loss"]

@@ -35,6 +35,12 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """By vital, its steps and values."""
 
 
+OWN_LOSSES = ("val_", "guess_", "last_position_", "other_position_")
+"""Vitals that are called a loss and are not the one that is trained on."""
+CLOSE = 0.04
+"""Share of the picture's width within which labels would run into each other."""
+
+
 def running_mean(values: Sequence[float], window: int = AVERAGE) -> list[float]:
     """The mean of the last `window` finite values at each place; of fewer at the beginning.
 
@@ -131,8 +137,8 @@ def _told(found: Mapping[str, Any]) -> tuple[str, ...]:
 def loss_plot(series: Series) -> Plot:
     """The loss as it was, its average over a hundred steps, and validation."""
     lines = []
-    logged = [name for name in series if name.endswith("loss") and not name.startswith(("val_", "guess_"))]
-    for name in logged[:2]:
+    others = [name for name in series if name.endswith("loss") and not name.startswith(OWN_LOSSES)]
+    for name in ["loss"] if "loss" in series else others[:2]:
         steps, values = series[name]
         lines.append(Line(name, steps, values, "faint"))
         lines.append(Line(f"{name}, {AVERAGE}-step average", steps, running_mean(values)))
@@ -254,12 +260,23 @@ def _png(figure: Figure, path: Path) -> Path:
 
 
 def _labels(figure: Figure) -> list[tuple[float, str, str]]:
-    """Of the first dozen marks, those at the same place in one text."""
-    worst_first = {mark.x: mark for mark in reversed(figure.marks[:12])}
-    return [
-        (x, " · ".join(_plain(item.label) for item in figure.marks[:12] if item.x == x), MARKS[mark.severity])
-        for x, mark in sorted(worst_first.items())
-    ]
+    """Where to write what of the first dozen marks: by name, and where several are close together by their codes."""
+    marks = sorted(figure.marks[:12], key=lambda mark: mark.x)
+    every = [x for plot in figure.plots for line in plot.lines for x, _ in points(line)]
+    near = CLOSE * (max(every) - min(every)) if every and not figure.x_log else 0.0
+    groups: list[list[Mark]] = []
+    for mark in marks:
+        if groups and mark.x - groups[-1][-1].x <= near:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    labels = []
+    for group in groups:
+        codes = " · ".join(dict.fromkeys(mark.label.split()[0] for mark in group))
+        text = group[0].label if len(group) == 1 else codes
+        worst = next(mark for mark in figure.marks if mark in group)  # marks come worst first
+        labels.append((group[0].x, _plain(text), MARKS[worst.severity]))
+    return labels
 
 
 def _paint(axis: Any, plot: Plot) -> None:
