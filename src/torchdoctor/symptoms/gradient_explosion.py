@@ -33,6 +33,8 @@ ALERT = 2.0
 """Deviations, and times the recent median, that are enough right after a leap of the learning rate."""
 HURT = 3.0
 """Deviations that are enough while the loss is in open trouble."""
+HELD = 50.0
+"""Times the recent median that clipping or Adam makes little of in a run's first steps; more is no usual start."""
 RECENT = 3
 """A jump is measured against the values before the last three: an explosion may build up over a few steps."""
 ARRIVED = 0.05
@@ -181,7 +183,8 @@ class GradientExplosion(Detector):
         if _is_explained(chart, rise):
             return False
         if chart["grad_norm"].count <= SETTLED:  # a start may be wild: a leap that is none of the loss's doing is not
-            return rise > math.log(2 * self.ratio) and is_calm(chart) and not _is_held(chart) and _is_steep(chart)
+            held = rise < math.log(HELD) and _is_held(chart)
+            return rise > math.log(2 * self.ratio) and is_calm(chart) and not held and _is_steep(chart)
         if rise > math.log(3 * self.ratio):
             return True
         earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
