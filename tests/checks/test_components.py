@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.checks import attending, sound
-from tests.checks.attending import ByHand, Decoder, RMSNorm, decoder, encoder, positionwise
-from tests.checks.sound import Case, classes, text
+from tests.checks.attending import ByHand, Decoder, RMSNorm, decoder, encoder, positionwise, vit
+from tests.checks.sound import GPT, Case, classes, text
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -273,7 +273,29 @@ def bad_batch() -> Case:
     return case
 
 
+class Steep(torch.autograd.Function):
+    """A derivative that grows on the way back, and shrinks again."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return gradient * 1e30 / 1e30
+
+
+def ladder() -> Case:
+    layers = [nn.Linear(12, 32), nn.Linear(32, 32), nn.Linear(32, 4)]
+    for layer, scale in zip(layers, (1e3, 1e3, 1e-6), strict=True):
+        layer.weight.data.mul_(scale)
+    return classifier(*layers)
+
+
 STABILITY = {
+    "beyond float16": lambda: Case(Through(lambda x: x * 3e5 / 3e5), nn.CrossEntropyLoss(), classes((12,), 4)),
+    "layers beyond float16": ladder,
+    "gradients beyond float16": lambda: Case(Through(Steep.apply), nn.CrossEntropyLoss(), classes((12,), 4)),
     "division by the spread of zeros": lambda: Case(Standardized(), nn.CrossEntropyLoss(), classes((12,), 4)),
     "softmax by hand": lambda: Case(Through(naive_softmax), nn.NLLLoss(), classes((12,), 4)),
     "NaN in the batch": bad_batch,
@@ -295,6 +317,9 @@ ATTENTION = {
     "softmax over the heads": lambda: decoder(dim=1),
     "scores too large": lambda: decoder(loud=True, layers=2),
     "dead head": lambda: decoder(dead_head=True),
+    "head without values": lambda: decoder(silent_head=True),
+    "head without values, torch's own": lambda: vit(silent=8),
+    "head without values, fused": lambda: silent_gpt(),
     "padding in the attention": lambda: encoder(masks=False),
     "padding in the mean": lambda: encoder(pools_padding=True),
 }
@@ -325,7 +350,29 @@ def normed(*norm: nn.Module) -> Callable[[], Case]:
     return lambda: classifier(nn.Linear(12, 16), *norm, nn.ReLU(), nn.Linear(16, 4))
 
 
+def silent_gpt() -> Case:
+    model = GPT()
+    for name, parameter in model.named_parameters():
+        if "qkv" in name:
+            parameter.data[-parameter.shape[0] // 6 :] = 0
+    return Case(model, None, text())
+
+
+def statistics(mean: float, variance: float, *, momentum: float = 0.1, steps: int = 1000) -> Callable[[], Case]:
+    """A BatchNorm that comes with running statistics; those of the batch are about 0 and 0.3."""
+
+    def make() -> Case:
+        norm = nn.BatchNorm1d(16, momentum=momentum)
+        norm.running_mean.fill_(mean), norm.running_var.fill_(variance), norm.num_batches_tracked.fill_(steps)
+        return normed(norm)()
+
+    return make
+
+
 NORMS = {
+    "statistics of larger data": statistics(1e3, 1e6, momentum=0.001, steps=0),
+    "statistics of smaller data": statistics(0.0, 1e-6),
+    "statistics around another mean": statistics(300.0, 1.0),
     "eps of one": normed(nn.LayerNorm(16, eps=1.0)),
     "eps of zero": normed(nn.LayerNorm(16, eps=0.0)),
     "BatchNorm that never updates": normed(nn.BatchNorm1d(16, momentum=0.0)),
@@ -424,7 +471,30 @@ def faint() -> nn.Module:
     return nn.Sequential(layer, nn.BatchNorm1d(16, eps=1e-3), nn.ReLU(), nn.Linear(16, 4))
 
 
+def warmed(scale: float, steps: int) -> Case:
+    """Running statistics after a few steps, still on their way from 0 and 1 to those of the data."""
+    x, y = classes((12,), 4)
+    model = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 4))
+    for _ in range(steps):
+        model(x * scale + scale)
+    return Case(model, nn.CrossEntropyLoss(), (x * scale + scale, y))
+
+
 ALIKE = {
+    "statistics of similar data": statistics(1.0, 3.0),
+    "statistics of a first step, small data": lambda: warmed(1e-3, 1),
+    "statistics of a few steps, large data": lambda: warmed(300.0, 3),
+    "power of large numbers": lambda: Case(
+        Through(lambda x: (1e3 * x) * ((1e3 * x) ** 2).mean(-1, keepdim=True).rsqrt()),
+        nn.CrossEntropyLoss(),
+        classes((12,), 4),
+    ),
+    "inputs beyond float16": lambda: Case(
+        nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 4)),
+        nn.CrossEntropyLoss(),
+        (1e6 * classes((12,), 4)[0], classes((12,), 4)[1]),
+    ),
+    "layers of attention at zero": lambda: vit(silent=16),
     "codebook": lambda: Case(
         Quantized(), lambda out, y: functional.mse_loss(out[0], y) + out[1], (torch.randn(16, 10),) * 2
     ),

@@ -68,6 +68,10 @@ def norm_model(momentum: float | None = 0.1) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32, momentum=momentum), nn.ReLU(), nn.Linear(32, 4))
 
 
+def dropping(dropout: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), dropout, nn.Linear(64, 4))
+
+
 class Attends(nn.Module):
     """Attention whose dropout does not know of modes, as in many copies of a famous file."""
 
@@ -156,6 +160,11 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
         "train-eval-difference",
         lambda: classifier(Wrapped(net(), after=lambda m, x: x if m.training else -x)),
     ),
+    "dropout of nearly all": ("train-eval-difference", lambda: classifier(dropping(nn.Dropout(0.98)))),
+    "share to keep for share to drop": (
+        "train-eval-difference",
+        lambda: classifier(Wrapped(net(), before=lambda m, x: functional.dropout(x, 0.9, m.training))),
+    ),
     "momentum of another framework": ("train-eval-difference", lambda: classifier(norm_model(0.99))),
 }
 
@@ -189,6 +198,7 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
         lambda: Case(net(), nn.CrossEntropyLoss(), (torch.randn(8, 8), torch.rand(8, 4).softmax(-1))),
     ),
     "batch norm in both modes": ("train-eval-difference", lambda: classifier(norm_model())),
+    "strong dropout": ("train-eval-difference", lambda: classifier(dropping(nn.Dropout(0.7)))),
     "batch norm, mean of all": ("train-eval-difference", lambda: classifier(norm_model(None))),
     "probabilities in eval mode": (
         "train-eval-difference",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -119,6 +120,60 @@ class RunningMean(nn.Module):
         return self.head(x - self.mean)
 
 
+class Beside(nn.Module):
+    """Multiplies by something that it keeps in a plain attribute."""
+
+    def __init__(self, make: Callable[[], Any], registered: bool = False) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        if registered:
+            self.register_buffer("kept", make())
+        else:
+            self.kept = make()
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = self.kept[0] if isinstance(self.kept, list) else self.kept
+        return self.head(self.first(x) * kept.flatten()[:8] + kept.sum())
+
+
+def beside(make: Callable[[], Any], registered: bool = False) -> Case:
+    return Case(Beside(make, registered), nn.CrossEntropyLoss(), classes((6,), 3))
+
+
+class Handed(nn.Module):
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features, self.head = features, nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.features)
+
+
+def handed() -> Case:
+    return Case(Handed(torch.randn(12)), nn.CrossEntropyLoss(), classes((12,), 3))
+
+
+def cosines(size: int) -> Tensor:
+    places = torch.arange(size) + 0.5
+    return (torch.pi / size * places[None] * torch.arange(size)[:, None]).cos()
+
+
+CONSTANTS: dict[str, Callable[[], Tensor]] = {
+    "ones": lambda: torch.ones(8),
+    "mask": lambda: torch.ones(8, 8).tril(),
+    "range": lambda: torch.linspace(0, 1, 16),
+    "positions": lambda: torch.stack(
+        [torch.arange(32)[:, None] / 10_000 ** (torch.arange(8) / 8), torch.zeros(32, 8)], -1
+    ).sin(),
+    "rotations": lambda: 1.0 / 10_000 ** (torch.arange(0, 32, 2) / 32),
+    "window": lambda: torch.hann_window(33),
+    "schedule": lambda: (1 - torch.linspace(1e-4, 0.02, 100)).cumprod(0),
+    "cosine transform": lambda: cosines(16),
+    "means that were written down": lambda: torch.tensor([0.485, 0.456, 0.406, 0.229, 0.224, 0.225, 0.5, 0.51]),
+    "normalized graph": lambda: torch.eye(8) / 3 + torch.eye(8).roll(1, 0) / 7,
+}
+
+
 class WrongKeys(nn.Linear):
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
         return {f"model.{name}": value for name, value in super().state_dict(*args, **kwargs).items()}
@@ -218,6 +273,8 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
         "state-dict-round-trip",
         lambda: Case(RunningMean(registered=False), nn.CrossEntropyLoss(), classes((6,), 3)),
     ),
+    "random numbers in an attribute": ("state-dict-round-trip", lambda: beside(lambda: torch.randn(6, 8))),
+    "random scale in a list": ("state-dict-round-trip", lambda: beside(lambda: [torch.rand(8) + 0.5])),
     "keys renamed": ("state-dict-round-trip", lambda: Case(WrongKeys(6, 3), nn.CrossEntropyLoss(), classes((6,), 3))),
     "copied head": ("tied-weights", lambda: tied("copied")),
     "head on the same memory": ("tied-weights", lambda: tied("overlaid")),
@@ -255,6 +312,19 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
         "state-dict-round-trip",
         lambda: Case(RunningMean(registered=True), nn.CrossEntropyLoss(), classes((6,), 3)),
     ),
+    **{
+        f"{name} in an attribute": ("state-dict-round-trip", lambda make=make: beside(make))
+        for name, make in CONSTANTS.items()
+    },
+    "random numbers in a buffer": (
+        "state-dict-round-trip",
+        lambda: beside(lambda: torch.randn(6, 8), registered=True),
+    ),
+    "random numbers that are handed over": ("state-dict-round-trip", lambda: handed()),
+    "weight norm": (
+        "state-dict-round-trip",
+        lambda: classifier(lambda m, x: m.out(x), out=nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
+    ),
     "clones of one layer": ("tied-weights", lambda: Case(Bert(), *_masked())),
     "never tied": ("tied-weights", lambda: tied("never")),
     "tied": ("tied-weights", lambda: tied("really")),
@@ -288,15 +358,52 @@ def test_look_alike_does_not_fail(check: str, make: Callable[[], Case]) -> None:
     assert status(check, make()) != "failed"
 
 
+class Applies(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
 class Doubles(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (2 if torch.compiler.is_compiling() else 1)
 
 
+class Rounds(nn.Linear):
+    """Rounds sums that are half a number, give or take the last digit: compiled it takes."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        nn.init.constant_(self.weight, 0.5), nn.init.constant_(self.bias, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x.sign())
+        return torch.round(scores + (4e-7 if torch.compiler.is_compiling() else -4e-7)) + scores
+
+
+class Logs(nn.Linear):
+    """Minus infinity for some entries."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + (x[:, :3] > 0).float().log().clamp_min(-1e30 if self.training else -torch.inf)
+
+
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize(("kind", "expected"), [(Doubles, "failed"), (nn.Linear, "passed")])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Doubles, "failed"), (nn.Linear, "passed"), (Rounds, "passed"), (Logs, "passed")]
+)
 def test_compiled(kind: type[nn.Linear], expected: str) -> None:
     assert status("compile-agrees", Case(kind(6, 3), nn.CrossEntropyLoss(), classes((6,), 3))) == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_one_after_the_other() -> None:
+    for function in (Tensor.detach, torch.round, Tensor.detach, torch.tanh):
+        model = nn.Sequential(nn.Linear(6, 8), Applies(function), nn.Linear(8, 3))
+        assert status("compile-agrees", Case(model, nn.CrossEntropyLoss(), classes((6,), 3))) == "passed"
 
 
 def test_skips_say_why() -> None:

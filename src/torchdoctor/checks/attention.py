@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ class Attended:
     weights: Tensor
     dimension: int
     """The dimension that the softmax was taken over, counted from the end: -1 is the keys."""
+    effect: tuple[float, ...] = ()
+    """By head: how much of it arrives in the output, 0 for nothing at all; empty where it was not asked."""
 
     @property
     def is_square(self) -> bool:
@@ -41,6 +43,8 @@ class _Eye(TorchFunctionMode):
         super().__init__()
         self.names = names
         self.seen: list[Attended] = []
+        self.effects: dict[int, Tensor] = {}
+        """By place among the seen: what is zero for a head that adds nothing, heads in the second dimension."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,15 +57,30 @@ class _Eye(TorchFunctionMode):
             dimension = named.get("dim", args[1] if len(args) > 1 else -1)
             if isinstance(dimension, int):
                 self._keep(result, dimension if dimension < 0 else dimension - result.dim())
+                self._listen(result.grad_fn, result.shape)
         elif func is functional.scaled_dot_product_attention:
             self._keep(_weights_of(*args, **named), -1)
+            self.effects[len(self.seen) - 1] = result.detach()
         return result
 
     def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         asked, averaged = named.get("need_weights", True), named.get("average_attn_weights", True)
         output, weights = func(*args, **{**named, "need_weights": True, "average_attn_weights": False})
         self._keep(weights, -1)
+        if weights.grad_fn is not None and weights.dim() == 4:  # a view of the weights that are used
+            self._listen(weights.grad_fn.next_functions[0][0], weights.shape)
         return output, (weights.mean(-3) if averaged else weights) if asked else None
+
+    def _listen(self, node: Any, shape: torch.Size) -> None:
+        """Have the gradient of these weights kept, which is zero for a head whose values are."""
+        place = len(self.seen) - 1
+
+        def hear(gradients: tuple[Tensor | None, ...]) -> None:
+            if gradients[0] is not None and gradients[0].numel() == shape.numel():
+                self.effects[place] = gradients[0].detach().reshape(shape)
+
+        if node is not None:
+            node.register_prehook(hear)
 
     def _keep(self, weights: Tensor, dimension: int) -> None:
         self.seen.append(Attended(self.names[-1] if self.names else "model", weights.detach(), dimension))
@@ -89,8 +108,11 @@ def _weights_of(
     return logits.softmax(-1)
 
 
-def attended(subject: Subject, inputs: Any = None) -> list[Attended]:
-    """Every attention in a pass in eval mode, in order; a few samples where no other inputs are given."""
+def attended(subject: Subject, inputs: Any = None, *, effects: bool = False) -> list[Attended]:
+    """Every attention in a pass in eval mode, in order; a few samples where no other inputs are given.
+
+    `effects` asks, by a backward pass, which heads arrive in the output.
+    """
     part = subject.sized(min(FEW, subject.samples)) if inputs is None and subject.divisible else subject
     part.model.eval()
     names: list[str] = []
@@ -98,5 +120,16 @@ def attended(subject: Subject, inputs: Any = None) -> list[Attended]:
     eye = _Eye(names)
     with part.running(names), eye:
         torch.manual_seed(0)
-        part.forward(inputs)
-    return eye.seen
+        output = part.prediction(part.forward(inputs))
+    if not effects:
+        return eye.seen
+    learns = [p for p in part.parameters.values() if p.requires_grad]
+    if output is not None and output.requires_grad and learns:
+        torch.autograd.grad(output, learns, torch.randn_like(output), allow_unused=True)
+    return [replace(item, effect=_by_head(eye.effects.get(place))) for place, item in enumerate(eye.seen)]
+
+
+def _by_head(effect: Tensor | None) -> tuple[float, ...]:
+    if effect is None or effect.dim() != 4:
+        return ()
+    return tuple(float(head.abs().amax()) for head in effect.unbind(1))

@@ -24,13 +24,15 @@ class AttentionBehaviour(Check):
     The weights of every attention in a pass, whether written by hand, fused or `nn.MultiheadAttention`. A model that
     tells the next token does not look ahead. What `attention_mask` hides does not change the rest. The softmax is
     over the keys, so that each row sums to one, and no row is NaN. Heads are not pinned to a single key from the
-    start, and none gives every key the same weight while the others of its layer do not.
+    start, none gives every key the same weight while the others of its layer do not, and none adds nothing to the
+    output while the others do.
 
     ## How it is told apart
     Encoders may look both ways: looking ahead is judged where the targets are the inputs one place on. Whether it
     does is told by the outputs, the weights only name the module. Attention over something else than
     positions (slots, channels, pooling) is not square and not judged by its rows. Trained models have heads that look
-    at one place; here more than half of all heads must.
+    at one place; here more than half of all heads must. Where all heads of a layer add nothing, it begins at zero on
+    purpose (a last projection, a gate).
 
     ## What to do
     `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; by hand: scores divided by `head_size ** 0.5`, hidden
@@ -70,7 +72,7 @@ class AttentionBehaviour(Check):
 
     def run(self, subject: Subject) -> Outcome:
         """Weights first, then what the outputs say."""
-        seen = attended(subject)
+        seen = attended(subject, effects=True)
         square = [item for item in seen if item.is_square]
         if not seen and not subject.has_attention:
             raise CannotTell("the model has no attention")
@@ -81,6 +83,7 @@ class AttentionBehaviour(Check):
             or self._ignores_mask(subject)
             or self._pinned(square)
             or self._dead(square)
+            or self._silent(seen)
             or self.passed(_summary(subject, seen, square))
         )
 
@@ -178,6 +181,20 @@ class AttentionBehaviour(Check):
                     f"head {names_text(dead)} of {item.where} gives every key the same weight, whatever comes in",
                     "Look at how queries and keys are split among the heads, and at their weights.",
                     where=(item.where,),
+                    severity="warning",
+                )
+        return None
+
+    def _silent(self, seen: list[Attended]) -> Outcome | None:
+        for item in seen:
+            silent = [str(head) for head, effect in enumerate(item.effect) if effect == 0]
+            if silent and len(silent) < len(item.effect):
+                return self.failed(
+                    f"head {names_text(silent)} of {item.where} adds nothing to the output, whatever comes in",
+                    "Look at the values of these heads: weights that are zero, or a split that leaves them out.",
+                    where=(item.where,),
+                    value=float(len(silent)),
+                    limit=0.0,
                     severity="warning",
                 )
         return None

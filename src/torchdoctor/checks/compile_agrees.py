@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
-from torchdoctor.checks.probing import answer, moved_by, seed, whole_loss
+from torchdoctor.checks.probing import answer, seed, whole_loss
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
+
+NUDGE = 1e-6
+"""Share of itself by which each number is put off, to see what rounding can do."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,10 @@ class CompileAgrees(Check):
     at tracing only, state that is written outside of the graph, and operations with a wrong derivative show here.
 
     ## How it is told apart
-    Fused kernels round otherwise: a thousandth is allowed, more in half precision. On a CPU the graph is traced and
-    differentiated as for compiling, but not turned into machine code, which would take minutes; on a GPU it is
-    compiled in full. What cannot be compiled is skipped with the reason: it is no mistake of the model.
+    Fused kernels round otherwise: a thousandth is allowed, more in half precision, and so is what inputs and weights
+    that are a millionth off change (`torch.round` makes much of little). What is not finite is left out. On a CPU the
+    graph is traced and differentiated as for compiling, but not turned into machine code, which would take minutes; on
+    a GPU it is compiled in full. What cannot be compiled is skipped with the reason: it is no mistake of the model.
 
     ## What to do
     `torch._dynamo.explain(model)(x)` shows where the graph breaks. Take Python state and prints out of `forward`.
@@ -66,11 +71,12 @@ class CompileAgrees(Check):
         backend = self.backend or ("aot_eager" if subject.device.type == "cpu" else "inductor")
         small = subject.sized(min(subject.samples, 4))
         plain = self._values(small)
-        if self._differ(plain, self._values(small))[1] > self.most:
+        if self._differ(plain, self._values(small), {})[1] > self.most:
             raise CannotTell("two passes differ without compiling: see determinism")
+        slack = self._slack(small, plain)
         model = small.model
         try:
-            with _quiet():
+            with _quiet(), _alone():
                 model.compile(backend=backend)
                 compiled = self._values(small)
         except Exception as error:  # a compiler may fail in any way
@@ -78,7 +84,7 @@ class CompileAgrees(Check):
             raise CannotTell(f"it cannot be compiled here: {type(error).__name__}: {text}") from error
         finally:
             model._compiled_call_impl = None
-        where, worst = self._differ(plain, compiled)
+        where, worst = self._differ(plain, compiled, slack)
         limit = self.most * (1 if next(iter(plain.values())).dtype in (torch.float32, torch.float64) else 30)
         if worst > limit:
             message = f"compiled ({backend}), outputs or gradients differ by {number_text(worst)} of their size: "
@@ -98,14 +104,81 @@ class CompileAgrees(Check):
             kept.update((name, grad.detach().clone()) for name, grad in found.items() if grad is not None)
             return kept
 
-    def _differ(self, one: dict[str, Tensor], other: dict[str, Tensor]) -> tuple[list[str], float]:
+    def _slack(self, subject: Subject, plain: dict[str, Tensor]) -> dict[str, float]:
+        """By name: how far a nudge of all inputs and weights moves it at most, once each way."""
+        slack: dict[str, float] = {}
+        for sign in (1.0, -1.0):
+            with subject.fresh(), torch.no_grad():
+                torch.manual_seed(0)
+                for parameter in subject.parameters.values():
+                    _nudge(parameter, sign)
+                inputs = nudged(subject.inputs, sign)
+                with torch.enable_grad():
+                    moved = self._values(replace(subject, inputs=inputs))
+            for name in plain.keys() & moved.keys():
+                slack[name] = max(slack.get(name, 0.0), _apart(plain[name], moved[name]))
+        return slack
+
+    def _differ(
+        self, one: dict[str, Tensor], other: dict[str, Tensor], slack: dict[str, float]
+    ) -> tuple[list[str], float]:
         """What differs, and by how much at most; gradients are judged by the largest of them all."""
-        largest = max((float(value.abs().amax()) for name, value in one.items() if name != "output"), default=0.0)
-        apart = {"output": moved_by(one["output"], other["output"])}
-        for name in one.keys() & other.keys() - {"output"}:
-            apart[name] = float((one[name] - other[name]).abs().amax()) / max(largest, 1e-30)
+        gradients = [_finite(value) for name, value in one.items() if name != "output"]
+        largest = max((float(value.abs().amax()) for value in gradients if value.numel()), default=0.0)
+        outputs = _finite(one["output"]).double()
+        sizes = {"output": float(outputs.square().mean().sqrt()) if outputs.numel() else 0.0}
+        apart: dict[str, float] = {}
+        for name in one.keys() & other.keys():
+            beyond = _apart(one[name], other[name]) - 2 * slack.get(name, 0.0)
+            apart[name] = max(0.0, beyond) / max(sizes.get(name, largest), 1e-30)
         apart.update((name, 1.0) for name in one.keys() ^ other.keys())
         return sorted(name for name, value in apart.items() if value > self.most), max(apart.values())
+
+
+def _finite(value: Tensor) -> Tensor:
+    return value[torch.isfinite(value)]
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """The largest difference where the first is finite; infinite where only the second is not.
+
+    >>> _apart(torch.tensor([1.0, -torch.inf]), torch.tensor([1.5, 0.0]))
+    0.5
+    """
+    known = torch.isfinite(one)
+    apart = (one[known].double() - other[known].double()).abs().nan_to_num(torch.inf)
+    return float(apart.amax()) if apart.numel() else 0.0
+
+
+def _nudge(tensor: Tensor, sign: float) -> None:
+    if tensor.is_floating_point():
+        tensor.mul_(1 + sign * NUDGE * torch.randn_like(tensor))
+
+
+def nudged(thing: Any, sign: float) -> Any:
+    """Inputs whose numbers are a little off."""
+    if isinstance(thing, Tensor):
+        other = thing.detach().clone()
+        _nudge(other, sign)
+        return other
+    if isinstance(thing, Mapping):
+        return {key: nudged(item, sign) for key, item in thing.items()}
+    if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
+        return type(thing)(nudged(item, sign) for item in thing)
+    return thing
+
+
+@contextlib.contextmanager
+def _alone() -> Any:
+    """With empty caches of the compiler, before and after: it may take the code of another model of the same classes.
+
+    What was compiled before is compiled anew when it is next called.
+    """
+    torch.compiler.reset()
+    try:
+        yield
+    finally:
+        torch.compiler.reset()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,16 +27,19 @@ class NormalizationLayers(Check):
     Every norm that runs, torch's own and layer norms written by hand. Noise of the shape of its input, times ten, gives
     the same output as before; the output depends on the input at all (a norm over one number gives zero); weight and
     bias are finite; eps is above zero and below 0.1, and in float16 not below what that can hold; BatchNorm's running
-    statistics are updated.
+    statistics are updated, and not those of quite other data than the batch.
 
     ## How it is told apart
     The layer is judged, not the signal: what comes in may have a variance below eps, in sound models too. A norm
     without weight and bias, and one whose weight begins at zero (the last of a residual branch), are chosen on
-    purpose. Norms of other kinds that people write (adaptive, scale, weight norm) keep rules of their own.
+    purpose. Norms of other kinds that people write (adaptive, scale, weight norm) keep rules of their own. Running
+    statistics may be fresh, or on their way from fresh to the batch's; elsewhere they may differ from the batch's
+    thirtyfold. Channels that are constant in the batch tell nothing, and half of the others must be so far off.
 
     ## What to do
     By hand: `(x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + eps)`, or the layer
-    of torch. `momentum=0.1` for BatchNorm: 0 never updates. Groups of more than one number for GroupNorm.
+    of torch. `momentum=0.1` for BatchNorm: 0 never updates. Groups of more than one number for GroupNorm. Statistics of
+    other data: scale inputs as they were scaled there, or `module.reset_running_stats()`.
 
     ## Example
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=1.0), nn.Linear(8, 1))
@@ -55,6 +58,8 @@ class NormalizationLayers(Check):
     """Eps from which a norm no longer normalizes."""
     change: float = 0.5
     """Share of the output's size that may change when the input is ten times as large."""
+    far: float = 30.0
+    """How many times the batch's own spread running statistics may be, or how many of it away."""
 
     def applies(self, subject: Subject) -> str | None:
         """Models with such layers."""
@@ -69,10 +74,12 @@ class NormalizationLayers(Check):
             wrong = self._settings(name, module)
             if wrong is not None:
                 return wrong
+        running = _running(layers)
         inputs = _inputs(subject, layers)
         if not inputs:
             raise CannotTell("no normalization layer runs on the batch")
-        wrong = self._constant(layers, inputs) or self._scale(layers, inputs)
+        wrong = self._statistics(layers, inputs, running) or self._constant(layers, inputs)
+        wrong = wrong or self._scale(layers, inputs)
         if wrong is not None:
             return wrong
         affine = sum(getattr(layers[name], "weight", None) is not None for name in inputs)
@@ -113,6 +120,23 @@ class NormalizationLayers(Check):
             return self.failed(f"weight or bias of {name} is not finite", "Initialize them anew.", where=(name,))
         return None
 
+    def _statistics(
+        self, layers: dict[str, nn.Module], inputs: dict[str, Tensor], running: dict[str, Running]
+    ) -> Outcome | None:
+        off = {name: _distance(running[name], inputs[name]) for name in inputs if name in running}
+        wrong = [name for name, distance in off.items() if distance > self.far]
+        if not wrong:
+            return None
+        return self.failed(
+            f"running statistics of {names_text(wrong)} are those of other data: {number_text(off[wrong[0]])} times "
+            "the batch's spread off, and eval mode uses them",
+            "Scale inputs as they were scaled where the statistics come from, or call reset_running_stats().",
+            where=tuple(wrong),
+            value=off[wrong[0]],
+            limit=self.far,
+            severity="warning",
+        )
+
     def _constant(self, layers: dict[str, nn.Module], inputs: dict[str, Tensor]) -> Outcome | None:
         dull = []
         for name, given in inputs.items():
@@ -152,6 +176,49 @@ def norms(subject: Subject) -> dict[str, nn.Module]:
         for name, module in subject.modules.items()
         if isinstance(module, BUILT_IN) or (BY_HAND.fullmatch(type(module).__name__) and not any(module.children()))
     }
+
+
+class Running(NamedTuple):
+    """Running statistics of a BatchNorm, by channel."""
+
+    mean: Tensor
+    variance: Tensor
+    fresh: float
+    """The share of what they were at first (0 and 1) that should still be in them."""
+
+
+def _running(layers: dict[str, nn.Module]) -> dict[str, Running]:
+    """Running statistics that are not fresh any more."""
+    found = {}
+    for name, module in layers.items():
+        if not isinstance(module, BATCH) or module.running_mean is None or module.running_var is None:
+            continue
+        mean, variance = module.running_mean.double().clone(), module.running_var.double().clone()
+        counted = module.num_batches_tracked
+        steps = 0 if counted is None else int(counted)
+        fresh = (1 - module.momentum) ** steps if module.momentum is not None else float(steps == 0)
+        if bool(mean.any()) or bool((variance != 1).any()):
+            found[name] = Running(mean, variance, fresh)
+    return found
+
+
+def _distance(running: Running, given: Tensor) -> float:
+    """How far running statistics are from the batch's own, as a multiple of its spread: 1 where they agree."""
+    values = given.double().movedim(1, 0).flatten(1) if given.dim() > 1 else given.double()[:, None]
+    if values.shape[0] != running.mean.shape[0] or values.shape[1] < 8:
+        return 1.0
+    mean, variance = values.mean(1), values.var(1)
+    telling = variance > 1e-8 * (mean.square() + 1e-4)
+    if not bool(telling.any()) or float(telling.double().mean()) < 0.5:
+        return 1.0
+    # on their way from fresh to the batch's, they are between what they should be now and the batch's own
+    between = torch.stack([variance, running.fresh + (1 - running.fresh) * variance])
+    spread = running.variance.clamp_min(1e-12)
+    ratio = torch.maximum(spread / between.amax(0), between.amin(0) / spread).clamp_min(1).sqrt()
+    middle = torch.stack([mean, (1 - running.fresh) * mean])
+    away = torch.maximum(running.mean - middle.amax(0), middle.amin(0) - running.mean).clamp_min(0)
+    away = away / torch.maximum(spread, variance).sqrt()
+    return float(torch.maximum(ratio, away)[telling].median())
 
 
 def _inputs(subject: Subject, layers: dict[str, nn.Module]) -> dict[str, Tensor]:

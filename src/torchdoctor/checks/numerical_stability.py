@@ -10,31 +10,38 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.precision import in_precision
 from torchdoctor.checks.subject import Subject, leading
 
 HALVES = (torch.float16, torch.bfloat16)
+LARGEST = torch.finfo(torch.float16).max
+FEW = 4
+"""Samples for float16, which is slow on a CPU."""
+SCALES = (1.0, 2.0**-12)
+"""Of the loss, of which one must do: a GradScaler goes down where gradients overflow."""
 
 
 @dataclass(frozen=True)
 class NumericalStability(Check):
-    """Outputs, loss and gradients stay finite on edge inputs, and hardly change in bfloat16.
+    """Outputs, loss and gradients stay finite on edge inputs and in half precision.
 
     ## What it checks
     The batch itself; inputs that are all zero; inputs at a larger scale (ten times, for classifiers a thousand times)
     and at a tiny one; all tokens zero and all tokens the largest; a single sample, a single token. Then a pass under
-    autocast in bfloat16, whose range is that of float32: outputs are finite and close to those in float32. Float16 is
-    told, and not judged: its range ends at 65,504.
+    autocast in bfloat16, whose range is that of float32: outputs are finite and close to those in float32. Last, one
+    in float16, whose range ends at 65,504: outputs, loss and gradients are finite.
 
     ## How it is told apart
     What is not finite on the batch itself is critical, on an edge input it is a warning. Masks stay as they are. A
     regression or an autoencoder may hold an exp that is meant, so its inputs are enlarged less. Where token 0 is
     padding, a sequence of nothing else is not asked for. Inputs that the model refuses with an error are not judged
-    here.
+    here. In float16 what a GPU's autocast does in float32 (norms, powers, losses) is done so on the CPU, too, and
+    gradients may need a smaller scale, as `GradScaler` finds one; inputs that float16 cannot hold are told only.
 
     ## What to do
     An eps inside what may be zero (`x / (norm + eps)`, `torch.sqrt(x + eps)`, `torch.log(x + eps)`),
     `torch.logsumexp`, `F.log_softmax` and `F.cross_entropy` instead of `exp` and `log` by hand, `torch.nan_to_num`
-    never.
+    never. What does not fit float16: bfloat16, or float32 for that part.
 
     ## Example
     >>> class Scaled(nn.Linear):
@@ -129,9 +136,17 @@ class NumericalStability(Check):
                     limit=self.difference,
                     severity="warning",
                 )
-        narrow = _answer(subject, torch.float16)
-        if narrow is not None and _kind(narrow):
-            message += "; in float16 they are not finite: use bfloat16"
+        if any(float(item.abs().amax()) > LARGEST for _, item in _numbers(subject.inputs) if item.numel()):
+            message += "; float16 cannot hold the inputs: use bfloat16"
+        elif found := _float16_trouble(subject):
+            return self.failed(
+                f"{found} under autocast in float16, and finite in float32: this concerns float16 only",
+                "Train in bfloat16, or keep what grows beyond 65,504 in float32 "
+                "(`with torch.autocast(device, enabled=False)`).",
+                where=tuple(_culprits(subject, subject.inputs, torch.float16)),
+                limit=LARGEST,
+                severity="warning",
+            )
         return self.passed(message, value=changed, limit=self.difference, edges=tried)
 
 
@@ -212,7 +227,7 @@ def _kind(tensor: Tensor | None) -> str:
     return "NaN" if bool(tensor.isnan().any()) else "infinite"
 
 
-def _culprits(subject: Subject, inputs: Any) -> list[str]:
+def _culprits(subject: Subject, inputs: Any, precision: torch.dtype | None = None) -> list[str]:
     """The first module whose output is not finite although its inputs are."""
     found: list[str] = []
 
@@ -224,7 +239,8 @@ def _culprits(subject: Subject, inputs: Any) -> list[str]:
     with subject.fresh(), torch.no_grad(), subject.watched(see):
         subject.model.eval()
         try:
-            subject.forward(inputs)
+            with in_precision(subject.device.type, precision):
+                subject.forward(inputs)
         except Exception:  # noqa: BLE001  where is a courtesy
             return found
     return found
@@ -236,11 +252,40 @@ def _answer(subject: Subject, precision: torch.dtype | None) -> Tensor | None:
         subject.model.eval()
         torch.manual_seed(0)
         try:
-            if precision is None:
+            with in_precision(subject.device.type, precision):
                 found = subject.prediction()
-            else:
-                with torch.autocast(subject.device.type, dtype=precision):
-                    found = subject.prediction()
         except Exception:  # noqa: BLE001
             return None
     return found if found is not None and found.is_floating_point() and found.numel() else None
+
+
+def _float16_trouble(subject: Subject) -> str:
+    """What is not finite in float16 and is in float32: output, loss or a gradient; empty where all is."""
+    if subject.divisible and subject.samples > FEW:
+        subject = subject.sized(FEW)
+    narrow = _answer(subject, torch.float16)
+    if narrow is None:
+        return ""
+    if found := _kind(narrow):
+        return "" if _kind(_answer(subject, None)) else f"the output is {found}"
+    trouble = ""
+    for scale in () if subject.no_loss else SCALES:
+        trouble = _backward_trouble(subject, torch.float16, scale)
+        if not trouble:
+            return ""
+    return trouble if trouble and not _backward_trouble(subject, None) else ""
+
+
+def _backward_trouble(subject: Subject, precision: torch.dtype | None, scale: float = 1.0) -> str:
+    with subject.fresh(), torch.backends.cudnn.flags(enabled=False):
+        subject.model.eval()
+        torch.manual_seed(0)
+        try:
+            with in_precision(subject.device.type, precision):
+                loss = subject.loss()
+            if found := _kind(loss.detach()):
+                return f"the loss is {found}"
+            gradients = subject.gradients(loss.float() * scale) if loss.requires_grad else {}
+        except Exception:  # noqa: BLE001  not every kernel knows every precision
+            return ""
+        return next((f"the gradient of {name} is {_kind(item)}" for name, item in gradients.items() if _kind(item)), "")

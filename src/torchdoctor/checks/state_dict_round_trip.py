@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.kept_beside import kept_beside
 from torchdoctor.checks.practice import Practice
 from torchdoctor.checks.probing import answer, moved_by, whole_loss
 from torchdoctor.checks.subject import Subject
@@ -24,11 +25,15 @@ class StateDictRoundTrip(Check):
     ## What it checks
     After a few steps of training the state dict is saved (in memory), everything is put back to the beginning, and the
     state dict is loaded: the answers in eval mode must be those of the trained model. What was learnt or counted
-    outside of parameters and buffers is lost on the way: layers in a list, statistics in a plain attribute.
+    outside of parameters and buffers is lost on the way: layers in a list, statistics in a plain attribute. Then it
+    looks for tensors in plain attributes that look random and that the answers depend on: another process would draw
+    others.
 
     ## How it is told apart
     Constants in plain attributes, caches, and buffers that are not persistent are made anew by the constructor and
-    pass, as long as training does not change them. The same random numbers are used both times.
+    pass, as long as training does not change them. The same random numbers are used both times. A constant is told from
+    random numbers by its values: equal ones, whole or written ones (0.485), smooth or repeated ones (a mask, a range, a
+    table of positions, a window). What the constructor is handed by that name is handed over again.
 
     ## What to do
     `self.register_buffer("mean", ...)` for what is counted, `nn.Parameter` and `nn.ModuleList` for what is learnt. What
@@ -91,6 +96,12 @@ class StateDictRoundTrip(Check):
             message = f"a model that was saved and loaded answers differently, by {number_text(moved)} of its size"
             advice = "Register what training changes: nn.Parameter, nn.ModuleList, register_buffer or get_extra_state."
             return self.failed(message, advice, value=moved, limit=self.most)
+        beside = kept_beside(subject, self.most)
+        if beside:
+            message = "the answers depend on random numbers in a plain attribute, which no checkpoint has: "
+            message += names_text(beside)
+            advice = "Register them: self.register_buffer(name, tensor), or nn.Parameter where they should learn."
+            return self.failed(message, advice, where=tuple(beside), severity="warning")
         return self.passed(
             f"{len(kept)} entries, saved and loaded, give the same answers", value=moved, limit=self.most
         )

@@ -30,7 +30,8 @@ class TrainEvalDifference(Check):
 
     ## What it checks
     That no dropout is left on in eval mode (`F.dropout(x)` is, without `training=self.training`, and so is attention
-    with a fixed `dropout_p`). Then, after a short training on the batch, the same loss is computed in both modes.
+    with a fixed `dropout_p`), and that none drops nine tenths or more in train mode, as one does that is given the
+    share to keep. Then, after a short training on the batch, the same loss is computed in both modes.
     BatchNorm gets its running statistics from that batch, so that the two should agree.
 
     ## How it is told apart
@@ -40,8 +41,8 @@ class TrainEvalDifference(Check):
     (detections, no auxiliary heads) are not asked further.
 
     ## What to do
-    Use `nn.Dropout`, or hand over `self.training`. Do the same to the data and to the output in both modes. With
-    small batches, GroupNorm or LayerNorm in place of BatchNorm.
+    Use `nn.Dropout`, or hand over `self.training`; torch's `p` is the share that is dropped. Do the same to the data
+    and to the output in both modes. With small batches, GroupNorm or LayerNorm in place of BatchNorm.
 
     ## Example
     >>> class Forgetful(nn.Linear):
@@ -63,11 +64,16 @@ class TrainEvalDifference(Check):
     """Share of what was learnt that eval mode may give back."""
     momentum: float = 0.9
     """Share of the last batch in running statistics from which they are its own."""
+    dropped: float = 0.9
+    """Share that a dropout drops from which hardly anything is left to learn from."""
     seconds: float = 8.0
     """Time that it may take; a third of what is left where that is less."""
 
     def run(self, subject: Subject) -> Outcome:
-        """Dropout in eval mode, momentum, then the losses of both modes."""
+        """Dropout in both modes, momentum, then the losses of both modes."""
+        wrong = self._drops_nearly_all(subject)
+        if wrong is not None:
+            return wrong
         subject.model.eval()
         with torch.no_grad(), Dice() as dice:
             self._eval_loss(subject)
@@ -87,6 +93,23 @@ class TrainEvalDifference(Check):
             advice = "In torch it is the share of the new batch: momentum=0.1, where 0.9 is written elsewhere."
             return self.failed(message, advice, where=tuple(odd), severity="warning")
         return self._after_practice(subject)
+
+    def _drops_nearly_all(self, subject: Subject) -> Outcome | None:
+        found: list[str] = []
+
+        def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= self.dropped:
+                found.append(name)
+
+        with subject.fresh(), torch.no_grad(), subject.watched(see), Dice() as dice:
+            subject.model.train()
+            subject.loss()
+        most = max([dice.most, *(float(getattr(subject.modules[name], "p", 0.0)) for name in found)])
+        if most < self.dropped:
+            return None
+        message = f"a dropout drops {most:.0%} in train mode" + (f": {names_text(found)}" if found else "")
+        advice = "torch's p is the share that is dropped, not the share that is kept: 0.1 to 0.5 are usual."
+        return self.failed(message, advice, where=tuple(found), value=most, limit=self.dropped, severity="warning")
 
     def _eval_loss(self, subject: Subject) -> float:
         subject.model.eval()
@@ -146,6 +169,8 @@ class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dropouts = 0
+        self.most = 0.0
+        """The largest share that one of them drops."""
         self._kept: float | None = None
         """The probability of the mask that was drawn just now."""
 
@@ -158,4 +183,8 @@ class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fused = name.startswith("native_dropout") and given.get("train") is not False and given.get("p", 0) > 0
         attends = "backward" not in name and isinstance(p := given.get("dropout_p"), float) and p > 0
         self.dropouts += bool(divided or fused or attends)
+        if divided and kept is not None:
+            self.most = max(self.most, 1 - kept)
+        elif fused or attends:
+            self.most = max(self.most, given["p"] if fused else given["dropout_p"])
         return func(*args, **(kwargs or {}))
