@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from torchdoctor.checks.checkup import checkup
+
 
 @dataclass
 class Case:
@@ -24,6 +26,13 @@ class Case:
     batch: Any
     optimizer: Any = None
     more: dict[str, Any] | None = None
+
+
+def status(check: str, case: Case) -> str:
+    """What one check says of a case."""
+    given = checkup(case.model, case.loss_fn, case.batch, case.optimizer, select=[check], **(case.more or {}))
+    print(given[check])
+    return given[check].status
 
 
 def adamw(model: nn.Module, **more: Any) -> torch.optim.Optimizer:

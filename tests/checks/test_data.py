@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checks.sound import GPT, SOUND, Case, classes, text
+from tests.checks.sound import GPT, SOUND, Case, classes, status, text
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -162,13 +162,6 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
     "another part of the text": ("train-validation-overlap", lambda: split(windows(0), windows(2000))),
     "fast loader": ("loader-speed", lambda: loaded(TensorDataset(*classes((8,), 4, 64)))),
 }
-
-
-def status(check: str, case: Case) -> str:
-    given = checkup(case.model, case.loss_fn, case.batch, case.optimizer, select=[check], **(case.more or {}))
-    print(given[check])
-    assert "could not be done" not in given[check].message
-    return given[check].status
 
 
 @pytest.mark.parametrize(("check", "make"), BROKEN.values(), ids=BROKEN)

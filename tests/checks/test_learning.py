@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checks.sound import SOUND, Case, classes, text
+from tests.checks.sound import SOUND, Case, classes, status, text
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -236,12 +236,6 @@ def trained() -> nn.Module:
 def contradictory() -> Case:
     x = torch.randn(2, 8).repeat_interleave(2, 0)
     return Case(net(), nn.CrossEntropyLoss(), (x, torch.tensor([0, 1, 2, 2])))
-
-
-def status(check: str, case: Case) -> str:
-    given = checkup(case.model, case.loss_fn, case.batch, case.optimizer, select=[check], **(case.more or {}))
-    print(given[check])
-    return given[check].status
 
 
 @pytest.mark.parametrize(("check", "make"), BROKEN.values(), ids=BROKEN)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checks.sound import GPT, SOUND, Case, classes, text
+from tests.checks.sound import GPT, SOUND, Case, classes, status, text
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
@@ -134,13 +134,6 @@ def _frozen_extra() -> nn.Module:
     model = Net(extra=True)
     model.extra.requires_grad_(False)  # type: ignore[union-attr]
     return model
-
-
-def status(check: str, case: Case) -> str:
-    given = checkup(case.model, case.loss_fn, case.batch, case.optimizer, select=[check], **(case.more or {}))
-    print(given[check])
-    assert "could not be done" not in given[check].message
-    return given[check].status
 
 
 @pytest.mark.parametrize(("check", "make"), BROKEN.values(), ids=BROKEN)

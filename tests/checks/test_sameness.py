@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checks.sound import GPT, SOUND, Attention, Bert, Case, classes, text
+from tests.checks.sound import GPT, SOUND, Attention, Bert, Case, classes, status, text
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -338,12 +338,6 @@ def _zero(layer: nn.Linear) -> nn.Linear:
 
 def _masked() -> tuple[None, dict[str, Tensor]]:
     return None, SOUND["masked language model"]().batch
-
-
-def status(check: str, case: Case) -> str:
-    given = checkup(case.model, case.loss_fn, case.batch, case.optimizer, select=[check], **(case.more or {}))
-    print(given[check])
-    return given[check].status
 
 
 @pytest.mark.parametrize(("check", "make"), BROKEN.values(), ids=BROKEN)

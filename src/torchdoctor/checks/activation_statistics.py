@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.checks.gradient_statistics import Remark, prepared
+from torchdoctor.checks.gradient_statistics import Remark, Remarked, prepared
 from torchdoctor.checks.loading import drawn_from
 from torchdoctor.checks.untouched import untouched
 from torchdoctor.errors import PatientError
-from torchdoctor.records import Severity, number_text, worst
+from torchdoctor.records import Severity, number_text
 from torchdoctor.symptoms.activation_explosion import ActivationExplosion
 from torchdoctor.symptoms.dead_units import DeadUnits
 from torchdoctor.symptoms.saturated_activations import SaturatedActivations
@@ -59,7 +59,7 @@ class LayerActivation:
 
 
 @dataclass(frozen=True)
-class ActivationStatistics:
+class ActivationStatistics(Remarked):
     """All modules in the order in which they run, and the verdict."""
 
     layers: tuple[LayerActivation, ...]
@@ -68,15 +68,8 @@ class ActivationStatistics:
     remarks: tuple[Remark, ...]
 
     @property
-    def severity(self) -> Severity | None:
-        """The worst remark's; None where there is none."""
-        return worst([remark.severity for remark in self.remarks])
-
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        if self.remarks:
-            return self.remarks[0].message
+    def praise(self) -> str:
+        """The verdict where there is nothing to remark."""
         return f"{len(self.layers)} modules put out sound values over {self.inputs} inputs"
 
     def to_dict(self) -> dict[str, Any]:

@@ -72,8 +72,29 @@ class Remark:
     where: tuple[str, ...] = ()
 
 
+class Remarked:
+    """Statistics with remarks, worst first: their severity and their verdict."""
+
+    remarks: tuple[Remark, ...]
+
+    @property
+    def praise(self) -> str:
+        """The verdict where there is nothing to remark."""
+        return "nothing is wrong"
+
+    @property
+    def severity(self) -> Severity | None:
+        """The worst remark's; None where there is none."""
+        return worst([remark.severity for remark in self.remarks])
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        return self.remarks[0].message if self.remarks else self.praise
+
+
 @dataclass(frozen=True)
-class GradientStatistics:
+class GradientStatistics(Remarked):
     """All tensors from input to output, and the verdict."""
 
     layers: tuple[LayerGradient, ...]
@@ -94,15 +115,8 @@ class GradientStatistics:
         return first_over_last(self.layers)
 
     @property
-    def severity(self) -> Severity | None:
-        """The worst remark's; None where there is none."""
-        return worst([remark.severity for remark in self.remarks])
-
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        if self.remarks:
-            return self.remarks[0].message
+    def praise(self) -> str:
+        """The verdict where there is nothing to remark."""
         return f"gradients reach all {len(self.layers)} tensors, total norm {number_text(self.total_norm)}"
 
     def to_dict(self) -> dict[str, Any]:
