@@ -70,7 +70,7 @@ class AccumulationEqualsBatch(Check):
         parts = [cut(whole, range(half)), cut(whole, range(half, whole.samples))]
         if parts[0].samples + parts[1].samples != whole.samples:
             raise CannotTell("the batch cannot be cut in two")
-        subject.model.eval()
+        subject.evaluate()
         if _is_random(whole):
             raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
         with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward in eval mode

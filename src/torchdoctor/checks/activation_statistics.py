@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from torchdoctor.checks.gradient_statistics import Remark, Remarked, prepared
 from torchdoctor.checks.loading import drawn_from
+from torchdoctor.checks.nested import leading, tensors
 from torchdoctor.checks.untouched import untouched
 from torchdoctor.errors import PatientError
 from torchdoctor.records import Severity, number_text
@@ -113,7 +114,7 @@ def activation_statistics(model: Any, batches: Any, *, training: bool = True) ->
             with subject.watched(see):
                 output = subject.forward(given, targets)
             inputs += _count(given)
-        places = {item.data_ptr() for item in _tensors(output)}
+        places = {item.data_ptr() for item in tensors(output)}
     if not seen:
         raise PatientError("no module of the model put out a tensor of numbers: there is nothing to look at.")
     layers = tuple(item.summary(item.place in places) for item in seen.values())
@@ -121,15 +122,8 @@ def activation_statistics(model: Any, batches: Any, *, training: bool = True) ->
 
 
 def _count(given: Any) -> int:
-    tensors = _tensors(given)
-    return int(tensors[0].shape[0]) if tensors and tensors[0].dim() else 1
-
-
-def _tensors(thing: Any) -> list[Tensor]:
-    if isinstance(thing, Tensor):
-        return [thing]
-    items = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list | tuple) else ()
-    return [found for item in items for found in _tensors(item)]
+    found = leading(given)
+    return 1 if found is None else int(found.shape[0])
 
 
 @dataclass

@@ -114,7 +114,7 @@ def attended(subject: Subject, inputs: Any = None, *, effects: bool = False) -> 
     `effects` asks, by a backward pass, which heads arrive in the output.
     """
     part = subject.sized(min(FEW, subject.samples)) if inputs is None and subject.divisible else subject
-    part.model.eval()
+    part.evaluate()
     names: list[str] = []
     # With gradients: the fused path of torch's own encoder layers, which nothing can look into, is for passes without.
     eye = _Eye(names)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.probing import SAME, altered, answer, awaken, by_sample, moved_by, next_along, whole_loss
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 

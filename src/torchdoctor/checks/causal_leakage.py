@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from torchdoctor.checks.batch_independence import time_first
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, next_along, whole_loss
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 

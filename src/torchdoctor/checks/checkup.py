@@ -13,7 +13,8 @@ import torch
 
 from torchdoctor.checks import build
 from torchdoctor.checks.check import CannotTell, Check
-from torchdoctor.checks.subject import Subject, leading, moved
+from torchdoctor.checks.nested import leading, moved
+from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import Memory
 from torchdoctor.checks.unwatched import unwatched
 from torchdoctor.errors import PatientError

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.rows import ENOUGH, hashes, information
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
@@ -251,7 +252,7 @@ def _shifts(subject: Subject, targets: Tensor) -> bool:
     if torch.equal(others, targets):
         return True
     with subject.fresh(), torch.no_grad():
-        subject.model.eval()
+        subject.evaluate()
         return bool(torch.isclose(subject.loss(), subject.loss(subject.inputs, others), rtol=1e-6))
 
 

@@ -60,7 +60,7 @@ def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
 
 
 def _unpickled(path: Path) -> Any:
-    """Anything at all: the caller has said that the file is to be trusted."""
+    """Anything at all, and the only place where that is so: the user has given --trust-pickle for this file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old classes, which their owner knows

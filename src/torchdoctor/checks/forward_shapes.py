@@ -58,7 +58,7 @@ class ForwardShapes(Check):
             return self._without_loss(subject)
         if len(subject.models) > 1 or subject.calling.loss == "whole":
             return self.passed("the models run on the batch up to their loss")
-        subject.model.eval()
+        subject.evaluate()
         outputs = subject.outputs
         if outputs is None:
             return self.passed("the model runs on the batch")

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torchdoctor.checks import calling
 from torchdoctor.checks.loading import as_batch, drawn_from, usual_loss
-from torchdoctor.checks.subject import Subject, moved
+from torchdoctor.checks.nested import moved
+from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import untouched
 from torchdoctor.errors import PatientError, SourceError
 from torchdoctor.records import Severity, number_text, worst

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.probing import whole_loss
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 from torchdoctor.vitals.batches import BINARY, IGNORED, class_dimension, is_whole
 from torchdoctor.vitals.loss_graph import SHAPING

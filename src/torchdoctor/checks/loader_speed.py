@@ -11,9 +11,10 @@ import torch
 
 from torchdoctor.checks.calling import split
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.practice import Practice
 from torchdoctor.checks.rows import is_one_shot
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.data_starvation import DataStarvation
 

@@ -25,7 +25,8 @@ from torchdoctor.checks import calling
 from torchdoctor.checks.loading import as_batch, drawn_from, usual_loss
 from torchdoctor.checks.lr_curve import read_curve
 from torchdoctor.checks.lr_search import search
-from torchdoctor.checks.subject import Subject, moved
+from torchdoctor.checks.nested import moved
+from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import Memory, untouched
 from torchdoctor.errors import PatientError
 from torchdoctor.records import number_text

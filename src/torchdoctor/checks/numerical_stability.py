@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.precision import in_precision
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = torch.finfo(torch.float16).max
@@ -196,7 +197,7 @@ def _scaled(thing: Any, factor: float, key: str = "") -> Any:
 
 def _first_trouble(subject: Subject, inputs: Any) -> str | None:
     """What is not finite for these inputs: output or gradient; empty: nothing; None: it could not be run."""
-    subject.model.eval()
+    subject.evaluate()
     try:
         found = subject.prediction(subject.forward(inputs))
     except Exception:  # noqa: BLE001  a refusal is an answer, too
@@ -237,7 +238,7 @@ def _culprits(subject: Subject, inputs: Any, precision: torch.dtype | None = Non
             found.append(name)
 
     with subject.fresh(), torch.no_grad(), subject.watched(see):
-        subject.model.eval()
+        subject.evaluate()
         try:
             with in_precision(subject.device.type, precision):
                 subject.forward(inputs)
@@ -249,7 +250,7 @@ def _culprits(subject: Subject, inputs: Any, precision: torch.dtype | None = Non
 def _answer(subject: Subject, precision: torch.dtype | None) -> Tensor | None:
     """The prediction in a precision; None where the device or the model does not know it."""
     with subject.fresh(), torch.no_grad():
-        subject.model.eval()
+        subject.evaluate()
         torch.manual_seed(0)
         try:
             with in_precision(subject.device.type, precision):
@@ -278,7 +279,7 @@ def _float16_trouble(subject: Subject) -> str:
 
 def _backward_trouble(subject: Subject, precision: torch.dtype | None, scale: float = 1.0) -> str:
     with subject.fresh(), torch.backends.cudnn.flags(enabled=False):
-        subject.model.eval()
+        subject.evaluate()
         torch.manual_seed(0)
         try:
             with in_precision(subject.device.type, precision):

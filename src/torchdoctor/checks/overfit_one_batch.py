@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from torchdoctor.checks.batch_independence import linked
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.practice import Practice
 from torchdoctor.checks.probing import compared, cut, guess
 from torchdoctor.checks.rows import hashes
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 BLOCK = 50
@@ -211,7 +212,7 @@ def varied(subject: Subject) -> list[int]:
 @torch.no_grad()
 def _resting(subject: Subject) -> float:
     """The loss in eval mode; infinite where there is none."""
-    subject.model.eval()
+    subject.evaluate()
     try:
         value = float(subject.loss())
     except Exception:  # noqa: BLE001  some models return something else in eval mode

@@ -185,7 +185,7 @@ def _amplifying(subject: Subject) -> list[tuple[str, float]]:
 
     if any(owners.values()):
         with subject.fresh(), torch.no_grad(), subject.watched(see):
-            subject.model.eval()
+            subject.evaluate()
             subject.forward()
     return list(found.items())
 

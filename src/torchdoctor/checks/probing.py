@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchdoctor.checks.check import CannotTell
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.nested import leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.vitals.batches import is_whole
 from torchdoctor.vitals.loss_inputs import Compared, what_is_compared
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torchdoctor.checks import calling
 from torchdoctor.checks.check import CannotTell
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.nested import leading
+from torchdoctor.checks.subject import Subject
 
 ENOUGH = 24.0
 """Bits of a sample from which two equal ones are no chance."""

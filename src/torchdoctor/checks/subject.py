@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from torchdoctor.checks import calling
 from torchdoctor.checks.calling import Calling
+from torchdoctor.checks.nested import first, leading, moved, shorter, tensors
 from torchdoctor.checks.untouched import untouched
 from torchdoctor.errors import PatientError
 from torchdoctor.vitals.patient import listed_optimizers, named_models, unwrap_model
@@ -136,6 +137,10 @@ class Subject:
     def model(self) -> nn.Module:
         """The model; several are one `ModuleDict`."""
         return next(iter(self.models.values())) if len(self.models) == 1 else nn.ModuleDict(dict(self.models))
+
+    def evaluate(self) -> None:
+        """Switch to evaluation mode; the check-up puts the mode back."""
+        self.model.train(False)
 
     def forward(self, inputs: Any = None, targets: Any = None) -> Any:
         """What the model returns, for other inputs where they are given."""
@@ -326,11 +331,9 @@ class Subject:
     @cached_property
     def divisible(self) -> bool:
         """Whether some of the samples are a batch as well: every tensor has one entry a sample, and none a graph's."""
-        tensors = list(_tensors((self.inputs, self.targets)))
-        square = any(
-            item.dim() == 2 and item.is_floating_point() and item.shape[0] == item.shape[1] for item in tensors
-        )
-        return bool(tensors) and not square and all(item.shape[0] == self.samples for item in tensors)
+        found = list(tensors((self.inputs, self.targets)))
+        square = any(item.dim() == 2 and item.is_floating_point() and item.shape[0] == item.shape[1] for item in found)
+        return bool(found) and not square and all(item.shape[0] == self.samples for item in found)
 
     @cached_property
     def device(self) -> torch.device:
@@ -343,7 +346,7 @@ class Subject:
         if self.broken or len(self.models) > 1 or self.calling.loss == "whole":
             return None
         with self.fresh(), torch.no_grad():
-            self.model.eval()
+            self.evaluate()
             found = self.prediction()
         return None if found is None else found.detach()
 
@@ -459,59 +462,6 @@ class Subject:
         """Whether it attends: by the names of its modules."""
         words = ("attention", "attn")
         return any(any(word in type(module).__name__.lower() for word in words) for module in self.modules.values())
-
-
-def _tensors(thing: Any) -> Iterator[Tensor]:
-    """Every tensor with a dimension."""
-    if isinstance(thing, Tensor):
-        if thing.dim():
-            yield thing
-    elif isinstance(thing, Mapping | list | tuple):
-        for item in thing.values() if isinstance(thing, Mapping) else thing:
-            yield from _tensors(item)
-
-
-def leading(thing: Any) -> Tensor | None:
-    """The first tensor with a dimension in some inputs."""
-    if isinstance(thing, Tensor):
-        return thing if thing.dim() else None
-    items = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list | tuple) else ()
-    return next((found for item in items if (found := leading(item)) is not None), None)
-
-
-def moved(thing: Any, device: torch.device) -> Any:
-    """A copy on a device: of tensors, and of lists, tuples and dicts of them; other things as they are."""
-    if isinstance(thing, Tensor):
-        return thing.detach().clone().to(device).requires_grad_(thing.requires_grad)
-    if isinstance(thing, Mapping):
-        return {key: moved(item, device) for key, item in thing.items()}
-    if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
-        return type(thing)(moved(item, device) for item in thing)
-    return thing
-
-
-def first(thing: Any, samples: int, of: int) -> Any:
-    """The first samples of every tensor that has one entry a sample."""
-    if isinstance(thing, Tensor):
-        return thing[:samples] if thing.dim() and thing.shape[0] == of else thing
-    if isinstance(thing, Mapping):
-        return {key: first(item, samples, of) for key, item in thing.items()}
-    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
-        return tuple(first(item, samples, of) for item in thing)
-    if isinstance(thing, list):
-        return thing[:samples] if len(thing) == of else [first(item, samples, of) for item in thing]
-    return thing
-
-
-def shorter(thing: Any, length: int, shape: torch.Size) -> Any:
-    """The beginning of every tensor that has one entry a token."""
-    if isinstance(thing, Tensor):
-        return thing[:, :length] if thing.shape[:2] == shape else thing
-    if isinstance(thing, Mapping):
-        return {key: shorter(item, length, shape) for key, item in thing.items()}
-    if isinstance(thing, tuple | list) and not hasattr(thing, "_fields"):
-        return type(thing)(shorter(item, length, shape) for item in thing)
-    return thing
 
 
 def _resized(mask: Tensor, shape: torch.Size) -> Tensor:

@@ -74,7 +74,7 @@ class TrainEvalDifference(Check):
         wrong = self._drops_nearly_all(subject)
         if wrong is not None:
             return wrong
-        subject.model.eval()
+        subject.evaluate()
         with torch.no_grad(), Dice() as dice:
             self._eval_loss(subject)
         if dice.dropouts:
@@ -112,7 +112,7 @@ class TrainEvalDifference(Check):
         return self.failed(message, advice, where=tuple(found), value=most, limit=self.dropped, severity="warning")
 
     def _eval_loss(self, subject: Subject) -> float:
-        subject.model.eval()
+        subject.evaluate()
         try:
             with torch.no_grad():
                 return float(subject.loss())

@@ -30,7 +30,7 @@ def untouched(*things: Any) -> Iterator[None]:
     >>> model, before = nn.Linear(2, 1), torch.get_rng_state()
     >>> kept = model.weight.detach().clone()
     >>> with untouched(model):
-    ...     _ = nn.init.normal_(model.eval().weight)
+    ...     _ = nn.init.normal_(model.train(False).weight)
     >>> model.training, torch.equal(model.weight, kept), torch.equal(before, torch.get_rng_state())
     (True, True, True)
     """

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import leading
 from torchdoctor.checks.practice import Practice
 from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, whole_loss
-from torchdoctor.checks.subject import Subject, leading
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 
