@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.records import SCHEMA, Record
+from torchdoctor.stretch import Stretch
+
+Piece = Record | Stretch
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or growing run. Iterating reads the file again, record by record: memory stays bounded."""
+    """A finished or growing run. Iterating reads the file again, piece by piece: memory stays bounded."""
 
     path: Path
     header: Mapping[str, Any]
@@ -27,22 +30,33 @@ class Run:
     """Whether the last line breaks off: the writer was killed, or is still writing."""
     sessions: int = 1
     """How often the run was started with this file."""
-    open: Callable[[], Iterator[Record]] = field(default=lambda: iter(()), repr=False)
-    """Begins to read the records."""
+    remarks: tuple[str, ...] = ()
+    """What else a reader must know: columns that were guessed, steps that came twice."""
+    open: Callable[[], Iterator[Piece]] = field(default=lambda: iter(()), repr=False)
+    """Begins to read what is in the file, in order."""
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        """Records and stretches of records in order, numbers restored, checked: what an examination takes."""
+        return self.open()
 
     @property
     def records(self) -> Iterator[Record]:
-        """The records in order, numbers restored, checked: what a chart can be fed with."""
-        return self.open()
+        """The records in order, one by one."""
+        for piece in self.open():
+            if isinstance(piece, Stretch):
+                yield from piece.records()
+            else:
+                yield piece
 
     def __iter__(self) -> Iterator[Record]:
-        return self.open()
+        return self.records
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the file itself."""
         name = self.path.name
-        found = []
+        found = list(self.remarks)
         if self.skipped:
             lines = "line is" if self.skipped == 1 else "lines are"
             found.append(
