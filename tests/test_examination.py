@@ -143,3 +143,14 @@ def test_a_phase_with_trouble_is_not_stable():
     assert judge_phase(chart, 0)["stable"] is False
     assert "not stable (loss-spike)" in judge_phase(chart, 30)["message"]
     assert judge_phase(chart, 46)["stable"] is True
+
+
+def test_what_comes_again_and_again_is_one_trouble_in_the_end():
+    examination = Examination(Settings())
+    rng = np.random.default_rng(0)
+    for step in range(12_000):
+        leap = 30.0 if step % 150 == 149 else 1.0
+        examination.take(vitals(step, grad_norm=float(np.exp(0.1 * rng.standard_normal()) * leap)))
+    found = [item for item in examination.report().symptoms if item.name == "gradient-explosion"]
+    assert len(found) == module.EPISODES_LIMIT
+    assert found[-1].last_step == 11_999 and found[-1].count > 40

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torchdoctor.examination import Examination
 from torchdoctor.records import Record
 from torchdoctor.series import CAPACITY, Series
 from torchdoctor.settings import Settings
+from torchdoctor.stretch import Stretch
 
 STEPS = 900
 
@@ -95,15 +98,28 @@ def test_the_same_findings_however_records_are_handed_over(change: Any, preset: 
             found += concluded
     assert found == expected
     assert repr(in_blocks.report()) == repr(one_by_one.report())
+    as_columns = Examination(settings)
+    found = [item for piece in pieces(journal) for item in taken(as_columns, piece)]
+    assert repr(found) == repr(expected)
+    assert repr(as_columns.report()) == repr(one_by_one.report())
+
+
+def pieces(journal: list[Record]) -> Iterator[Record | Stretch]:
+    """The journal as a reader hands it over: neighbours that are alike as columns."""
+    for _, alike in groupby(journal, key=lambda record: (record["type"], *record["vitals"])):
+        part = list(alike)
+        yield from [Stretch.of(part)] if part[0]["type"] == "vitals" else part
+
+
+def taken(examination: Examination, piece: Record | Stretch) -> list[Record]:
+    return examination.take_stretch(piece) if isinstance(piece, Stretch) else examination.take(piece)
 
 
 def test_ordinary_stretches_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nothing would be gained, and nothing above would be tested."""
     examination, entered = Examination(Settings()), []
     extend = Chart.extend
-    monkeypatch.setattr(
-        Chart, "extend", lambda self, steps, columns: (entered.extend(steps), extend(self, steps, columns))
-    )
+    monkeypatch.setattr(Chart, "extend", lambda self, stretch: (entered.extend(stretch.steps), extend(self, stretch)))
     for start in range(0, STEPS, 16):
         list(examination.take_all(records()[start : start + 16]))
     assert len(entered) > 0.75 * STEPS
@@ -119,7 +135,7 @@ def test_a_series_extended_is_a_series_added_to() -> None:
             list(range(position, position + size))[: len(values) - position],
             values[position : position + size],
         )
-        extended.extend(steps, part)
+        extended.extend(steps, np.array(part))
         for step, value in zip(steps, part, strict=True):
             added.add(step, value)
         position += size

@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,9 @@ import torchdoctor
 from torchdoctor import SourceError
 from torchdoctor.chart import Chart
 from torchdoctor.journal import Journal, encode
+from torchdoctor.sources import alike_lines, read
 from torchdoctor.sources import journal as source
-from torchdoctor.sources import read
+from torchdoctor.stretch import Stretch
 
 HEADER = {"type": "header", "schema": 1, "context": {"seed": 1}, "tensors": ["a", "b"]}
 
@@ -59,6 +61,8 @@ def test_what_was_written_is_read(tmp_path):
 
 
 HOSTILE = {
+    "a model that is a word": b'{"type": "context", "step": 1, "context": {"model": "x"}}',
+    "optimizers that are numbers": b'{"type": "context", "step": 1, "context": {"optimizer": [1, 2]}}',
     "not JSON": b"loss: 1.2 at step 3",
     "nested brackets": b"[" * 100_000,
     "nested objects": b'{"type":' * 100_000,
@@ -250,7 +254,9 @@ def test_mutated_journals_never_crash_the_reader_or_the_chart(tmp_path_factory, 
         fed(read(path))
 
 
-def test_a_long_journal_is_read_in_bounded_memory(tmp_path):
+def test_a_long_journal_is_read_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "KEPT", 0)
+    monkeypatch.setattr(source, "BLOCK", 2**16)
     path = tmp_path / "journal.jsonl"
     with path.open("w") as file:
         file.write(encode(HEADER) + "\n")
@@ -263,6 +269,30 @@ def test_a_long_journal_is_read_in_bounded_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20
+
+
+def test_alike_lines_are_read_as_single_lines_are(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    lines = [encode(HEADER)]
+    for step in range(500):
+        values = {"loss": float(rng.normal()), "grad_norm": math.inf if step == 77 else 1.5, "lr": 1e-3}
+        if 200 <= step < 240:
+            values["input_mean"] = -0.0
+        lines.append(encode(vitals(step, **values)))
+        if step % 90 == 89:
+            lines += [encode({"type": "note", "step": step, "text": "n"}), "{torn", encode(vitals(step - 5, loss=1.0))]
+    (tmp_path / "journal.jsonl").write_text("\n".join(lines))
+    quick = read(tmp_path)
+    assert sum(isinstance(piece, Stretch) for piece in quick.pieces) > 5
+    monkeypatch.setattr(alike_lines, "FEWEST", 10**6)
+    slow = read(tmp_path)
+    assert not any(isinstance(piece, Stretch) for piece in slow.pieces)
+    assert list(quick.records) == list(slow.records)
+    assert (
+        (quick.skipped, quick.first_skipped, quick.step)
+        == (slow.skipped, slow.first_skipped, slow.step)
+        == (10, 93, 499)
+    )
 
 
 def test_reading_needs_no_torch(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 
 from torchdoctor.records import Record, Symptom
 from torchdoctor.series import EMPTY, Series, TensorSeries
+from torchdoctor.stretch import Stretch
 
 
 class Fact(NamedTuple):
@@ -97,14 +98,14 @@ class Chart:
         if step > self.step:
             self.step = step
 
-    def extend(self, steps: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+    def extend(self, stretch: Stretch) -> None:
         """Insert several steps of the same vitals, all finite, in one go."""
-        for vital, values in columns.items():
+        for vital, values in stretch.columns.items():
             series = self._series.get(vital)
             if series is None:
                 series = self._series[vital] = Series()
-            series.extend(steps, values)
-        self.step = max(self.step, *steps)
+            series.extend(stretch.steps, values)
+        self.step = max(self.step, int(stretch.steps[-1]))
 
     def add(self, record: Record) -> None:
         """Insert one journal record; types that are not evidence (symptoms, diagnoses) are passed over."""

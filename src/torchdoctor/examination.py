@@ -11,9 +11,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
@@ -22,6 +25,7 @@ from torchdoctor.records import Record, Severity, Symptom, worst
 from torchdoctor.reports.report import Report
 from torchdoctor.series import YOUNG, lifetime
 from torchdoctor.settings import Settings
+from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms import Detector, build
 from torchdoctor.treatments import prescribe
 
@@ -31,22 +35,27 @@ EVIDENCE = frozenset(
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
 CHRONIC, RAREST = 20, 96
-"""Who looks at every twentieth record or more rarely does so still more rarely later, down to every hundredth; then all
-of them at the same records, those at which baselines are taken anew: long stretches in between can be passed over."""
+"""Who looks at every twentieth record or more rarely does so still more rarely later: down to every hundredth, and
+after many thousand steps when the run has grown by a 64th. By then all look at the same records, those at which
+baselines are taken anew, so that long stretches in between can be passed over."""
+LONGEST = 1024
+"""Steps that are entered in one go at most."""
 WORTHWHILE = 3
 """Records from which on entering them in one go is cheaper."""
+EPISODES_LIMIT = 32
+"""Episodes of one finding; what comes after them belongs to the last."""
 WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 
 
 class _Watch:
-    """A detector at work: how often it was asked, and how long its open episode has been silent."""
+    """A detector at work: how often it was asked and found something, and how long its open episode has been silent."""
 
-    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "patient", "silent")
+    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "opened", "patient", "silent")
 
     def __init__(self, detector: Detector) -> None:
         self.detector, self.name, self.check = detector, detector.name, detector.check
-        self.asked = self.silent = self.failures = 0
+        self.asked = self.silent = self.failures = self.opened = 0
         self.patient = detector.every >= CHRONIC
         self.due = self.next_due()
 
@@ -55,7 +64,7 @@ class _Watch:
         every = self.detector.every
         if not self.patient:
             return self.asked + every
-        due = self.asked + max(every, min(self.asked // 10, RAREST))
+        due = self.asked + max(every, min(self.asked // 10, RAREST), self.asked // 64)
         if due <= YOUNG:
             return due
         due -= (due - 1) % lifetime(due)
@@ -113,14 +122,34 @@ class Examination:
         """Enter records in order; each with what follows from it. Ordinary stretches are entered in one go."""
         position = 0
         while position < len(records):
-            calm = self._enter_calm(records, position)
-            for record in records[position : position + calm]:
+            alike = _alike(records, position)
+            calm = self._enter_calm(Stretch.of(alike)) if len(alike) >= WORTHWHILE else 0
+            for record in alike[:calm]:
                 yield record, []
             position += calm
             if position < len(records):
                 record = records[position]
                 yield record, self.take(record)
                 position += 1
+
+    def take_stretch(self, stretch: Stretch) -> list[Record]:
+        """Enter the steps of a stretch in order and return the records that follow from them."""
+        found: list[Record] = []
+        position, singly = 0, 1
+        finite = np.isfinite(list(stretch.columns.values())).all(axis=0)
+        breaks = [*np.flatnonzero(~finite).tolist(), len(stretch)]
+        while position < len(stretch):
+            until = breaks[bisect_left(breaks, position)]
+            calm = self._enter_calm(stretch[position : min(until, position + LONGEST)])
+            position += calm
+            if calm:
+                singly = 1
+                continue
+            for _ in range(min(singly, len(stretch) - position)):
+                found += self.take(stretch.record(position))
+                position += 1
+            singly = min(2 * singly, CHRONIC)  # where nothing is calm, do not ask at every step whether it is
+        return found
 
     def report(self) -> Report:
         """What the run looks like now."""
@@ -137,33 +166,27 @@ class Examination:
             curves={name: chart[name].outline.buckets() for name in chart.vitals},
         )
 
-    def _enter_calm(self, records: Sequence[Record], start: int) -> int:
-        """Enter as many records from here on as are alike and hold nothing for any detector; how many these were."""
-        first = records[start]
-        if first["type"] != "vitals":
-            return 0
-        chart, vitals = self.chart, first["vitals"]
-        most = min([len(records) - start, *(chart[vital].steady for vital in vitals)])
-        watches = self._watching(tuple(vitals))
+    def _enter_calm(self, stretch: Stretch) -> int:
+        """Enter as many of these steps, all finite, as hold nothing for any detector; how many these were."""
+        chart, vitals = self.chart, stretch.columns
+        watches, most = self._watching(tuple(vitals)), len(stretch)
         for watch in watches:
             if watch.patient:  # it looks at its own times
                 most = min(most, watch.due - watch.asked - 1)
-        if most < WORTHWHILE:
-            return 0
-        run = [first]
-        for record in records[start + 1 : start + most]:
-            if record["type"] != "vitals" or record["vitals"].keys() != vitals.keys():
-                break
-            run.append(record)
-        columns = {vital: [record["vitals"][vital] for record in run] for vital in vitals}
-        if len(run) < WORTHWHILE or not all(all(map(math.isfinite, values)) for values in columns.values()):
-            return 0
-        if not all(watch.patient or self._is_calm(watch, columns) for watch in watches):
-            return 0
-        chart.extend([record["step"] for record in run], columns)
-        for watch in watches:
-            watch.pass_over(len(run))
-        return len(run)
+        if most >= WORTHWHILE:
+            most = min(most, *(chart[vital].steady for vital in vitals))
+        while most >= WORTHWHILE:
+            calm = stretch[:most]
+            coming = {vital: (float(values.min()), float(values.max())) for vital, values in calm.columns.items()}
+            stirred = next((watch for watch in watches if not watch.patient and not self._is_calm(watch, coming)), None)
+            if stirred is None:
+                chart.extend(calm)
+                for watch in watches:
+                    watch.pass_over(most)
+                return most
+            vital = next(name for name in stirred.detector.reads if name in vitals)
+            most = int(calm.columns[vital].argmax())  # up to what is most likely to have stirred it
+        return 0
 
     def _is_calm(self, watch: _Watch, coming: Mapping[str, Sequence[float]]) -> bool:
         if watch.failures >= TOLERATED_FAILURES:
@@ -221,11 +244,14 @@ class Examination:
                     yield self._event("closed", current)
             return
         watch.silent = 0
-        if current is None:
+        if current is None and watch.opened < EPISODES_LIMIT:
+            watch.opened += 1
             self.chart.episodes.append(symptom)
             self.chart.open_episodes[name] = symptom
             yield self._event("opened", symptom)
             return
+        if current is None:  # as often as this it is one trouble that comes and goes
+            current = next(item for item in reversed(self.chart.episodes) if item.name == name)
         merged = merge(current, symptom)
         self.chart.open_episodes[name] = merged
         self.chart.episodes[self.chart.episodes.index(current)] = merged
@@ -260,6 +286,19 @@ class Examination:
         self._phase_start = step + 1
         self.chart.phases.append(phase)
         return [phase]
+
+
+def _alike(records: Sequence[Record], start: int) -> Sequence[Record]:
+    """The records from there on that measure the same vitals of training steps, all finite."""
+    names, end = records[start].get("vitals", {}).keys(), start
+    while end < len(records):
+        record = records[end]
+        if record["type"] != "vitals" or record["vitals"].keys() != names:
+            break
+        if not all(map(math.isfinite, record["vitals"].values())):
+            break
+        end += 1
+    return records[start:end]
 
 
 def merge(current: Symptom, latest: Symptom) -> Symptom:

@@ -11,6 +11,7 @@ from torchdoctor.examination import Examination
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
 from torchdoctor.sources import Run, read
+from torchdoctor.stretch import Stretch
 
 
 def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | str | Path | None = None) -> Report:
@@ -21,7 +22,10 @@ def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | 
     """
     found = run if isinstance(run, Run) else read(run)
     examination = Examination(Settings.load(settings))
-    for record in found:
-        examination.take(record)
+    for piece in found.pieces:
+        if isinstance(piece, Stretch):
+            examination.take_stretch(piece)
+        else:
+            examination.take(piece)
     report = examination.report()
     return replace(report, notes=(*report.notes, *found.notes)) if found.notes else report

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Steps = NDArray[np.int64]
 
 CAPACITY = 1024
 """How many recent values of a vital are kept exactly."""
@@ -30,9 +31,20 @@ YOUNG = 256
 TINY = 1e-30
 
 
+OLDEST = 512
+"""How many insertions a baseline lives at most, which it does in runs of more than 131,072 steps: what it is computed
+from must still be among the values that are kept."""
+
+
 def lifetime(count: int) -> int:
-    """How many insertions a baseline lives, when so many values are known."""
-    return REFRESH if count < YOUNG else 4 * REFRESH
+    """How many insertions a baseline lives, when so many values are known: a small part of what came before.
+
+    >>> [lifetime(count) for count in (100, 1000, 16_384, 16_385, 1_000_000)]
+    [8, 32, 32, 64, 512]
+    """
+    if count < YOUNG:
+        return REFRESH
+    return max(4 * REFRESH, min(1 << (count - 1).bit_length() >> 9, OLDEST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +109,21 @@ class Outline:
             if len(self._buckets) >= self._capacity:
                 self._merge()
 
-    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
+    def extend(self, steps: Sequence[int] | Steps, values: Array) -> None:
         """Insert finite values one by one, in one go."""
         position = 0
         while position < len(values):
             end = position + max(self._stride - self._count - 1, 0)
             part = values[position:end]
-            if part:  # all of them stay within the bucket that is being filled
+            if part.size:  # all of them stay within the bucket that is being filled
                 if self._count == 0:
-                    self._start = steps[position]
-                self._count += len(part)
-                for value in part:  # not `sum`, which rounds differently
-                    self._total += value
-                self._low, self._high = min(self._low, *part), max(self._high, *part)
+                    self._start = int(steps[position])
+                self._count += part.size
+                # not `sum`, which rounds differently
+                self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
+                self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
             if end < len(values):
-                self.add(steps[end], values[end])
+                self.add(int(steps[end]), float(values[end]))
             position = end + 1
 
     def _merge(self) -> None:
@@ -210,14 +222,14 @@ class Series:
         self.count += 1
         self.outline.add(step, value)
 
-    def extend(self, steps: Sequence[int], values: Sequence[float]) -> None:
+    def extend(self, steps: Sequence[int] | Steps, values: Array) -> None:
         """Insert finite values in one go; the same as adding each."""
-        if not values:
+        if not values.size:
             return
-        self.step, self.latest = steps[-1], values[-1]
+        self.step, self.latest = int(steps[-1]), float(values[-1])
         if self.count == 0:
-            self.first = values[0]
-        self.lowest = min(self.lowest, *values)
+            self.first = float(values[0])
+        self.lowest = min(self.lowest, float(values.min()))
         size, end = len(values), self._end
         if end + size > 2 * CAPACITY:
             self._steps[:CAPACITY] = self._steps[end - CAPACITY : end]
@@ -241,7 +253,7 @@ class Series:
         return self._values[self._end - len(self) : self._end]
 
     @property
-    def steps(self) -> NDArray[np.int64]:
+    def steps(self) -> Steps:
         """The steps of `values`."""
         return self._steps[self._end - len(self) : self._end]
 

@@ -5,7 +5,7 @@ What a million records would cost as dicts, a few arrays do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,14 @@ class Stretch:
 
     steps: NDArray[np.int64]
     columns: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Stretch:
+        """The stretch that records of the same vitals make."""
+        steps = np.array([record["step"] for record in records], dtype=np.int64)
+        names = records[0]["vitals"]
+        columns = {name: np.array([record["vitals"][name] for record in records], dtype=np.float64) for name in names}
+        return cls(steps, columns)
 
     def __len__(self) -> int:
         return len(self.steps)

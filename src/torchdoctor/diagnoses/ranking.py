@@ -133,7 +133,15 @@ def _gravity(problem: Problem) -> int:
 
 def _weigh(chart: Chart, problem: Problem, causes: Iterable[Cause]) -> list[Weighed]:
     candidates = (cause for cause in causes if problem.has(*cause.explains))
-    return [Weighed(cause, tuple(cause.weigh(chart, problem))) for cause in candidates]
+    return [Weighed(cause, _evidence(cause, chart, problem)) for cause in candidates]
+
+
+def _evidence(cause: Cause, chart: Chart, problem: Problem) -> tuple[Evidence, ...]:
+    """What speaks for and against a cause; nothing where it stumbles over what a log has made up."""
+    try:
+        return tuple(cause.weigh(chart, problem))
+    except Exception:  # noqa: BLE001  one cause's fault must not cost the others
+        return ()
 
 
 def _parted(chart: Chart, problem: Problem, causes: Sequence[Cause]) -> list[Claim]:

@@ -1,25 +1,31 @@
 """Our own journal, read back: hostile or damaged lines are left out and counted, nothing of them reaches the chart.
 
-The file is read twice: once by `read`, which checks every line and learns where sessions begin, and once by whoever
-iterates the run. A file that was opened again by a later session (a resumed or restarted run) is one run: the later
-session replaces the steps that it repeats.
+`read` checks every line and learns where sessions begin; whoever iterates the run reads the file again, unless it is
+small enough to be kept. A file that was opened again by a later session (a resumed or restarted run) is one run: the
+later session replaces the steps that it repeats.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from torchdoctor.records import Record
-from torchdoctor.sources.run import Run
+from torchdoctor.sources.alike_lines import alike_from
+from torchdoctor.sources.run import Piece, Run
+from torchdoctor.stretch import Stretch
 
 LINE_LIMIT = 16 * 2**20
 """Bytes of the longest line that is parsed; a record of a hundred thousand tensors fits."""
+UNREADABLE = b"\x00"
+"""What stands for a longer line: no JSON, and so counted like any other unreadable one."""
 STEP_LIMIT = 10**12
 NOTHING = -2
 NAMES_LIMIT = 1000
@@ -30,8 +36,12 @@ ROW_LIMIT = 200_000
 TEXT_LIMIT = 10_000
 REMARKS_LIMIT = 1000
 """Notes, origins and contexts in one session: the chart keeps them all."""
-PROBE = 1000
-"""Lines that are tried before a file is taken for something else than a journal."""
+BLOCK = 2**21
+"""Bytes that are read at a time."""
+KEPT = 192 * 2**20
+"""Bytes of memory up to which what was checked is kept, so that it need not be read again."""
+INFLATION = 8
+"""Bytes of memory for a byte of a line that was parsed by itself."""
 NON_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 NUMERIC_FIELDS = ("value", "limit", "confidence", "probability")
 MEASURED = frozenset({"vitals", "validation", "tensors"})
@@ -40,23 +50,28 @@ KNOWN = MEASURED | {"header", "context", "groups", "origin", "symptom", "diagnos
 
 def recognises(path: Path) -> bool:
     """Whether one of the first lines is a record of ours."""
-    return any(record["type"] in KNOWN for record in _records(path, _Reading(), lines=PROBE))
+    pieces = _pieces(path, Reading(), blocks=1)
+    return any(isinstance(piece, Stretch) or piece["type"] in KNOWN for piece in pieces)
 
 
 def read(path: Path) -> Run:
     """Check a journal and say what is in it."""
-    reading = _Reading()
+    reading = Reading()
     sessions: list[_Session] = [_Session()]
     header: Record = {}
-    for record in _records(path, reading):
-        kind = record["type"]
-        if kind == "header":
-            header = record
+    kept: list[Piece] | None = []
+    for piece in _pieces(path, reading):
+        if kept is not None:
+            kept.append(piece)
+            if reading.memory > KEPT:
+                kept = None
+        if isinstance(piece, Stretch):
+            sessions[-1].saw(int(piece.steps[0]), int(piece.steps[-1]))
+        elif piece["type"] == "header":
+            header = piece
             sessions.append(_Session())
-        elif kind == "vitals":
-            session = sessions[-1]
-            session.first_step = record["step"] if session.first_step is None else session.first_step
-            session.last_step = record["step"]
+        elif piece["type"] == "vitals":
+            sessions[-1].saw(piece["step"], piece["step"])
     cuts = _cuts(sessions)
     return Run(
         path=path,
@@ -66,7 +81,7 @@ def read(path: Path) -> Run:
         first_skipped=reading.first_skipped,
         torn=reading.torn,
         sessions=max(1, len(sessions) - 1),
-        open=partial(_replay, path, cuts),
+        open=partial(_replay, path, kept, cuts),
     )
 
 
@@ -76,6 +91,11 @@ class _Session:
 
     first_step: int | None = None
     last_step: int = -1
+
+    def saw(self, first: int, last: int) -> None:
+        """So many steps belong to it too."""
+        self.first_step = first if self.first_step is None else self.first_step
+        self.last_step = last
 
 
 def _cuts(sessions: list[_Session]) -> list[int]:
@@ -90,45 +110,82 @@ def _cuts(sessions: list[_Session]) -> list[int]:
     return cuts[::-1]
 
 
-def _replay(path: Path, cuts: list[int]) -> Iterator[Record]:
-    """The records of a run, each session up to the step from which a later one has the say."""
+def _replay(path: Path, kept: list[Piece] | None, cuts: list[int]) -> Iterator[Piece]:
+    """What a run consists of, each session up to the step from which a later one has the say."""
     session = 0
     last = len(cuts) - 1
-    for record in _records(path, _Reading()):
-        if record["type"] == "header":
+    for piece in kept if kept is not None else _pieces(path, Reading()):
+        if isinstance(piece, Stretch):
+            size = len(piece) if session >= last else int(np.searchsorted(piece.steps, cuts[session]))
+            if size:
+                yield piece if size == len(piece) else piece[:size]
+            continue
+        if piece["type"] == "header":
             session += 1
-        if session >= last or (record["step"] < cuts[session] and record["type"] != "end"):
-            yield record
+        if session >= last or (piece["step"] < cuts[session] and piece["type"] != "end"):
+            yield piece
 
 
-def _records(path: Path, reading: _Reading, lines: int | None = None) -> Iterator[Record]:
+def _pieces(path: Path, reading: Reading, blocks: int | None = None) -> Iterator[Piece]:
+    """What the lines of a file say, many at once where they are alike."""
+    number = 0
     with path.open("rb") as file:
-        for number, line in enumerate(islice(_lines(file), lines), 1):
-            record = reading.accept(number, line)
-            if record is not None:
-                yield record
+        for text in islice(_blocks(file), blocks):
+            position = 0
+            while position < len(text):
+                stretch, end = alike_from(text, position)
+                if stretch is not None and reading.accept_all(stretch):
+                    number += len(stretch)
+                    position = end
+                    yield stretch
+                    continue
+                end = text.find(b"\n", position) + 1 or len(text)
+                number += 1
+                record = reading.accept(number, text[position:end])
+                position = end
+                if record is not None:
+                    yield record
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines, of which none is longer than the limit: the rest of a longer one is passed over."""
-    while line := file.readline(LINE_LIMIT + 1):
-        if len(line) > LINE_LIMIT and not line.endswith(b"\n"):
-            line = b"\x00\n"  # no JSON: counted like any other unreadable line
-            while (rest := file.readline(2**16)) and not rest.endswith(b"\n"):
-                pass
-        yield line
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Some thousand lines at a time; the last one may lack its end.
+
+    Of a line that is longer than the limit no more is kept than what says that it is unreadable.
+    """
+    rest, overlong = b"", False
+    while block := file.read(BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            first = block.find(b"\n")
+            yield UNREADABLE + block[first:end] if overlong else rest + block[:end]
+            rest, overlong = block[end:], False
+        elif not overlong:
+            rest += block
+            overlong = len(rest) > LINE_LIMIT
+    if rest:
+        yield UNREADABLE + b"\n" if overlong else rest
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """One pass over a file: what was left out, and what a record must agree with."""
 
     skipped: int = 0
     first_skipped: int | None = None
     torn: bool = False
+    memory: int = 0
+    """Bytes that what was read so far takes, roughly."""
     _names: set[str] = field(default_factory=set)
     _latest: dict[str, int] = field(default_factory=dict)
     _remarks: int = 0
+
+    def accept_all(self, stretch: Stretch) -> bool:
+        """Whether these steps may follow on what there is; if not, their lines must be looked at one by one."""
+        if stretch.steps[0] < self._latest.get("vitals", -1) or not self._knows(stretch.columns):
+            return False
+        self._latest["vitals"] = int(stretch.steps[-1])
+        self.memory += 8 * len(stretch) * (1 + len(stretch.columns))
+        return True
 
     def accept(self, number: int, line: bytes) -> Record | None:
         """The record of a line, None if there is none."""
@@ -136,6 +193,7 @@ class _Reading:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line.strip():
             return None
+        self.memory += INFLATION * len(line)
         try:
             record = json.loads(line.decode(), object_pairs_hook=_unambiguous)
             if self._fits(record):
@@ -176,17 +234,30 @@ class _Reading:
             return False
         number = _row if kind == "tensors" else _number
         record["vitals"] = {name: number(value) for name, value in vitals.items()}
+        if not self._knows(vitals):
+            return False
+        self._latest[kind] = record["step"]
+        return True
+
+    def _knows(self, vitals: Mapping[str, Any]) -> bool:
+        """Whether there is room for these names."""
         if not self._names.issuperset(vitals):
             if len(self._names) + len(vitals) > NAMES_LIMIT or max(map(len, vitals)) > NAME_LENGTH:
                 return False
             self._names.update(vitals)
-        self._latest[kind] = record["step"]
         return True
 
 
+SHAPES: dict[str, type] = {"model": dict, "optimizer": list, "dropout": list, "precision": list, "input_shape": list}
+"""What causes and reports take for granted of a context."""
+
+
 def _fits_context(record: dict[str, Any]) -> bool:
-    record["context"] = _restored(record.get("context", {}))
-    return isinstance(record["context"], dict) and _are(str, record.get("tensors", []))
+    context = record["context"] = _restored(record.get("context", {}))
+    if not isinstance(context, dict) or not _are(dict, context.get("optimizer") or []):
+        return False
+    shaped = all(isinstance(context.get(key) or shape(), shape) for key, shape in SHAPES.items())
+    return shaped and _are(str, record.get("tensors", []))
 
 
 def _fits_groups(record: dict[str, Any]) -> bool:

@@ -33,11 +33,13 @@ class Detector(ABC):
         """The symptom, if the run shows it at the chart's latest step."""
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether `check` would find nothing at any of the steps that come, whose vitals these are: in doubt, no.
+        """Whether `check` would find nothing at any of the steps that come: in doubt, no.
+
+        Of the vitals that come the lowest and the highest value are given.
 
         A short cut for the ordinary stretches that runs mostly consist of, for detectors that look at every step. It is
         asked only while no episode of this detector is open, for values that are finite, and for no more steps than the
-        baselines of these vitals last; so a detector that compares with a baseline need compare the extremes only.
+        baselines of these vitals last.
         """
         return False
 

@@ -1,0 +1,93 @@
+"""Journal lines that differ in their numbers alone, read in one go: most of a long run.
+
+What stands between the numbers is the same in all of them: one pattern finds them all. Whatever is not exactly so is
+left to the reader of single lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.stretch import Stretch
+
+FEWEST = 16
+"""Lines from which on this is worth its while."""
+BEGINNING = b'{"type": "vitals", "step": '
+EXACT = 2**53
+"""Up to here a float is the step that was written."""
+NUMBER = rb"([^,}\n]+)"
+
+
+def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
+    """The steps of the alike lines that begin there, and where they end; None if there are few of them.
+
+    >>> line = b'{"type": "vitals", "step": %d, "vitals": {"loss": %.1f, "grad_norm": "NaN"}}\\n'
+    >>> text = b"".join(line % (step, 2.5 - step / 10) for step in range(20))
+    >>> stretch, end = alike_from(text + b"something else", 0)
+    >>> int(stretch.steps[-1]), float(stretch.columns["loss"][-1]), float(stretch.columns["grad_norm"][-1])
+    (19, 0.6, nan)
+    >>> text[end:], alike_from(text, len(text) - 5)
+    (b'', (None, 0))
+    """
+    if not text.startswith(BEGINNING, start):
+        return None, 0
+    names = _names(text[start : text.find(b"\n", start) + 1])
+    if not names:
+        return None, 0
+    one, many = _patterns(names)
+    end, rows = len(text), one.findall(text, start)
+    if len(rows) < FEWEST:
+        return None, 0
+    if len(rows) != text.count(b"\n", start) or not text.endswith(b"\n"):  # there are others among them
+        found = many.match(text, start)
+        end = found.end() if found is not None else start
+        rows = rows[: text.count(b"\n", start, end)]
+    return (_columns(rows, names), end) if len(rows) >= FEWEST else (None, 0)
+
+
+def _names(line: bytes) -> tuple[str, ...]:
+    """The vitals of a line, none where it is no such line."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return ()
+    if list(record) != ["type", "step", "vitals"] or not isinstance(record["vitals"], dict):
+        return ()
+    return tuple(record["vitals"])
+
+
+@lru_cache(maxsize=64)
+def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """For one line with its numbers, and for as many of them as there are."""
+    keys = rb", ".join(re.escape(json.dumps(name).encode()) + b": " + NUMBER for name in names)
+    line = b"^" + re.escape(BEGINNING) + NUMBER + rb', "vitals": \{' + keys + rb"\}\}\n"
+    many = b"(?:" + line.replace(NUMBER, NUMBER.replace(b"(", b"(?:")) + b")+"
+    return re.compile(line, re.MULTILINE), re.compile(many, re.MULTILINE)
+
+
+def _columns(rows: list[tuple[bytes, ...]], names: tuple[str, ...]) -> Stretch | None:
+    try:
+        steps, *columns = (_numbers(column) for column in zip(*rows, strict=True))
+    except ValueError:
+        return None
+    if not _in_order(steps):
+        return None
+    return Stretch(steps.astype(np.int64), dict(zip(names, columns, strict=True)))
+
+
+def _numbers(column: tuple[bytes, ...]) -> NDArray[np.float64]:
+    if column.count(column[0]) == len(column):
+        return np.full(len(column), float(column[0].strip(b'"')))
+    try:
+        return np.fromiter(map(float, column), np.float64, len(column))
+    except ValueError:
+        return np.fromiter((float(value.strip(b'"')) for value in column), np.float64, len(column))
+
+
+def _in_order(steps: NDArray[np.float64]) -> bool:
+    return bool(steps[0] >= 0 and steps[-1] < EXACT and (np.diff(steps) > 0).all() and (steps == np.floor(steps)).all())
