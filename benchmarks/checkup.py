@@ -17,7 +17,9 @@ from typing import Any
 import torch
 
 from torchdoctor.checks.checkup import Checkup, checkup
+from torchdoctor.checks.nested import moved
 from torchdoctor.clinic.candidates import CANDIDATES, Candidate
+from torchdoctor.clinic.candidates.candidate import Visit
 from torchdoctor.clinic.kinds import SPLITS
 from torchdoctor.clinic.scoring import share
 from torchdoctor.clinic.tables import share_text
@@ -30,16 +32,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="candidates whose name contains this")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where models and batches are moved to before they are checked")
+    parser.add_argument("--ignore", default="", help="checks to leave out, with commas between them")
     arguments = parser.parse_args()
     chosen = [
         item for item in CANDIDATES.values() if arguments.split in (item.split, "both") and arguments.only in item.slug
     ]
-    print(f"torch {torch.__version__}; {arguments.split} candidates, seed {arguments.seed}\n")
+    device = torch.device(arguments.device)
+    print(f"torch {torch.__version__}; {arguments.split} candidates, seed {arguments.seed}, on {device}\n")
     found = broken = false = checked = 0
     longest = (0.0, "")
     for candidate in chosen:
         began = time.perf_counter()
-        result = examine(candidate, arguments.seed, quick=arguments.quick)
+        visit = arrived(candidate, arguments.seed, device)
+        result = examine(visit, quick=arguments.quick, ignore=tuple(filter(None, arguments.ignore.split(","))))
         longest = max(longest, (time.perf_counter() - began, candidate.slug))
         failed = {item.name: item for item in result.results if item.status == "failed"}
         right = [name for name in failed if name in candidate.right]
@@ -59,14 +65,25 @@ def main() -> None:
     print(f"longest: {longest[1]}, {longest[0]:.1f} s")
 
 
-def examine(candidate: Candidate, seed: int, *, quick: bool) -> Checkup:
-    """One candidate's check-up."""
+def arrived(candidate: Candidate, seed: int, device: torch.device) -> Visit:
+    """What a candidate brings along, on the device."""
     torch.manual_seed(seed)
     visit = candidate.build()
+    if device.type == "cpu":
+        return visit
+    for item in (visit.model, visit.loss_fn):
+        for module in item.values() if isinstance(item, dict) else [item]:
+            if isinstance(module, torch.nn.Module):
+                module.to(device)  # in place, so that the optimizer still holds its parameters
+    return visit._replace(batch=moved(visit.batch, device), validation=moved(visit.validation, device), loader=None)
+
+
+def examine(visit: Visit, *, quick: bool, ignore: tuple[str, ...]) -> Checkup:
+    """One candidate's check-up."""
     more: dict[str, Any] = {"loader": visit.loader, "validation": visit.validation, "memory": visit.memory}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own word on a loss that broadcasts is not ours
-        return checkup(visit.model, visit.loss_fn, visit.batch, visit.optimizer, quick=quick, **more)
+        return checkup(visit.model, visit.loss_fn, visit.batch, visit.optimizer, quick=quick, ignore=ignore, **more)
 
 
 if __name__ == "__main__":

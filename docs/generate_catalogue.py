@@ -17,14 +17,20 @@ SECTIONS = {
     "finding": "Findings: what is seen",
     "cause": "Causes: why",
     "action": "Actions: what to change",
+    "check": "Checks: what is looked at before training",
 }
 
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
     listed = entries()
-    names = {entry.name for entry in listed}
-    return {"index.md": index(listed)} | {f"{entry.name}.md": linked(entry, names) + "\n" for entry in listed}
+    names = {entry.name for entry in listed if entry.kind != "check"}
+    return {"index.md": index(listed)} | {place(entry): linked(entry, names) + "\n" for entry in listed}
+
+
+def place(entry: Entry) -> str:
+    """The file of a page; a check may be called like the cause that it looks for."""
+    return f"check-{entry.name}.md" if entry.kind == "check" else f"{entry.name}.md"
 
 
 def linked(entry: Entry, names: set[str]) -> str:
@@ -46,7 +52,7 @@ def index(listed: tuple[Entry, ...]) -> str:
         for entry in listed:
             if entry.kind == kind:
                 name = f"{entry.code} {entry.name}".strip()
-                lines.append(f"| [{name}]({entry.name}.md) | {entry.summary} |")
+                lines.append(f"| [{name}]({place(entry)}) | {entry.summary} |")
     return "\n".join(lines) + "\n"
 
 
@@ -60,11 +66,11 @@ def main() -> None:
     for name, text in current.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     print(f"{len(current)} pages in {FOLDER}")
-    place = skill_folder() / "references"
-    place.mkdir(exist_ok=True)
+    folder = skill_folder() / "references"
+    folder.mkdir(exist_ok=True)
     for name, text in references().items():
-        (place / name).write_text(text, encoding="utf-8")
-    print(f"{len(references())} pages in {place}")
+        (folder / name).write_text(text, encoding="utf-8")
+    print(f"{len(references())} pages in {folder}")
 
 
 if __name__ == "__main__":

@@ -535,3 +535,39 @@ def fixed_features() -> nn.Module:
 def test_look_alikes_pass(name):
     result = examined(ALIKE[name])
     assert not result.failed, result
+
+
+class InAList(nn.Module):
+    """Layers that no `.to(device)` finds; a batch on another device meets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 4)
+        self.blocks = [nn.Linear(12, 12, device="meta")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks[0](x))
+
+
+def test_what_stayed_behind_on_another_device_is_named():
+    result = examined(lambda: Case(InAList(), nn.CrossEntropyLoss(), classes((12,), 4)), select=("forward-shapes",))
+    found = result["forward-shapes"]
+    assert found.status == "failed" and found.where == ("blocks",) and "ModuleList" in found.advice
+
+
+class Graph(nn.Module):
+    """A net on one graph, whose edges it keeps: some of the nodes are no batch."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.eye(nodes))
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.edges @ x)
+
+
+def test_the_nodes_of_a_graph_are_not_samples():
+    batch = classes((12,), 4)
+    result = examined(lambda: Case(Graph(len(batch[1])), nn.CrossEntropyLoss(), batch), select=("forward-shapes",))
+    assert result["forward-shapes"].status == "passed", result

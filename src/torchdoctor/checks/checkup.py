@@ -13,6 +13,7 @@ import torch
 
 from torchdoctor.checks import build
 from torchdoctor.checks.check import CannotTell, Check
+from torchdoctor.checks.indices import indices_in_range
 from torchdoctor.checks.nested import leading, moved
 from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import Memory
@@ -95,7 +96,7 @@ def checkup(  # noqa: PLR0913  one call with all that a run consists of
     )
     subject.validation = None if validation is None else moved(validation, subject.device)
     results = []
-    with unwatched(subject), warnings.catch_warnings():
+    with unwatched(subject), indices_in_range(subject.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the model's own are told by the training loop
         kept = Memory(subject.things)
         try:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.indices import unlooked
 from torchdoctor.checks.probing import answer, seed, whole_loss
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
@@ -176,7 +177,8 @@ def _alone() -> Any:
     """
     torch.compiler.reset()
     try:
-        yield
+        with unlooked():
+            yield
     finally:
         torch.compiler.reset()
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from torchdoctor.checks.check import Check, Outcome
 from torchdoctor.checks.subject import Subject
+from torchdoctor.records import names_text
+from torchdoctor.vitals.census import hidden_tensors
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,13 @@ class ForwardShapes(Check):
 
     def run(self, subject: Subject) -> Outcome:
         """The batch first, then other sizes."""
+        if subject.broken and (left := _left_behind(subject)):
+            return self.failed(
+                f"the model does not run on the batch: {names_text(left)} stayed behind when the model was moved to "
+                f"{subject.device}: {subject.broken}",
+                "Use nn.ModuleList, nn.Parameter or register_buffer, so that .to(device) and checkpoints know it.",
+                where=tuple(left),
+            )
         if subject.broken:
             return self.failed(
                 f"the model does not run on the batch: {subject.broken}",
@@ -139,6 +148,17 @@ class ForwardShapes(Check):
         text = " ".join(str(error).split())[:200]
         message = f"the model runs on the batch, but not on {what}: {type(error).__name__}: {text}"
         return self.failed(message, advice, severity="warning")
+
+
+def _left_behind(subject: Subject) -> list[str]:
+    """Attributes with tensors on another device: neither parameters nor buffers, so that nobody moved them."""
+    found = (
+        f"{name}.{attribute}".removeprefix("model.")
+        for name, module in subject.modules.items()
+        for attribute, tensor in hidden_tensors(module)
+        if tensor.device != subject.device
+    )
+    return list(dict.fromkeys(found))
 
 
 def _text(tensor: Tensor) -> str:

@@ -332,8 +332,11 @@ class Subject:
     def divisible(self) -> bool:
         """Whether some of the samples are a batch as well: every tensor has one entry a sample, and none a graph's."""
         found = list(tensors((self.inputs, self.targets)))
-        square = any(item.dim() == 2 and item.is_floating_point() and item.shape[0] == item.shape[1] for item in found)
-        return bool(found) and not square and all(item.shape[0] == self.samples for item in found)
+        kept = [item for model in self.models.values() for item in model.buffers() if item.shape[:1] == (self.samples,)]
+        square = (
+            item.dim() == 2 and item.is_floating_point() and item.shape[0] == item.shape[1] for item in found + kept
+        )
+        return bool(found) and not any(square) and all(item.shape[0] == self.samples for item in found)
 
     @cached_property
     def device(self) -> torch.device:

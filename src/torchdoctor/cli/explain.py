@@ -1,4 +1,4 @@
-"""``torchdoctor explain NAME``: what a finding, a cause or an action means."""
+"""``torchdoctor explain NAME``: what a finding, a cause, an action or a check means."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import click
 @click.command()
 @click.argument("name")
 def explain(name: str) -> None:
-    """Say what a finding, a cause or an action means.
+    """Say what a finding, a cause, an action or a check means.
 
-    NAME is a finding (gradient-explosion or GR01), a cause (lr-too-high) or an action (scale-lr).
+    NAME is a finding (gradient-explosion or GR01), a cause (lr-too-high), an action (scale-lr) or a check of a check-up
+    (gradient-flow or CK03).
     """
     from rich.console import Console
 

@@ -11,7 +11,7 @@ FORMATS = ("full", "concise", "json", "jsonl", "markdown")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="full", show_default=True, help="How to print.")
 @click.option(
     "--kind",
-    type=click.Choice(["finding", "cause", "action", "all"]),
+    type=click.Choice(["finding", "cause", "action", "check", "all"]),
     default="finding",
     show_default=True,
     help="What to list.",

@@ -1,4 +1,4 @@
-"""The catalogue: every finding, cause and action by name, with the page that its docstring is."""
+"""The catalogue: every finding, cause, action and check by name, with the page that its docstring is."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from torchdoctor.diagnoses import CAUSES, Cause
 from torchdoctor.errors import TorchDoctorError, did_you_mean
+from torchdoctor.reports.check_pages import CheckPage, check_pages
 from torchdoctor.reports.markdown import escaped
 from torchdoctor.symptoms import DETECTORS, Detector
 from torchdoctor.treatments import ACTIONS, Action
@@ -52,7 +53,7 @@ HEALTHY: Mapping[str, str] = {
 class Entry:
     """One name that can be explained."""
 
-    kind: Literal["finding", "cause", "action"]
+    kind: Literal["finding", "cause", "action", "check"]
     name: str
     code: str
     summary: str
@@ -62,8 +63,8 @@ class Entry:
 
 
 def entries() -> tuple[Entry, ...]:
-    """All of them: findings, then causes, then actions."""
-    return (*map(_finding, DETECTORS), *map(_cause, CAUSES), *map(_action, ACTIONS))
+    """All of them: findings, then causes, then actions, then the checks of a check-up."""
+    return (*map(_finding, DETECTORS), *map(_cause, CAUSES), *map(_action, ACTIONS), *map(_check, check_pages()))
 
 
 def find(name: str) -> Entry:
@@ -78,9 +79,9 @@ def find(name: str) -> Entry:
     """
     known = entries()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
-    for entry in known:
-        if wanted in (entry.name, entry.code.lower()):
-            return entry
+    found = [entry for entry in known if wanted in (entry.name, entry.code.lower())]
+    if found:  # a check may be called like the cause that it looks for
+        return replace(found[0], page="\n\n".join(entry.page for entry in found))
     near = did_you_mean(wanted, {entry.name for entry in known})
     hint = near if near.startswith("Did") else "`torchdoctor rules` lists the findings."
     raise TorchDoctorError(f"nothing is called {name!r}. {hint}")
@@ -134,12 +135,30 @@ def _action(action: Action) -> Entry:
     return Entry("action", action.slug, "", action.summary, _joined(page))
 
 
+def _check(check: CheckPage) -> Entry:
+    thresholds = [f"- `{name}` = {value!r}" for name, value in check.thresholds.items()]
+    when = "In every check-up." if check.quick else "In a full check-up; `--quick` leaves it out."
+    page = [
+        f"# {check.code} {check.name}",
+        _fenced_examples(check.doc),
+        _section("When it is done", when),
+        _section("Actions", _names(check.suggests)),
+        _section("Thresholds", "\n".join(thresholds)),
+        _section("References", _links(check.references)),
+    ]
+    return Entry("check", check.name, check.code, _summary(check.doc), _joined(page))
+
+
 def _ending(doc: str, references: Sequence[str]) -> list[str]:
     """What closes a page: when to stop, where the text itself does not say so, and what to read."""
     return [
         "" if "## When to stop" in doc else _section("When to stop", STOP),
-        _section("References", "\n".join(f"- <{link}>" for link in references)),
+        _section("References", _links(references)),
     ]
+
+
+def _links(references: Sequence[str]) -> str:
+    return "\n".join(f"- <{link}>" for link in references)
 
 
 def _section(title: str, text: str) -> str:
