@@ -40,14 +40,15 @@ def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
     if not names:
         return None, 0
     one, many = _patterns(names)
-    end, rows = len(text), one.findall(text, start)
-    if len(rows) < FEWEST:
+    if start == 0 and text.endswith(b"\n"):  # mostly all of them are alike
+        rows = one.findall(text)
+        if len(rows) == text.count(b"\n") >= FEWEST:
+            return _columns(rows, names), len(text)
+    found = many.match(text, start)
+    rows = one.findall(text, start, found.end()) if found is not None else []
+    if found is None or len(rows) < FEWEST:
         return None, 0
-    if len(rows) != text.count(b"\n", start) or not text.endswith(b"\n"):  # there are others among them
-        found = many.match(text, start)
-        end = found.end() if found is not None else start
-        rows = rows[: text.count(b"\n", start, end)]
-    return (_columns(rows, names), end) if len(rows) >= FEWEST else (None, 0)
+    return _columns(rows, names), found.end()
 
 
 def _names(line: bytes) -> tuple[str, ...]:
