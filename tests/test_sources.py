@@ -61,6 +61,9 @@ def test_what_was_written_is_read(tmp_path):
 
 
 HOSTILE = {
+    "facts that are a number": b'{"type": "facts", "step": 1, "facts": 7}',
+    "modules that are numbers": b'{"type": "facts", "step": 1, "facts": {"modules.names": [1]}}',
+    "a module's row that is a word": b'{"type": "modules", "step": 1, "vitals": {"act_rms": "x"}}',
     "a model that is a word": b'{"type": "context", "step": 1, "context": {"model": "x"}}',
     "optimizers that are numbers": b'{"type": "context", "step": 1, "context": {"optimizer": [1, 2]}}',
     "not JSON": b"loss: 1.2 at step 3",

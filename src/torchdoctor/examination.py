@@ -123,10 +123,14 @@ class Examination:
         position = 0
         while position < len(records):
             alike = _alike(records, position)
-            calm = self._enter_calm(Stretch.of(alike)) if len(alike) >= WORTHWHILE else 0
-            for record in alike[:calm]:
+            entered = 0
+            if len(alike) >= WORTHWHILE:
+                stretch = Stretch.of(alike)
+                while calm := self._enter_calm(stretch[entered:]):
+                    entered += calm
+            for record in alike[:entered]:
                 yield record, []
-            position += calm
+            position += entered
             if position < len(records):
                 record = records[position]
                 yield record, self.take(record)
@@ -291,7 +295,7 @@ class Examination:
 def _alike(records: Sequence[Record], start: int) -> Sequence[Record]:
     """The records from there on that measure the same vitals of training steps, all finite."""
     names, end = records[start].get("vitals", {}).keys(), start
-    while end < len(records):
+    while end < min(len(records), start + LONGEST):
         record = records[end]
         if record["type"] != "vitals" or record["vitals"].keys() != names:
             break

@@ -44,7 +44,7 @@ INFLATION = 8
 """Bytes of memory for a byte of a line that was parsed by itself."""
 NON_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 NUMERIC_FIELDS = ("value", "limit", "confidence", "probability")
-MEASURED = frozenset({"vitals", "validation", "tensors"})
+MEASURED = frozenset({"vitals", "validation", "tensors", "modules"})
 KNOWN = MEASURED | {"header", "context", "groups", "origin", "symptom", "diagnosis", "phase", "note", "end"}
 
 
@@ -176,6 +176,7 @@ class Reading:
     memory: int = 0
     """Bytes that what was read so far takes, roughly."""
     _names: set[str] = field(default_factory=set)
+    _facts: set[str] = field(default_factory=set)
     _latest: dict[str, int] = field(default_factory=dict)
     _remarks: int = 0
 
@@ -220,6 +221,8 @@ class Reading:
             return False
         if kind in MEASURED:
             return self._measures(kind, record)
+        if kind == "facts":
+            return self._states(record)
         if kind in REMARKS:
             self._remarks += kind != "groups"  # of which only the latest is kept
             return self._remarks <= REMARKS_LIMIT and REMARKS[kind](record)
@@ -232,12 +235,20 @@ class Reading:
         vitals = record["vitals"]
         if not isinstance(vitals, dict) or record["step"] < self._latest.get(kind, -1):
             return False
-        number = _row if kind == "tensors" else _number
+        number = _row if kind in ("tensors", "modules") else _number
         record["vitals"] = {name: number(value) for name, value in vitals.items()}
         if not self._knows(vitals):
             return False
         self._latest[kind] = record["step"]
         return True
+
+    def _states(self, record: dict[str, Any]) -> bool:
+        """Whether facts are a dict with few enough keys; their values are the causes' to distrust."""
+        facts = record["facts"] = _restored(record["facts"])
+        if not isinstance(facts, dict) or not _are(str, facts.get("modules.names", [])):
+            return False
+        self._facts.update(facts)
+        return len(self._facts) <= NAMES_LIMIT
 
     def _knows(self, vitals: Mapping[str, Any]) -> bool:
         """Whether there is room for these names."""
