@@ -135,7 +135,7 @@ def test_a_series_extended_is_a_series_added_to() -> None:
             list(range(position, position + size))[: len(values) - position],
             values[position : position + size],
         )
-        extended.extend(steps, np.array(part))
+        extended.extend(np.array(steps), np.array(part))
         for step, value in zip(steps, part, strict=True):
             added.add(step, value)
         position += size

@@ -103,28 +103,46 @@ class Outline:
             self._low = value
         if value > self._high:
             self._high = value
+        self._close()
+
+    def extend(self, steps: Steps, values: Array) -> None:
+        """Insert finite values one by one, in one go."""
+        position = 0
+        while position < len(values):
+            whole = min((len(values) - position) // self._stride, self._capacity - len(self._buckets))
+            if self._count == 0 and whole:
+                end = position + whole * self._stride
+                self._fill(steps[position : end : self._stride], values[position:end].reshape(whole, self._stride))
+                position = end
+                continue
+            end = min(position + self._stride - self._count, len(values))
+            if self._count == 0:
+                self._start = int(steps[position])
+            for value in values[position:end].tolist():  # not `sum`, which rounds differently
+                self._total += value
+            self._low = min(self._low, float(values[position:end].min()))
+            self._high = max(self._high, float(values[position:end].max()))
+            self._count += end - position
+            position = end
+            self._close()
+
+    def _fill(self, starts: Steps, rows: Array) -> None:
+        """Append whole buckets, a row of values each."""
+        if rows.shape[1] == 1:
+            lows = means = highs = rows[:, 0].tolist()
+        else:
+            means = (np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]).tolist()
+            lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
+        self._buckets.extend(zip(starts.tolist(), lows, means, highs, strict=True))
+        if len(self._buckets) >= self._capacity:
+            self._merge()
+
+    def _close(self) -> None:
         if self._count >= self._stride:
             self._buckets.append((self._start, self._low, self._total / self._count, self._high))
             self._clear()
             if len(self._buckets) >= self._capacity:
                 self._merge()
-
-    def extend(self, steps: Sequence[int] | Steps, values: Array) -> None:
-        """Insert finite values one by one, in one go."""
-        position = 0
-        while position < len(values):
-            end = position + max(self._stride - self._count - 1, 0)
-            part = values[position:end]
-            if part.size:  # all of them stay within the bucket that is being filled
-                if self._count == 0:
-                    self._start = int(steps[position])
-                self._count += part.size
-                # not `sum`, which rounds differently
-                self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
-                self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
-            if end < len(values):
-                self.add(int(steps[end]), float(values[end]))
-            position = end + 1
 
     def _merge(self) -> None:
         left, right = self._buckets[::2], self._buckets[1::2]
@@ -222,7 +240,7 @@ class Series:
         self.count += 1
         self.outline.add(step, value)
 
-    def extend(self, steps: Sequence[int] | Steps, values: Array) -> None:
+    def extend(self, steps: Steps, values: Array) -> None:
         """Insert finite values in one go; the same as adding each."""
         if not values.size:
             return
