@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchdoctor.records import Record, Symptom
+from torchdoctor.pictures import MAPPED, RowMap, RowOutline
+from torchdoctor.records import CheckResult, Record, Symptom
 from torchdoctor.series import EMPTY, Series, TensorSeries
 from torchdoctor.stretch import Stretch
+
+CHECKS = 200
+"""Results of a check-up that are kept: there are fewer checks."""
 
 
 class Fact(NamedTuple):
@@ -50,10 +54,13 @@ class Chart:
         self.resumed: list[int] = []
         """The latest step before each further header: where a run was started again."""
         self.phases: list[dict[str, Any]] = []
+        self.checks: dict[str, CheckResult] = {}
+        """By name, what a check-up before the run said."""
         self.ended = False
         self._series: dict[str, Series] = {}
         self._tensors: dict[str, TensorSeries] = {}
         self._modules: dict[str, TensorSeries] = {}
+        self._maps: dict[str, tuple[bool, RowOutline]] = {}
 
     @classmethod
     def of(cls, *, step: int = 0, context: Mapping[str, Any] | None = None, **vitals: Iterable[float]) -> Chart:
@@ -83,6 +90,15 @@ class Chart:
     def modules(self, vital: str) -> TensorSeries:
         """A per-module vital, empty if it was never measured."""
         return self._modules.get(vital) or TensorSeries()
+
+    @property
+    def maps(self) -> dict[str, RowMap]:
+        """By vital, the whole run by tensor or module and step, in outline."""
+        found = {
+            vital: outline.map(self.names if by_tensor else self.module_names)
+            for vital, (by_tensor, outline) in self._maps.items()
+        }
+        return {vital: made for vital, made in found.items() if made is not None}
 
     def fact(self, key: str, default: Any = None) -> Any:
         """The value of a fact, the default where it is not known."""
@@ -123,10 +139,19 @@ class Chart:
                 self.groups = record["groups"]
             case "header" | "context":
                 self._add_context(record)
+            case "origin" | "note" | "check" | "end":
+                self._add_remark(record)
+
+    def _add_remark(self, record: Record) -> None:
+        match record["type"]:
             case "origin":
                 self.origins.append(dict(record))
             case "note":
                 self.notes.append((record["step"], record["text"]))
+            case "check":
+                result = CheckResult.of(record)
+                if result is not None and (result.name in self.checks or len(self.checks) < CHECKS):
+                    self.checks[result.name] = result
             case "end":
                 self.ended = True
 
@@ -143,3 +168,6 @@ class Chart:
         for name, row in record["vitals"].items():
             kept = table.setdefault(name, TensorSeries())
             kept.rows.append((record["step"], np.array(row, dtype=np.float64)))
+            if name in MAPPED:
+                by_tensor = record["type"] == "tensors"
+                self._maps.setdefault(name, (by_tensor, RowOutline()))[1].add(record["step"], row)

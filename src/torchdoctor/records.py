@@ -230,6 +230,16 @@ class CheckResult:
     """Actions of the catalogue that fit a failure."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, record: Record) -> CheckResult | None:
+        """The result in a journal record, None where it is not one: a journal may be anybody's."""
+        texts = {key: record.get(key, "") for key in ("name", "code", "status", "message", "advice")}
+        severity, where = record.get("severity"), record.get("where", [])
+        known = texts["status"] in ("passed", "failed", "skipped") and severity in (None, *SEVERITIES)
+        if not known or not isinstance(where, list) or not all(isinstance(text, str) for text in texts.values()):
+            return None
+        return cls(**texts, severity=severity, where=tuple(str(name) for name in where))
+
     def __str__(self) -> str:
         return f"{self.code} {self.name} {self.status}: {self.message}"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torchdoctor.records import Diagnosis, Suggestion, Symptom
+import numpy as np
+
+from torchdoctor.pictures import RowMap
+from torchdoctor.records import CheckResult, Diagnosis, Suggestion, Symptom
 from torchdoctor.reports.report import Report
 from torchdoctor.series import Outline
 
@@ -60,6 +63,13 @@ def outline(steps: range, curve) -> list[tuple[int, float, float, float]]:
     return made.buckets()
 
 
+def layers(names: list[str]) -> RowMap:
+    """A map with everything in it that a cell can be."""
+    values = np.outer(np.linspace(1.0, 3.0, 40), np.logspace(-4, 1, len(names))).astype(np.float32)
+    values[30:, 0], values[:, 1], values[5, 2] = np.inf, 0.0, np.nan
+    return RowMap(tuple(names), tuple(range(0, 2000, 50)), values)
+
+
 SICK = Report(
     step=1999,
     symptoms=(JUMP, BROKEN, SEVERAL),
@@ -91,7 +101,14 @@ SICK = Report(
         "val_loss": outline(range(99, 2000, 100), lambda step: 4.1 - step / 1000),
         "grad_norm": outline(range(2000), lambda step: 0.8 + 0.1 * math.sin(step)),
         "lr": outline(range(2000), lambda step: 1e-3),
+        "step_seconds": outline(range(2000), lambda step: 0.1),
     },
+    closeups={"grad_norm": ((np.arange(500, 800), 0.8 + 0.1 * np.sin(np.arange(500, 800))),)},
+    maps={"grad_norm": layers([f"blocks.{i}.weight" for i in range(8)])},
+    checks=(
+        CheckResult("initial-loss", "CK11", "failed", "loss 9.2 at the start", ("head",), "Scale it down.", "warning"),
+        CheckResult("gradient-flow", "CK03", "passed", "every tensor has a gradient"),
+    ),
 )
 HEALTHY = Report(step=899)
 
@@ -121,5 +138,9 @@ def poisoned(text: str) -> Report:
         notes=(text,),
         phases=({"message": text},),
         context={text: {text: [text, {text: text}]}, "model": text},
-        curves={**SICK.curves, f"{text}loss": SICK.curves["loss"]},
+        curves={**SICK.curves, f"{text}loss": SICK.curves["loss"], text: SICK.curves["lr"]},
+        closeups={f"{text}loss": SICK.closeups["grad_norm"]},
+        maps={"grad_norm": layers([text, f"{text}.{text}", "c", text])},
+        checks=tuple(CheckResult(text, text, status, text, (text,), text) for status in ("failed", "passed")),
+        run=text,
     )

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from html import escape
-from string import Template
 from xml.etree.ElementTree import Element
 
 from torchdoctor.records import CheckResult, names_text
+from torchdoctor.reports import page
 from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.checkup_text import status, verdict
-from torchdoctor.reports.html import asset
 from torchdoctor.reports.markup import element
-from torchdoctor.reports.markup import render as to_html
 from torchdoctor.reports.report import HEALTH
 from torchdoctor.reports.wording import facts
 
 
 def render(checkup: Checkup) -> str:
     """A whole page."""
-    return Template(asset("report.html")).substitute(
-        title=escape(f"Training Doctor: check-up, {len(checkup.failed)} failed"),
-        style=asset("report.css"),
-        body=to_html(body(checkup)),
-    )
+    return page.page(f"Training Doctor: check-up, {len(checkup.failed)} failed", body(checkup))
 
 
 def fragment(checkup: Checkup) -> str:
     """The same for a notebook's cell."""
-    return f"<style>{asset('report.css')}</style>{to_html(body(checkup))}"
+    return page.fragment(body(checkup))
 
 
 def body(checkup: Checkup) -> Element:
     """The check-up as one element."""
     sections = [_head(checkup)]
     if checkup.failed:
-        sections.append(_section("What failed, worst first", *(_failure(item) for item in checkup.failed)))
+        sections.append(_section("What failed, worst first", *(failure(item) for item in checkup.failed)))
     if checkup.passed:
-        sections.append(_section("What passed", _table(checkup.passed)))
+        sections.append(_section("What passed", table(checkup.passed)))
     if checkup.skipped:
-        sections.append(_section("What was skipped, and why", _table(checkup.skipped)))
+        sections.append(_section("What was skipped, and why", table(checkup.skipped)))
     if checkup.notes:
         sections.append(_section("Notes", element("ul", *(element("li", text) for text in checkup.notes))))
     if checkup.context:
@@ -69,7 +62,8 @@ def _section(title: str, *children: Element | None) -> Element:
     return element("section", element("h2", title), *children)
 
 
-def _failure(result: CheckResult) -> Element:
+def failure(result: CheckResult) -> Element:
+    """A check that failed: what, where, and what to do."""
     where = names_text(result.where, 8)
     return element(
         "article",
@@ -85,7 +79,8 @@ def _failure(result: CheckResult) -> Element:
     )
 
 
-def _table(results: tuple[CheckResult, ...]) -> Element:
+def table(results: tuple[CheckResult, ...]) -> Element:
+    """A line for each result."""
     made = (
         element("tr", element("th", f"{item.code} {item.name}", scope="row"), element("td", item.message))
         for item in results

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
+from torchdoctor.pictures import main_vitals
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Severity, Symptom
 from torchdoctor.reports.markup import element, put
 from torchdoctor.reports.report import Report
@@ -108,12 +109,14 @@ def figure(report: Report) -> Element | None:
 
 
 def _panels(curves: Mapping[str, Sequence[Bucket]]) -> list[Panel]:
-    names = [name for name, buckets in curves.items() if buckets]
-    losses = [name for name in names if name.endswith("loss") and not name.startswith("val_")][:3]
-    validation = [name for name in names if name == "val_loss"]
-    rates = [name for name in names if name == "lr" or name.startswith("lr/")][:4]
-    norms = [name for name in names if name == "grad_norm"]
-    return [Panel((*losses, *validation), 210), Panel(tuple(norms), 150, log=True), Panel(tuple(rates), 80)]
+    main = main_vitals(name for name, buckets in curves.items() if buckets)
+    return [
+        Panel(tuple(main["loss"]), 210),
+        Panel(tuple(main["validation"]), 110),
+        Panel(tuple(main["grad_norm"]), 150, log=True),
+        Panel(tuple(main["lr"]), 80, log=False),
+        *(Panel((name,), 150) for name in main["others"]),
+    ]
 
 
 def place_labels(symptoms: Sequence[Symptom], steps: Axis) -> tuple[list[tuple[Severity, str, float, float]], int]:

@@ -115,14 +115,15 @@ BY_SUFFIX: Mapping[str, Callable[[Report], str]] = {
 }
 
 
-def write_whole(path: Path, content: str) -> Path:
-    """Write a file so that nobody ever sees half of it: beside its place first, then into it."""
+def write_whole(path: Path, content: str, *, mode: int = 0o600) -> Path:
+    """Write a file so that nobody ever sees half of it: beside its place first, then into it; by default, private."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(file, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(content)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except OSError as error:
         if temporary:

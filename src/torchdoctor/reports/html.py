@@ -1,25 +1,29 @@
-"""A report as one self-contained HTML file: no script, no request, light and dark, on paper and on a phone."""
+"""A report as one self-contained HTML file: no request, light and dark, on paper and on a phone.
+
+Everything can be read without its script, which makes the curves and heat maps live.
+"""
 
 from __future__ import annotations
 
-from functools import cache
-from html import escape
-from importlib.resources import files
-from string import Template
 from xml.etree.ElementTree import Element
 
 from torchdoctor.records import Diagnosis, Suggestion, Symptom
+from torchdoctor.reports import page
+from torchdoctor.reports.chart_data import chart_data, named_places
+from torchdoctor.reports.checkup import Checkup
+from torchdoctor.reports.checkup_html import failure, table
 from torchdoctor.reports.curves import figure
+from torchdoctor.reports.heat_map import heat_maps, picture
 from torchdoctor.reports.markup import element, put
-from torchdoctor.reports.markup import render as to_html
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
     Problem,
-    advice,
     episodes,
     facts,
+    first_change,
     label,
+    leading,
     meaning,
     overview,
     percent,
@@ -38,52 +42,32 @@ SEVERITY_MARKS = {"info": "i", "warning": "!", "critical": "!!"}
 
 def render(report: Report) -> str:
     """A whole page."""
-    return Template(asset("report.html")).substitute(
-        title=escape(f"Training Doctor: {HEALTH_WORDS[report.health].lower()} at step {report.step}"),
-        style=asset("report.css"),
-        body=to_html(body(report)),
-    )
+    run = f"{report.run}: " if report.run else ""
+    title = f"Training Doctor: {run}{HEALTH_WORDS[report.health].lower()} at step {report.step}"
+    return page.page(title, body(report, "main"), chart_data(report))
 
 
 def fragment(report: Report) -> str:
-    """The same for a notebook's cell: every rule of its style holds inside the report only."""
-    return f"<style>{asset('report.css')}</style>{to_html(body(report))}"
+    """The same for a notebook's cell, without the script."""
+    return page.fragment(body(report))
 
 
-@cache
-def asset(name: str) -> str:
-    """A file beside this one, as text."""
-    return files("torchdoctor.reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def body(report: Report) -> Element:
+def body(report: Report, tag: str = "div") -> Element:
     """The report as one element."""
-    sections = [_verdict(report)]
-    if rows := overview(report):
-        listed = (
-            element("li", _mark(item.severity), f" {item.severity}: {words}", class_=item.severity)
-            for item, words in rows
-        )
-        sections.append(_section(f"{len(rows)} problems, worst first", element("ol", *listed, class_="overview")))
-    curves = figure(report)
-    if curves is not None:
-        sections.append(_section("Curves", element("div", curves, class_="scroll"), _legend(report)))
     found = [_problem(item) for item in problems(report)]
-    if found:
-        sections.append(_section("What was found", *found))
-    if report.suggestions:
-        ranked = (element("li", *_suggestion(item)) for item in report.suggestions)
-        sections.append(
-            _section("What to change, best first; one thing at a time", element("ol", *ranked, class_="changes"))
-        )
-    sections.extend(_lists(report))
-    if report.context:
-        told = (
-            element("tr", element("th", name, scope="row"), element("td", value))
-            for name, value in facts(report.context)
-        )
-        sections.append(_section("The run", element("table", element("tbody", *told))))
-    return element("div", *sections, class_=f"torchdoctor {report.health}")
+    sections = [
+        _verdict(report),
+        _overview(report),
+        _curves(report),
+        _map(report),
+        _section("What was found", *found) if found else None,
+        _changes(report),
+        _checkup(report),
+        _listed("Phases of training", [str(item.get("message", "")) for item in report.phases]),
+        _listed("What could not be measured, and other notes", list(report.notes)),
+        _run(report),
+    ]
+    return element(tag, *sections, class_=f"torchdoctor {report.health}")
 
 
 def _section(title: str, *children: Element | None) -> Element:
@@ -96,24 +80,109 @@ def _verdict(report: Report) -> Element:
         for severity in ("critical", "warning", "info")
     ]
     told = ", ".join(f"{count} {severity}" for severity, count in counts if count) or "no findings"
+    run = f" · {report.run}" if report.run else ""
     return element(
         "header",
-        element("p", element("strong", "Training Doctor"), f" · step {max(report.step, 0)} · {told}", class_="brand"),
+        element(
+            "p", element("strong", "Training Doctor"), f"{run} · step {max(report.step, 0)} · {told}", class_="brand"
+        ),
         element(
             "h1",
             element("span", HEALTH_WORDS[report.health], class_="badge"),
             verdict(report).removeprefix(HEALTH_WORDS[report.health]),
         ),
-        element("p", advice(report), class_="advice") if advice(report) else None,
+        _summary(report),
     )
 
 
-def _legend(report: Report) -> Element | None:
-    if not report.symptoms:
+def _summary(report: Report) -> Element | None:
+    """Where, why, and the first thing to change, as far as known: what somebody in a hurry reads."""
+    told = element("dl", class_="summary")
+    first = leading(report)
+    if first is not None and (where := where_text(first)):
+        put(told, element("dt", "Where"))
+        put(told, element("dd", element("code", where)))
+    if report.diagnoses:
+        best = report.diagnoses[0]
+        known = best.cause != "unknown"
+        put(told, element("dt", "Why"))
+        words = f"{best.cause} ({percent(best.probability)})" if known else "No cause stands out."
+        put(told, element("dd", element("strong", words), f": {meaning(best)}" if known and meaning(best) else ""))
+    if (change := first_change(report)) is not None:
+        put(told, element("dt", "Change first"))
+        sure = element("span", f"{change.reason} (confidence {change.confidence:.2f})", class_="faint")
+        put(told, element("dd", element("pre", element("code", change.code)), sure))
+    return told if len(told) else None
+
+
+def _overview(report: Report) -> Element | None:
+    rows = overview(report)
+    if not rows:
         return None
-    return element(
-        "p", "Shaded: where a finding began and how long it lasted. Bands: lowest to highest value.", class_="faint"
+    listed = (
+        element("li", _mark(item.severity), f" {item.severity}: {words}", class_=item.severity) for item, words in rows
     )
+    return _section(f"{len(rows)} problems, worst first", element("ol", *listed, class_="overview"))
+
+
+def _curves(report: Report) -> Element | None:
+    drawn = figure(report)
+    if drawn is None:
+        return None
+    hints = "Drag to zoom in, shift and drag to move, double-click for the whole run. Keys: + − ← → 0."
+    legend = "Shaded: where a finding began and how long it lasted. Bands: lowest to highest value."
+    if report.context.get("clock") in ("epoch", "row"):
+        legend = f"A step is an {report.context['clock']} of the log. {legend}".replace("an row", "a row")
+    return _section(
+        "Curves",
+        element("div", element("div", drawn, class_="scroll still"), data_part="curves"),
+        element("p", element("span", f"{hints} ", class_="hint"), legend, class_="faint"),
+    )
+
+
+def _map(report: Report) -> Element | None:
+    maps = heat_maps(report)
+    if not maps:
+        return None
+    marked = named_places(report)
+    words = f"Each row is a tensor or module, first layers on top. {maps[0].title.capitalize()}: {maps[0].range}."
+    if marked:
+        words += " Names in red are those that a finding names."
+    return _section(
+        "Layer by layer over time",
+        element("div", element("div", picture(maps[0], marked), class_="scroll still"), data_part="map"),
+        element("p", words, class_="faint"),
+    )
+
+
+def _changes(report: Report) -> Element | None:
+    if not report.suggestions:
+        return None
+    ranked = (element("li", *_suggestion(item)) for item in report.suggestions)
+    return _section("What to change, best first; one thing at a time", element("ol", *ranked, class_="changes"))
+
+
+def _checkup(report: Report) -> Element | None:
+    if not report.checks:
+        return None
+    checkup = Checkup(report.checks)
+    counts = f"{len(checkup.failed)} failed, {len(checkup.passed)} passed, {len(checkup.skipped)} skipped"
+    rest = (*checkup.passed, *checkup.skipped)
+    listed = element("details", element("summary", "What passed and what was skipped"), table(rest)) if rest else None
+    return _section(f"Check-up before the run: {counts}", *(failure(item) for item in checkup.failed), listed)
+
+
+def _listed(title: str, texts: list[str]) -> Element | None:
+    return _section(title, element("ul", *(element("li", text) for text in texts))) if texts else None
+
+
+def _run(report: Report) -> Element | None:
+    if not report.context:
+        return None
+    told = (
+        element("tr", element("th", name, scope="row"), element("td", value)) for name, value in facts(report.context)
+    )
+    return _section("The run", element("table", element("tbody", *told)))
 
 
 def _problem(problem: Problem) -> Element:
@@ -149,11 +218,12 @@ def _symptom(symptom: Symptom, remark: str) -> Element:
         element("div", symptom.message) if symptom.message else None,
         element("div", "Where: ", element("code", where), class_="faint") if where else None,
         element("div", remark, class_="faint") if remark else None,
+        data_first=str(symptom.first_step),
+        data_last=str(symptom.last_step),
     )
 
 
 def _diagnosis(words: str, diagnosis: Diagnosis) -> Element:
-    width = max(0.0, min(1.0, diagnosis.probability)) * 100
     made = element(
         "div",
         element(
@@ -161,7 +231,7 @@ def _diagnosis(words: str, diagnosis: Diagnosis) -> Element:
             f"{words} ({percent(diagnosis.probability)}): ",
             element("strong", diagnosis.cause),
         ),
-        element("div", element("div", class_="fill", style=f"width:{width:.0f}%"), class_="bar", aria_hidden="true"),
+        _bar(diagnosis.probability),
         class_="cause told",
     )
     if sentence := meaning(diagnosis):
@@ -175,6 +245,12 @@ def _diagnosis(words: str, diagnosis: Diagnosis) -> Element:
     return made
 
 
+def _bar(share: float) -> Element:
+    """A probability as a length: a picture, because the page's policy allows no style in an element."""
+    fill = element("rect", class_="fill", width=max(0.0, min(1.0, share)) * 100, height=5.0)
+    return element("svg", fill, viewBox="0 0 100 5", preserveAspectRatio="none", class_="bar", aria_hidden="true")
+
+
 def _suggestion(suggestion: Suggestion) -> list[Element]:
     return [
         element(
@@ -184,16 +260,4 @@ def _suggestion(suggestion: Suggestion) -> list[Element]:
         ),
         element("pre", element("code", suggestion.code)),
         element("p", suggestion.reason, class_="faint"),
-    ]
-
-
-def _lists(report: Report) -> list[Element]:
-    lists = {
-        "Phases of training": [str(item.get("message", "")) for item in report.phases],
-        "What could not be measured, and other notes": list(report.notes),
-    }
-    return [
-        _section(title, element("ul", *(element("li", text) for text in texts)))
-        for title, texts in lists.items()
-        if texts
     ]

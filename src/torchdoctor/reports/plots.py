@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
 from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.reports.drawing import Figure, Line, Mark, Plot, points, short, svg
 from torchdoctor.reports.formats import write_whole
-from torchdoctor.reports.html import asset
-from torchdoctor.reports.markup import element, render
+from torchdoctor.reports.markup import element
+from torchdoctor.reports.page import page as whole_page
 from torchdoctor.reports.wording import printable
 
 AVERAGE = 100
@@ -216,9 +214,8 @@ def page(figures: Sequence[Figure]) -> str:
         notes = (element("p", note) for note in figure.notes)
         drawn = element("div", svg(figure), class_="scroll")
         parts.append(element("section", element("h2", figure.title), drawn, *notes))
-    title = escape(f"Training Doctor: {figures[0].title.lower()}")
-    body = render(element("div", *parts, class_="torchdoctor healthy"))
-    return Template(asset("report.html")).substitute(title=title, style=asset("report.css"), body=body)
+    title = f"Training Doctor: {figures[0].title.lower()}"
+    return whole_page(title, element("div", *parts, class_="torchdoctor healthy"))
 
 
 def _png(figure: Figure, path: Path) -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
-from torchdoctor.records import INFORMATIVE, Diagnosis, Health, Severity, Suggestion, Symptom, worst
+from torchdoctor.pictures import Points, RowMap
+from torchdoctor.records import INFORMATIVE, CheckResult, Diagnosis, Health, Severity, Suggestion, Symptom, worst
 
 HEALTH: dict[Severity | None, Health] = {None: "healthy", "info": "watch", "warning": "sick", "critical": "critical"}
 
@@ -31,6 +32,14 @@ class Report:
     context: Mapping[str, Any] = field(default_factory=dict)
     curves: Mapping[str, Sequence[tuple[int, float, float, float]]] = field(default_factory=dict, repr=False)
     """By vital: (first step, lowest, mean, highest) of each bucket of the run's outline."""
+    closeups: Mapping[str, Sequence[Points]] = field(default_factory=dict, repr=False, compare=False)
+    """By vital: the values around episodes and at the end as they were, as pieces of (steps, values)."""
+    maps: Mapping[str, RowMap] = field(default_factory=dict, repr=False, compare=False)
+    """By vital: the run by tensor or module and step."""
+    checks: tuple[CheckResult, ...] = ()
+    """What a check-up before the run said."""
+    run: str = ""
+    """The name of the run, where it was read from a file."""
 
     @property
     def health(self) -> Health:
@@ -47,6 +56,7 @@ class Report:
             "suggestions": [item.to_dict() for item in self.suggestions],
             "notes": list(self.notes),
             "phases": [dict(item) for item in self.phases],
+            "checks": [item.to_dict() for item in self.checks],
             "context": dict(self.context),
         }
 

@@ -15,6 +15,7 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import (
     Problem,
     advice,
+    checkup_texts,
     episodes,
     first_line,
     label,
@@ -106,6 +107,7 @@ def lines(report: Report) -> Iterator[Line]:
         yield Line("plain", "")
         yield from _problem(problem)
     yield from _changes(report)
+    yield from _listed("Check-up before the run", checkup_texts(report))
     yield from _listed("Phases of training", [printable(item.get("message", "")) for item in report.phases])
     yield from _listed("What could not be measured, and other notes", [printable(text) for text in report.notes])
     if report.symptoms:

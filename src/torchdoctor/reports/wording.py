@@ -10,7 +10,17 @@ from typing import Any
 
 from torchdoctor.diagnoses import CAUSES
 from torchdoctor.diagnoses.mechanisms import reaches
-from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Health, Severity, Symptom, number_text, worst
+from torchdoctor.records import (
+    INFORMATIVE,
+    SEVERITIES,
+    Diagnosis,
+    Health,
+    Severity,
+    Suggestion,
+    Symptom,
+    number_text,
+    worst,
+)
 from torchdoctor.reports.report import Report
 
 HEALTH_WORDS: dict[Health, str] = {
@@ -167,9 +177,17 @@ def advice(report: Report) -> str:
             parts.append("No cause stands out.")
         else:
             parts.append(f"Most likely cause: {printable(best.cause)} ({percent(best.probability)}).")
-    if report.suggestions:
-        parts.append(f"First change: {first_line(report.suggestions[0].code)}")
+    change = first_change(report)
+    if change is not None:
+        parts.append(f"First change: {first_line(change.code)}")
     return " ".join(parts)
+
+
+def first_change(report: Report) -> Suggestion | None:
+    """The change to make first: that of the worst problem's likeliest cause, where it is not withheld."""
+    own = report.diagnoses[0].suggestions if report.diagnoses else ()
+    told = {item.action for item in report.suggestions}
+    return next((item for item in (*own, *report.suggestions) if item.action in told), None)
 
 
 def overview(report: Report) -> tuple[tuple[Problem, str], ...]:
@@ -240,6 +258,27 @@ def percent(share: float) -> str:
     if share < 0.01:
         return "under 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+
+
+def checkup_texts(report: Report) -> list[str]:
+    """What a check-up before the run said, a sentence for each failure and one for the rest; empty without one.
+
+    >>> from torchdoctor.records import CheckResult
+    >>> failed = CheckResult("initial-loss", "CK11", "failed", "loss 9.2", severity="warning")
+    >>> checkup_texts(Report(9, checks=(failed,)))
+    ['CK11 initial-loss (warning): loss 9.2', '1 failed, 0 passed, 0 skipped']
+    """
+    if not report.checks:
+        return []
+    failed = [item for item in report.checks if item.status == "failed"]
+    told = [
+        printable(f"{item.code} {item.name} ({item.severity or 'critical'}): {item.message} {item.advice}").strip()
+        for item in failed
+    ]
+    counts = (
+        f"{sum(item.status == word for item in report.checks)} {word}" for word in ("failed", "passed", "skipped")
+    )
+    return [*told, ", ".join(counts)]
 
 
 def steps_text(first: int, last: int) -> str:

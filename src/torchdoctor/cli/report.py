@@ -1,0 +1,68 @@
+"""``torchdoctor report RUN``: a page to read and to send to a colleague."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchdoctor.cli.diagnose import mapped_names
+from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
+from torchdoctor.reports.places import report_places, run_names
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there: .html, .md, .txt or .json. Default: beside the journal, or here, named after the run.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), help="Print in this format instead of writing a page."
+)
+@click.option(
+    "--map",
+    "mapping",
+    multiple=True,
+    callback=mapped_names,
+    metavar="NAME=COLUMN",
+    help="Which column of a log is which, as for `diagnose`.",
+)
+@click.option("--pattern", metavar="REGEX", help="How to read lines of text, as for `diagnose`.")
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+def report(run: str, output: Path | None, form: str | None, show: bool, **wish: Any) -> None:
+    """Write a run's report: one HTML file with its curves, findings, causes and changes.
+
+    RUN is a journal folder or any log that `diagnose` reads; of a folder with several runs each gets a page. The page
+    asks for nothing from the network. Prints where it is.
+    """
+    from torchdoctor.offline import diagnose
+    from torchdoctor.sources import read_all
+
+    runs = read_all(run, **wish)
+    if output is not None and form is None and output.suffix.lower() not in BY_SUFFIX:
+        raise click.UsageError(f"--output {output}: the suffix must be one of {', '.join(BY_SUFFIX)}.")
+    if output is not None and len(runs) > 1:
+        raise click.UsageError(
+            f"{run} holds {len(runs)} runs and --output takes one: name a run, or leave --output out."
+        )
+    names = run_names(
+        [item.path for item in runs], [str(item.header.get("context", {}).get("run", "")) for item in runs]
+    )
+    named = [(name, replace(diagnose(item), run=name)) for name, item in zip(names, runs, strict=True)]
+    if form is not None and output is None:
+        click.echo(FORMATS[form](named))
+        return
+    places = [output] if output is not None else report_places([item.path for item in runs])
+    for place, (name, made) in zip(places, named, strict=True):
+        if form is None:
+            made.save(place)
+        else:
+            write_whole(place, FORMATS[form]([(name, made)]) + "\n")
+        click.echo(place)
+        if show:
+            click.launch(str(place))
