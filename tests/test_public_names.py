@@ -31,6 +31,7 @@ def test_the_names_of_the_design():
         "checkup",
         "lr_range",
         "read",
+        "read_all",
         "diagnose",
         "__version__",
     }

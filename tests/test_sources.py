@@ -216,14 +216,16 @@ def test_paths_that_hold_no_run(tmp_path):
     (tmp_path / "data.jsonl").write_text('{"text": "hello"}\n' * 5)
     (tmp_path / "binary").write_bytes(random.Random(0).randbytes(10_000))
     (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "b").mkdir()
     written(tmp_path / "runs" / "a", HEADER)
+    written(tmp_path / "runs" / "b", HEADER)
     expected = {
         "missing": "does not exist",
         "empty.jsonl": "is empty",
-        "empty": "holds no journal",
-        "data.jsonl": "no line of it is a journal record",
-        "binary": "no line of it is a journal record",
-        "runs": "There is one in .*a, for example",
+        "empty": "holds no log that can be read",
+        "data.jsonl": "looks like JSON without series of numbers. Known are a journal",
+        "binary": "looks like binary data. Known are a journal",
+        "runs": "holds 2 runs: .*a.*, .*b",
     }
     for name, sentence in expected.items():
         with pytest.raises(SourceError, match=sentence):

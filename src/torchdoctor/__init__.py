@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchdoctor.settings import Settings as Settings
     from torchdoctor.sources import Run as Run
     from torchdoctor.sources import read as read
+    from torchdoctor.sources import read_all as read_all
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _HOMES = {
     "diagnose": "offline",
     "lr_range": "checks.lr_range",
     "read": "sources",
+    "read_all": "sources",
 }
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "diagnose",
     "lr_range",
     "read",
+    "read_all",
 ]
 
 

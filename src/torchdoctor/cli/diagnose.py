@@ -17,8 +17,26 @@ from torchdoctor.reports.wording import printable
 from torchdoctor.settings import CHOICES, Settings
 
 
+def mapped_names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """The pairs of `--map`."""
+    pairs = [item.partition("=") for item in given]
+    for vital, sign, name in pairs:
+        if not (vital.strip() and sign and name.strip()):
+            raise click.BadParameter("write it as loss=COLUMN: our name, =, and the name in the log.")
+    return {vital.strip(): name.strip() for vital, _, name in pairs}
+
+
 def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.strip() for item in given for name in item.split(",") if name.strip())
+
+
+def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    if given:
+        from torchdoctor.sinks import check_name
+
+        for sink in given:
+            check_name(sink)
+    return given
 
 
 @click.command()
@@ -45,6 +63,15 @@ def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     help="Only these findings: names, codes or a code's letters.",
 )
 @click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Not these findings.")
+@click.option(
+    "--map",
+    "mapping",
+    multiple=True,
+    callback=mapped_names,
+    metavar="NAME=COLUMN",
+    help="Which column is which: loss=…, val_loss=…, lr=…, grad_norm=…, step=….",
+)
+@click.option("--pattern", metavar="REGEX", help="How to read lines of text: named groups (?P<step>…), (?P<loss>…).")
 @click.option("--preset", type=click.Choice(CHOICES["preset"]), help="How to judge; default: as configured.")
 @click.option(
     "--settings",
@@ -52,21 +79,41 @@ def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     metavar="FILE",
     help="A TOML file instead of the nearest torchdoctor.toml.",
 )
+@click.option(
+    "--send",
+    multiple=True,
+    callback=_sinks,
+    metavar="SINK",
+    help="Also send findings there: slack:$SLACK_URL, tensorboard:DIR, prometheus:FILE.prom, mlflow:RUN_ID ...",
+)
 def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail_on: str, **given: Any) -> None:
     """Say what is wrong with recorded runs.
 
-    PATH is a journal folder or a journal.jsonl file.
+    PATH is a log of a run, or a folder with one or several: a journal, TensorBoard events, a W&B offline run, MLflow,
+    Trackio, a Hugging Face output folder, CSV, JSON, JSON Lines or Parquet, or what the script printed. Packed with
+    gzip or still growing, it is read all the same.
 
-    Exit code: 0 nothing at or above --fail-on, 1 something, 2 wrong usage or a run that cannot be read.
+    \b
+    torchdoctor diagnose runs/today
+    torchdoctor diagnose lightning_logs/version_3/metrics.csv
+    torchdoctor diagnose train.log --map loss=total
+    torchdoctor diagnose train.log --pattern 'it (?P<step>\\d+) .* L=(?P<loss>\\S+)'
+
+    Exit code: 0 nothing at or above --fail-on, 1 something, 2 wrong usage, a run that cannot be read or a
+    sink that does not take the findings.
     """
+    wish = {"mapping": given.pop("mapping"), "pattern": given.pop("pattern")}
+    send = given.pop("send")
     settings = Settings.load(given.pop("settings"))
     settings = replace(settings, **{name: value for name, value in given.items() if value})
     if output is not None and form is None:
         _check_output(output, len(paths))
-    reports, unreadable = _examined(paths, settings)
+    reports, unreadable = _examined(paths, settings, wish)
+    if output is not None and form is None:
+        _check_output(output, len(reports))
     if reports:
         _deliver(reports, form, output)
-    if unreadable:
+    if unreadable + _unsent(reports, send, settings):
         click.get_current_context().exit(2)
     click.get_current_context().exit(1 if any(_fails(report, fail_on) for _, report in reports) else 0)
 
@@ -80,19 +127,22 @@ def _check_output(output: Path, runs: int) -> None:
         raise click.UsageError("--output takes one run, or several together with --format.")
 
 
-def _examined(paths: tuple[str, ...], settings: Settings) -> tuple[list[tuple[str, Report]], int]:
+def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) -> tuple[list[tuple[str, Report]], int]:
     from rich.console import Console
     from rich.text import Text
 
     from torchdoctor.offline import diagnose as examine
+    from torchdoctor.sources import labels, read_all
 
     console = Console(stderr=True)
-    reports = []
+    reports: list[tuple[str, Report]] = []
     unreadable = 0
     for path in paths:
         try:
             with console.status(Text(f"Reading {printable(path)}")) if console.is_terminal else nullcontext():
-                reports.append((path, examine(path, settings=settings)))
+                runs = read_all(path, **wish)
+                names = labels(runs) if len(runs) > 1 else [path]
+                reports += [(name, examine(run, settings=settings)) for name, run in zip(names, runs, strict=True)]
         except SourceError as error:
             unreadable += 1
             click.echo(f"Error: {printable(error)}", err=True)
@@ -108,6 +158,17 @@ def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path |
         _show(reports)
     else:
         click.echo(FORMATS[form or "full"](reports))
+
+
+def _unsent(reports: list[tuple[str, Report]], sinks: tuple[str, ...], settings: Settings) -> int:
+    if not sinks:
+        return 0
+    from torchdoctor.sinks import send_all  # it knows how to reach the network, which few need
+
+    troubles = send_all(reports, sinks, settings.sinks_from)
+    for trouble in troubles:
+        click.echo(f"Error: {printable(trouble)}", err=True)
+    return len(troubles)
 
 
 def _show(reports: list[tuple[str, Report]]) -> None:

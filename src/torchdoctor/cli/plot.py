@@ -34,7 +34,7 @@ SERIES = ("loss", "val_loss", "lr", "grad_norm")
 def plot(run: str, output: Path | None, folder: Path, form: str) -> None:
     """Draw a run: the loss as it was and over 100 steps, learning rate, gradient norm, and findings.
 
-    RUN is a journal folder or a journal.jsonl file.
+    RUN is a journal folder, or any log that `diagnose` reads.
     """
     from torchdoctor.offline import diagnose
     from torchdoctor.reports import plots

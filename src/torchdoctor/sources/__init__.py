@@ -1,17 +1,49 @@
-"""Sources: logs of finished runs, one file a format, all read into the same records.
+"""Sources: logs of runs, one file a format, all read into the same records.
 
-A format is a module with ``recognises(path) -> bool``, which looks at the content and not at the name, and
-``read(path) -> Run``.
+A format is a module with ``recognises(path) -> bool``, which looks at the beginning of the content and not at the name,
+and ``read(path) -> list[Logged]``: one for each run that is there. A format that keeps whole folders recognises these
+too. `assembly.assemble` makes a run of each.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torchdoctor.errors import SourceError
+from torchdoctor.records import names_text
 from torchdoctor.sources import journal
+from torchdoctor.sources.assembly import assemble
+from torchdoctor.sources.folders import places
+from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.run import Run
+
+FORMATS = (
+    "tensorboard",
+    "wandb_offline",
+    "mlflow_store",
+    "trackio_store",
+    "trainer_state",
+    "parquet_table",
+    "json_lines",
+    "json_table",
+    "csv_table",
+    "text_log",
+)
+"""Modules of this package, in the order in which they are asked; the last ones take almost anything."""
+FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store")
+"""Those that keep whole folders: they are asked about these too."""
+WISHING = ("json_table", "json_lines", "csv_table", "parquet_table", "text_log")
+"""Those whose ``read`` takes what the user says of the file as well."""
+KNOWN = (
+    "a journal, TensorBoard events, W&B offline files, MLflow, Trackio, a Hugging Face trainer_state.json, CSV, JSON, "
+    "JSON Lines, Parquet, or printed text with a loss in it"
+)
+
+__all__ = ["FORMATS", "Run", "labels", "locate", "read", "read_all"]
 
 
 class Format(Protocol):
@@ -20,57 +52,107 @@ class Format(Protocol):
     def recognises(self, path: Path) -> bool:
         """Whether the content is of this format."""
 
-    def read(self, path: Path) -> Run:
-        """The run in a file of this format."""
+    def read(self, path: Path) -> list[Logged]:
+        """The runs in a file or folder of this format."""
 
 
-FORMATS: tuple[Format, ...] = (journal,)
+def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern: str | None = None) -> Run:
+    """Read the run at a path: a journal, or a log of any format that is known, or a folder that holds one.
 
-__all__ = ["FORMATS", "Run", "read"]
-
-
-def read(path: str | Path) -> Run:
-    """Read a run from a journal: its folder or its file.
-
-    The records are checked while they are read: what no chart could use is left out and counted in ``run.skipped``.
+    `mapping` says which column is which vital (``{"loss": "my_loss"}``), `pattern` how lines of text are read: a
+    regular expression with named groups. What cannot be used is left out and counted in ``run.skipped``.
 
     >>> read("no/such/run")
     Traceback (most recent call last):
     ...
-    torchdoctor.errors.SourceError: no/such/run does not exist. Give a journal folder or a journal.jsonl file.
+    torchdoctor.errors.SourceError: no/such/run does not exist. Give a log of a run, or a folder that holds one.
     """
+    runs = read_all(path, mapping=mapping, pattern=pattern)
+    if len(runs) > 1:
+        raise SourceError(
+            f"{path} holds {len(runs)} runs: {names_text(labels(runs), 5)}. Give one of them, or use `read_all` "
+            "(the command `diagnose` reads them all)."
+        )
+    return runs[0]
+
+
+def read_all(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern: str | None = None) -> list[Run]:
+    """Read every run at a path: a folder or a store may hold several."""
     place = Path(path)
+    wish = Wish(dict(mapping or {}), pattern)
     try:
-        file = _file_of(place)
-        if file.stat().st_size == 0:
-            raise SourceError(f"{file} is empty: a journal begins with a header. Was the run killed as it started?")
-        for source in FORMATS:
-            if source.recognises(file):
-                return source.read(file)
+        if not place.exists():
+            raise SourceError(f"{place} does not exist. Give a log of a run, or a folder that holds one.")
+        if place.is_dir():
+            return _of_folder(place, wish)
+        if not place.is_file():
+            raise SourceError(f"{place} is neither a file nor a folder. Give a log of a run.")
+        return _of_file(place, wish)
     except OSError as error:
         raise SourceError(f"cannot read {place}: {error.strerror or error}.") from error
-    raise SourceError(
-        f"{file} is not a run that can be read: no line of it is a journal record. "
-        "Give a journal folder or a journal.jsonl file."
-    )
 
 
-def _file_of(place: Path) -> Path:
-    """The file to read: the path itself, or the journal in that folder (of the lowest rank there is)."""
-    if not place.exists():
-        raise SourceError(f"{place} does not exist. Give a journal folder or a journal.jsonl file.")
+def locate(path: str | Path) -> list[Path]:
+    """The logs at a path, none of them read: `read_all` of each is `read_all` of the path."""
+    place = Path(path)
+    try:
+        return [found for found, _ in places(place, _format_of)] if place.is_dir() else [place]
+    except OSError:
+        return [place]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each of several runs: its path, and what the log calls it where one path holds several."""
+    paths = [str(run.path) for run in runs]
+    shared = Counter(paths)
+    names = [str(run.header.get("context", {}).get("run", "")) for run in runs]
+    return [f"{path} ({name})" if name and shared[path] > 1 else path for path, name in zip(paths, names, strict=True)]
+
+
+def _of_folder(folder: Path, wish: Wish) -> list[Run]:
+    runs: list[Run] = []
+    refused: list[SourceError] = []
+    for place, name in places(folder, _format_of):
+        try:
+            runs += _read_as(name, place, wish)
+        except SourceError as error:
+            refused.append(error)
+    if runs:
+        return runs
+    if refused:
+        raise refused[0]
+    raise SourceError(f"the folder {folder} holds no log that can be read. Known are {KNOWN}.")
+
+
+def _of_file(file: Path, wish: Wish) -> list[Run]:
+    if file.stat().st_size == 0:
+        raise SourceError(f"{file} is empty. Was the run killed as it started?")
+    if wish.pattern is not None:
+        return _read_as("text_log", file, wish)
+    name = _format_of(file)
+    if name is None:
+        from torchdoctor.sources.opening import looks_like
+
+        raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
+    return _read_as(name, file, wish)
+
+
+def _format_of(place: Path) -> str | None:
+    """The format of a file or folder; None where it has none that is known."""
     if place.is_dir():
-        ranks = sorted(place.glob("journal.rank*.jsonl"), key=lambda file: (len(file.name), file.name))
-        for file in (place / "journal.jsonl", *ranks):
-            if file.is_file():
-                return file
-        inside = sorted(file.parent for file in place.glob("*/journal.jsonl"))
-        hint = (
-            f"There is one in {inside[-1]}, for example."
-            if inside
-            else "Give the folder that a run was told to write to."
-        )
-        raise SourceError(f"the folder {place} holds no journal.jsonl. {hint}")
-    if not place.is_file():
-        raise SourceError(f"{place} is neither a file nor a folder. Give a journal folder or a journal.jsonl file.")
-    return place
+        return next((name for name in FOLDERS if _module(name).recognises(place)), None)
+    if journal.recognises(place):
+        return "journal"
+    return next((name for name in FORMATS if _module(name).recognises(place)), None)
+
+
+def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:
+    if name == "journal":
+        return [journal.read(place)]
+    module = _module(name)
+    logged = module.read(place, wish) if name in WISHING else module.read(place)
+    return [assemble(item, wish) for item in logged]
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{name}")

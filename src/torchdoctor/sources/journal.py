@@ -127,24 +127,10 @@ def _replay(path: Path, kept: list[Piece] | None, cuts: list[int]) -> Iterator[P
 
 
 def _pieces(path: Path, reading: Reading, blocks: int | None = None) -> Iterator[Piece]:
-    """What the lines of a file say, many at once where they are alike."""
-    number = 0
+    """What the lines of a file say."""
     with path.open("rb") as file:
         for text in islice(_blocks(file), blocks):
-            position = 0
-            while position < len(text):
-                stretch, end = alike_from(text, position)
-                if stretch is not None and reading.accept_all(stretch):
-                    number += len(stretch)
-                    position = end
-                    yield stretch
-                    continue
-                end = text.find(b"\n", position) + 1 or len(text)
-                number += 1
-                record = reading.accept(number, text[position:end])
-                position = end
-                if record is not None:
-                    yield record
+            yield from reading.pieces(text)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -175,10 +161,28 @@ class Reading:
     torn: bool = False
     memory: int = 0
     """Bytes that what was read so far takes, roughly."""
+    _line: int = 0
     _names: set[str] = field(default_factory=set)
     _facts: set[str] = field(default_factory=set)
     _latest: dict[str, int] = field(default_factory=dict)
     _remarks: int = 0
+
+    def pieces(self, text: bytes) -> Iterator[Piece]:
+        """What the next whole lines say, many at once where they are alike."""
+        position = 0
+        while position < len(text):
+            stretch, end = alike_from(text, position)
+            if stretch is not None and self.accept_all(stretch):
+                self._line += len(stretch)
+                position = end
+                yield stretch
+                continue
+            end = text.find(b"\n", position) + 1 or len(text)
+            self._line += 1
+            record = self.accept(self._line, text[position:end])
+            position = end
+            if record is not None:
+                yield record
 
     def accept_all(self, stretch: Stretch) -> bool:
         """Whether these steps may follow on what there is; if not, their lines must be looked at one by one."""

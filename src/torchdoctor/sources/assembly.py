@@ -1,0 +1,205 @@
+"""A run out of a foreign log: names understood, steps in order, resumptions marked.
+
+>>> from pathlib import Path
+>>> run = assemble(Logged(Path("a.csv"), "a", "CSV", {"train_loss": Points.of([0, 10, 20], [3.0, 2.0, 1.5]),
+...                                                  "val_acc": Points.of([20], [0.6])}))
+>>> [(record["type"], record["step"]) for record in run]
+[('header', -1), ('vitals', 0), ('vitals', 10), ('vitals', 20), ('validation', 20)]
+>>> run.header["context"]["columns"], run.header["context"]["logged_every"]
+({'loss': 'train_loss', 'val_accuracy': 'val_acc'}, 10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from torchdoctor.errors import SourceError, did_you_mean
+from torchdoctor.records import SCHEMA, Record, names_text
+from torchdoctor.sources.clock import counts, is_epoch
+from torchdoctor.sources.description import context_of, remarks_on
+from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, Wish
+from torchdoctor.sources.naming import Understood, understand
+from torchdoctor.sources.repair import Mended, mend
+from torchdoctor.sources.run import Piece, Run
+from torchdoctor.stretch import Stretch
+
+CALLS = ("W&B", "Trackio")
+"""Formats whose steps are calls of the logger: a count that the run logged itself says more."""
+UNCOUNTED = 5
+"""Values at one and the same step from which on nobody counted."""
+
+
+def assemble(logged: Logged, wish: Wish | None = None) -> Run:
+    """The run that a log describes."""
+    points = {name: series for name, series in logged.points.items() if len(series) and len(name) <= NAME_LENGTH}
+    mapping = dict(wish.mapping) if wish is not None else {}
+    axis = mapping.pop("step", None)
+    _check(mapping, points, logged)
+    axis = axis or (_own_count(points) if logged.format in CALLS else None)
+    if axis in points:
+        points = _counted_by(axis, points)
+    points, notes = _over_rows(points)
+    understood = understand(_weights(points), mapping)
+    if not understood.columns:
+        known = names_text([*points], 12) or "none"
+        raise SourceError(
+            f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
+            "Say which is which: --map loss=COLUMN --map val_loss=COLUMN."
+        )
+    mended = {vital: mend(_combined(vital, points, understood)) for vital in understood.columns}
+    mended = {vital: found for vital, found in mended.items() if len(found.points) and not _runs_on(vital, found)}
+    training = {vital: found.points for vital, found in mended.items() if not vital.startswith("val_")}
+    validation = {vital: found.points for vital, found in mended.items() if vital.startswith("val_")}
+    resumed = _resumed(mended)
+    context = context_of(logged, understood, mended, points)
+    header = {"type": "header", "step": -1, "schema": SCHEMA, "context": context}
+    return Run(
+        path=logged.path,
+        header=header,
+        step=max((int(found.points.steps[-1]) for found in mended.values()), default=-1),
+        skipped=logged.skipped,
+        first_skipped=logged.first_skipped,
+        torn=logged.torn,
+        sessions=1 + len(resumed),
+        remarks=(*logged.notes, *notes, *remarks_on(understood, mended, resumed, points)),
+        open=partial(_pieces, header, training, validation, [start for _, start in resumed]),
+    )
+
+
+def _over_rows(points: dict[str, Points]) -> tuple[dict[str, Points], tuple[str, ...]]:
+    """Series whose steps were never counted up are taken in the order in which they were written."""
+    longest = max(points.values(), key=len, default=Points.of([], []))
+    if len(longest) < UNCOUNTED or (longest.steps != longest.steps[0]).any():
+        return points, ()
+    note = f"every value was logged at step {longest.steps[0]}: they are taken in their order"
+    return {name: Points(np.arange(len(series)), series.values) for name, series in points.items()}, (note,)
+
+
+def _weights(points: Mapping[str, Points]) -> dict[str, int]:
+    """How much each series tells: its points, fewer where it covers less than half of the run."""
+    spans = {name: int(series.steps.max() - series.steps.min()) for name, series in points.items()}
+    half = max(spans.values(), default=0) / 2
+    return {
+        name: len(series) if spans[name] >= half else max(1, round(len(series) * spans[name] / half))
+        for name, series in points.items()
+    }
+
+
+def _check(mapping: Mapping[str, str], points: Mapping[str, Points], logged: Logged) -> None:
+    for vital, name in mapping.items():
+        if name not in points:
+            raise SourceError(
+                f"--map {vital}={name}: {logged.path} has no numeric column {name!r}. {did_you_mean(name, points)}"
+            )
+
+
+def _own_count(points: Mapping[str, Points]) -> str | None:
+    """The series in which the run counted its steps itself, where it did so all along."""
+    longest = max(map(len, points.values()), default=0)
+    names = [name for name in points if counts(name) and not is_epoch(name) and len(points[name]) * 2 > longest]
+    return next((name for name in names if (np.diff(points[name].values) >= 0).mean() > 0.9), None)
+
+
+def _counted_by(axis: str, points: Mapping[str, Points]) -> dict[str, Points]:
+    """Series over what one of them counts, where they were logged over something else."""
+    finite = np.isfinite(points[axis].values)
+    logged, counted = points[axis].steps[finite], points[axis].values[finite]
+    order = np.argsort(logged, kind="stable")
+    logged, steps = logged[order], np.rint(np.clip(counted[order], -1, STEP_LIMIT)).astype(np.int64)
+    found = {}
+    for name, series in points.items():
+        if name != axis and len(counted):
+            places = np.maximum(np.searchsorted(logged, series.steps, side="right") - 1, 0)
+            found[name] = Points(steps[places], series.values)
+    return found
+
+
+def _combined(vital: str, points: Mapping[str, Points], understood: Understood) -> Points:
+    """One series out of the columns that make it up: those rows in which all of them are."""
+    first, *others = (points[name] for name in understood.columns[vital])
+    steps, values = first.steps, first.values * understood.scales.get(vital, 1.0)
+    with np.errstate(all="ignore"):
+        for other in others:
+            if len(other) != len(steps) or not np.array_equal(other.steps, steps):
+                steps, here, there = np.intersect1d(steps, other.steps, return_indices=True)
+                values, added = values[here], other.values[there]
+            else:
+                added = other.values
+            values = values + added
+        if vital in understood.averaged:
+            values = values / (1 + len(others))
+    return Points(steps, values)
+
+
+def _runs_on(vital: str, found: Mended) -> bool:
+    """Whether a time is counted from the start of the run: that is a clock, not how long a step takes."""
+    if vital not in ("seconds", "data_seconds"):
+        return False
+    values = found.points.values
+    rising = values[1:] >= values[:-1]
+    return len(rising) < 4 or float(rising.mean()) > 0.95
+
+
+def _resumed(mended: Mapping[str, Mended]) -> tuple[tuple[int, int], ...]:
+    """Where the run went back, as its longest series tells."""
+    longest = max(mended.values(), key=lambda found: len(found.points), default=None)
+    standing: list[tuple[int, int]] = []
+    for last, first in longest.resumed if longest is not None else ():
+        standing = [item for item in standing if item[1] < first]  # what began later than this was replaced whole
+        standing.append((last, first))
+    return tuple(standing)
+
+
+def _pieces(
+    header: Record, training: Mapping[str, Points], validation: Mapping[str, Points], resumed: Sequence[int]
+) -> Iterator[Piece]:
+    """Training in stretches, each validation after the step that it came with, a header where a run began again."""
+    yield header
+    cuts: list[tuple[int, int, Record]] = [(step, 0, {**header, "step": step - 1}) for step in resumed if step > 0]
+    for record in _rows("validation", validation):
+        cuts.append((record["step"] + 1, 1, record))
+    cuts.sort(key=lambda cut: cut[:2])
+    stretches = _stretches(training)
+    for before, _, record in cuts:
+        while stretches and stretches[-1].steps[0] < before:
+            stretch = stretches.pop()
+            place = int(np.searchsorted(stretch.steps, before))
+            if place < len(stretch):
+                stretches.append(stretch[place:])
+            yield _piece(stretch[:place])
+        yield record
+    for stretch in reversed(stretches):
+        yield _piece(stretch)
+
+
+def _piece(stretch: Stretch) -> Piece:
+    return stretch if len(stretch) > 1 else stretch.record(0)
+
+
+def _rows(kind: str, series: Mapping[str, Points]) -> Iterator[Record]:
+    """One record a step, with what was measured at it."""
+    for stretch in reversed(_stretches(series)):
+        for record in stretch.records():
+            yield {**record, "type": kind}
+
+
+def _stretches(series: Mapping[str, Points]) -> list[Stretch]:
+    """Stretches of steps at which the same vitals were measured, the last one first."""
+    if not series:
+        return []
+    steps = np.unique(np.concatenate([points.steps for points in series.values()]))
+    present = np.zeros((len(steps), len(series)), dtype=bool)
+    table = np.zeros((len(series), len(steps)))
+    for column, points in enumerate(series.values()):
+        places = np.searchsorted(steps, points.steps)
+        present[places, column] = True
+        table[column, places] = points.values
+    borders = np.flatnonzero((present[1:] != present[:-1]).any(axis=1)) + 1
+    found = []
+    for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(steps)], strict=True):
+        columns = {name: table[column, start:end] for column, name in enumerate(series) if present[start, column]}
+        found.append(Stretch(steps[start:end], columns))
+    return found[::-1]

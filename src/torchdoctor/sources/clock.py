@@ -1,0 +1,222 @@
+"""What the rows of a log count: steps, epochs, or nothing but themselves.
+
+>>> rows = np.arange(6)
+>>> epoch, batch = Column(rows, np.repeat([1.0, 2.0], 3)), Column(rows, np.tile([0.0, 1.0, 2.0], 2))
+>>> found = tell_time({"epoch": epoch, "batch": batch, "loss": Column(rows, np.linspace(3, 1, 6))}, 6)
+>>> found.clock, found.steps.tolist(), found.columns
+('step', [0, 1, 2, 3, 4, 5], ('epoch', 'batch'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.errors import SourceError, did_you_mean
+from torchdoctor.sources.logged import STEP_LIMIT, Clock
+from torchdoctor.sources.words import SPLITS, listed, words_of
+
+COUNTS = listed("step steps iter iters iteration iterations it itr update updates timestep timesteps")
+LOCAL = listed("batch minibatch")
+ROUNDS = listed("episode episodes generation generations round rounds")
+AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the")
+EPOCHS = frozenset({"epoch", "epochs"})
+MOSTLY = 0.8
+TOTAL = " of"
+"""What the name of a count is followed by in the name of the column that says how far it goes."""
+ROWS = "no column counts steps: the rows are counted"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A sparse column of a table: the rows at which it has a number."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Time:
+    """The step of every row."""
+
+    clock: Clock
+    steps: NDArray[np.int64]
+    columns: tuple[str, ...] = ()
+    """The columns that it was taken from."""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None) -> Time:
+    """Choose what counts the rows; `named` is what the user says."""
+    if named is not None:
+        if named not in columns:
+            raise SourceError(f"--map step={named}: there is no such numeric column. {did_you_mean(named, columns)}")
+        kind: Clock = "epoch" if is_epoch(named) else "step"
+        return Time(kind, _whole(_filled(columns[named], rows)), (named,))
+    epochs = _merged([name for name in columns if is_epoch(name)], columns)
+    candidates = [(names, count) for names in _counts(columns) if _moves(count := _column_of(names, columns))]
+    rising = [(names, count) for names, count in candidates if not _falls(count)]
+    for names, count in (rising or candidates)[:1]:
+        return _by_count(count, names, columns, epochs, rows)
+    if epochs:
+        return _by_epoch(columns, epochs, rows)
+    return Time("row", _row_steps(columns, rows), notes=(ROWS,))
+
+
+@lru_cache(maxsize=4096)
+def counts(name: str) -> bool:
+    """Whether a name is of something that counts steps or epochs.
+
+    >>> counts("global_step"), counts("epoch"), counts("step_time")
+    (True, True, False)
+    """
+    return is_epoch(name) or _counts_with(COUNTS | LOCAL | ROUNDS, name)
+
+
+def is_epoch(name: str) -> bool:
+    """Whether a name is of something that counts epochs."""
+    words = set(words_of(name)) - SPLITS.keys()
+    return not EPOCHS.isdisjoint(words) and words <= EPOCHS | AROUND
+
+
+def _counts(columns: Mapping[str, Column]) -> list[tuple[str, ...]]:
+    """What may count steps, best first: counts of the whole run, then of an epoch. Those that never share a row (one
+    word in training lines, another in those of validation) are one."""
+    found = []
+    for known in (COUNTS, LOCAL, ROUNDS):
+        names = [name for name in columns if _counts_with(known, name)]
+        names.sort(key=lambda name: ("global" not in name.lower(), -len(columns[name].rows)))
+        if names:
+            found.append(_merged(names, columns))
+            found += [(name,) for name in names[1:]]
+    return found
+
+
+def _counts_with(known: frozenset[str], name: str) -> bool:
+    words = set(words_of(name)) - SPLITS.keys()
+    return not known.isdisjoint(words) and words <= COUNTS | LOCAL | ROUNDS | AROUND
+
+
+def _merged(names: Sequence[str], columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """The first of some columns, and those that fill rows which it leaves empty and count as it does."""
+    chosen: tuple[str, ...] = tuple(names[:1])
+    for name in names[1:]:
+        one, other = _column_of(chosen, columns), columns[name]
+        together = _column_of((*chosen, name), columns)
+        if not np.intersect1d(one.rows, other.rows).size and _falls(together) <= _falls(one) + _falls(other):
+            chosen = (*chosen, name)
+    return chosen
+
+
+def _falls(column: Column) -> int:
+    return int((np.diff(column.values) < 0).sum())
+
+
+def _column_of(names: Sequence[str], columns: Mapping[str, Column]) -> Column:
+    if len(names) == 1:
+        found = columns[names[0]]
+    else:
+        rows = np.concatenate([columns[name].rows for name in names])
+        values = np.concatenate([columns[name].values for name in names])
+        order = np.argsort(rows, kind="stable")
+        found = Column(rows[order], values[order])
+    usable = np.isfinite(found.values) & (np.abs(found.values) < STEP_LIMIT)
+    return found if usable.all() else Column(found.rows[usable], found.values[usable])
+
+
+def _moves(column: Column) -> bool:
+    """Whether a column counts at all: whole numbers, not always the same."""
+    values = column.values
+    return len(values) > 0 and (len(values) == 1 or bool((np.diff(values) != 0).any())) and _are_whole(values)
+
+
+def _are_whole(values: NDArray[np.float64]) -> bool:
+    return bool((values == np.floor(values)).mean() > 0.95)
+
+
+def _starts_over(count: Column, epochs: NDArray[np.float64] | None) -> bool:
+    """Whether a count begins anew in every epoch; one that falls back in the midst of an epoch is of a resumed run."""
+    falls = np.flatnonzero(np.diff(count.values) < 0)
+    if not len(falls):
+        return False
+    if epochs is not None:
+        before, after = epochs[count.rows[falls]], epochs[count.rows[falls + 1]]
+        return bool((after > before).mean() > MOSTLY)
+    if len(falls) < 2:
+        return False
+    tops, starts = count.values[falls], count.values[falls + 1]
+    return bool((np.abs(tops - np.median(tops)) <= 0.1 * np.median(tops)).all() and (starts <= starts.min() + 1).all())
+
+
+def _filled(column: Column, rows: int) -> NDArray[np.float64]:
+    """A value for every row: the last one given, and before the first that one."""
+    places = np.searchsorted(column.rows, np.arange(rows), side="right") - 1
+    return column.values[np.maximum(places, 0)] if len(column.values) else np.zeros(rows)
+
+
+def _whole(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(np.clip(values, -1, STEP_LIMIT)).astype(np.int64)
+
+
+def _by_count(
+    count: Column, names: tuple[str, ...], columns: Mapping[str, Column], epoch_names: tuple[str, ...], rows: int
+) -> Time:
+    """Steps as they are counted; where that starts over in every epoch, the epochs laid end to end."""
+    steps = _filled(count, rows)
+    epochs = _filled(_column_of(epoch_names, columns), rows) if epoch_names else None
+    totals = columns.get(f"{names[0]}{TOTAL}")
+    total = int(totals.values[-1]) if totals is not None and 0 < totals.values[-1] < STEP_LIMIT else 0
+    if not _starts_over(count, epochs):
+        return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
+    note = f"{names[0]} starts over in every epoch: counted on"
+    if epochs is None:
+        return Time("step", _whole(_unrolled(steps)), names, notes=(note,))
+    length = max(total, int(count.values.max()) + int(count.values.min() < 1))
+    begun = np.floor(epochs) - np.floor(float(epochs.min()))
+    return Time(
+        "step",
+        _whole(begun * length + steps),
+        (*epoch_names, *names),
+        {"steps_per_epoch": length},
+        (f"{note}, {length} each",),
+    )
+
+
+def _unrolled(steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A count that starts over, carried on."""
+    falls = np.diff(steps) < 0
+    lifts = np.where(falls, steps[:-1] - steps[1:] + 1, 0.0)
+    lifted: NDArray[np.float64] = steps + np.concatenate([[0.0], np.cumsum(lifts)])
+    return lifted
+
+
+def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) -> Time:
+    """Epochs are the clock where each has one value; else rows are, and an epoch is so many of them."""
+    column = _column_of(names, columns)
+    epochs = _filled(column, rows)
+    whole = bool(np.array_equal(column.values, np.floor(column.values)))
+    if len(column.values) == 0:
+        return Time("row", _row_steps(columns, rows), names)
+    distinct = max(1, len(np.unique(epochs)))
+    most = max((len(found.rows) for name, found in columns.items() if name not in names), default=0)
+    if whole and most <= 1.5 * distinct:
+        return Time("epoch", _whole(epochs), names)
+    steps = _row_steps(columns, rows)
+    span = float(np.max(epochs) - np.min(epochs)) + (1.0 if whole else 0.0)
+    each = int(max(1, round((int(steps.max()) + 1) / span))) if span > 0 else None
+    context = {"steps_per_epoch": each} if each else {}
+    return Time("row", steps, names, context, (ROWS,))
+
+
+def _row_steps(columns: Mapping[str, Column], rows: int) -> NDArray[np.int64]:
+    """Rows that the fullest column has are counted; the others belong to the one before."""
+    fullest = max(columns.values(), key=lambda found: len(found.rows), default=None)
+    if fullest is None or len(fullest.rows) == rows:
+        return np.arange(rows)
+    return np.maximum(np.searchsorted(fullest.rows, np.arange(rows), side="right") - 1, 0).astype(np.int64)

@@ -1,0 +1,262 @@
+"""Tables in text: comma, semicolon, tab, bar or spaces between the cells; names in the first row.
+
+Lightning's metrics.csv, Keras' CSVLogger, Ultralytics' results.csv with padded names, tables copied from a notebook or
+a model card, and what people write by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from torchdoctor.errors import SourceError
+from torchdoctor.sources.cells import ABSENT, column, number
+from torchdoctor.sources.logged import Logged, Wish
+from torchdoctor.sources.opening import TOO_LONG, beginning, ends_cleanly, lines
+from torchdoctor.sources.phases import is_phase_column, named_in_phase
+from torchdoctor.sources.table import Table
+from torchdoctor.sources.words import taken_apart
+
+CHUNK = 20_000
+"""Rows that are turned into numbers at once."""
+PROBE = 40
+PREAMBLE = 5
+"""Lines among which the row of names must be."""
+SPACES = "  "
+"""Stands for any two spaces or more."""
+PLAIN = (",", "\t", ";")
+DELIMITERS = (*PLAIN, "|", SPACES)
+_SPACES = re.compile(r"\s{2,}|\t")
+_PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
+_RULE = re.compile(r"[\s|:+=-]+\Z")
+_EXPORTED = re.compile(r"(?P<run>.+?) - (?P<name>.+)\Z")
+_TAGGED = re.compile(r"tag-(?P<tag>.+?)(?:\.csv.*)?\Z")
+
+
+def recognises(path: Path) -> bool:
+    """Whether the beginning is a row of names over rows of numbers."""
+    return _shape(path) is not None
+
+
+def read(path: Path, wish: Wish | None = None) -> list[Logged]:
+    """The run in a table; several where a web page's export put several side by side."""
+    shape = _shape(path)
+    if shape is None:
+        raise SourceError(f"{path} is no table: no row of names over rows of numbers.")
+    table, kept = Table(), _Rows(shape, tag_of(path))
+    for line, text in _rows(path, shape, table):
+        kept.add(line, text, table)
+    kept.flush(table)
+    if kept.ragged and not ends_cleanly(path):
+        table.tear()
+    return table.split(path, "CSV", wish, _EXPORTED)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    delimiter: str
+    names: list[str]
+    comma: bool
+    """Whether numbers have a decimal comma."""
+    above: int
+    """Lines before the first row of numbers."""
+
+
+class _Rows:
+    """Rows that wait to become columns."""
+
+    def __init__(self, shape: _Shape, tag: str | None) -> None:
+        self.delimiter, self.comma, self.tag = shape.delimiter, shape.comma, tag
+        self.ragged = False
+        """Whether the last row was short."""
+        self._waiting: list[str | Sequence[str]] = []
+        self._name(shape.names)
+
+    def _name(self, names: Sequence[str]) -> None:
+        self.header = tuple(names)
+        self.names = unique(names)
+        if self.tag is not None and {name.lower() for name in names} == {"wall time", "step", "value"}:
+            self.names = [self.tag if name.lower() == "value" else name for name in names]  # TensorBoard's download
+        self.phase = next((place for place, name in enumerate(names) if is_phase_column(name)), None)
+
+    def add(self, line: int, text: str, table: Table) -> None:
+        """One more row."""
+        self.ragged = False
+        if len(self._waiting) >= CHUNK:
+            self.flush(table)
+        if self.delimiter in PLAIN and '"' not in text and text.count(self.delimiter) == len(self.header) - 1:
+            self._waiting.append(text)
+            return
+        cells = split(text, self.delimiter)
+        if len(cells) == len(self.header) + 1 and not cells[-1]:
+            cells = cells[:-1]
+        if len(cells) != len(self.header):
+            if len(cells) > 1 and _is_header(cells):
+                self.flush(table)
+                self._name(cells)
+                return
+            table.skip(line)
+            self.ragged = len(cells) < len(self.header)
+            return
+        self._waiting.append(cells)
+
+    def flush(self, table: Table) -> None:
+        """Make columns of the rows that wait."""
+        waiting, self._waiting = self._waiting, []
+        if self.phase is None and self._all_numbers(waiting, table):
+            return
+        rows = [split(row, self.delimiter) if isinstance(row, str) else row for row in waiting]
+        rows = [cells for cells in rows if tuple(cells) != self.header]
+        if not rows:
+            return
+        if self.phase is not None:
+            self._by_phase(rows, self.phase, table)
+            return
+        places = np.arange(table.rows, table.rows + len(rows))
+        for name, cells in zip(self.names, zip(*rows, strict=True), strict=True):
+            if not name.lower().startswith("unnamed") and name:
+                values, there, _ = column(cells, self.comma)
+                table.extend(name, places[there], values[there])
+        table.rows += len(rows)
+
+    def _all_numbers(self, waiting: Sequence[str | Sequence[str]], table: Table) -> bool:
+        """Whether the rows held nothing but numbers, and were taken at once."""
+        texts = [row for row in waiting if isinstance(row, str)]
+        if len(texts) < len(waiting) or "" in self.names:
+            return False
+        try:
+            numbers = np.array(self.delimiter.join(texts).split(self.delimiter), dtype=np.float64)
+        except ValueError:
+            return False
+        places = np.arange(table.rows, table.rows + len(texts))
+        for name, values in zip(self.names, numbers.reshape(len(texts), -1).T, strict=True):
+            table.extend(name, places, values)
+        table.rows += len(texts)
+        return True
+
+    def _by_phase(self, rows: Sequence[Sequence[str]], phase: int, table: Table) -> None:
+        """Rows of which one column says whether they are of training or of validation."""
+        for cells in rows:
+            found = {}
+            for place, (name, cell) in enumerate(zip(self.names, cells, strict=True)):
+                value = number(cell, self.comma) if place != phase else None
+                if value is not None:
+                    found[named_in_phase(name, cells[phase])] = value
+            table.add(found)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names, of which each is there once.
+
+    >>> unique(["loss", "loss"])
+    ['loss', 'loss.1']
+    """
+    found: list[str] = []
+    seen: set[str] = set()
+    for name in names:
+        other, count = name, 0
+        while other and other in seen:
+            count += 1
+            other = f"{name}.{count}"
+        seen.add(other)
+        found.append(other)
+    return found
+
+
+def tag_of(path: Path) -> str | None:
+    """The name of the only value in a file that TensorBoard's page wrote: it is in the file's name."""
+    tagged = _TAGGED.search(path.name)
+    return tagged["tag"] if tagged else None
+
+
+def _first_rows(path: Path) -> list[str]:
+    text = beginning(path)
+    rows = [line for line in text.splitlines()[: PROBE * 2] if line.strip() and not line.lstrip().startswith("#")]
+    return [line for line in rows if not _RULE.match(line)][:PROBE]
+
+
+def _shape(path: Path) -> _Shape | None:
+    """How a file is laid out; None where this is no table. There may be a remark above the names, or no names."""
+    rows = _first_rows(path)
+    for above in range(min(PREAMBLE, len(rows) - 1)):
+        for delimiter in DELIMITERS:
+            names = split(rows[above], delimiter)
+            body = [split(row, delimiter) for row in rows[above + 1 :]]
+            comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
+            named = sum(map(bool, names))
+            if (named > 1 or delimiter == SPACES) and _is_header(names) and _are_numbers(names, body, comma):
+                return _Shape(delimiter, names, comma, above + 1)
+    return _without_names(rows, path)
+
+
+def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
+    """Columns of nothing but numbers: the first is what the file is called, if that is a loss."""
+    for delimiter in DELIMITERS:
+        body = [split(row, delimiter) for row in rows]
+        width = len(body[0]) if body else 0
+        if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
+            names = [f"column {place + 1}" for place in range(width)]
+            stem = path.name.split(".")[0]
+            return _Shape(delimiter, [stem if taken_apart(stem, 0).is_loss else names[0], *names[1:]], False, 0)
+    return None
+
+
+def _are_plain(cells: Sequence[str]) -> bool:
+    return all(number(cell) is not None for cell in cells if cell) and any(cells)
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    """Whether cells are names: words, and no number that a line of printed text would give."""
+    named = [cell for cell in cells if cell]
+    return bool(named) and all(
+        number(cell) is None and cell.lower() not in ("nan", "none") and not _PRINTED.search(cell) for cell in named
+    )
+
+
+def _are_numbers(names: Sequence[str], body: Sequence[Sequence[str]], comma: bool) -> bool:
+    body = body[:-1] if len(body) > 1 else body  # the last may be cut off
+    fitting = [cells for cells in body if len(cells) == len(names)]
+    if len(fitting) < 0.6 * len(body) or not fitting:
+        return False
+    filled = [cell for cells in fitting for cell in cells if cell.lower() not in ABSENT]
+    numbers = sum(1 for cell in filled if number(cell, comma) is not None)
+    return numbers >= max(1.0, 0.3 * len(filled))
+
+
+def _rows(path: Path, shape: _Shape, table: Table) -> Iterator[tuple[int, str]]:
+    """The rows under the names."""
+    above = shape.above
+    for line, text in lines(path):
+        if text == TOO_LONG:
+            table.skip(line)
+            continue
+        stripped = text.strip()
+        if not stripped or stripped.startswith("#") or (stripped[0] in "|-+=" and _RULE.match(stripped)):
+            continue
+        if above:
+            above -= 1
+        else:
+            yield line, text
+
+
+def split(text: str, delimiter: str) -> list[str]:
+    """The cells of a row.
+
+    >>> split('a, "b, c" ,d', ","), split("| 1 | 2 |", "|")
+    (['a', 'b, c', 'd'], ['1', '2'])
+    """
+    if delimiter == SPACES:
+        return _SPACES.split(text.strip())
+    if delimiter == "|":
+        text = text.strip().strip("|")
+    if '"' in text:
+        try:
+            return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))]
+        except (csv.Error, StopIteration):
+            pass
+    return [cell.strip() for cell in text.split(delimiter)]

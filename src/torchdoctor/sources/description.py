@@ -1,0 +1,121 @@
+"""What is known of a foreign log, for a run's header, and what its reader should know, for the notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torchdoctor.records import names_text
+from torchdoctor.sources.clock import counts
+from torchdoctor.sources.logged import NAME_LENGTH, Logged, Points
+from torchdoctor.sources.naming import Understood
+from torchdoctor.sources.repair import Mended
+from torchdoctor.sources.single_names import is_machine
+
+SECRET = re.compile(r"(?i)token(?!s|iz|_len|_count)|secret|passw|api_?key|auth|cookie|credential")
+CONFIG_LIMIT = 300
+TEXT_LIMIT = 200
+BATCH_SIZES = ("batch_size", "train_batch_size", "per_device_train_batch_size", "micro_batch_size", "batch")
+SEEDS = ("seed", "random_seed", "manual_seed")
+
+
+def context_of(
+    logged: Logged, understood: Understood, mended: Mapping[str, Mended], points: Mapping[str, Points]
+) -> dict[str, Any]:
+    """The context of a run's header: where it comes from, what its steps are, and which column is which."""
+    leading = next((mended[vital] for vital in ("loss", "val_loss") if vital in mended), None)
+    if leading is None:
+        leading = max(mended.values(), key=lambda found: len(found.points), default=Mended(Points.of([], [])))
+    config = _plain(logged.config)
+    context: dict[str, Any] = {
+        "source": logged.format,
+        "run": logged.name,
+        "clock": logged.clock,
+        "logged_every": _interval(leading.points),
+        "steps_per_epoch": _steps_per_epoch(points) if logged.clock != "epoch" else None,
+        "batch_size": next((config[key] for key in BATCH_SIZES if isinstance(config.get(key), int)), None),
+        "seed": next((config[key] for key in SEEDS if isinstance(config.get(key), int)), None),
+        **logged.context,
+        "columns": {vital: _origin(vital, understood) for vital in mended},
+        "better": {vital: way for vital, way in understood.better.items() if vital in mended},
+        "config": config,
+    }
+    return {key: value for key, value in context.items() if value not in (None, {}, "")}
+
+
+def _origin(vital: str, understood: Understood) -> str:
+    return " + ".join(understood.columns[vital])
+
+
+def _interval(points: Points) -> int | None:
+    return max(1, round(float(np.median(np.diff(points.steps))))) if len(points) > 1 else None
+
+
+def _steps_per_epoch(points: Mapping[str, Points]) -> int | None:
+    """How many steps an epoch has, where the epoch was logged beside the steps."""
+    epochs = next((series for name, series in points.items() if name.lower().split("/")[-1] == "epoch"), None)
+    if epochs is None or len(epochs) < 2:
+        return None
+    finite = np.isfinite(epochs.values)
+    steps, values = epochs.steps[finite], epochs.values[finite]
+    if len(steps) < 2 or values[-1] - values[0] < 0.5 or steps[-1] <= steps[0]:
+        return None
+    if np.array_equal(values, np.floor(values)):  # whole epochs: from the first step of one to the first of another
+        starts = np.flatnonzero(np.diff(values) > 0) + 1
+        if len(starts) < 2:
+            return None
+        first, last = starts[0], starts[-1]
+    else:
+        first, last = 0, len(steps) - 1
+    span = float(values[last] - values[first])
+    return max(1, round(float(steps[last] - steps[first]) / span)) if span > 0 else None
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters that are numbers, flags or short words; nothing that looks like a secret."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if len(found) >= CONFIG_LIMIT:
+            break
+        plain = isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= TEXT_LIMIT)
+        if plain and isinstance(key, str) and len(key) <= NAME_LENGTH and not SECRET.search(key):
+            found[key] = value
+    return found
+
+
+def remarks_on(
+    understood: Understood,
+    mended: Mapping[str, Mended],
+    resumed: Sequence[tuple[int, int]],
+    points: Mapping[str, Points],
+) -> Iterator[str]:
+    """What was made of a log that its reader should know."""
+    for vital in mended:
+        names = understood.columns[vital]
+        if len(names) > 1:
+            how = "the mean" if vital in understood.averaged else "the sum"
+            yield f"{vital} is {how} of {names_text(names, 8)}"
+    if not any(vital.endswith("loss") for vital in mended):
+        yield "no column was recognised as the loss: name it with --map loss=COLUMN"
+    for last, first in resumed[:3]:
+        yield f"steps go back from {last} to {first}: the later part replaces what it repeats"
+    if len(resumed) > 3:
+        yield f"steps go back {len(resumed)} times in all"
+    if any(found.sorted for found in mended.values()):
+        yield "the steps were not in order and have been sorted"
+    repeated = {vital: found.repeated for vital, found in mended.items() if found.repeated}
+    if repeated:
+        vital, count = max(repeated.items(), key=lambda item: item[1])
+        what = f"{count} values of {vital} came at steps that had one" if count > 1 else f"one step has two of {vital}"
+        yield f"{what}: their mean is used"
+    absent = [vital for vital, found in mended.items() if found.absent]
+    if absent:
+        yield f"NaN in {names_text(absent)} comes and goes with the rows: taken for cells without a value"
+    dropped = tuple(
+        name for name in understood.left_out if not counts(name) and not is_machine(name) and len(points[name]) > 1
+    )
+    if dropped:
+        yield f"not used: {names_text(dropped, 6)}"

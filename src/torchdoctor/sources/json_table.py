@@ -1,0 +1,177 @@
+"""One JSON document: a list of objects, lists by name (Keras' history), or either of them somewhere inside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.errors import SourceError
+from torchdoctor.sources.clock import counts
+from torchdoctor.sources.csv_table import tag_of
+from torchdoctor.sources.json_lines import NOT_JSON, as_number, measured
+from torchdoctor.sources.logged import Logged, Wish
+from torchdoctor.sources.opening import beginning, text_of
+from torchdoctor.sources.table import Table, flat
+from torchdoctor.sources.words import SPLITS, words_of
+
+SIZE_LIMIT = 32 * 2**20
+"""Characters of the largest document that is read: as objects it takes many times as much memory."""
+DEPTH = 5
+Rows = list[dict[str, float]]
+
+
+def recognises(path: Path) -> bool:
+    """Whether it begins as a document that goes on over lines, or is one object or list with series of numbers."""
+    start = beginning(path, 4096).lstrip()
+    if start[:1] not in ("{", "["):
+        return False
+    try:
+        return bool(_tables(_document(path), path))
+    except SourceError:
+        return False
+
+
+def read(path: Path, wish: Wish | None = None) -> list[Logged]:
+    """The runs in a document: its largest table, or all that are alike."""
+    document = _document(path)
+    found = []
+    for name, rows in _tables(document, path):
+        table = Table()
+        for row in rows:
+            table.add(row)
+        logged = table.logged(path, "JSON", wish, _scalars(document))
+        found.append(replace(logged, name=name))
+    return found
+
+
+def _document(path: Path) -> Any:
+    pieces, size = [], 0
+    for piece in text_of(path):
+        size += len(piece)
+        if size > SIZE_LIMIT:
+            raise SourceError(f"{path} is a JSON document of more than {SIZE_LIMIT // 2**20} MB: write JSON Lines.")
+        pieces.append(piece)
+    try:
+        return json.loads("".join(pieces))
+    except NOT_JSON as error:
+        place = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise SourceError(f"{path} is no whole JSON document: it breaks{place}. Was it cut off?") from error
+
+
+def _tables(document: Any, path: Path) -> list[tuple[str, Rows]]:
+    """The name and rows of each run."""
+    found = [(name, rows) for name, value in _candidates(document) if (rows := _table(value, path))]
+    if not found:
+        return []
+    best = max((rows for _, rows in found), key=_size)
+    same = [(name, rows) for name, rows in found if _size(rows) * 20 >= _size(best) and _names(rows) == _names(best)]
+    return [(name or path.name, rows) for name, rows in same] if len(same) > 1 else [(path.name, best)]
+
+
+def _size(rows: Rows) -> int:
+    return sum(map(len, rows))
+
+
+def _names(rows: Rows) -> set[str]:
+    return {name for row in rows for name in row}
+
+
+def _candidates(value: Any, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
+    """Everything inside that may be a table, the whole first; what is inside one is not another."""
+    yield name, value
+    if isinstance(value, dict) and depth > 0 and not _table(value, None):
+        for key, inner in value.items():
+            if isinstance(inner, dict | list):
+                yield from _candidates(inner, f"{name}/{key}" if name else str(key), depth - 1)
+
+
+def _table(value: Any, path: Path | None) -> Rows:
+    """The rows of a table, none where it is not one."""
+    if isinstance(value, list):
+        return _of_list(value, path)
+    if not isinstance(value, dict):
+        return []
+    keyed = _of_keys(value)
+    columns = {} if keyed else _columns(value)
+    return _of_columns(columns) if columns else keyed
+
+
+def _of_list(value: Sequence[Any], path: Path | None) -> Rows:
+    if value and all(isinstance(item, list) and len(item) == 3 for item in value):  # TensorBoard's download
+        tag = (tag_of(path) if path is not None else None) or "value"
+        triples = ([as_number(cell) for cell in item] for item in value)
+        return [{"step": step, tag: cell} for _, step, cell in triples if step is not None and cell is not None]
+    rows = [measured(item) for item in value if isinstance(item, dict)]
+    rows = [row for row in rows if row]
+    return rows if len(rows) * 2 > len(value) else []
+
+
+def _of_keys(value: Mapping[str, Any]) -> Rows:
+    """Rows that are kept under their number: {"0": {"loss": ..}, "1": ..} or {"epoch_1": ..}."""
+    rows: Rows = []
+    for key, inner in value.items():
+        words = words_of(key)
+        number = as_number(words[-1]) if words else None
+        if number is None or not isinstance(inner, dict):
+            return []
+        name = words[0] if len(words) == 2 and counts(words[0]) else "row"
+        row = measured(inner)
+        if not row:
+            return []
+        rows.append({"step" if name == "row" and not any(map(counts, row)) else name: number, **row})
+    return rows
+
+
+def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Lists of numbers by name; of what is kept by split the names are joined."""
+    found: dict[str, list[Any]] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner and all(str(name).isdigit() for name in inner):  # as pandas writes it
+            inner = list(inner.values())
+        elif isinstance(inner, dict) and (words_of(key)[:1] or ("",))[0] in SPLITS:
+            found.update({f"{key}/{name}": cells for name, cells in _columns(inner).items()})
+        if isinstance(inner, list) and inner and _is_series(inner):
+            found[str(key)] = inner
+    return found
+
+
+def _is_series(cells: Sequence[Any]) -> bool:
+    numbers = sum(1 for cell in cells if _value(cell) is not None)
+    return numbers * 2 > len(cells)
+
+
+def _value(cell: Any) -> tuple[float | None, float] | None:
+    """The step, where it is given, and the value of one entry of a list."""
+    if isinstance(cell, list) and len(cell) == 2:
+        step, value = as_number(cell[0]), as_number(cell[1])
+        return None if step is None or value is None else (step, value)
+    value = as_number(cell)
+    return None if value is None else (None, value)
+
+
+def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
+    """Rows out of lists; a shorter one was written less often and is spread over the longest."""
+    longest = max(map(len, columns.values()))
+    rows: Rows = [{} for _ in range(longest)]
+    paired: dict[float, dict[str, float]] = {}
+    for name, cells in columns.items():
+        for place, cell in enumerate(cells):
+            value = _value(cell)
+            if value is None:
+                continue
+            if value[0] is not None:
+                paired.setdefault(value[0], {})[name] = value[1]
+            else:
+                rows[math.ceil((place + 1) * longest / len(cells)) - 1][name] = value[1]
+    return [{"step": step, **row} for step, row in sorted(paired.items())] + [row for row in rows if row]
+
+
+def _scalars(document: Any) -> dict[str, Any]:
+    """What stands beside the tables: hyper-parameters, mostly."""
+    if not isinstance(document, dict):
+        return {}
+    return {name: value for name, value in flat(document) if not isinstance(value, list | dict)}

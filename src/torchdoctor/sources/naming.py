@@ -1,0 +1,205 @@
+"""What the names in other people's logs mean: general rules over the words of a name, not a list of known files.
+
+>>> chosen = understand({"train/loss": 100, "eval_loss": 10, "lr-AdamW": 100, "eval_wer": 10, "note_count": 100})
+>>> chosen.columns
+{'loss': ('train/loss',), 'val_loss': ('eval_loss',), 'val_wer': ('eval_wer',), 'lr': ('lr-AdamW',)}
+>>> chosen.better, chosen.left_out
+({'val_wer': 'lower'}, ('note_count',))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torchdoctor.sources.single_names import RULES, SCALED, Rule, scale_of
+from torchdoctor.sources.words import (
+    EVALUATED,
+    FALLBACK,
+    FILLERS,
+    HIGHER,
+    KINDS,
+    LOSS,
+    LOWER,
+    REWARD,
+    SMOOTHED,
+    SYNONYMS,
+    TOTAL,
+    Name,
+    Split,
+    listed,
+    taken_apart,
+)
+
+Better = Literal["higher", "lower"]
+
+MOST_PARTS = 24
+"""Parts of a loss that are kept under their own names."""
+MOST_METRICS = 48
+NO_METRIC = listed("time count num std best min max n improving improved with saved from previous target")
+"""Words that make something else of a metric: a record, or the best so far."""
+PLAYERS = {
+    **dict.fromkeys(("d", "disc", "discriminator", "dis"), "d_loss"),
+    **dict.fromkeys(("g", "gen", "generator"), "g_loss"),
+}
+ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
+"""Losses of agents: their sum says nothing of how well one learns."""
+
+
+@dataclass(frozen=True)
+class Understood:
+    """Which columns become which vitals."""
+
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Our name → the names in the log; several are added up."""
+    averaged: frozenset[str] = frozenset()
+    """Of several names, those that are averaged instead: losses on several validation sets."""
+    scales: Mapping[str, float] = field(default_factory=dict)
+    """Our name → what its values are multiplied by, where that is not 1."""
+    better: Mapping[str, Better] = field(default_factory=dict)
+    """Metrics → which way is better."""
+    left_out: tuple[str, ...] = ()
+    """Names that nothing was made of."""
+
+
+def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = None) -> Understood:
+    """What the names of a log mean. `counts` says how many points each has; `mapping` is what the user says."""
+    wished = {vital: (name,) for vital, name in (mapping or {}).items()}
+    taken = {name for names in wished.values() for name in names}
+    names = [taken_apart(name, count) for name, count in counts.items() if name not in taken]
+    held_out = _held_out(names)
+    columns: dict[str, tuple[str, ...]] = dict(wished)
+    averaged: set[str] = set()
+
+    def offer(found: Mapping[str, tuple[str, ...]]) -> None:
+        columns.update((vital, those) for vital, those in found.items() if vital not in columns)
+
+    trained = [item for item in names if item.is_loss and item.split in ("train", "")]
+    evaluated = [item for item in names if item.is_loss and item.split == held_out]
+    offer(_losses("", trained))
+    offer(_losses("val_", evaluated, whole_only="d_loss" in columns))
+    if len(columns.get("val_loss", ())) > 1 and len(columns.get("loss", ())) == 1:
+        averaged.add("val_loss")  # one loss is trained on: these are several validation sets
+    metrics, better = _metrics(names, held_out)
+    offer(metrics)
+    offer({vital: found for vital, rule in RULES.items() if (found := _best(names, rule))})
+    offer(_stand_ins(names, columns, held_out))
+    used = {name for found in columns.values() for name in found}
+    return Understood(
+        columns=columns,
+        averaged=frozenset(averaged),
+        scales={vital: scale for vital in SCALED if vital in columns and (scale := scale_of(columns[vital][0])) != 1.0},
+        better={vital: way for vital, way in better.items() if vital in columns and vital not in wished},
+        left_out=tuple(item.original for item in names if item.original not in used),
+    )
+
+
+def _held_out(names: Sequence[Name]) -> Split:
+    """The split that is looked at: validation, and where there is none, what is called test."""
+    there = {item.split for item in names if item.is_loss or item.has(HIGHER | LOWER)}
+    return "test" if "val" not in there and "test" in there else "val"
+
+
+def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> dict[str, tuple[str, ...]]:
+    """The loss, its parts under their own names, and where only parts are logged all of these."""
+    longest = max((item.count for item in losses), default=0)
+    losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
+    whole = sorted((item for item in losses if not item.rest), key=_rank)
+    parts = [item for item in losses if item.rest and not item.has(SMOOTHED - FILLERS)]
+    found: dict[str, tuple[str, ...]] = {}
+    if whole:
+        found[f"{prefix}loss"] = (whole[0].original,)
+    players = _players(parts)
+    if players or whole_only:
+        found |= {f"{prefix}{vital}": those for vital, those in players.items()}
+    elif not whole and not any(item.has(ACTING) for item in parts):
+        often = [item for item in parts if item.count * 2 > longest and not _is_part_of_a_part(item, parts)]
+        totals = [item for item in often if item.has(TOTAL)]
+        kinds = often if all(item.has(KINDS) for item in often) else []
+        if often:
+            found[f"{prefix}loss"] = tuple(item.original for item in (totals[:1] or kinds[:1] or often))
+    known = set(found.values())
+    for item in parts[:MOST_PARTS]:
+        if (item.original,) not in known:
+            found.setdefault(f"{prefix}{_vital(item.rest)}_loss", (item.original,))
+    return found
+
+
+def _is_part_of_a_part(item: Name, parts: Sequence[Name]) -> bool:
+    """Whether another name is the beginning of this one: vae_loss is the sum of vae_kl_loss and vae_recon_loss."""
+    return any(len(other.rest) < len(item.rest) and item.rest[: len(other.rest)] == other.rest for other in parts)
+
+
+def _players(parts: Sequence[Name]) -> dict[str, tuple[str, ...]]:
+    """The losses of two networks that train against each other; empty where there are not two.
+
+    >>> _players([taken_apart(name, 9) for name in ("loss_D_A", "loss_D_B", "loss_G", "loss_cycle")])
+    {'d_loss': ('loss_D_A', 'loss_D_B'), 'g_loss': ('loss_G',)}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for vital in ("d_loss", "g_loss"):
+        own = [item for item in parts if any(PLAYERS.get(word) == vital for word in item.rest)]
+        alone = [item for item in own if len(item.rest) == 1]
+        if not own:
+            return {}
+        found[vital] = tuple(item.original for item in (alone[:1] or own))
+    return found
+
+
+def _rank(item: Name) -> tuple[bool, int, bool, bool, int, int]:
+    """Which of several names is the loss: often logged, as it was, of training, and plainly named."""
+    often = item.count.bit_length()  # counts that differ by less than twice are alike
+    return (item.count <= 2, -often, item.has(SMOOTHED), item.split == "", len(item.words), len(item.original))
+
+
+def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[str, ...]], dict[str, Better]]:
+    """Accuracies, error rates and rewards, and which way each is better."""
+    found: dict[str, tuple[str, ...]] = {}
+    better: dict[str, Better] = {}
+    for item in names:
+        known = item.has(HIGHER | LOWER | REWARD) or (item.split == held_out and item.words[-1:] == ("score",))
+        if not known or item.is_loss or item.has(NO_METRIC):
+            continue
+        prefix = {held_out: "val_", "train": "train_", "": "val_" if item.has(EVALUATED) else "train_"}.get(item.split)
+        if prefix is None or len(found) >= MOST_METRICS:
+            continue
+        words = ("reward",) if item.has(REWARD) else tuple(word for word in item.words if word not in FILLERS | LOSS)
+        prefix = "" if item.has(REWARD) and prefix == "train_" else prefix
+        vital = prefix + _vital(words)
+        if vital not in found:
+            found[vital] = (item.original,)
+            better[vital] = "lower" if item.has(LOWER) else "higher"
+    return found, better
+
+
+def _stand_ins(
+    names: Sequence[Name], columns: Mapping[str, tuple[str, ...]], held_out: Split
+) -> dict[str, tuple[str, ...]]:
+    """Where no loss is logged, an error that falls as it would."""
+    if "d_loss" in columns or ("loss" in columns and "val_loss" in columns):
+        return {}
+    usable = [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
+    trained = [item for item in usable if item.split in ("train", "")]
+    evaluated = [item for item in usable if item.split == held_out]
+    if "loss" in columns:  # the stand-in must be of the same kind, or the two cannot be compared
+        alike = [item for item in names if (item.original,) == columns["loss"]]
+        evaluated = [item for item in evaluated if alike and set(item.rest) <= set(alike[0].rest)]
+    elif trained:
+        alike = [item for item in evaluated if item.rest == trained[0].rest]
+        evaluated = alike if alike or "val_loss" in columns else []
+    return {
+        vital: (items[0].original,)
+        for vital, items in (("loss", trained), ("val_loss", evaluated))
+        if items and vital not in columns
+    }
+
+
+def _best(names: Sequence[Name], rule: Rule) -> tuple[str, ...]:
+    """The name that fits best, the first of equals; empty where none does."""
+    fits = [(fit, place) for place, item in enumerate(names) if (fit := rule(item)) is not None]
+    return (names[min(fits)[1]].original,) if fits else ()
+
+
+def _vital(words: Sequence[str]) -> str:
+    return "_".join(SYNONYMS.get(word, word) for word in words)[:64]

@@ -1,0 +1,34 @@
+"""Columns and words that say of what a row is: of training, of validation or of a test.
+
+>>> named_in_phase("loss", "val"), named_in_phase("epoch", "val"), named_in_phase("val_loss", "train")
+('val/loss', 'epoch', 'val_loss')
+"""
+
+from __future__ import annotations
+
+from torchdoctor.sources.clock import counts
+from torchdoctor.sources.words import SPLITS, taken_apart, words_of
+
+PHASES = frozenset({"phase", "split", "mode", "stage", "subset", "partition", "set", "dataset", "type"})
+
+
+def is_phase_column(name: str) -> bool:
+    """Whether a column of this name may say of what a row is."""
+    words = words_of(name)
+    return len(words) == 1 and words[0] in PHASES
+
+
+def phase_of(text: object) -> str:
+    """The phase that a cell names, empty where it names none.
+
+    >>> phase_of("Validation"), phase_of("linear")
+    ('val', '')
+    """
+    words = words_of(text) if isinstance(text, str) and len(text) < 40 else ()
+    return next((SPLITS[word] for word in words if word in SPLITS), "") if len(words) <= 2 else ""
+
+
+def named_in_phase(name: str, phase: object) -> str:
+    """A value's name with the phase that its row is of, unless it says it itself or counts."""
+    of = phase_of(phase)
+    return name if not of or counts(name) or taken_apart(name, 0).split else f"{of}/{name}"

@@ -1,0 +1,99 @@
+"""Series as they should have been written: steps in order, once each, without the cells that only hold a place.
+
+A log that was appended to by a resumed run goes back: the later part replaces what it repeats.
+
+>>> mended = mend(Points.of([0, 10, 20, 30, 20, 30, 40], [5, 4, 3, 9, 2.5, 2, 1]))
+>>> mended.points.steps.tolist(), mended.points.values.tolist(), mended.resumed
+([0, 10, 20, 30, 40], [5.0, 4.0, 2.5, 2.0, 1.0], ((30, 20),))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.sources.logged import STEP_LIMIT, Points
+
+DISORDER = 0.25
+"""Share of points that go back from which on that is no resumption: the file is in another order."""
+RECOVERIES = 3
+"""How often NaN must give way to a number again, and
+"""
+PLACEHOLDERS = 0.3
+"""which share of the values it must be, to mean "not measured here"."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """A series in order."""
+
+    points: Points
+    resumed: tuple[tuple[int, int], ...] = ()
+    """Where steps went back, and to which step."""
+    repeated: int = 0
+    """Points that shared their step with another and were averaged."""
+    sorted: bool = False
+    """Whether the steps were in another order."""
+    absent: int = 0
+    """NaN values that only said that nothing was measured."""
+
+
+def mend(points: Points) -> Mended:
+    """Bring a series in order."""
+    points, absent = _measured(points)
+    fits = (points.steps >= 0) & (points.steps < STEP_LIMIT)
+    if not fits.all():
+        points = Points(points.steps[fits], points.values[fits])
+    steps, values = points.steps, points.values
+    back = np.flatnonzero(np.diff(steps) < 0)
+    resumed: tuple[tuple[int, int], ...] = ()
+    disordered = len(back) > DISORDER * len(steps)
+    if disordered:
+        order = np.argsort(steps, kind="stable")
+        steps, values = steps[order], values[order]
+    elif len(back):
+        resumed = tuple((int(steps[place]), int(steps[place + 1])) for place in back)
+        steps, values = _latest(steps, values)
+    before = len(steps)
+    steps, values = _once(steps, values)
+    return Mended(Points(steps, values), resumed, before - len(steps), disordered, absent)
+
+
+def _measured(points: Points) -> tuple[Points, int]:
+    """Without NaN where it stands for an empty cell: it comes and goes, again and again."""
+    missing = np.isnan(points.values)
+    count = int(missing.sum())
+    if count < PLACEHOLDERS * len(points) or count == len(points):
+        return points, 0
+    recoveries = int((missing[:-1] & ~missing[1:]).sum())
+    if recoveries < RECOVERIES:
+        return points, 0
+    return Points(points.steps[~missing], points.values[~missing]), count
+
+
+def _latest(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """What was written last for every step: nothing that a later part begins before."""
+    coming = np.minimum.accumulate(steps[::-1])[::-1]
+    keep = np.append(steps[:-1] <= coming[1:], True)
+    # A step that the resumed part repeats exactly is its own, not an average of both.
+    session = np.concatenate([[0], np.cumsum(np.diff(steps) < 0)])
+    last_of = np.full(len(steps), session[-1])
+    order = np.argsort(steps, kind="stable")
+    ends = np.append(steps[order][1:] != steps[order][:-1], True)
+    groups = np.cumsum(np.concatenate([[False], ends[:-1]]))
+    last_of[order] = session[order][ends][groups]
+    keep &= session == last_of
+    return steps[keep], values[keep]
+
+
+def _once(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Each step once: the mean of what ranks, micro-batches or validation batches wrote for it."""
+    new = np.concatenate([[True], np.diff(steps) != 0]) if len(steps) else np.zeros(0, dtype=bool)
+    if new.all():
+        return steps, values
+    starts = np.flatnonzero(new)
+    with np.errstate(all="ignore"):
+        sums = np.add.reduceat(values, starts)
+    return steps[starts], sums / np.diff(np.append(starts, len(steps)))

@@ -1,0 +1,128 @@
+"""SQLite databases of other programs: opened for reading only, with nothing in them believed.
+
+A training program may be writing to the database. Locks are taken as any reader takes them and never held for longer
+than one query; a write-ahead log beside the file is read too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+from torchdoctor.errors import SourceError
+
+CELL_LIMIT = 2**20
+"""Bytes of the longest value that is read."""
+ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
+"""What SQLite raises: its messages may quote damaged text that no encoding knows."""
+ROWS_LIMIT = 30_000_000
+"""Rows that one query may give."""
+COPY_LIMIT = 2**30
+"""Bytes of the largest database that is copied."""
+_STEPS_LIMIT = 20_000
+"""Times that a query may run for a hundred thousand instructions: some minutes of work."""
+_BEGINNING = b"SQLite format 3\x00"
+_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+
+
+def is_one(path: Path) -> bool:
+    """Whether a file is an SQLite database."""
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING
+
+
+def columns(path: Path, table: str) -> frozenset[str]:
+    """The columns of a real table of a database; empty where there is none, or no database."""
+    if not path.is_file() or not is_one(path):
+        return frozenset()
+    try:
+        with opened(path) as store:
+            return store.columns(table)
+    except SourceError:
+        return frozenset()
+
+
+class Store:
+    """A database that is open for reading."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.damage = ""
+        """Why not everything could be read."""
+        self._connection = connection
+        self._tables = {name for (name,) in self.rows(_TABLES)}
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The columns of a table; views and virtual tables, which could run anything, are not asked."""
+        if table not in self._tables:
+            return frozenset()
+        return frozenset(name for (name,) in self.rows("SELECT name FROM pragma_table_info(?)", (table,)))
+
+    def rows(self, query: str, values: Sequence[Any] = (), order: str = "") -> list[tuple[Any, ...]]:
+        """What a query gives, at once; of a damaged database what comes before the damage, then not in order."""
+        found: list[tuple[Any, ...]] = []
+        for text in (f"{query} ORDER BY {order}", query) if order else (query,):
+            try:
+                with closing(self._connection.execute(text, tuple(values))) as cursor:
+                    for row in islice(cursor, ROWS_LIMIT):
+                        found.append(row)
+                return found
+            except ERRORS as error:
+                self.damage = str(error)
+            if found:
+                return found
+        raise SourceError(f"the database {self.path} cannot be read: {self.damage}.")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Store]:
+    """A database for reading; where it cannot be locked (a read-only disk), as it is."""
+    with ExitStack() as stack:
+        place = _beside_nothing(path, stack)
+        try:
+            connection = _connected(place, "mode=ro")
+        except ERRORS:
+            try:
+                connection = _connected(place, "mode=ro&immutable=1")
+            except ERRORS as error:
+                raise SourceError(f"the database {path} cannot be opened: {error}.") from error
+        stack.enter_context(closing(connection))
+        yield Store(path, connection)
+
+
+def _beside_nothing(path: Path, stack: ExitStack) -> Path:
+    """Where to open a database: a copy, where SQLite would leave a file beside a log that nobody is writing to."""
+    log, index = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    if index.exists() or not log.is_file() or path.stat().st_size + log.stat().st_size > COPY_LIMIT:
+        return path
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    for file in (path, log):
+        copyfile(file, folder / file.name)
+    return folder / path.name
+
+
+def _connected(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=5.0)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, CELL_LIMIT)
+        connection.text_factory = _text
+        left = iter(range(_STEPS_LIMIT))
+        connection.set_progress_handler(lambda: next(left, None) is None, 100_000)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except ERRORS:
+        connection.close()
+        raise
+    return connection
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

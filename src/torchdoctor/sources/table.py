@@ -1,0 +1,177 @@
+"""A table that is being read: rows in, columns of numbers out.
+
+>>> table = Table()
+>>> table.add({"epoch": 0.0, "loss": 2.0})
+>>> table.add({"epoch": 1.0, "loss": 1.0, "val_loss": 1.5})
+>>> logged = table.logged(Path("a.jsonl"), "JSON Lines")
+>>> logged.clock, {name: points.values.tolist() for name, points in logged.points.items()}
+('epoch', {'loss': [2.0, 1.0], 'val_loss': [1.5]})
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.sources import plain_yaml
+from torchdoctor.sources.clock import TOTAL, Column, tell_time
+from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
+from torchdoctor.sources.words import HIGHER, LOWER, taken_apart
+
+VALUES_LIMIT = 30_000_000
+"""Numbers that are kept of one file."""
+DEPTH = 6
+"""Levels of nested values whose names are joined."""
+
+
+class Table:
+    """Rows that have come, column by column."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.skipped = 0
+        self.first_skipped: int | None = None
+        self.torn = False
+        self.notes: list[str] = []
+        self._columns: dict[str, tuple[array[int], array[float]]] = {}
+        self._left = VALUES_LIMIT
+        self._refused = False
+
+    def skip(self, line: int) -> None:
+        """A line could not be read."""
+        self.skipped += 1
+        if self.first_skipped is None:
+            self.first_skipped = line
+
+    def tear(self) -> None:
+        """What was skipped last breaks off at the end of the file: it is not damaged, it is not there yet."""
+        self.torn = True
+        self.skipped -= 1
+        self.first_skipped = self.first_skipped if self.skipped else None
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """One row: what is in it, by name."""
+        for name, value in row.items():
+            column = self._column(name)
+            if column is not None and self._left > 0:
+                self._left -= 1
+                column[0].append(self.rows)
+                column[1].append(value)
+        self.rows += 1
+
+    def extend(self, name: str, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Many values of one column; `rows` says where they are."""
+        column = self._column(name)
+        if column is not None and self._left >= len(rows):
+            self._left -= len(rows)
+            column[0].frombytes(rows.astype(np.int64).tobytes())
+            column[1].frombytes(values.astype(np.float64).tobytes())
+
+    def keep(self, wanted: Callable[[str, int, int], bool]) -> None:
+        """Forget the columns that are not wanted, by name, number of values, and the most that any has."""
+        most = max((len(rows) for rows, _ in self._columns.values()), default=0)
+        self._columns = {name: found for name, found in self._columns.items() if wanted(name, len(found[0]), most)}
+
+    def _column(self, name: str) -> tuple[array[int], array[float]] | None:
+        column = self._columns.get(name)
+        if column is None:
+            if len(self._columns) >= NAMES_LIMIT or len(name) > NAME_LENGTH:
+                self._refused = True
+                return None
+            column = self._columns[name] = (array("q"), array("d"))
+        return column
+
+    def logged(
+        self, path: Path, form: str, wish: Wish | None = None, config: Mapping[str, Any] | None = None
+    ) -> Logged:
+        """The run in these rows."""
+        return self._logged(path, path.name, form, wish, self._sparse(), config)
+
+    def split(self, path: Path, form: str, wish: Wish | None, exported: re.Pattern[str]) -> list[Logged]:
+        """The runs in these rows, where columns are named by run and value (`exported` tells these apart)."""
+        columns = self._sparse()
+        apart = {name: found for name in columns if (found := exported.match(name))}
+        runs = list(dict.fromkeys(found["run"] for found in apart.values()))
+        if len(apart) < len(columns) - 2 or not runs:
+            return [self._logged(path, path.name, form, wish, columns)]
+        shared = {name: column for name, column in columns.items() if name not in apart}
+        logged = []
+        for run in runs:
+            own = {match["name"]: columns[name] for name, match in apart.items() if match["run"] == run}
+            own = {name: column for name, column in own.items() if not name.endswith(("__MIN", "__MAX"))}
+            logged.append(self._logged(path, run, form, wish, {**shared, **own}))
+        return logged
+
+    def _sparse(self) -> dict[str, Column]:
+        return {
+            name: Column(np.frombuffer(rows, dtype=np.int64), np.frombuffer(values, dtype=np.float64))
+            for name, (rows, values) in self._columns.items()
+            if len(rows)
+        }
+
+    def _logged(
+        self,
+        path: Path,
+        name: str,
+        form: str,
+        wish: Wish | None,
+        columns: Mapping[str, Column],
+        config: Mapping[str, Any] | None = None,
+    ) -> Logged:
+        time = tell_time(columns, self.rows, wish.mapping.get("step") if wish is not None else None)
+        points = {
+            key: Points(time.steps[column.rows], column.values)
+            for key, column in columns.items()
+            if key not in time.columns and not key.endswith(TOTAL)
+        }
+        clock, notes = time.clock, [*self.notes, *time.notes]
+        if clock == "row" and _evaluated_in_every_row(points):
+            clock, notes = "epoch", [*self.notes, "no column counts: the rows, each with a validation, are epochs"]
+        if self._left <= 0:
+            notes.append(f"{path.name} holds more than {VALUES_LIMIT:,} numbers: what comes later was not read")
+        if self._refused:
+            notes.append(f"names beyond the first {NAMES_LIMIT:,}, and of more than {NAME_LENGTH} characters, left out")
+        return Logged(
+            path=path,
+            name=name,
+            format=form,
+            points=points,
+            config=config or plain_yaml.beside(path.parent),
+            context=time.context,
+            clock=clock,
+            notes=tuple(notes),
+            skipped=self.skipped,
+            first_skipped=self.first_skipped,
+            torn=self.torn,
+        )
+
+
+def _evaluated_in_every_row(points: Mapping[str, Points]) -> bool:
+    """Whether training and validation were written together, as it is done at the end of an epoch."""
+    trained, evaluated = 0, 0
+    for name, series in points.items():
+        part = taken_apart(name, 0)
+        if part.is_loss or part.has(HIGHER | LOWER):
+            trained = max(trained, len(series) if part.split in ("", "train") else 0)
+            evaluated = max(evaluated, len(series) if part.split in ("val", "test") else 0)
+    return 1 < trained == evaluated
+
+
+def flat(value: Any, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dicts by their joined names.
+
+    >>> dict(flat({"step": 3, "train": {"loss": 0.5, "note": "x"}}))
+    {'step': 3, 'train/loss': 0.5, 'train/note': 'x'}
+    """
+    if isinstance(value, dict):
+        if depth > 0:
+            for key, inner in value.items():
+                yield from flat(inner, f"{name}/{key}" if name else str(key), depth - 1)
+    else:
+        yield name, value

@@ -1,0 +1,227 @@
+"""Numbers by name out of a printed line, whoever printed it.
+
+A line is read by its shape: the text with its numbers taken out. Lines of one shape are read alike, so that only the
+first of them costs something.
+
+>>> reader = LineReader()
+>>> reader.read("iter 100: loss 2.3021, time 250ms, mfu 12.1%")
+{'iter': 100.0, 'loss': 2.3021, 'time': 0.25, 'mfu': 12.1}
+>>> reader.read("Epoch [2/5], Step [100/600], Loss: 0.1234")
+{'Epoch': 2.0, 'Epoch of': 5.0, 'Step': 100.0, 'Step of': 600.0, 'Loss': 0.1234}
+>>> reader.read("Test set: Average loss: 0.0487, Accuracy: 9847/10000 (98%)")
+{'test/Average loss': 0.0487, 'test/Accuracy': 0.9847}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torchdoctor.sources.cells import UNITS
+from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.words import HIGHER, LOWER, SPLITS, taken_apart, words_of
+
+LENGTH = 8192
+"""Characters of a line that are looked at."""
+SHAPES_LIMIT = 4096
+"""Shapes that are remembered."""
+BEFORE = 96
+"""Characters before a number among which its name is."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
+_MOMENTS = re.compile(
+    r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?|\d{1,2}/\d{1,2} (?=\d\d:)|"
+    r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)"
+)
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+_NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
+_NUMBER = re.compile(rf"((?<![\w.@-])[-+]?(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|{_NOT_FINITE})")
+_DECIMAL_COMMA = re.compile(rf"((?<![\w.@-])[-+]?\d+(?:[.,]\d*)?(?:[eE][-+]?\d+)?|{_NOT_FINITE})")
+_NAME = re.compile(
+    r"([A-Za-z_][\w@./%#+-]{0,63}(?:\([^()]{0,24}\))?(?:[ ][A-Za-z_(][\w@./%()+-]{0,63}){0,6})"
+    r"[\"']?\s*(?:[:=|]|->|=>)?\s*[\"'\[(]*\s*\Z"
+)
+_LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
+"""What a logger puts before its messages."""
+_UNIT = re.compile(r"( ?)([A-Za-z%µ]+)")
+_OF = re.compile(r"\s*/\s*\Z|\s+of\s+\Z")
+_AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for)\s+((?:global )?(?:step|iteration|iter|epoch|update))\Z")
+_BARE = re.compile(r"(?:.*[|\[(:\]])?\s*\Z")
+_PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w./-])")
+HOLE = "\x01"
+SHORT = {"s": "step", "trl": "train loss", "tel": "val loss"}
+"""Names that llm.c writes short."""
+APART = frozenset({"ms", "gib", "gb", "mib", "mb"})
+"""Units that may stand apart from their number."""
+SIZES = frozenset({"gib", "gb", "mib", "mb", "kib", "kb"})
+CONVERTED = APART | SIZES | {"us", "µs"}
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """What one number of a shape is."""
+
+    name: str
+    scale: float = 1.0
+    share: bool = False
+    """Whether it is to be divided by the number after it."""
+
+
+class LineReader:
+    """Reads lines, and remembers their shapes."""
+
+    def __init__(self, comma: bool = False) -> None:
+        self._shapes: dict[str, tuple[_Slot | None, ...]] = {}
+        self._number = _DECIMAL_COMMA if comma else _NUMBER
+        self._value: Callable[[str], float] = _with_comma if comma else _plain
+
+    def read(self, line: str) -> dict[str, float]:
+        """The numbers in a line by their names; the first of those that share one."""
+        return self.numbers(clean(line))
+
+    def numbers(self, line: str) -> dict[str, float]:
+        """The same of a line that is clean."""
+        parts = self._number.split(line)
+        numbers = parts[1::2]
+        if not numbers:
+            return {}
+        shape = HOLE.join(parts[::2])
+        slots = self._shapes.get(shape)
+        if slots is None:
+            slots = _slots(shape)
+            if len(self._shapes) < SHAPES_LIMIT:
+                self._shapes[shape] = slots
+        found: dict[str, float] = {}
+        for place, (slot, text) in enumerate(zip(slots, numbers, strict=False)):
+            if slot is not None and slot.name not in found:
+                value = self._value(text)
+                if slot.share:
+                    value /= self._value(numbers[place + 1]) or 1.0
+                found[slot.name] = value * slot.scale
+        return found
+
+
+def clean(line: str) -> str:
+    """A line without colours, dates and times of day, and no longer than is looked at."""
+    line = line[:LENGTH]
+    if "\x1b" in line:
+        line = _ESCAPES.sub("", line)
+    return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace(HOLE, " ")
+
+
+def _plain(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _with_comma(text: str) -> float:
+    return float(text.replace(",", "."))
+
+
+def _slots(shape: str) -> tuple[_Slot | None, ...]:
+    """What each number of a shape is."""
+    texts = shape.split(HOLE)
+    slots: list[_Slot | None] = [*_leading(texts)]
+    line = _Line("val" if texts[0].startswith(" * ") else "")
+    for place in range(len(slots), len(texts) - 1):
+        before, after = texts[place], texts[place + 1]
+        if place and _OF.match(before):
+            slots.append(_total(slots[-1]))
+        else:
+            own = before[_unit(before)[1] if place else 0 :][-BEFORE:]
+            slots.append(line.slot(own, after, place + 2 < len(texts) and _OF.match(after) is not None))
+    return tuple(slots)
+
+
+@dataclass
+class _Line:
+    """How far a line has been understood: of what phase the numbers are that come next."""
+
+    phase: str = ""
+    """As the line says."""
+    hint: str = ""
+    """As the name before says: "val loss 0.6, acc 0.8"."""
+
+    def slot(self, own: str, after: str, of: bool) -> _Slot | None:
+        """What a number is, by the text before it and after it."""
+        name, outside = (None, own) if after.startswith("%|") else _named(own)
+        self.phase = _phase(outside) or self.phase
+        if name is not None and not taken_apart(name, 0).words:  # nothing but a phase
+            if of or after.lstrip().startswith("["):  # "Train: 0 [  50/1251" and "Test: [ 10/48]"
+                self.phase = taken_apart(name, 0).split
+                return self._counted() if of else _Slot("epoch")
+            self.hint = taken_apart(name, 0).split
+            return _Slot(f"{name} loss")  # "train 0.12 val 0.34"
+        if name is None and own.endswith("[") and after.startswith("] "):
+            return _Slot("iteration")  # "... logging_writer.py:48] [100] loss=2.3"
+        if name is None:
+            return self._counted() if of and _BARE.match(own) else None
+        if counts(name):
+            self.phase = taken_apart(name, 0).split or self.phase
+            return _Slot(_without_split(name))
+        return self._measured(name, after, of) if not name.endswith(".py") else None
+
+    def _counted(self) -> _Slot | None:
+        """Batches of training; those of validation are no clock."""
+        return _Slot("batch") if self.phase in ("", "train") else None
+
+    def _measured(self, name: str, after: str, of: bool) -> _Slot:
+        part = taken_apart(name, 0)
+        measure = part.is_loss or part.has(HIGHER | LOWER)
+        phase = (self.hint or self.phase) if measure else self.phase.replace("train", "")
+        if measure and part.split and " " in name:
+            self.hint = part.split
+        elif phase and not part.split:
+            name = f"{phase}/{name}"
+        if of and part.has(HIGHER):
+            return _Slot(name, share=True)
+        scale, _, size = _unit(after)
+        return _Slot(f"{name} (bytes)" if size else name, scale)
+
+
+def _leading(texts: Sequence[str]) -> tuple[_Slot, ...]:
+    """What a line begins with in brackets: "[1, 2000] loss: 2.173" or "[10] train-rmse:0.5"."""
+    if texts[0].strip() != "[" or len(texts) < 3:
+        return ()
+    if texts[1].strip() == "," and texts[2].lstrip().startswith("]"):
+        return _Slot("epoch"), _Slot("batch")
+    return (_Slot("iteration"),) if texts[1].lstrip().startswith("]") else ()
+
+
+def _named(text: str) -> tuple[str | None, str]:
+    """The name that the text before a number gives it, and the text before that."""
+    found = _NAME.search(text)
+    if found is None:
+        return None, text
+    name, outside = _LEVEL.sub("", found[1].strip()), text[: found.start()]
+    if name in SHORT and (name != "s" or not outside.strip()):
+        return SHORT[name], outside
+    at = _AT.match(name)
+    if at is not None:
+        return at[1], outside + name[: at.start(1)]
+    return name, outside
+
+
+def _total(before: _Slot | None) -> _Slot | None:
+    """What comes after a stroke: how far the count before it goes."""
+    return _Slot(before.name + TOTAL) if before is not None and counts(before.name) else None
+
+
+def _without_split(name: str) -> str:
+    """Train epoch and test epoch are one count."""
+    words = [word for word in words_of(name) if word not in SPLITS]
+    return name if len(words) == len(words_of(name)) else " ".join(words)
+
+
+def _phase(outside: str) -> str:
+    found = [SPLITS[word.lower()] for word in _PHASE.findall(outside) if word.lower() in SPLITS]
+    return found[-1] if found else ""
+
+
+def _unit(after: str) -> tuple[float, int, bool]:
+    """What the unit after a number multiplies it by, its length, and whether it is one of memory."""
+    unit = _UNIT.match(after)
+    if unit is None or (unit[1] and unit[2].lower() not in APART):
+        return 1.0, 0, False
+    word = unit[2].lower()
+    return (UNITS[word] if word in CONVERTED else 1.0), unit.end(), word in SIZES

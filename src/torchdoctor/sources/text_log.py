@@ -1,0 +1,176 @@
+"""What a training script printed: any line that gives numbers by name.
+
+nanoGPT and its descendants, torchtitan with colours, Hugging Face's dicts, tqdm's and Keras' bars, mmengine,
+detectron2, fairseq, Megatron, Lightning, and ``key: number`` or ``key=number`` in general. With ``--pattern`` the named
+groups of a regular expression are taken instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from torchdoctor.errors import SourceError
+from torchdoctor.sources.cells import number
+from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.logged import Logged, Wish
+from torchdoctor.sources.opening import TOO_LONG, beginning, lines
+from torchdoctor.sources.single_names import RULES
+from torchdoctor.sources.table import Table
+from torchdoctor.sources.text_line import LineReader, clean
+from torchdoctor.sources.words import HIGHER, LOWER, REWARD, listed, taken_apart
+
+PROBE = 2**22
+"""Characters of a file in which a line of numbers must come: some logs begin with the whole source code."""
+PATTERN_LINE = 2000
+"""Characters of a line that a user's pattern sees."""
+SELDOM, MANY = 3, 20
+"""Lines in which a name must come where another comes in many: and one that says nothing by itself, in a twentieth."""
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
+_DECIMAL_POINT = re.compile(r"\d\.\d")
+_EPOCH = listed("epoch epochs")
+_UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>.]+\]|━)")
+"""Keras' bar within an epoch: what it shows is the mean since the epoch began."""
+
+
+def recognises(path: Path) -> bool:
+    """Whether two lines or more give a loss or a metric by name."""
+    reader = LineReader(_has_comma(path))
+    found = 0
+    for line in beginning(path, PROBE).splitlines():
+        found += any(_is_measure(name) for name in reader.read(line))
+        if found >= 2:
+            return True
+    return False
+
+
+def read(path: Path, wish: Wish | None = None) -> list[Logged]:
+    """The run in a printed log."""
+    table = Table()
+    rows = _matched(path, wish.pattern, table) if wish is not None and wish.pattern else _printed(path, table)
+    for row in rows:
+        table.add(row)
+    if not table.rows and wish is not None and wish.pattern:
+        raise SourceError(
+            f"no line of {path} matches --pattern {wish.pattern!r}, or its groups hold no numbers. "
+            r"For example: --pattern 'step (?P<step>\d+) loss (?P<loss>\S+)'."
+        )
+    table.keep(_comes_often)
+    return [table.logged(path, "printed text", wish)]
+
+
+def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
+    """The rows of a log: what comes before the first line that counts is source code or settings."""
+    reader = LineReader(_has_comma(path))
+    waiting: list[dict[str, float]] = []
+    begun = False
+    for line, text in lines(path):
+        if text == TOO_LONG:
+            table.skip(line)
+            continue
+        text = clean(text)
+        row = reader.numbers(text) if not _UNFINISHED.match(text) else {}
+        if not row or not _tells(row, text):
+            continue
+        if not begun and any(_is_measure(name) for name in row) and any(map(counts, row)):
+            begun = True
+            yield from (title for title in waiting[-1:] if _only_counts(title))
+        if begun:
+            yield row
+        elif any(map(_is_telling, row)):
+            waiting.append(row)
+    if not begun:
+        yield from waiting
+
+
+def _tells(row: dict[str, float], text: str) -> bool:
+    """Whether a line says something: one that only counts is a title, or mentions a step in passing."""
+    if not _only_counts(row):
+        return True
+    first = next(iter(row))
+    start = re.sub(r"^[\W_]+", "", text).lower()
+    titled = not _EPOCH.isdisjoint(taken_apart(first, 0).words) or text.rstrip().endswith("|")
+    return titled and start.startswith(first.lower()[:8])
+
+
+def _only_counts(row: dict[str, float]) -> bool:
+    return all(counts(name) or name.endswith(TOTAL) for name in row)
+
+
+def _comes_often(name: str, times: int, most: int) -> bool:
+    return most < MANY or times >= (SELDOM if _is_telling(name) else max(SELDOM, most // 20))
+
+
+@lru_cache(maxsize=4096)
+def _is_telling(name: str) -> bool:
+    return _is_measure(name) or counts(name) or any(rule(taken_apart(name, 0)) is not None for rule in RULES.values())
+
+
+@lru_cache(maxsize=4096)
+def _is_measure(name: str) -> bool:
+    part = taken_apart(name, 0)
+    return part.is_loss or part.has(HIGHER | LOWER | REWARD)
+
+
+def _has_comma(path: Path) -> bool:
+    """Whether numbers are written with a decimal comma."""
+    text = beginning(path)
+    return len(_DECIMAL_COMMA.findall(text)) > 1 and not _DECIMAL_POINT.search(text)
+
+
+def _matched(path: Path, pattern: str, table: Table) -> Iterator[dict[str, float]]:
+    compiled = compile_pattern(pattern)
+    for line, text in lines(path):
+        if text == TOO_LONG:
+            table.skip(line)
+            continue
+        found = compiled.search(clean(text)[:PATTERN_LINE])
+        if found is not None:
+            row = {name: value for name, cell in found.groupdict().items() if (value := number(cell or "")) is not None}
+            if row:
+                yield row
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A user's pattern, refused where it names nothing or could take for ever.
+
+    >>> compile_pattern("(?P<loss>(a+)+)b")
+    Traceback (most recent call last):
+    ...
+    torchdoctor.errors.SourceError: --pattern '(?P<loss>(a+)+)b': a repetition inside a repetition can take for ever...
+    """
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise SourceError(f"--pattern {pattern!r} is not a regular expression: {error}.") from error
+    if not compiled.groupindex:
+        raise SourceError(
+            f"--pattern {pattern!r} names no group. Write (?P<loss>...) around what is the loss, and (?P<step>...)."
+        )
+    if _repeats_repetition(pattern):
+        raise SourceError(
+            f"--pattern {pattern!r}: a repetition inside a repetition can take for ever on some lines. "
+            r"Write \S+ or [\d.e+-]+ for a number."
+        )
+    return compiled
+
+
+def _repeats_repetition(pattern: str) -> bool:
+    """Whether a group that holds a repetition without end is itself repeated without end."""
+    plain = re.sub(r"\\.", "x", pattern)
+    plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", plain)
+    held = [False]
+    for place, letter in enumerate(plain):
+        endless = letter in "*+" or re.match(r"\{\d*,\}", plain[place:]) is not None
+        if letter == "(":
+            held.append(False)
+        elif letter == ")" and len(held) > 1:
+            inside = held.pop()
+            if inside and re.match(r"[*+]|\{\d*,\}", plain[place + 1 :]):
+                return True
+            held[-1] |= inside
+        elif endless:
+            held[-1] = True
+    return False

@@ -1,0 +1,156 @@
+"""The words of the names in other people's logs.
+
+>>> taken_apart("validation/global_avg_loss", 5)
+Name(original='validation/global_avg_loss', words=('global', 'avg', 'loss'), split='val', count=5)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+Split = Literal["train", "val", "test", ""]
+
+
+def listed(words: str) -> frozenset[str]:
+    """The words of a line, as a set.
+
+    >>> sorted(listed("loss cost"))
+    ['cost', 'loss']
+    """
+    return frozenset(words.split())
+
+
+_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
+_WRITTEN_TOGETHER = (
+    *(("mAP", " map"), ("mIoU", " miou "), ("mIOU", " miou "), ("IoU", " iou "), ("R-squared", " r2 ")),
+    *(("GiB", " gib "), ("MiB", " mib "), ("KiB", " kib ")),
+)
+SPLITS: dict[str, Split] = {
+    **dict.fromkeys(("train", "training", "trn", "tr"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "validate", "eval", "evaluation", "dev", "heldout"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
+"""A loss as papers write it: L_kl, L_rec."""
+_GLUED = re.compile(
+    r"^(train|training|val|valid|validation|eval|test|avg|mean|total)"
+    r"(loss|acc|accuracy|error|err|ppl|perplexity|wer|cer|bleu|auc|f1|miou|iou|map|mse|mae|rmse|dice|psnr|ssim)$"
+)
+_PAIRS = {
+    ("cross", "entropy"): "xent",
+    ("learning", "rate"): "lr",
+    ("log", "loss"): "logloss",
+    ("word", "error"): "wer",
+    ("character", "error"): "cer",
+    ("average", "precision"): "map",
+    ("r", "2"): "r2",
+    ("loss", "value"): "loss",
+    ("loss", "val"): "loss",
+}
+"""Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
+LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion"})
+KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "elbo"})
+"""Losses by their own names, which are parts where something else is called the loss."""
+FILLERS = listed(
+    "step epoch avg average mean global running batch batches iter iteration current cur the of per log logs logged "
+    "metrics metric scalar scalars stats stat set data split overall micro macro info raw meter reduced sync synced "
+    "dist all total sum full final lm main monitor model performance on rate train"
+)
+"""Words that say how something was gathered, not what it is."""
+TOTAL = frozenset({"total", "sum", "overall", "full", "main"})
+SMOOTHED = frozenset({"smooth", "smoothed", "ema", "running", "epoch", "median", "avg", "average", "mean"})
+ODD = listed(
+    "min max std var best last count num n scale scaler weight weights ratio delta coef coefficient lambda "
+    "ppl perplexity acc accuracy per_token improvement target threshold nan diff stdev improved from previous "
+    "prev skipped improving with saved"
+)
+"""Words that make something else of a loss."""
+HIGHER = listed(
+    "acc accuracy f1 auc auroc roc ap map precision recall specificity sensitivity iou miou jaccard dice bleu rouge "
+    "chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec spearman "
+    "pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
+)
+LOWER = listed(
+    "wer cer ter error err errors ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd eer epe "
+    "hausdorff nme ade fde absrel sqrel"
+)
+FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err mape msle rmsle")
+"""Metrics that stand in for a loss where none is logged."""
+EVALUATED = listed("wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits")
+"""Metrics that nobody computes on training batches: of validation even where the name does not say so."""
+REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})
+SYNONYMS = {"acc": "accuracy", "prec": "precision", "perplexity": "ppl", "err": "error", "errors": "error"}
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name, taken apart."""
+
+    original: str
+    words: tuple[str, ...]
+    """In lower case, without those that name the split."""
+    split: Split
+    count: int
+    """How many points were logged under it."""
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The words that say which part of it this is."""
+        return tuple(word for word in self.words if word not in FILLERS and base(word) not in LOSS)
+
+    def has(self, words: Iterable[str]) -> bool:
+        """Whether one of these is in it, with a number behind it or not."""
+        wanted = frozenset(words)
+        return any(word in wanted or base(word) in wanted for word in self.words)
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is the loss or a part of it."""
+        return self.has(LOSS | KINDS) and not self.has(ODD)
+
+
+def base(word: str) -> str:
+    """A word without the number behind it.
+
+    >>> base("map50"), base("95")
+    ('map', '95')
+    """
+    return word.rstrip("0123456789") or word
+
+
+@lru_cache(maxsize=4096)
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name in lower case; what is often written together is taken apart.
+
+    >>> words_of("train/box_loss"), words_of("valLoss"), words_of("lr-AdamW/pg1"), words_of("metrics/mAP50-95(B)")
+    (('train', 'box', 'loss'), ('val', 'loss'), ('lr', 'adam', 'w', 'pg1'), ('metrics', 'map50', '95', 'b'))
+    """
+    for together, apart in _WRITTEN_TOGETHER:
+        name = name.replace(together, apart)
+    name = _LETTER.sub("loss_", name)
+    found: list[str] = []
+    for word in _WORDS.findall(name):
+        glued = _GLUED.match(word.lower())
+        for part in glued.groups() if glued else (word.lower(),):
+            pair = _PAIRS.get((found[-1], part)) if found else None
+            if pair is not None:
+                found[-1] = pair
+            else:
+                found.append(part)
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def taken_apart(name: str, count: int) -> Name:
+    """A name's words, and the split that it is about: the last one named."""
+    words = words_of(name)
+    splits = [SPLITS[word] for word in words if word in SPLITS]
+    split: Split = splits[-1] if splits else ""
+    rest = tuple(word for word in words if word not in SPLITS)
+    if not split and words[:1] == ("metrics",) and "/" in name:  # Ultralytics: of the validation set
+        split = "val"
+    return Name(name, rest, split, count)

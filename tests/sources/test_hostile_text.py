@@ -1,0 +1,177 @@
+"""Files that are damaged, huge or made to harm: no crash, no hang, bounded, and the readable part still read."""
+
+import json
+import random
+import resource
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchdoctor.errors import SourceError
+from torchdoctor.offline import diagnose
+from torchdoctor.reports.formats import FORMATS
+from torchdoctor.sources import read, read_all
+from torchdoctor.sources.vital_series import vital_series
+
+CSV = "step,loss\n" + "".join(f"{step},{3 - step / 100:.4f}\n" for step in range(60))
+JSONL = "".join(json.dumps({"step": step, "loss": 3 - step / 100}) + "\n" for step in range(60))
+TEXT = "".join(f"step {step}: loss {3 - step / 100:.4f}, lr 1e-3\n" for step in range(60))
+KINDS = {"log.csv": CSV, "log.jsonl": JSONL, "log.txt": TEXT}
+
+
+def put(tmp_path, data, name):
+    path = tmp_path / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def steps_of(path):
+    return vital_series(read(path))["loss"][0]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"])
+def test_encodings(tmp_path, name, encoding):
+    text = KINDS[name].replace("lr 1e-3", "lr 1e-3 Größe 1")
+    assert steps_of(put(tmp_path, text.encode(encoding), name)) == list(range(60))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_zero_bytes_line_ends_and_a_torn_last_line(tmp_path, name):
+    text = KINDS[name]
+    assert steps_of(put(tmp_path, text.replace("\n", "\r\n"), name)) == list(range(60))
+    assert steps_of(put(tmp_path, text.encode() + b"\0" * 5000, name)) == list(range(60))
+    torn = put(tmp_path, text[:-12], name)
+    assert steps_of(torn)[:59] == list(range(59))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_line_of_many_megabytes_is_passed_over_and_counted(tmp_path, name):
+    lines = KINDS[name].splitlines(keepends=True)
+    path = tmp_path / name
+    with path.open("w") as file:
+        file.writelines(lines[:30])
+        for _ in range(40):
+            file.write("x" * 2**20)
+        file.write("\n")
+        file.writelines(lines[30:])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = read(path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert vital_series(run)["loss"][0] == list(range(60))
+    assert run.skipped == 1
+    assert run.first_skipped == 31
+    assert "the first is line 31" in " ".join(run.notes)
+    assert grown < 64 * 1024  # kilobytes
+
+
+def test_deep_nesting_and_endless_integers_are_unreadable_lines(tmp_path):
+    bad = ["[" * 100_000, '{"loss": ' * 50_000, '{"step": 1, "loss": ' + "9" * 5000 + "}", '{"step": 1e400, "loss": 1}']
+    run = read(put(tmp_path, JSONL + "\n".join(bad) + "\n" + '{"step": 60, "loss": 1}\n', "log.jsonl"))
+    assert vital_series(run)["loss"][0][-1] == 60
+    assert run.skipped == 3
+    with pytest.raises(SourceError):
+        read(put(tmp_path, "[" * 200_000, "deep.json"))
+
+
+def test_a_key_given_twice_and_steps_out_of_range(tmp_path):
+    rows = [
+        '{"step": 0, "loss": 5, "loss": 3}',
+        '{"step": -7, "loss": 9}',
+        '{"step": 1e15, "loss": 9}',
+        '{"step": 2, "loss": 1}',
+    ]
+    assert steps_of(put(tmp_path, "\n".join(rows), "log.jsonl")) == [0, 2]
+
+
+def test_names_and_values_with_escapes_and_markup_stay_harmless(tmp_path):
+    evil = "<script>alert(1)</script>\x1b[2J\x1b]0;owned\x07"
+    rows = "".join(
+        json.dumps({"step": step, "loss": 3 - step / 100, evil: 1, f"val_{evil}_loss": 2}) + "\n" for step in range(60)
+    )
+    report = diagnose(put(tmp_path, rows, "log.jsonl"))
+    for name in ("full", "markdown", "github", "concise"):
+        assert "\x1b" not in FORMATS[name]([("run", report)])
+    report.save(tmp_path / "report.html")
+    assert "<script>alert(1)" not in (tmp_path / "report.html").read_text()
+
+
+def test_many_names_are_bounded(tmp_path):
+    row = {"step": 0, "loss": 1.0, **{f"name{place}": 1.0 for place in range(30_000)}}
+    run = read(put(tmp_path, json.dumps(row) + "\n" + json.dumps({"step": 1, "loss": 0.5}) + "\n", "log.jsonl"))
+    assert len(vital_series(run)["loss"][0]) == 2
+    assert any("names beyond the first" in note for note in run.notes)
+
+
+def test_files_of_another_kind_say_what_they_look_like(tmp_path):
+    expected = {
+        "PK\x03\x04 data": "a zip archive",
+        "%PDF-1.4": "a PDF",
+        "<html><body>503</body></html>": "a page of HTML",
+        "The quick brown fox\njumps over.\n": "text without a line that gives a loss",
+        '{"name": "x", "version": 3}': "JSON without series of numbers",
+    }
+    for text, words in expected.items():
+        with pytest.raises(SourceError, match=words):
+            read(put(tmp_path, text, "file"))
+    with pytest.raises(SourceError, match="a Python pickle, which is never opened"):
+        read(put(tmp_path, b"\x80\x04\x95\x10\x00\x00", "file"))
+
+
+def test_noise_never_reads_as_a_run_nor_crashes(tmp_path):
+    for seed in range(30):
+        path = put(tmp_path, random.Random(seed).randbytes(3000), "noise")
+        with pytest.raises(SourceError):
+            read(path)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(KINDS)), st.data())
+def test_mutated_logs_are_read_or_refused(tmp_path, name, data):
+    """Bytes changed, cut out, doubled: a run or a `SourceError`, and records that a report can be made of."""
+    content = bytearray(KINDS[name].encode())
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        match data.draw(st.integers(0, 3)):
+            case 0:
+                content[place] = data.draw(st.integers(0, 255))
+            case 1:
+                del content[place : place + data.draw(st.integers(1, 200))]
+            case 2:
+                content[place:place] = content[: data.draw(st.integers(1, 200))]
+            case _:
+                content[place:place] = data.draw(
+                    st.sampled_from([b"\n", b"\r", b"\0", b'"', b"{", b",", b"nan", b"1e999", b"\xff\xfe"])
+                )
+        if not content:
+            return
+    path = put(tmp_path, bytes(content), name)
+    try:
+        runs = read_all(path)
+    except SourceError:
+        return
+    for run in runs:
+        steps = [record["step"] for record in run if record["type"] == "vitals"]
+        assert steps == sorted(steps)
+        diagnose(run)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=12), st.one_of(st.none(), st.floats(), st.integers(), st.text(max_size=8)), max_size=5
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_any_objects_are_read_or_refused(tmp_path, rows):
+    path = put(tmp_path, "\n".join(json.dumps(row) for row in rows), "log.jsonl")
+    try:
+        runs = read_all(path)
+    except SourceError:
+        return
+    for run in runs:
+        diagnose(run)

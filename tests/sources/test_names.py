@@ -1,0 +1,71 @@
+"""Names of other people's logs, as they are met."""
+
+import pytest
+
+from torchdoctor.sources.naming import understand
+
+MEANT = [
+    ({"train/loss": 100, "eval/loss": 10}, {"loss": "train/loss", "val_loss": "eval/loss"}),
+    ({"Loss/train": 9, "Loss/val": 9, "Accuracy/val": 9}, {"loss": "Loss/train", "val_accuracy": "Accuracy/val"}),
+    ({"loss_metrics/global_avg_loss": 9, "loss_metrics/global_max_loss": 9}, {"loss": "loss_metrics/global_avg_loss"}),
+    ({"train_loss_step": 900, "train_loss_epoch": 9, "val_loss": 9}, {"loss": "train_loss_step"}),
+    ({"loss": 90, "train_loss": 1, "eval_loss": 9}, {"loss": "loss"}),  # a summary at the end is not the curve
+    ({"trainLoss": 9, "valLoss": 9}, {"loss": "trainLoss", "val_loss": "valLoss"}),
+    ({"Training Loss": 9, "Validation Loss": 9}, {"loss": "Training Loss", "val_loss": "Validation Loss"}),
+    ({"lm loss": 9, "loss scale": 9, "grad norm": 9}, {"loss": "lm loss", "grad_norm": "grad norm"}),
+    ({"train/CrossEntropyLoss": 9, "optim/total_grad_norm": 9}, {"grad_norm": "optim/total_grad_norm"}),
+    ({"gnorm": 9, "loss": 9, "nll_loss": 9}, {"grad_norm": "gnorm", "loss": "loss"}),
+    ({"loss": 9, "grad_2.0_norm_total": 9, "grad_2.0_norm/conv1.weight": 9}, {"grad_norm": "grad_2.0_norm_total"}),
+    ({"loss": 9, "max_grad_norm": 9}, {"grad_norm": None}),
+    ({"loss": 9, "lr-AdamW/pg1": 9, "lr-AdamW/pg2": 9}, {"lr": "lr-AdamW/pg1"}),
+    ({"loss": 9, "x/lr0": 9, "base_lr": 9}, {"lr": "x/lr0"}),
+    ({"train_loss": 9, "test_loss": 9}, {"val_loss": "test_loss"}),
+    ({"train/loss": 9, "validation/loss": 9, "test/loss": 9}, {"val_loss": "validation/loss"}),
+    ({"loss": 9, "acc": 9, "val_acc": 9}, {"train_accuracy": "acc", "val_accuracy": "val_acc"}),
+    ({"loss": 9, "mIoU": 9}, {"val_miou": "mIoU"}),
+    ({"Loss_D": 9, "Loss_G": 9}, {"d_loss": "Loss_D", "g_loss": "Loss_G", "loss": None}),
+    (
+        {"train/policy_loss": 9, "train/value_loss": 9, "rollout/ep_rew_mean": 9},
+        {"loss": None, "reward": "rollout/ep_rew_mean"},
+    ),
+    ({"train-rmse": 9, "eval-rmse": 9}, {"loss": "train-rmse", "val_loss": "eval-rmse"}),
+    ({"xent": 9, "validation perplexity": 9}, {"loss": "xent", "val_loss": None}),  # of another kind: not comparable
+    ({"loss": 9, "best_val_loss": 9, "val_loss improved from": 9}, {"val_loss": None}),
+    ({"loss": 9, "memory/max_active(GiB)": 9, "memory/max_active(%)": 9}, {"memory": "memory/max_active(GiB)"}),
+]
+
+
+@pytest.mark.parametrize(("counts", "meant"), MEANT)
+def test_names_are_understood(counts, meant):
+    columns = understand(counts).columns
+    assert {vital: columns.get(vital, (None,))[0] for vital in meant} == meant
+
+
+def test_parts_are_added_up_where_only_parts_are_logged():
+    counts = dict.fromkeys(["train/box_loss", "train/cls_loss", "val/box_loss", "val/cls_loss"], 9)
+    columns = understand(counts).columns
+    assert columns["loss"] == ("train/box_loss", "train/cls_loss")
+    assert columns["val_loss"] == ("val/box_loss", "val/cls_loss")
+    assert columns["val_box_loss"] == ("val/box_loss",)
+
+
+def test_the_losses_of_several_validation_sets_are_averaged():
+    found = understand({"loss": 90, "eval_wiki_loss": 9, "eval_books_loss": 9})
+    assert found.columns["val_loss"] == ("eval_wiki_loss", "eval_books_loss")
+    assert found.averaged == {"val_loss"}
+
+
+def test_units_in_names_are_converted():
+    found = understand({"loss": 9, "elapsed time per iteration (ms)": 9, "memory (MiB)": 9})
+    assert found.scales == {"seconds": 1e-3, "memory": 2.0**20}
+
+
+def test_which_way_a_metric_is_better_is_known():
+    found = understand({"loss": 9, "eval_wer": 9, "eval_f1": 9, "metrics/mAP50-95(B)": 9})
+    assert found.better == {"val_wer": "lower", "val_f1": "higher", "val_map50_95_b": "higher"}
+
+
+def test_what_the_user_says_comes_first():
+    found = understand({"loss": 9, "my_thing": 9}, {"loss": "my_thing"})
+    assert found.columns["loss"] == ("my_thing",)
+    assert "loss" in found.left_out

@@ -1,0 +1,198 @@
+"""CSV, JSON, JSON Lines and Parquet, as people and programs write them."""
+
+import gzip
+import json
+
+import pytest
+
+from torchdoctor.errors import SourceError
+from torchdoctor.offline import diagnose
+from torchdoctor.sources import read, read_all
+from torchdoctor.sources.vital_series import vital_series
+
+
+def written(tmp_path, text, name="log.csv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def series(path, **wish):
+    return vital_series(read(path, **wish))
+
+
+def test_sparse_rows_of_lightning(tmp_path):
+    rows = ["epoch,step,train_loss_step,train_loss_epoch,val_loss"]
+    for step in range(0, 200, 10):
+        rows.append(f"{step // 100},{step},{3 - step / 100},,")
+        if step % 100 == 90:
+            rows.append(f"{step // 100},{step},,2.5,")
+            rows.append(f"{step // 100},{step},,,{3.5 - step / 100}")
+    run = read(written(tmp_path, "\n".join(rows) + "\n"))
+    found = vital_series(run)
+    assert found["loss"][0] == list(range(0, 200, 10))
+    assert found["val_loss"] == ([90, 190], [2.6, 1.6])
+    assert run.header["context"]["logged_every"] == 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epoch,loss,val_loss\n0,2.5,2.6\n1,1.5,1.7\n2,1.25,1.5\n",
+        "epoch;loss;val_loss\n0;2,5;2,6\n1;1,5;1,7\n2;1,25;1,5\n",
+        "epoch\tloss\tval_loss\n0\t2.5\t2.6\n1\t1.5\t1.7\n2\t1.25\t1.5\n",
+        "| epoch | loss | val_loss |\n|:--:|:--:|:--:|\n| 0 | 2.5 | 2.6 |\n| 1 | 1.5 | 1.7 |\n| 2 | 1.25 | 1.5 |\n",
+        "epoch     loss     val_loss\n0         2.5      2.6\n1         1.5      1.7\n2         1.25     1.5\n",
+        "  epoch,   loss,  val_loss\n  0,   2.5,   2.6\n  1,   1.5,   1.7\n  2,   1.25,   1.5\n",
+        "# made by us\n\nepoch,loss,val_loss\r\n0,2.5,2.6\r\n1,1.5,1.7\r\n2,1.25,1.5\r\n",
+        "run:a=1,b=2,c=3\nepoch,loss,val_loss\n0,2.5,2.6\n1,1.5,1.7\n2,1.25,1.5\n",
+        'epoch,"loss",val_loss\n0,"2.5",2.6\n1,tensor(1.5),1.7\n2,"1.25",1.5\n',
+        "epoch,loss,val_loss\n0,2.5,2.6\n1,1.5,1.7\nepoch,loss,val_loss\n2,1.25,1.5\n",
+        "epoch,phase,loss\n0,train,2.5\n0,val,2.6\n1,train,1.5\n1,val,1.7\n2,train,1.25\n2,val,1.5\n",
+        "loss,val_loss\n2.5,2.6\n1.5,1.7\n1.25,1.5\n",
+    ],
+)
+def test_dialects_of_one_table(tmp_path, text):
+    run = read(written(tmp_path, text))
+    assert vital_series(run) == {"loss": ([0, 1, 2], [2.5, 1.5, 1.25]), "val_loss": ([0, 1, 2], [2.6, 1.7, 1.5])}
+    assert run.header["context"]["clock"] == "epoch"
+    assert not run.skipped
+
+
+ROWS = [{"step": step, "train": {"loss": 3.0 - step}, "eval_loss": 3.5 - step} for step in range(3)]
+DOCUMENTS = [
+    ROWS,
+    {"meta": {"lr": 0.1}, "rows": ROWS},
+    {"loss": [3.0, 2.0, 1.0], "val_loss": [3.5, 2.5, 1.5]},
+    {"history": {"loss": [3.0, 2.0, 1.0], "val_loss": [3.5, 2.5, 1.5]}, "params": {"epochs": 3}},
+    {"train": {"loss": [3.0, 2.0, 1.0]}, "val": {"loss": [3.5, 2.5, 1.5]}},
+    {"loss": {"0": 3.0, "1": 2.0, "2": 1.0}, "val_loss": {"0": 3.5, "1": 2.5, "2": 1.5}},
+    {f"epoch_{epoch}": {"loss": 3.0 - epoch, "val_loss": 3.5 - epoch} for epoch in range(3)},
+    {"loss": [[0, 3.0], [1, 2.0], [2, 1.0]], "val_loss": [[0, 3.5], [1, 2.5], [2, 1.5]]},
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_shapes_of_one_document(tmp_path, document):
+    found = series(written(tmp_path, json.dumps(document, indent=1), "history.json"))
+    assert found == {"loss": ([0, 1, 2], [3.0, 2.0, 1.0]), "val_loss": ([0, 1, 2], [3.5, 2.5, 1.5])}
+
+
+def test_a_shorter_list_is_spread_over_the_longer(tmp_path):
+    document = {"train_losses": [float(9 - step) for step in range(8)], "val_losses": [7.0, 3.0]}
+    assert series(written(tmp_path, json.dumps(document), "h.json"))["val_loss"] == ([3, 7], [7.0, 3.0])
+
+
+def test_several_runs_in_one_document(tmp_path):
+    document = {name: {"loss": [3.0, 2.0, 1.0]} for name in ("adam", "sgd")}
+    runs = read_all(written(tmp_path, json.dumps(document), "h.json"))
+    assert [run.header["context"]["run"] for run in runs] == ["adam", "sgd"]
+
+
+def test_json_lines_with_phases_settings_and_a_torn_end(tmp_path):
+    lines = [json.dumps({"config": {"lr": 0.1, "api_key": "s3cret", "batch_size": 32}})]
+    for epoch in range(1, 5):
+        lines.append(json.dumps({"mode": "train", "epoch": epoch, "loss": 4.0 / epoch}))
+        lines.append(json.dumps({"mode": "val", "epoch": epoch, "loss": 5.0 / epoch, "bbox_mAP": 0.1 * epoch}))
+    run = read(written(tmp_path, "\n".join(lines) + '\n{"mode": "tra', "log.jsonl"))
+    assert vital_series(run)["val_loss"] == ([1, 2, 3, 4], [5.0, 2.5, 5.0 / 3, 1.25])
+    context = run.header["context"]
+    assert (context["batch_size"], context["config"]) == (32, {"lr": 0.1, "batch_size": 32})
+    assert (run.torn, run.skipped) == (True, 0)
+
+
+def test_numbers_may_be_words_and_missing(tmp_path):
+    lines = [
+        '{"step": 0, "loss": "NaN"}',
+        '{"step": 1, "loss": null}',
+        '{"step": 2, "loss": Infinity}',
+        '{"step": 3, "loss": 1}',
+    ]
+    steps, values = series(written(tmp_path, "\n".join(lines), "log.jsonl"))["loss"]
+    assert steps == [0, 2, 3]
+    assert str(values) == "[nan, inf, 1.0]"
+
+
+def test_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow (extra parquet)")
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = pa.table(
+        {"step": [0, 1, 2], "loss": [3.0, None, 1.0], "name": ["a", "b", "c"], "val_loss": [3.5, 2.5, 1.5]}
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    assert series(tmp_path / "log.parquet") == {"loss": ([0, 2], [3.0, 1.0]), "val_loss": ([0, 1, 2], [3.5, 2.5, 1.5])}
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "log.parquet").read_bytes()[:-20])
+    with pytest.raises(SourceError, match="damaged Parquet"):
+        read(tmp_path / "cut.parquet")
+
+
+def test_gzip_is_unpacked_and_a_torn_one_read_as_far_as_it_goes(tmp_path):
+    rows = "".join(f"{step},{3 - step / 1e4:.6f}\n" for step in range(20_000))
+    packed = gzip.compress(f"step,loss\n{rows}".encode())
+    (tmp_path / "log.csv.gz").write_bytes(packed)
+    assert read(tmp_path / "log.csv.gz").step == 19_999
+    (tmp_path / "torn.csv.gz").write_bytes(packed[: len(packed) // 2])
+    assert 1000 < read(tmp_path / "torn.csv.gz").step < 19_999
+
+
+def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
+    first = "".join(f"{step},{3 - step / 100}\n" for step in range(0, 100))
+    second = "".join(f"{step},{2.2 - step / 100}\n" for step in range(60, 150))
+    run = read(written(tmp_path, "step,loss\n" + first + second))
+    steps, values = vital_series(run)["loss"]
+    assert steps == list(range(150))
+    assert (values[59], values[60]) == (3 - 59 / 100, 2.2 - 60 / 100)
+    assert run.sessions == 2
+    assert [record["step"] for record in run if record["type"] == "header"] == [-1, 59]
+    assert any("steps go back from 99 to 60" in note for note in run.notes)
+
+
+def test_rows_of_one_step_are_averaged_and_any_order_is_sorted(tmp_path):
+    ranks = "".join(f"{step},{loss}\n" for step in range(30) for loss in (1.0, 3.0))
+    assert series(written(tmp_path, "step,loss\n" + ranks))["loss"] == (list(range(30)), [2.0] * 30)
+    backwards = "".join(f"{step},{step / 10}\n" for step in range(29, -1, -1))
+    assert series(written(tmp_path, "step,loss\n" + backwards))["loss"][0] == list(range(30))
+
+
+def test_nan_that_comes_and_goes_is_an_empty_cell_and_nan_that_stays_is_not(tmp_path):
+    rows = "".join(f"{step},{3 - step / 50},{3.5 - step / 50 if step % 5 == 4 else 'nan'}\n" for step in range(50))
+    found = series(written(tmp_path, "step,loss,val_loss\n" + rows))
+    assert found["val_loss"][0] == list(range(4, 50, 5))
+    dead = "".join(f"{step},{3 - step / 50 if step < 20 else 'nan'}\n" for step in range(50))
+    path = written(tmp_path, "step,loss\n" + dead)
+    assert len(series(path)["loss"][0]) == 50
+    assert "nan-or-inf" in {item.name for item in diagnose(path).symptoms}
+
+
+def test_the_user_says_which_column_is_which(tmp_path):
+    path = written(tmp_path, "tick,zeta,eta_rate\n" + "".join(f"{10 * n},{3 - n / 10},0.1\n" for n in range(9)))
+    with pytest.raises(SourceError, match=r"columns: tick, zeta.*--map loss=COLUMN"):
+        read(path)
+    found = series(path, mapping={"loss": "zeta", "step": "tick"})
+    assert found["loss"][0] == list(range(0, 90, 10))
+    for mapping in ({"loss": "zetta"}, {"step": "tik", "loss": "zeta"}):
+        with pytest.raises(SourceError, match="Did you mean"):
+            read(path, mapping=mapping)
+
+
+def test_exports_of_web_pages(tmp_path):
+    wandb = '"Step","calm-sun-1 - train/loss","calm-sun-1 - train/loss__MIN","wild-sky-2 - train/loss"\n'
+    wandb += "".join(f'"{step}","{3 - step / 10}","0","{4 - step / 10}"\n' for step in range(9))
+    runs = read_all(written(tmp_path, wandb))
+    assert [run.header["context"]["run"] for run in runs] == ["calm-sun-1", "wild-sky-2"]
+    assert vital_series(runs[1])["loss"][1][0] == 4.0
+    board = "Wall time,Step,Value\n" + "".join(f"{1.7e9 + step},{step},{3 - step / 10}\n" for step in range(9))
+    assert series(written(tmp_path, board, "run-a-tag-train_loss.csv"))["loss"][1][0] == 3.0
+
+
+def test_columns_without_names(tmp_path):
+    rows = "".join(f"{3 - n / 10},{n}\n" for n in range(9))
+    assert series(written(tmp_path, rows, "loss.csv"))["loss"][1][0] == 3.0
+    with pytest.raises(SourceError, match="column 1, column 2"):
+        read(written(tmp_path, rows, "data.csv"))
+    assert series(tmp_path / "data.csv", mapping={"loss": "column 1"})["loss"][1][0] == 3.0
+
+
+def test_values_that_were_never_counted_are_taken_in_order(tmp_path):
+    rows = "".join(f"1,{3 - n / 10}\n" for n in range(9))
+    assert series(written(tmp_path, "step,loss\n" + rows))["loss"][0] == list(range(9))
