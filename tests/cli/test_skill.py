@@ -156,9 +156,9 @@ def test_compare_training_runs(desk: Path) -> None:
     line = "python scripts/compare_training_runs.py --runs exp1/ exp2/ exp3/"
     done = call(desk, line)
     assert done.exit_code == 0, done.stderr
-    assert "Best: exp2/" in done.stdout and [word in done.stdout for word in ("exp1/", "exp3/")] == [True, True]
+    assert "Best: exp2," in done.stdout and [word in done.stdout for word in ("exp1", "exp3")] == [True, True]
     found = json.loads(call(desk, line, "--format", "json").stdout, parse_constant=pytest.fail)
-    assert [item["run"] for item in found["runs"]] == ["exp2/", "exp1/", "exp3/"]
+    assert [item["run"] for item in found["runs"]] == ["exp2", "exp1", "exp3"]
     assert call(desk, "python scripts/compare_training_runs.py --runs nothing/").exit_code == 2
 
 

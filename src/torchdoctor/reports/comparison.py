@@ -1,98 +1,269 @@
-"""Several runs side by side: which did best, and what was wrong with the others."""
+"""Several runs side by side in words: what a comparison found, as a headline, a table and sections of sentences.
+
+Takes the plain data of ``comparing/comparison.py``; text, Markdown and the page are made of the same words.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torchdoctor.records import number_text
-from torchdoctor.reports.report import Report
-from torchdoctor.reports.statistics_text import table
-from torchdoctor.reports.wording import percent, printable, verdict
+from torchdoctor.records import names_text, number_text
+from torchdoctor.reports.comparison_effects import batch_lines, descent_lines, effect_lines, rate_lines
+from torchdoctor.reports.wording import printable
 
-Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-LAST = 20
-"""Steps that the final loss is the mean of."""
+Found = Mapping[str, Any]
+
+TOP = 20
+"""Runs that are listed; of more, the first of them and those that diverged are counted."""
+SIDE_BY_SIDE = 8
+"""Runs up to which each has a column of its own in the table of findings."""
+SETTINGS = 4
+"""Settings that have a column of their own."""
+NOT_WELL = 10
+ILL = ("sick", "critical")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run."""
+class Section:
+    """A part of the comparison: sentences, and a table where that says it better."""
 
-    run: str
-    steps: int
-    loss: float
-    """The mean of the last steps."""
-    best_validation: float
-    best_step: int | None
-    lr: float
-    """The highest that was used."""
-    health: str
-    cause: str
-    verdict: str
-
-    @property
-    def score(self) -> float:
-        """What runs are ranked by: the best validation loss, or the final loss where there is none."""
-        found = self.best_validation if math.isfinite(self.best_validation) else self.loss
-        return found if math.isfinite(found) else math.inf
+    title: str
+    lines: tuple[str, ...]
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
-def row(name: str, series: Series, report: Report) -> Row:
-    """What is compared of a run."""
-    losses = [value for value in series.get("loss", ((), ()))[1][-LAST:]]
-    steps, validation = series.get("val_loss", ((), ()))
-    known = [(value, step) for step, value in zip(steps, validation, strict=True) if math.isfinite(value)]
-    best, at = min(known, default=(math.nan, None))
-    rates = [value for key, (_, values) in series.items() if key == "lr" or key.startswith("lr/") for value in values]
-    leading = report.diagnoses[0] if report.diagnoses else None
-    cause = f"{leading.cause} ({percent(leading.probability)})" if leading is not None else ""
-    return Row(
-        name,
-        report.step + 1,
-        sum(losses) / len(losses) if losses else math.nan,
-        best,
-        None if at is None else int(at),
-        max(rates, default=math.nan),
-        report.health,
-        cause,
-        verdict(report),
-    )
+def headline(found: Found) -> list[str]:
+    """The answer first: the best run, and the best configuration where runs were repeated."""
+    metric = found["metric"]
+    if found["best"] is None or metric is None:
+        return ["No run can be called the best: none has a finite score."]
+    best = found["runs"][0]
+    lines = [f"Best: {printable(best['run'])}, by its {metric['words']} {number_text(best['score'])}{_with(best)}."]
+    settled = found["configurations"][0] if found.get("configurations") else None
+    if settled is None or len(found["configurations"]) == len(found["runs"]):
+        if len(found["runs"]) > 2 and found["differs"] and found["settings_told"]:
+            lines.append("Each configuration ran once: what another seed would change is not known.")
+        return lines
+    if len(found["configurations"]) == 1:
+        return [*lines, f"All runs have the same settings: {_range(settled)}."]
+    text = f"Best configuration: {_settings(settled['settings'])}, {_range(settled)}."
+    ties = [item for item in found["configurations"][1:] if item["tied"]]
+    if ties:
+        others = names_text([f"({_settings(item['settings'])})" for item in ties], 2)
+        text += f" Seeds alone could explain its lead over {others}."
+    return [*lines, text]
 
 
-def comparison(rows: Sequence[Row]) -> dict[str, Any]:
-    """Plain data: the runs, best first, and which one that is; None where no run has a loss."""
-    ranked = sorted(rows, key=lambda item: item.score)
-    best = ranked[0].run if ranked and math.isfinite(ranked[0].score) else None
-    by = "best_validation" if any(math.isfinite(item.best_validation) for item in rows) else "loss"
-    return {"best": best, "ranked_by": by, "runs": [asdict(item) for item in ranked]}
+def _with(row: Found) -> str:
+    return f" ({_settings(row['settings'])})" if row["settings"] else ""
 
 
-def comparison_text(found: Mapping[str, Any]) -> str:
-    """The table, the best run, and a line for each that is not well."""
-    head = ("run", "steps", "final loss", "best validation", "at step", "highest lr", "health", "likeliest cause")
-    rows = [
-        (
-            item["run"],
-            f"{item['steps']:,}",
-            _number(item["loss"]),
-            _number(item["best_validation"]),
-            "" if item["best_step"] is None else str(item["best_step"]),
-            _number(item["lr"]),
-            item["health"],
-            item["cause"],
-        )
-        for item in found["runs"]
-    ]
-    lines = [table(head, rows), ""]
-    if found["best"] is not None:
-        words = "validation loss" if found["ranked_by"] == "best_validation" else "loss"
-        lines.append(f"Best: {printable(found['best'])}, by its {words}.")
-    lines += [f"{printable(item['run'])}: {item['verdict']}" for item in found["runs"] if item["health"] != "healthy"]
-    return "\n".join(lines)
+def _settings(settings: Mapping[str, str], most: int = SETTINGS) -> str:
+    return names_text([f"{printable(name)} {printable(value)}" for name, value in settings.items()], most)
+
+
+def _range(item: Found) -> str:
+    runs = len(item["runs"])
+    text = f"median {number_text(item['median'])} of {runs} {'run' if runs == 1 else 'runs'}"
+    if runs > 1 and math.isfinite(item["low"]):
+        text += f" ({number_text(item['low'])} to {number_text(item['high'])})"
+    return text + (f", {item['diverged']} diverged" if item["diverged"] else "")
+
+
+def table(found: Found, top: int = TOP) -> Section:
+    """The ranking: one line a run, best first."""
+    rows = found["runs"]
+    metric = found["metric"]
+    settings = [item["settings"][0] for item in found["differs"]][:SETTINGS]
+    columns: list[tuple[str, list[str]]] = [("run", [row["run"] for row in rows])]
+    columns += [(name, [row["settings"].get(name, "") for row in rows]) for name in settings]
+    if metric is not None:
+        columns.append((metric["words"], [_number(row["score"]) for row in rows]))
+        if metric["name"] == "val_loss":
+            columns.append(("at step", ["" if row["best_step"] is None else str(row["best_step"]) for row in rows]))
+    if metric is None or metric["name"] != "loss":
+        columns.append(("final loss", [_number(row["loss"]) for row in rows]))
+    columns.append(("steps", [f"{row['steps']:,}" for row in rows]))
+    race = found["race"]
+    if race is not None:
+        reached = ["never" if row["reached_at"] is None else f"{row['reached_at']:,}" for row in rows]
+        columns.append((f"{number_text(race['level'])} at", reached))
+        if any(math.isfinite(row["reached_after"]) for row in rows):
+            columns.append(("after", [seconds_text(row["reached_after"]) for row in rows]))
+    columns.append(("roughness", [_percent(row["roughness"]) for row in rows]))
+    if any(row["health"] for row in rows):
+        columns.append(("health", ["diverged" if row["diverged"] else row["health"] for row in rows]))
+        columns.append(("likeliest cause", [row["cause"] if row["health"] in ILL else "" for row in rows]))
+    kept = [(name, values) for name, values in columns if name == "run" or any(values)]
+    listed = tuple(zip(*(values[:top] for _, values in kept), strict=True))
+    more = len(rows) - top
+    lines = (f"and {more:,} more, all in --format json or --sql",) if more > 0 else ()
+    return Section("Runs, best first", lines, tuple(name for name, _ in kept), listed)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time as a person says it.
+
+    >>> seconds_text(42.3), seconds_text(3700), seconds_text(float("nan"))
+    ('42 s', '1.0 h', '')
+    """
+    if not math.isfinite(seconds):
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _number(value: float) -> str:
     return number_text(value) if math.isfinite(value) else ""
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2g} %" if math.isfinite(value) else ""
+
+
+def sections(found: Found) -> list[Section]:
+    """Everything else, in the order in which one would ask."""
+    titled: list[tuple[str, list[str]]] = [
+        ("What differs", list(_differs(found))),
+        ("Which setting explains it", effect_lines(found)),
+        ("Who was faster", list(_faster(found))),
+        ("Where they part", [text for item in found["partings"] for text in _parting(item)]),
+        ("Learning rate", rate_lines(found)),
+        ("Batch size", batch_lines(found)),
+        ("Double descent", descent_lines(found)),
+        ("Not well", list(_not_well(found))),
+    ]
+    made = [Section(title, tuple(lines)) for title, lines in titled if lines]
+    if found["findings"]:
+        made.append(_findings(found))
+    if found["notes"]:
+        made.append(Section("Notes", tuple(printable(note) for note in found["notes"])))
+    return made
+
+
+def _differs(found: Found) -> Iterator[str]:
+    for item in found["differs"]:
+        first, *rest = (printable(name) for name in item["settings"])
+        together = f"; always together with {names_text(rest)}" if rest else ""
+        yield f"{first}: {names_text([printable(label) for label in item['levels']], 8)}{together}"
+    if found["seeds"]:
+        yield f"{names_text([printable(name) for name in found['seeds']])}: taken for repetitions of the same settings"
+    if not found["settings_told"]:
+        yield "The logs tell too little of how the runs were made: what explains their order cannot be said."
+    elif not found["differs"] and not found["seeds"]:
+        yield "No setting that the logs tell."
+    elif not found["seeds"] and len(found.get("configurations", ())) < len(found["runs"]):
+        yield "No seed was recorded: runs of the same recorded settings are taken for repetitions."
+    if found["same"]:
+        many = len(found["same"])
+        yield f"{many} {'setting is' if many == 1 else 'settings are'} the same in all runs"
+
+
+def _faster(found: Found) -> Iterator[str]:
+    race = found["race"]
+    if race is None:
+        return
+    name = race["curve"].replace("val_", "validation ").replace("_", " ")
+    well = [row for row in found["runs"] if not row["diverged"]]
+    arrived = sorted((row for row in well if row["reached_at"] is not None), key=lambda row: row["reached_at"])
+    if not arrived:
+        return
+    level = (
+        f"{name} {number_text(race['level'])}, which {'both come' if race['shared'] else 'half of the runs come'} to"
+    )
+    first, last = arrived[0], arrived[-1]
+    text = f"{printable(first['run'])} is first at {level}: at step {first['reached_at']:,}"
+    if math.isfinite(first["reached_after"]):
+        text += f", after {seconds_text(first['reached_after'])}"
+    if last is not first:
+        text += f"; {printable(last['run'])} needs {last['reached_at']:,} steps"
+        if math.isfinite(last["reached_after"]):
+            text += f" and {seconds_text(last['reached_after'])}"
+        if first["reached_at"] > 0:
+            text += f", {last['reached_at'] / first['reached_at']:.1f} times as many"
+    yield f"{text}."
+    timed = [row for row in arrived if math.isfinite(row["reached_after"])]
+    quickest = min(timed, key=lambda row: row["reached_after"], default=None)
+    if quickest is not None and quickest is not first:
+        yield f"By the clock {printable(quickest['run'])} is first, after {seconds_text(quickest['reached_after'])}."
+    areas = [row for row in well if math.isfinite(row["area"])]
+    if len(areas) > 1:
+        lowest = min(areas, key=lambda row: row["area"])
+        yield f"Lowest over the whole way: {printable(lowest['run'])}, {number_text(lowest['area'])} on average."
+
+
+def _parting(item: Found) -> Iterator[str]:
+    first, second = printable(item["first"]), printable(item["second"])
+    name = item["curve"].replace("val_", "validation ").replace("_", " ")
+    alike = f"equal to the last digit up to step {item['identical_until']}" if item["identical_until"] else ""
+    if item["step"] is None:
+        yield (
+            f"{first} and {second} do not part: their {name} stays within noise" + (f", {alike}" if alike else "") + "."
+        )
+        return
+    here, there = (number_text(level) for level in item["levels"])
+    if item["reason"] == "non-finite":
+        text = f"{first} and {second} part at step {item['step']}: one of them is not finite from there on"
+    else:
+        text = f"{first} and {second} part at about step {item['step']}, {name} {here} against {there}, and stay apart"
+    yield (
+        text
+        + (f"; {alike}" if alike else "")
+        + (" (they differ by their seed only)" if item["same_settings"] else "")
+        + "."
+    )
+    told = [
+        f"{label} {number_text(pair[0])} against {number_text(pair[1])}"
+        for key, label in (("lr", "learning rate"), ("grad_norm", "gradient norm"))
+        if (pair := item["readings"].get(key)) is not None
+    ]
+    if told:
+        yield f"  then: {', '.join(told)}"
+    yield from (f"  around it: {printable(text)}" for text in item["findings"][:4])
+
+
+def _not_well(found: Found) -> Iterator[str]:
+    diverged = [row for row in found["runs"] if row["diverged"]]
+    ill = [row for row in found["runs"] if not row["diverged"] and row["health"] in ILL]
+    for row in diverged[:NOT_WELL]:
+        yield f"{printable(row['run'])} diverged: {printable(row['diverged'])}{_with(row)}"
+    if len(diverged) > NOT_WELL:
+        yield f"and {len(diverged) - NOT_WELL} more diverged"
+    for row in ill[:NOT_WELL]:
+        yield f"{printable(row['run'])}: {printable(row['verdict'])}"
+    if len(ill) > NOT_WELL:
+        yield f"and {len(ill) - NOT_WELL} more that are not well"
+
+
+def _findings(found: Found) -> Section:
+    """One column a run, or how many runs have each."""
+    names = [row["run"] for row in found["runs"]]
+    if len(names) <= SIDE_BY_SIDE:
+        rows = tuple(
+            (item["name"], item["severity"], *(_seen(item["runs"].get(name)) for name in names))
+            for item in found["findings"]
+        )
+        return Section("Findings side by side: the step at which each began", (), ("finding", "worst", *names), rows)
+    rows = tuple(
+        (
+            item["name"],
+            item["severity"],
+            f"{len(item['runs'])} of {found['diagnosed']}",
+            _middle([entry["first_step"] for entry in item["runs"].values()]),
+        )
+        for item in found["findings"]
+    )
+    return Section("Findings, and how many runs have them", (), ("finding", "worst", "runs", "usually from step"), rows)
+
+
+def _seen(entry: Found | None) -> str:
+    return "" if entry is None else str(entry["first_step"])
+
+
+def _middle(steps: Sequence[int]) -> str:
+    return str(sorted(steps)[len(steps) // 2])

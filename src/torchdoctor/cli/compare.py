@@ -1,0 +1,98 @@
+"""``torchdoctor compare RUN...``: two to thousands of runs side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torchdoctor.reports.comparison_formats import BY_SUFFIX, FORMATS, answer
+from torchdoctor.reports.formats import write_whole
+from torchdoctor.reports.wording import printable
+
+if TYPE_CHECKING:
+    from torchdoctor.comparing import Comparison
+    from torchdoctor.comparing.reading import Progress
+
+WHICH = {"none": False, "all": True, None: None}
+MANY = 8
+"""Processes at most, where nobody says how many."""
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--by", "metric", metavar="NAME", help="Rank by this metric; default: validation loss, else the loss.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
+)
+@click.option("--quick", "examine", flag_value="none", help="Diagnose no run: curves and settings only, much faster.")
+@click.option("--all", "examine", flag_value="all", help="Diagnose every run; default: of more than 500 a sample.")
+@click.option("--sql", metavar="QUERY", help="Ask your own: SQL over the tables runs, findings and curves (DuckDB).")
+@click.option("--jobs", type=click.IntRange(1, 64), metavar="N", help="Processes that read; default: one a core.")
+def compare(
+    runs: tuple[str, ...],
+    metric: str | None,
+    form: str | None,
+    output: Path | None,
+    examine: str | None,
+    sql: str | None,
+    jobs: int | None,
+) -> None:
+    """Compare runs: which was best and fastest, where they part, and which setting explains it.
+
+    RUN is a journal, any log that can be read, or a folder of them. Runs that differ by their seed only are taken for
+    repetitions of the same settings.
+
+    Exit code: 0, or 2 for wrong usage or where a run cannot be read.
+    """
+    from torchdoctor.comparing import compare as compare_all
+
+    if output is not None and form is None and sql is None and output.suffix.lower() not in BY_SUFFIX:
+        raise click.UsageError(
+            f"--output {output}: the suffix must be one of {', '.join(BY_SUFFIX)}, or give --format."
+        )
+    processes = jobs or min(MANY, os.cpu_count() or 1)
+    with _progress() as progress:
+        found = compare_all(runs, metric=metric, examine=WHICH[examine], processes=processes, progress=progress)
+    content = _told(found, form, output, sql)
+    if output is None:
+        click.echo(content)
+    else:
+        write_whole(output, content if content.endswith("\n") else f"{content}\n")
+        click.echo(f"Wrote {output}", err=True)
+    for error in found.unreadable:
+        click.echo(f"Error: {printable(error)}", err=True)
+    click.get_current_context().exit(2 if found.unreadable else 0)
+
+
+def _told(found: Comparison, form: str | None, output: Path | None, sql: str | None) -> str:
+    if sql is not None:
+        from torchdoctor.comparing.query import query
+
+        asked = query(found, sql)
+        suffix = {".json": "json", ".md": "markdown"}.get(output.suffix.lower(), "full") if output else "full"
+        return answer(asked.columns, asked.rows, form or suffix)
+    if output is not None and form is None:
+        return BY_SUFFIX[output.suffix.lower()](found.to_dict(), found.curves)
+    return FORMATS[form or "full"](found.to_dict())
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """How far the reading is, on a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("Reading") as status:
+        yield lambda done, total: status.update(f"Read {done:,} of {total:,}")

@@ -1,0 +1,191 @@
+"""`torchdoctor compare`: journals and logs in, a table, JSON, Markdown, a page and answers to SQL out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.comparing.worlds import write
+from tests.reports.samples import XSS
+
+from torchdoctor.cli import group
+from torchdoctor.comparing import compare
+from torchdoctor.comparing.naming import short_names
+
+HOSTILE = "x\x1b[2J\x1b]0;owned\x07" + " ".join(XSS)
+
+
+def call(*words):
+    return CliRunner().invoke(group, ["compare", *map(str, words)])
+
+
+def curve(steps=120, floor=1.0, rate=0.03, seed=0):
+    noise = np.random.default_rng(seed).standard_normal(steps)
+    return (floor + 2 * np.exp(-rate * np.arange(steps))) * np.exp(0.02 * noise)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two learning rates with four seeds each, and one run that breaks."""
+    for number in range(8):
+        lr, seed = (0.1, 0.3)[number % 2], number // 2
+        loss = curve(floor=1 + lr, seed=number)
+        context = {"model": {"class": "MLP", "parameters": 400}, "batch_size": 32, "seed": seed}
+        write(tmp_path / f"lr{lr}_s{seed}", loss, context=context, lr=lr, validation=enumerate(loss))
+    broken = curve(seed=9)
+    broken[80:] = math.nan
+    write(tmp_path / "lr0.9_s0", broken, context={"model": {"class": "MLP"}, "batch_size": 32, "seed": 0}, lr=0.9)
+    return tmp_path
+
+
+def test_the_whole_answer(runs: Path) -> None:
+    done = call(runs)
+    assert done.exit_code == 0, done.output
+    text = done.stdout
+    assert re.search(r"^Best: lr0\.1_s\d, by its best validation loss", text)
+    assert "Best configuration: lr 0.1" in text and "lr matters" in text
+    assert "lr0.9_s0 diverged: the loss is NaN from step 80 on" in text
+    assert text.index("lr0.1_s0") < text.index("lr0.9_s0") and "nan-or-inf" in text
+
+
+def test_json_is_strict_and_complete(runs: Path) -> None:
+    found = json.loads(call(runs, "--format", "json").stdout, parse_constant=pytest.fail)
+    assert len(found["runs"]) == 9 and found["runs"][-1]["run"] == "lr0.9_s0"
+    assert {"effects", "configurations", "partings", "learning_rate", "findings", "race"} <= set(found)
+    assert found["metric"]["name"] == "val_loss"
+
+
+@pytest.mark.parametrize(("form", "beginning"), [("markdown", "# Comparison"), ("concise", "1: lr0.1_s")])
+def test_other_formats(runs: Path, form: str, beginning: str) -> None:
+    assert call(runs, "--format", form).stdout.startswith(beginning)
+
+
+def test_quick_leaves_out_the_diagnosis_and_nothing_else(runs: Path) -> None:
+    full, quick = (json.loads(call(runs, "--format", "json", *more).stdout) for more in ((), ("--quick",)))
+    assert [row["run"] for row in quick["runs"]] == [row["run"] for row in full["runs"]]
+    assert quick["findings"] == [] and {row["health"] for row in quick["runs"]} == {""}
+    assert quick["effects"] == full["effects"]
+
+
+def test_a_page(runs: Path, tmp_path: Path) -> None:
+    assert call(runs, "--output", tmp_path / "page.html").exit_code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in page and "<script" not in page and "http://" not in page.replace("http://www.w3", "")
+    assert page.count("<polyline") == 8 + 9 and "lr matters" in page
+    assert 'style="' not in page  # which the page's own policy would refuse
+
+
+def test_an_unknown_suffix_is_refused_before_anything_is_read(runs: Path) -> None:
+    done = call(runs, "--output", "page.xyz")
+    assert done.exit_code == 2 and ".html" in done.stderr
+
+
+def test_one_unreadable_run_does_not_hide_the_others(runs: Path) -> None:
+    done = call(runs, runs / "nothing")
+    assert done.exit_code == 2 and "Best: lr0.1" in done.stdout and "does not exist" in done.stderr
+
+
+def test_one_run_cannot_be_compared(runs: Path) -> None:
+    done = call(runs / "lr0.1_s0", runs / "lr0.1_s0" / "journal.jsonl")  # the same, twice
+    assert done.exit_code == 2 and "at least two runs" in done.stderr
+
+
+def test_nothing_cannot_be_compared(tmp_path: Path) -> None:
+    done = call(tmp_path / "nothing")
+    assert done.exit_code == 2 and "0 could be read" in done.stderr and "does not exist" in done.stderr
+
+
+def test_an_unknown_metric_gets_the_nearest(runs: Path) -> None:
+    done = call(runs, "--by", "val_los")
+    assert done.exit_code == 2 and "val_loss" in done.stderr
+
+
+def test_several_processes_say_the_same(tmp_path: Path) -> None:
+    for number in range(40):
+        write(tmp_path / f"run{number}", curve(steps=12, seed=number), context={"seed": number})
+    alone = compare([tmp_path], processes=1).to_dict()
+    together = compare([tmp_path], processes=2).to_dict()
+    assert json.dumps(alone) == json.dumps(together) and len(alone["runs"]) == 40
+
+
+def test_logs_of_other_tools(tmp_path: Path) -> None:
+    for number, level in enumerate((1.0, 1.5)):
+        rows = "\n".join(f"{step},{value}" for step, value in enumerate(curve(floor=level, seed=number)))
+        (tmp_path / f"log{number}.csv").write_text(f"step,train_loss\n{rows}\n", encoding="utf-8")
+    done = call(tmp_path / "log0.csv", tmp_path / "log1.csv")
+    assert done.exit_code == 0 and done.stdout.startswith("Best: log0")
+    assert "part at about step" in done.stdout and "cannot be said" in done.stdout
+
+
+def test_strings_from_logs_do_no_harm(tmp_path: Path) -> None:
+    for number in range(2):
+        context = {"model": {"class": HOSTILE}, HOSTILE: f"{HOSTILE}{number}", "batch_size": 8 * number, "seed": 1}
+        write(tmp_path / f"<img src=x onerror=alert(1)>{number}", curve(seed=number), context=context)
+    text = call(tmp_path).stdout
+    assert "\x1b" not in text and "\x07" not in text
+    call(tmp_path, "--output", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<img" not in page and "<script" not in page and "alert(1)&gt;0" in page
+    assert "\x1b" not in call(tmp_path, "--format", "markdown").stdout
+
+
+def test_questions_of_ones_own(runs: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra `compare` is not installed")
+    asked = "SELECT lr, count(*) AS n, min(score) < 1.5 AS good FROM runs WHERE diverged = '' GROUP BY lr ORDER BY lr"
+    found = json.loads(call(runs, "--format", "json", "--sql", asked).stdout)
+    assert found == [{"lr": 0.1, "n": 4, "good": True}, {"lr": 0.3, "n": 4, "good": True}]
+    counted = call(runs, "--sql", "SELECT vital, count(*) AS n FROM curves GROUP BY vital ORDER BY vital").stdout
+    assert re.search(r"^loss\s+1080$", counted, re.MULTILINE)
+    assert "nan-or-inf" in call(runs, "--sql", "SELECT DISTINCT name FROM findings").stdout
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["SELECT * FROM read_csv('/etc/passwd')", "COPY runs TO 'out.csv'", "SELECT * FROM rows", "nonsense", "SET x = 1"],
+)
+def test_a_query_sees_the_tables_and_nothing_else(runs: Path, asked: str) -> None:
+    pytest.importorskip("duckdb", reason="the extra `compare` is not installed")
+    done = call(runs, "--quick", "--sql", asked)
+    assert done.exit_code == 2 and "The tables are" in done.stderr and not Path("out.csv").exists()
+
+
+def test_names_are_short_and_different() -> None:
+    many = [f"/a/b/run{number}/version_0/metrics.csv" for number in range(3)]
+    assert short_names(many) == ["run0", "run1", "run2"]
+    assert short_names(["a/x/log.csv", "b/y/log.csv"]) == ["a/x", "b/y"]
+    assert short_names(["a", "a", "a (2)"]) == ["a", "a (3)", "a (2)"]
+    assert len(set(short_names([f"/r/{'x' * 90}{number}{'y' * 90}" for number in range(5)]))) == 5
+
+
+def test_of_very_many_runs_a_sample_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchdoctor.comparing.comparison.ALL", 10)
+    monkeypatch.setattr("torchdoctor.comparing.sampling.ALL", 10)
+    monkeypatch.setattr("torchdoctor.comparing.sampling.BEST", 3)
+    monkeypatch.setattr("torchdoctor.comparing.sampling.SPREAD", 4)
+    for number in range(20):
+        loss = curve(steps=40, floor=1 + number / 10, seed=number)
+        if number == 7:
+            loss[30:] = math.nan
+        write(tmp_path / f"run{number:02}", loss, context={"seed": number})
+    found = compare([tmp_path]).found
+    judged = [row["run"] for row in found["runs"] if row["health"]]
+    assert (
+        judged[:3] == ["run00", "run01", "run02"] and judged[-1] == "run07" and len(judged) == found["diagnosed"] == 8
+    )
+    assert any("8 of 20 runs were diagnosed" in note for note in found["notes"])
+    assert compare([tmp_path], examine=True).found["diagnosed"] == 20
+    assert [row["run"] for row in compare([tmp_path], examine=True).found["runs"]] == [
+        row["run"] for row in found["runs"]
+    ]
+
+
+def test_a_folder_of_journals_and_logs_is_read_whole(runs: Path) -> None:
+    (runs / "elsewhere").mkdir()
+    rows = "\n".join(f"{step},{value}" for step, value in enumerate(curve(floor=0.2)))
+    (runs / "elsewhere" / "metrics.csv").write_text(f"step,loss\n{rows}\n", encoding="utf-8")
+    assert len(compare([runs], examine=False).found["runs"]) == 10
