@@ -1,4 +1,4 @@
-"""The skill that is shipped: where its files are, how they are copied, and what of them is generated."""
+"""The skills that are shipped: where their files are, how they are copied, and what of them is generated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torchdoctor.errors import TorchDoctorError
 from torchdoctor.reports.catalogue import Entry, entries
 
 NAME = "training-diagnostics"
+NAMES = (NAME, "train-debug")
+"""The skills: how to measure, and how to be led from symptoms to one change."""
 REFERENCES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "gradient-pathologies-reference.md": (
         "Gradient pathologies",
@@ -54,36 +56,39 @@ REFERENCES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 """By file: title, introduction, and the entries of the catalogue that it consists of."""
 
 
-def skill_folder() -> Path:
-    """Where the skill is: beside the modules in an installed package, at the root of a checkout."""
+def skill_folder(name: str = NAME) -> Path:
+    """Where a skill is: beside the modules in an installed package, at the root of a checkout."""
     package = Path(__file__).parents[1]
-    for place in (package / "skills" / NAME, package.parents[1] / "skills" / NAME):
+    for place in (package / "skills" / name, package.parents[1] / "skills" / name):
         if (place / "SKILL.md").is_file():
             return place
-    raise TorchDoctorError("the skill is not part of this installation. Install torchdoctor from its wheel.")
+    raise TorchDoctorError(f"the skill {name} is not part of this installation. Install torchdoctor from its wheel.")
 
 
-def copy_skill(folder: Path, *, force: bool = False) -> tuple[Path, int]:
-    """Copy it into a folder; a file there that is different is replaced only by force."""
-    source = skill_folder()
-    target = folder / NAME
-    files = {file.relative_to(source): file for file in sorted(source.rglob("*")) if _is_ours(file)}
-    changed = [name for name, file in files.items() if (target / name).exists() and not _same(target / name, file)]
+def copy_skills(folder: Path, *, force: bool = False) -> list[tuple[Path, int]]:
+    """Copy them into a folder, all or none; a file there that is different is replaced only by force."""
+    files = {folder / name: _files(skill_folder(name)) for name in NAMES}
+    places = [(target / part, file) for target, parts in files.items() for part, file in parts.items()]
+    changed = [place for place, file in places if place.exists() and not _same(place, file)]
     if changed and not force:
         raise TorchDoctorError(
-            f"{target / changed[0]} exists and is different ({len(changed)} of {len(files)} files). "
+            f"{changed[0]} exists and is different ({len(changed)} of {len(places)} files). "
             "Give --force to replace them."
         )
+    for place in (*files, *(place for place, _ in places)):
+        if place.is_symlink():
+            raise TorchDoctorError(f"{place} is a link. Remove it, or give another folder.")
     try:
-        for name, file in files.items():
-            place = target / name
-            if place.is_symlink() or target.is_symlink():
-                raise TorchDoctorError(f"{place} is a link. Remove it, or give another folder.")
+        for place, file in places:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(file.read_bytes())
     except OSError as error:
-        raise TorchDoctorError(f"cannot write {target}: {error.strerror or error}.") from error
-    return target, len(files)
+        raise TorchDoctorError(f"cannot write into {folder}: {error.strerror or error}.") from error
+    return [(target, len(parts)) for target, parts in files.items()]
+
+
+def _files(source: Path) -> dict[Path, Path]:
+    return {file.relative_to(source): file for file in sorted(source.rglob("*")) if _is_ours(file)}
 
 
 def _is_ours(file: Path) -> bool:

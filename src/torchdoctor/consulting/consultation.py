@@ -1,0 +1,123 @@
+"""What a consultation comes to: the answers on the chart, the causes ranked by the one engine, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchdoctor.consulting.casebook import IN_VAIN, Case
+from torchdoctor.consulting.evidence import report_complaints, supply
+from torchdoctor.consulting.fixes import Plan, Proposal, proposals
+from torchdoctor.consulting.interview import Interview
+from torchdoctor.consulting.question import Value
+from torchdoctor.consulting.ranges import Reading, readings
+from torchdoctor.consulting.stopping import reasons_to_stop
+from torchdoctor.consulting.testimony import informed, testimony
+from torchdoctor.consulting.trees import TREES, Walk, walk
+from torchdoctor.diagnoses import Evidence
+from torchdoctor.diagnoses.ranking import rank_causes
+from torchdoctor.reports.report import Report
+from torchdoctor.treatments import prescribe
+
+IN_VAIN_WEIGHT, HELPED_WEIGHT = -1.2, 0.8
+"""What an earlier change says of the cause that it was meant for."""
+
+
+@dataclass(frozen=True)
+class Consultation:
+    """Everything that was found out."""
+
+    complaints: tuple[str, ...]
+    given: dict[str, Value]
+    known: dict[str, Value]
+    report: Report
+    walks: tuple[Walk, ...]
+    readings: tuple[Reading, ...]
+    proposals: tuple[Proposal, ...]
+    stop: tuple[str, ...]
+    history: tuple[Case, ...]
+    """Cases of the same trouble in the same project, oldest first."""
+    plan: Plan | None = None
+    run: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`Report.to_dict`, and under "consultation" what the interview adds to it."""
+        return self.report.to_dict() | {
+            "consultation": {
+                "run": self.run,
+                "symptoms": list(self.complaints),
+                "answers": dict(self.given),
+                "answered_by_run": dict(self.known),
+                "readings": [
+                    {"name": item.name, "value": item.value, "healthy": item.healthy, "verdict": item.verdict}
+                    for item in self.readings
+                ],
+                "trees": {
+                    item.tree.name: {
+                        "way": [list(step) for step in item.way],
+                        "says": [leaf.says for leaf in item.leaves],
+                        "missing": list(item.missing),
+                    }
+                    for item in self.walks
+                },
+                "proposals": [item.to_dict() for item in self.proposals],
+                "plan": None if self.plan is None else self.plan.to_dict(),
+                "stop": list(self.stop),
+                "history": [
+                    {
+                        "day": case.day,
+                        "action": case.action,
+                        "cause": case.cause,
+                        "outcome": case.outcome,
+                        "note": case.note,
+                    }
+                    for case in self.history
+                ],
+            }
+        }
+
+
+def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation:
+    """Rank the causes of what was seen and said.
+
+    >>> interview = Interview()
+    >>> _ = interview.accept_all({"symptoms": ["nan"], "nan_step": 3, "lr": 10, "optimizer": "adam"})
+    >>> conclude(interview).report.diagnoses[0].cause
+    'lr-too-high'
+    """
+    answers, complaints = interview.answers, interview.complaints
+    walks = tuple(walk(tree, answers) for tree in TREES.values() if set(tree.complaints) & set(complaints))
+    examination = interview.examine()
+    chart = examination.chart
+    supply(examination, answers)
+    report_complaints(chart, complaints, answers, run=interview.run is not None)
+    said = testimony(interview.given, answers, walks, _experience(history))
+    diagnoses, suggestions = prescribe(chart, rank_causes(chart, informed(said)))
+    report = replace(examination.report(), symptoms=tuple(chart.episodes), diagnoses=diagnoses, suggestions=suggestions)
+    if interview.run is not None and interview.run.notes:
+        report = replace(report, notes=(*report.notes, *interview.run.notes))
+    return Consultation(
+        complaints=complaints,
+        given=dict(interview.given),
+        known=dict(interview.known),
+        report=report,
+        walks=walks,
+        readings=readings(answers),
+        proposals=proposals(chart, report, walks, history),
+        stop=reasons_to_stop(answers, report, history),
+        history=tuple(history),
+        run=str(interview.run.path) if interview.run is not None else "",
+    )
+
+
+def _experience(history: Sequence[Case]) -> Iterable[tuple[str, Evidence]]:
+    """What earlier changes say of causes."""
+    for case in history:
+        if not case.cause:
+            continue
+        if case.outcome in IN_VAIN:
+            did = "did nothing" if case.outcome == "nothing" else "made it worse"
+            yield case.cause, Evidence(IN_VAIN_WEIGHT, f"{case.action} was tried on {case.day} and {did}")
+        elif case.outcome == "helped":
+            yield case.cause, Evidence(HELPED_WEIGHT, f"{case.action} was tried on {case.day} and helped")

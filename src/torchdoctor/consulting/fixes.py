@@ -1,0 +1,150 @@
+"""From a diagnosis to one change: the proposals in order, what was tried before, and the chosen one worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.chart import Chart
+from torchdoctor.consulting.casebook import IN_VAIN, Case
+from torchdoctor.consulting.patches import Patch, patch
+from torchdoctor.consulting.question import Answers
+from torchdoctor.consulting.ranges import fix_range
+from torchdoctor.consulting.script import Script
+from torchdoctor.consulting.settings_file import Setting, overrides
+from torchdoctor.consulting.trees import Walk
+from torchdoctor.consulting.trials import Test, commands, plan_test
+from torchdoctor.diagnoses import Problem
+from torchdoctor.records import Diagnosis, Suggestion
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import percent
+from torchdoctor.treatments.parameters import Case as TreatedCase
+from torchdoctor.treatments.prescription import BY_SLUG, suggest
+
+LIKELY = 0.35
+"""From this probability on, what mends the likeliest cause is proposed first."""
+UNKNOWN_ONSET = 200
+"""Where the trouble is taken to have begun, for the length of a test, if nobody knows."""
+NO_RUN = frozenset({"ask-for-help", "roll-back"})
+"""Changes that are no test of a cause: they protect, or end the search."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One change that could be tried next."""
+
+    suggestion: Suggestion
+    cause: str
+    probability: float
+    tried: Case | None = None
+    """The latest case in which it was tried in vain."""
+
+    @property
+    def range(self) -> str:
+        """The values that are worth trying."""
+        return fix_range(self.suggestion)
+
+    @property
+    def reason(self) -> str:
+        """The cause that it treats."""
+        known = self.cause not in ("", "unknown")
+        return f"{self.cause} ({percent(self.probability)})" if known else "it, whatever the cause"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        tried = {"day": self.tried.day, "outcome": self.tried.outcome} if self.tried is not None else None
+        return self.suggestion.to_dict() | {"cause": self.cause, "range": self.range, "tried": tried}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen change, worked out."""
+
+    proposal: Proposal
+    settings: dict[str, Setting]
+    """Settings to override; empty where it is a change of code."""
+    patch: Patch | None
+    """Against the script that was named, if one was."""
+    test: Test
+    files: tuple[str, ...] = field(default=())
+    """What was written."""
+
+    @property
+    def commands(self) -> tuple[tuple[str, str], ...]:
+        """What tests it, in order."""
+        return commands(self.test, self.proposal.suggestion)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        made = self.patch
+        return {
+            "fix": self.proposal.to_dict(),
+            "check": BY_SLUG[self.proposal.suggestion.action].check,
+            "overrides": dict(self.settings),
+            "patch": None if made is None else {"diff": made.diff, "where": made.where, "code": made.code},
+            "steps": self.test.steps,
+            "commands": [{"command": command, "for": words} for command, words in self.commands],
+            "files": list(self.files),
+        }
+
+
+def proposals(chart: Chart, report: Report, walks: Iterable[Walk], history: Sequence[Case]) -> tuple[Proposal, ...]:
+    """What could be changed: what mends a likely cause, then as the report has it; last what was tried in vain."""
+    found: dict[str, Proposal] = {}
+    for suggestion in (*report.suggestions, *_of_trees(chart, report, walks)):
+        if suggestion.action not in found and suggestion.action not in NO_RUN:
+            best = _treated(report.diagnoses, suggestion.action)
+            vain = [case for case in history if case.action == suggestion.action and case.outcome in IN_VAIN]
+            found[suggestion.action] = Proposal(
+                suggestion,
+                best.cause if best is not None else "",
+                best.probability if best is not None else 0.0,
+                vain[-1] if vain else None,
+            )
+    leading = next((item for item in report.diagnoses if item.cause != "unknown"), None)
+    likely = leading.cause if leading is not None and leading.probability >= LIKELY else ""
+    order = [item.action for item in leading.suggestions] if leading is not None and likely else []
+
+    def place(item: Proposal) -> tuple[bool, int]:
+        own = item.cause == likely and item.suggestion.action in order
+        return item.tried is not None, order.index(item.suggestion.action) if own else len(order)
+
+    return tuple(sorted(found.values(), key=place))
+
+
+def _treated(diagnoses: Sequence[Diagnosis], action: str) -> Diagnosis | None:
+    """The likeliest cause of the worst problem for which an action is proposed."""
+    found = [item for item in diagnoses if any(fix.action == action for fix in item.suggestions)]
+    return next((item for item in found if item.cause != "unknown"), found[0] if found else None)
+
+
+def _of_trees(chart: Chart, report: Report, walks: Iterable[Walk]) -> Iterable[Suggestion]:
+    """What the leaves of the trees ask for besides."""
+    first = next((item for item in report.diagnoses if item.episodes), None)
+    if first is None:
+        return
+    problem = Problem(tuple(chart.episodes[place] for place in first.episodes))
+    for walk in walks:
+        for leaf in walk.leaves:
+            for slug in leaf.actions:
+                case = TreatedCase(chart, problem, max(leaf.causes, key=lambda name: leaf.causes[name]))
+                made = suggest(case, slug, BY_SLUG[slug].prior, f"the {walk.tree.name} tree")
+                if made is not None:
+                    yield made
+
+
+def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -> Plan:
+    """The settings, the patch and the test of a change."""
+    known = [value for name in ("nan_step", "onset") if isinstance(value := answers.get(name), float)]
+    onset = int(min(known)) if known else UNKNOWN_ONSET
+    made = patch(Script.read(script), proposal.suggestion) if script is not None else None
+    test = plan_test(onset, **({"script": str(script)} if script is not None else {}))
+    return Plan(proposal, overrides(proposal.suggestion, answers), made, test)
+
+
+def with_files(plan: Plan, *, patch_file: str = "", settings_file: str = "") -> Plan:
+    """The plan with the names of what was written."""
+    files = tuple(name for name in (patch_file, settings_file) if name)
+    return replace(plan, files=files, test=replace(plan.test, patch=patch_file, settings=settings_file))

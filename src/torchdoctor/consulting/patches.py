@@ -1,0 +1,92 @@
+"""A fix as a patch to review: a unified diff against a training script, made where the place is certain, never applied.
+
+>>> script = Script.of("train.py", "lr = 1e-3\\nopt = torch.optim.SGD(net.parameters(), lr=lr)\\n")
+>>> fix = Suggestion("scale-lr", "learning_rate *= 0.5", 0.9, parameters={"factor": 0.5})
+>>> print(patch(script, fix).diff.splitlines()[4])
++lr = 0.0005
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchdoctor.consulting.question import ConsultError
+from torchdoctor.consulting.script import Script
+from torchdoctor.consulting.script_edits import MAKERS, STEPWISE, Edit, PlaceError
+from torchdoctor.records import Suggestion
+from torchdoctor.reports.wording import first_line, printable
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A diff, or the line to write and where."""
+
+    diff: str
+    """Empty where it could not be made with certainty."""
+    where: str
+    """Where to look, or what to know of the diff."""
+    code: str
+
+
+def patch(script: Script, suggestion: Suggestion) -> Patch:
+    """The fix as a diff against the script, or, where the place is not certain, as a line to insert by hand."""
+    make = MAKERS.get(suggestion.action)
+    try:
+        if make is None:
+            raise PlaceError("this change needs a person: it has no single place in a script")
+        edits = make(script, suggestion)
+        option = next((edit.place.option for edit in edits if edit.place.option), "")
+        note = f"It is a default: where you give {printable(option)} yourself, change it there." if option else ""
+        return Patch(_diff(script, edits), note, suggestion.code)
+    except PlaceError as reason:
+        return Patch("", f"{reason}. {_hint(script, suggestion)}".strip(), suggestion.code)
+
+
+def _hint(script: Script, suggestion: Suggestion) -> str:
+    """Where to look for the place by hand."""
+    steps = script.steps()
+    if suggestion.action in STEPWISE and steps:
+        line = steps[0].node.lineno
+        return f"Look at line {line} of {script.name}: {first_line(script.line(line)).strip()}"
+    optimizers = script.optimizers
+    if optimizers:
+        return f"Look at line {optimizers[0].call.lineno} of {script.name}: the optimizer is made there."
+    return f"By hand, in {script.name}."
+
+
+def _diff(script: Script, edits: Iterable[Edit]) -> str:
+    lines = [line.encode() for line in script.lines]
+    ordered = sorted(edits, key=lambda item: (item.place.line, item.place.column), reverse=True)
+    for edit in ordered:
+        place = edit.place
+        if place.end_line != place.line:
+            raise PlaceError("the value is written over several lines")
+        line = lines[place.line - 1]
+        lines[place.line - 1] = line[: place.column] + edit.text.encode() + line[place.end_column :]
+    made = "\n".join(line.decode() for line in lines) + ("\n" if script.text.endswith("\n") else "")
+    if made == script.text:
+        raise PlaceError("the script has this value already")
+    try:
+        Script.of(script.name, made)
+    except ConsultError as error:
+        raise PlaceError("the changed script could not be parsed") from error
+    name = _relative(script.name)
+    old, new = ([line + "\n" for line in text.split("\n")] for text in (script.text, made))
+    for whole in (old, new):
+        if whole[-1] == "\n":
+            whole.pop()
+        else:
+            whole[-1] = whole[-1].removesuffix("\n") + "\n\\ No newline at end of file\n"
+    return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"))
+
+
+def _relative(name: str) -> str:
+    """The path in the diff: from here where the script is below, else its bare name."""
+    path = Path(name)
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.name

@@ -1,0 +1,142 @@
+"""Healthy ranges to hold numbers against, and the ranges in which each fix is worth trying."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torchdoctor.consulting.question import Answers
+from torchdoctor.records import Suggestion, number_text
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """One quantity that has a healthy range, as a rule of thumb."""
+
+    name: str
+    healthy: str
+    measure: Callable[[Answers], float]
+    """Its value, NaN where it is not known."""
+    judge: Callable[[float], str]
+    """What to think of a value; empty where it is in range."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A quantity of this run against its range."""
+
+    name: str
+    value: float
+    healthy: str
+    verdict: str
+    """Empty where it is in range."""
+
+    @property
+    def words(self) -> str:
+        """The reading in one line."""
+        return f"{self.name} {number_text(self.value)}: {self.verdict or 'in range'} (healthy: {self.healthy})"
+
+
+def _number(answers: Answers, name: str) -> float:
+    value = answers.get(name)
+    return value if isinstance(value, float) else math.nan
+
+
+def _last(answers: Answers, name: str) -> float:
+    values = answers.get(name)
+    finite = [item for item in values or () if isinstance(item, float) and math.isfinite(item)]  # type: ignore[union-attr]
+    return finite[-1] if finite else math.nan
+
+
+def _norm(value: float) -> str:
+    if value > 100:
+        return "exploding, in most runs"
+    if value > 10:
+        return "high"
+    return "suspicious: vanishing?" if value < 0.01 else "low" if value < 0.1 else ""
+
+
+def _gap(answers: Answers) -> float:
+    train, validation = _last(answers, "train_losses"), _last(answers, "val_losses")
+    return validation / train if train > 0 and validation > 0 else math.nan
+
+
+def _spread(answers: Answers) -> float:
+    first, last = _number(answers, "grad_first_layer"), _number(answers, "grad_last_layer")
+    return max(first, last) / min(first, last) if min(first, last) > 0 else math.nan
+
+
+HEALTHY: tuple[Healthy, ...] = (
+    Healthy("global gradient norm", "0.1 to 10", lambda answers: _number(answers, "grad_norm"), _norm),
+    Healthy(
+        "gradient norms of first and last layer, ratio",
+        "within two orders of magnitude; embeddings may be larger",
+        _spread,
+        lambda value: "the gradient does not reach all layers alike" if value > 100 else "",
+    ),
+    Healthy(
+        "validation over training loss",
+        "under 2",
+        _gap,
+        lambda value: "a gap: overfitting" if value >= 2 else "",
+    ),
+    Healthy(
+        "share of a step spent waiting for data",
+        "under 0.1, at most 0.5",
+        lambda answers: _number(answers, "waiting_share"),
+        lambda value: "starving" if value > 0.5 else "noticeable" if value > 0.1 else "",
+    ),
+)
+"""Rules of thumb: a summed loss, or targets in thousands, break them. The ranking compares a run with itself."""
+
+RULES_OF_THUMB = (
+    "Global gradient norm: 0.1 to 10; under 0.01 is suspicious, over 100 an explosion in most runs.",
+    "Layers within two orders of magnitude of each other; embeddings may be larger.",
+    "Pre-activations beyond 3 saturate a sigmoid or a tanh.",
+    "Validation loss under twice the training loss; training loss under 0.1 on many tasks.",
+    "One batch learnt by heart: loss under 0.01 within 1,000 steps.",
+    "Learning-rate range test: from 1e-7 to 10, stopped at four times the first loss.",
+    "A fix is judged over 100 to 1,000 steps.",
+)
+
+FIX_RANGES: Mapping[str, str] = {
+    "set-clip-norm": "1.0 to begin with; one to two times the usual norm where that is far from 1",
+    "set-clip-value": "0.5",
+    "raise-dropout": "0.1 to 0.3 to begin with, 0.5 at most",
+    "lower-dropout": "half of it, then none",
+    "set-weight-decay": "0.01 to 0.1",
+    "restart-warmup": "some hundred steps, up to a tenth of the run",
+    "set-momentum": "0.9",
+    "change-batch-size": "factors of 2 to 4, the learning rate with it (linear scaling), after a warm-up",
+    "change-betas": "beta2 0.95 after spikes, 0.999 otherwise",
+    "change-eps": "1e-8; 1e-12 for tiny gradients",
+    "resize-model": "half or twice the width",
+    "train-longer": "up to twice the steps, with a schedule as long as the run",
+    "adaptive-clip": "1 to 10 times the typical norm",
+}
+"""By action, the values that are worth trying."""
+
+
+def fix_range(suggestion: Suggestion) -> str:
+    """The range in which a fix is worth trying; empty where it has no number.
+
+    >>> fix_range(Suggestion("scale-lr", "learning_rate *= 2.0", 0.7, parameters={"factor": 2.0}))
+    'times 2 to 10'
+    """
+    if suggestion.action == "scale-lr":
+        factor = suggestion.parameters.get("factor", 1.0)
+        return "times 2 to 10" if isinstance(factor, float) and factor > 1 else "times 0.5 first, then 0.1"
+    return FIX_RANGES.get(suggestion.action, "")
+
+
+def readings(answers: Answers) -> tuple[Reading, ...]:
+    """What is known of this run, against the healthy ranges.
+
+    >>> [item.words for item in readings({"grad_norm": 0.003})]
+    ['global gradient norm 0.003: suspicious: vanishing? (healthy: 0.1 to 10)']
+    """
+    found = [(item, item.measure(answers)) for item in HEALTHY]
+    return tuple(
+        Reading(item.name, value, item.healthy, item.judge(value)) for item, value in found if not math.isnan(value)
+    )

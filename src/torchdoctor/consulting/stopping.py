@@ -1,0 +1,57 @@
+"""When to stop debugging: changes in vain, nothing left to gain, nothing left to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchdoctor.consulting.casebook import IN_VAIN, Case
+from torchdoctor.consulting.question import Answers
+from torchdoctor.reports.report import Report
+
+PATIENCE = 3
+"""Changes without effect after which the next one is not worth trying."""
+INSTEAD = (
+    "Consider instead: a different architecture, another formulation of the task, more or better data, or a "
+    "colleague and the literature."
+)
+
+
+def in_vain(history: Sequence[Case]) -> int:
+    """How many changes in a row, up to the latest, did nothing or harm."""
+    told = [case.outcome for case in history if case.outcome not in (None, "not-tried")]
+    count = 0
+    for outcome in reversed(told):
+        if outcome not in IN_VAIN:
+            break
+        count += 1
+    return count
+
+
+def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -> tuple[str, ...]:
+    """Why to stop, as far as something speaks for it; empty: go on.
+
+    >>> tried = [Case(str(number), "", outcome="nothing") for number in range(3)]
+    >>> len(reasons_to_stop({}, Report(step=9), tried)), reasons_to_stop({}, Report(step=9), tried[:2])
+    (1, ())
+    """
+    found = []
+    count = in_vain(history)
+    if count >= PATIENCE:
+        names = ", ".join(dict.fromkeys(case.action for case in history[-count:] if case.action))
+        found.append(
+            f"{count} changes in a row did not help{f' ({names})' if names else ''}: the trouble may be fundamental, "
+            "in the data, the task or the architecture. Stop changing numbers."
+        )
+    best = report.diagnoses[0] if report.diagnoses else None
+    if best is not None and best.cause == "converged":
+        found.append("The likeliest explanation is that nothing is wrong: the run is finished.")
+    elif answers.get("at_floor") == "yes":
+        found.append("You say that the loss is at its theoretical minimum: there is nothing left to gain.")
+    if history and "within the noise" in history[-1].note:
+        found.append("The last change moved the loss by less than its own noise: this is the noise floor.")
+    if answers.get("budget") == 0:
+        found.append("The budget for test runs is gone: keep the best weights, and write down what is known.")
+    step, total = answers.get("current_step"), answers.get("total_steps")
+    if isinstance(step, float) and isinstance(total, float) and step >= total > 1 and not report.symptoms:
+        found.append("The run has reached its planned end, and nothing was found.")
+    return tuple(found)

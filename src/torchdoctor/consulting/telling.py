@@ -1,0 +1,227 @@
+"""A consultation in words: block by block, for a terminal and for a transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchdoctor.consulting.complaints import BY_NAME
+from torchdoctor.consulting.consultation import Consultation
+from torchdoctor.consulting.document import Block
+from torchdoctor.consulting.fixes import Plan, Proposal
+from torchdoctor.consulting.question import Value
+from torchdoctor.consulting.questions import QUESTIONS
+from torchdoctor.consulting.stopping import INSTEAD
+from torchdoctor.records import Diagnosis, number_text
+from torchdoctor.reports.wording import (
+    NAMED,
+    NOTABLE,
+    WORTH,
+    Problem,
+    first_line,
+    meaning,
+    percent,
+    problems,
+    remedy,
+    story,
+    verdict,
+    weighed,
+)
+from torchdoctor.treatments.prescription import BY_SLUG
+
+SHOWN_VALUES = 8
+NOTHING_FOUND = (
+    "What you report fits nothing that is known here. Choose the nearest of the nine, or record the run with "
+    'Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
+)
+OUTCOME_WORDS = {"helped": "helped", "nothing": "did nothing", "worse": "made it worse", "not-tried": "not tried yet"}
+
+
+def answer_text(value: Value) -> str:
+    """An answer in one line.
+
+    >>> answer_text(0.0003), answer_text(None), answer_text([1.0, 2.5]), answer_text(124e6)
+    ('3.00e-04', 'not known', '1, 2.5', '124,000,000')
+    """
+    if value is None:
+        return "not known"
+    if isinstance(value, list):
+        texts = [answer_text(item) for item in value[-SHOWN_VALUES:]]
+        return ("… " if len(value) > SHOWN_VALUES else "") + ", ".join(texts)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 and value == int(value) else number_text(value)
+    return str(value)
+
+
+def asked(given: dict[str, Value], known: dict[str, Value]) -> Iterator[Block]:
+    """Questions and answers; what the run answered by itself."""
+    for question in QUESTIONS:
+        if question.name in given:
+            yield Block("question", question.text)
+            words = dict(question.choices)
+            value = given[question.name]
+            if isinstance(value, list) and question.choices:
+                yield Block("answer", "; ".join(words.get(str(item), str(item)) for item in value) or "none")
+            else:
+                yield Block("answer", words.get(str(value), answer_text(value)))
+    if known:
+        yield Block("heading", "The run answers by itself")
+        for question in QUESTIONS:
+            if question.name in known:
+                yield Block("item", f"{question.text} {answer_text(known[question.name])}")
+
+
+def seen(consultation: Consultation) -> Iterator[Block]:
+    """What was seen, against healthy ranges and along the trees."""
+    yield Block("title", "What is seen")
+    report = consultation.report
+    if consultation.run:
+        yield Block("text", verdict(report))
+    who = "You say" if "symptoms" in consultation.given else "The run shows"
+    for name in consultation.complaints:
+        yield Block("item", f"{who}: {BY_NAME[name].title}")
+    if not consultation.run:
+        for item in report.symptoms:
+            yield Block("item", f"{item.name}: {item.message}")
+    yield from _held_against(consultation)
+
+
+def _held_against(consultation: Consultation) -> Iterator[Block]:
+    """The healthy ranges, and the ways through the trees."""
+    if consultation.readings:
+        yield Block("heading", "Against the healthy ranges (rules of thumb: the loss's scale moves them)")
+        for reading in consultation.readings:
+            yield Block("item", reading.words)
+    for walk in consultation.walks:
+        yield Block("heading", f"Along the tree: {walk.tree.title}")
+        for asks, words in walk.way:
+            yield Block("item", f"{asks} {words}")
+        for leaf in walk.leaves:
+            yield Block("item", f"→ {leaf.says}")
+        for asks in walk.missing:
+            yield Block("item", f"{asks} Not known: find this out first.")
+
+
+def diagnosed(consultation: Consultation) -> Iterator[Block]:
+    """The ranked hypotheses."""
+    yield Block("title", "Diagnosis")
+    found = [item for item in problems(consultation.report) if item.diagnoses]
+    if not found:
+        yield Block(
+            "text", NOTHING_FOUND if consultation.complaints else "Nothing was found, and nothing was reported."
+        )
+    for problem in found:
+        if len(found) > 1:
+            when = f", {problem.steps}" if consultation.run else ""
+            yield Block("heading", f"{problem.title} ({problem.severity}{when}): {', '.join(problem.names)}")
+        if consultation.run and (way := story(problem)):
+            yield Block("text", f"What happened: {way}")
+        yield from _problem(problem)
+
+
+def _problem(problem: Problem) -> Iterator[Block]:
+    known = [item for item in problem.diagnoses if item.cause != "unknown"]
+    full = [item for place, item in enumerate(known[:2]) if place == 0 or item.probability >= NOTABLE]
+    for words, diagnosis in zip(("Most likely cause", "Alternative hypothesis"), full, strict=False):
+        yield Block("heading", f"{words} ({percent(diagnosis.probability)} confidence): {diagnosis.cause}")
+        yield from _hypothesis(diagnosis)
+    also = [item for item in known[len(full) :] if item.probability >= WORTH][:NAMED]
+    for item in also:
+        yield Block(
+            "heading" if item is also[0] else "text", f"Also consider ({percent(item.probability)}): {item.cause}"
+        )
+    for item in problem.diagnoses:
+        if item.cause == "unknown" and item.evidence:
+            share = percent(item.probability)
+            yield Block("heading", f"None of these ({share}). To find out: {item.evidence[0].rstrip('.')}.")
+
+
+def _hypothesis(diagnosis: Diagnosis) -> Iterator[Block]:
+    if sentence := meaning(diagnosis):
+        yield Block("text", sentence)
+    for heading, texts in weighed(diagnosis):
+        yield Block("text", f"{heading}: {'; '.join(text.rstrip('.') for text in texts)}.")
+    if diagnosis.suggestions:
+        fix = Proposal(diagnosis.suggestions[0], diagnosis.cause, diagnosis.probability)
+        worth = f" (worth trying: {fix.range})" if fix.range else ""
+        yield Block("text", f"{remedy(diagnosis)}: {first_line(fix.suggestion.code)}{worth}")
+
+
+def remembered(consultation: Consultation) -> Iterator[Block]:
+    """What was tried before, and whether to stop."""
+    told = [case for case in consultation.history if case.outcome is not None]
+    if told:
+        yield Block("title", "What was tried")
+        for case in told:
+            note = f": {case.note}" if case.note else ""
+            done = OUTCOME_WORDS[str(case.outcome)]
+            yield Block(
+                "item", f"{case.day}: {case.action} ({first_line(case.code)}) against {case.cause}: {done}{note}"
+            )
+    if consultation.stop:
+        yield Block("title", "When to stop")
+        for reason in consultation.stop:
+            yield Block("item", reason)
+        yield Block("text", INSTEAD)
+
+
+def proposed(consultation: Consultation) -> Iterator[Block]:
+    """What could be changed, in order."""
+    if not consultation.report.symptoms:
+        return
+    yield Block("title", "What to try: one change at a time")
+    if not consultation.proposals:
+        yield Block(
+            "text", "No change is likely enough to be proposed. Measure first what would decide, as said above."
+        )
+    for number, item in enumerate(consultation.proposals, 1):
+        yield Block("step", f"{number}. {proposal_text(item)}")
+
+
+def proposal_text(item: Proposal) -> str:
+    """A proposal in one line."""
+    worth = f"; worth trying: {item.range}" if item.range else ""
+    tried = f"; tried in vain on {item.tried.day}" if item.tried is not None else ""
+    return f"{item.suggestion.action} against {item.reason}: {first_line(item.suggestion.code)}{worth}{tried}"
+
+
+def planned(plan: Plan) -> Iterator[Block]:
+    """The chosen change: what to write, and how to test it."""
+    fix = plan.proposal.suggestion
+    yield Block("title", f"The change: {fix.action}")
+    yield Block("text", BY_SLUG[fix.action].summary)
+    yield Block("code", fix.code, "python")
+    if plan.proposal.range:
+        yield Block("text", f"Worth trying: {plan.proposal.range}.")
+    if plan.settings:
+        told = ", ".join(f"{name} = {value}" for name, value in plan.settings.items())
+        yield Block("text", f"As settings: {told}")
+    if plan.patch is not None and plan.patch.diff:
+        yield Block("text", "As a patch to review; nothing is applied:")
+        yield Block("code", plan.patch.diff, "diff")
+        if plan.patch.where:
+            yield Block("text", plan.patch.where)
+    elif plan.patch is not None:
+        yield Block("text", f"No patch: {plan.patch.where} Insert the lines above there.")
+    yield Block("title", "How to test it")
+    for command, words in plan.commands:
+        yield Block("text", words)
+        yield Block("code", command, "sh")
+    yield Block("text", f"How to see that it helped: {BY_SLUG[fix.action].check}")
+    yield Block("text", "If nothing is better, undo it before the next change.")
+
+
+def told(consultation: Consultation) -> Iterator[Block]:
+    """The whole consultation, without its questions."""
+    yield from seen(consultation)
+    yield from diagnosed(consultation)
+    yield from remembered(consultation)
+    yield from proposed(consultation)
+    if consultation.plan is not None:
+        yield from planned(consultation.plan)
+
+
+def transcript(consultation: Consultation) -> Iterator[Block]:
+    """The whole consultation with its questions: to be sent to somebody."""
+    yield Block("title", "Consultation" + (f" about {consultation.run}" if consultation.run else ""))
+    yield from asked(consultation.given, consultation.known)
+    yield from told(consultation)

@@ -1,0 +1,121 @@
+"""The interview on a plain terminal: numbers, Enter for the default, `?` explains, `b` goes back, `q` leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchdoctor.consulting.casebook import OUTCOMES, Case
+from torchdoctor.consulting.interview import Interview
+from torchdoctor.consulting.question import ConsultError, Question
+from torchdoctor.consulting.questions import SYMPTOMS
+from torchdoctor.consulting.telling import OUTCOME_WORDS
+from torchdoctor.reports.wording import first_line, printable
+
+HELP = "Numbers choose, Enter takes the default or means that you do not know, ? explains, b goes back, q leaves."
+
+
+class LeavingError(Exception):
+    """The person left: q, Ctrl-C or the end of input."""
+
+
+class Talk:
+    """A conversation: a way to ask for a line and a way to say something."""
+
+    def __init__(self, read: Callable[[str], str], write: Callable[[str], None]) -> None:
+        self._read, self.say = read, write
+
+    def line(self, prompt: str) -> str:
+        """One line of input; raises `LeavingError` where there is none."""
+        try:
+            answer = printable(self._read(prompt)).strip()
+        except (EOFError, KeyboardInterrupt) as end:
+            raise LeavingError from end
+        if answer.lower() in ("q", "quit", "exit"):
+            raise LeavingError
+        return answer
+
+    def choose(self, text: str, choices: Sequence[tuple[str, str]], default: int | None = 1) -> str:
+        """One of some answers, by its number or name."""
+        question = Question("answer", text, "", kind="choice", choices=tuple(choices))
+        self.say(f"\n{text}")
+        for number, (_, words) in enumerate(choices, 1):
+            self.say(f"  {number}. {words}")
+        while True:
+            answer = self.line(f"[{default}] " if default is not None else "> ")
+            if not answer and default is not None:
+                return choices[default - 1][0]
+            try:
+                found = question.accept(answer)
+            except ConsultError as error:
+                self.say(f"  {error}")
+                continue
+            if isinstance(found, str):
+                return found
+
+    def agrees(self, text: str, *, default: bool = True) -> bool:
+        """Yes or no."""
+        answer = self.line(f"\n{text} [{'Y/n' if default else 'y/N'}] ").lower()
+        return default if not answer else answer.startswith("y")
+
+
+def hold(interview: Interview, talk: Talk) -> None:
+    """Ask everything that is left to ask."""
+    talk.say(HELP)
+    while (question := interview.next_question()) is not None:
+        talk.say("")
+        _put(interview, question, talk)
+        _answered(interview, question, talk)
+
+
+def _put(interview: Interview, question: Question, talk: Talk) -> None:
+    """The question with its choices."""
+    talk.say(question.text)
+    shown, marked = (interview.shown, interview.preselected) if question is SYMPTOMS else ({}, [])
+    for number, (name, words) in enumerate(question.choices, 1):
+        mark = ("[x] " if name in marked else "[ ] ") if marked else ""
+        told = f"  ({first_line(shown[name].name)}: {first_line(shown[name].message)})" if name in shown else ""
+        talk.say(f"  {number}. {mark}{words}{told}")
+
+
+def _answered(interview: Interview, question: Question, talk: Talk) -> None:
+    """One answer, or a step back."""
+    default = interview.preselected if question is SYMPTOMS else None
+    while True:
+        answer = _read(question, talk, default)
+        if answer == "?":
+            talk.say(f"  {question.explain}")
+            continue
+        if answer.lower() in ("b", "back"):
+            interview.back()
+            return
+        if not answer and question is SYMPTOMS and not default and interview.run is None:
+            talk.say("  Choose at least one, by its number.")
+            continue
+        try:
+            interview.answer(question.name, answer or default)  # nothing chosen of a run: it is only looked at
+        except ConsultError as error:
+            talk.say(f"  {error}")
+            continue
+        return
+
+
+def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
+    if default:
+        numbers = [str(place) for place, (name, _) in enumerate(question.choices, 1) if name in default]
+        return talk.line(f"[{' '.join(numbers)}] ")
+    if question.kind != "numbers":
+        return talk.line("> ")
+    found: list[str] = []
+    while answer := talk.line("> " if not found else "… (an empty line ends) "):
+        if not found and answer.lower() in ("?", "b", "back"):
+            return answer
+        found.append(answer)
+    return " ".join(found)
+
+
+def ask_outcome(case: Case, talk: Talk) -> str:
+    """What came of an open case."""
+    text = (
+        f"On {case.day} you wanted to try {case.action} ({first_line(case.code)}) against {case.cause}. What happened?"
+    )
+    return talk.choose(printable(text), [(name, OUTCOME_WORDS[name]) for name in OUTCOMES], default=len(OUTCOMES))

@@ -1,0 +1,138 @@
+"""What answers say for and against causes where no vital can carry it: further evidence for the same ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from torchdoctor.chart import Chart
+from torchdoctor.consulting.question import Answers
+from torchdoctor.consulting.trees import Walk
+from torchdoctor.diagnoses import CAUSES, Cause, Evidence, Problem
+from torchdoctor.records import number_text
+
+Testimony = Mapping[str, tuple[Evidence, ...]]
+"""By cause, what was said."""
+
+_BROKEN_LOOP = ("loss-misuse", "detached-graph", "parameters-not-in-optimizer", "label-noise-or-misalignment")
+_BY_HEART = "one batch cannot be learnt by heart: loop, loss or model is broken"
+
+SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
+    ("one_batch", "no"): tuple((cause, 1.2, _BY_HEART) for cause in _BROKEN_LOOP[:3]),
+    ("one_batch", "yes"): (
+        *((cause, -2.0, "one batch can be learnt by heart: the loop works") for cause in _BROKEN_LOOP[:3]),
+        ("insufficient-capacity", -0.5, "one batch can be learnt by heart"),
+        ("label-noise-or-misalignment", 0.7, "one batch can be learnt by heart, the data set cannot"),
+    ),
+    ("shuffled", "no"): (("data-order", 5.0, "the training data is not shuffled"),),
+    ("shuffled", "yes"): (("data-order", -3.0, "the training data is shuffled"),),
+    ("skips", "no"): (("missing-skip-connections", 1.0, "there are no skip connections"),),
+    ("skips", "yes"): (("missing-skip-connections", -4.0, "there are skip connections"),),
+    ("data_checked", "checked"): (("nan-in-data", -3.0, "inputs and targets were checked, all are finite"),),
+    ("data_checked", "unchecked"): (("nan-in-data", 0.5, "inputs and targets are not checked"),),
+    ("data_checked", "risky"): (
+        ("nan-in-data", 1.5, "preparing the data divides or takes a log, and nothing checks what comes out"),
+    ),
+    ("loss_operations", "library"): (("numeric-precision", -1.0, "the loss is one of the library"),),
+    ("schedule", "warmup"): (("warmup-missing", -4.0, "the schedule begins with a warm-up"),),
+    ("schedule", "constant"): (
+        ("warmup-missing", 0.5, "the rate is constant from the first step"),
+        ("schedule-error", -2.0, "there is no schedule"),
+    ),
+    ("changed", "rate"): (
+        ("lr-too-high", 1.0, "the learning rate or its schedule was changed just before"),
+        ("lr-too-low", 0.5, "the learning rate or its schedule was changed just before"),
+        ("schedule-error", 1.0, "the learning rate or its schedule was changed just before"),
+    ),
+    ("changed", "batch"): (
+        ("batch-size-unsuited", 1.5, "batch size or accumulation was changed just before"),
+        ("accumulation-error", 1.5, "batch size or accumulation was changed just before"),
+    ),
+    ("changed", "data"): tuple(
+        (cause, 1.2, "the data or its preparation was changed just before")
+        for cause in ("bad-batch", "nan-in-data", "unnormalized-inputs", "label-noise-or-misalignment", "data-order")
+    ),
+    ("changed", "model"): tuple(
+        (cause, 1.2, "the model or the loss was changed just before")
+        for cause in ("loss-misuse", "bad-initialization", "missing-normalization", "detached-graph")
+    ),
+    ("changed", "resumed"): (("resume-error", 5.5, "the run was resumed from a checkpoint just before"),),
+    ("changed", "machine"): (
+        ("numeric-precision", 1.2, "precision, machine or library was changed just before"),
+        ("hardware-fault", 1.0, "precision, machine or library was changed just before"),
+    ),
+    ("shape", "swings"): (("lr-too-high", 1.2, "the loss swings, and a rate that is too high makes it do so"),),
+    ("shape", "spike"): (("bad-batch", 1.0, "the loss spikes and recovers, as after an outlier in the data"),),
+    ("shape", "rising"): (("lr-too-high", 1.2, "the loss rises and does not come back"),),
+    ("clip", "0.0"): (("clip-missing", 1.5, "nothing is clipped"),),
+    ("pace", "always"): (("memory-leak", -2.0, "it was slow from the start"),),
+}
+"""By question and answer: the cause, the weight in log-odds, and the sentence."""
+
+
+MEASURED = 0.4
+"""The share of a leaf's weight where a run was measured: the causes have weighed the same numbers already."""
+USUAL_SIZE, USUAL_RATE, SHRINKS = 125e6, 6e-4, 0.3
+"""What Adam trains a model of this size at, and by which power of the size the rate shrinks; small models bear more."""
+FAR = 5.0
+"""Times the usual rate from which on a rate is high."""
+
+
+def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
+    """Whether the rate is far above what models of this size are trained at."""
+    rate, size = answers.get("lr"), answers.get("parameters")
+    if not isinstance(rate, float) or not isinstance(size, float) or answers.get("optimizer") not in ("adam", "adamw"):
+        return
+    usual = USUAL_RATE * (USUAL_SIZE / size) ** SHRINKS
+    if size >= 1e7 and rate > FAR * usual:
+        told = f"models of {size:,.0f} parameters are trained with Adam at about {number_text(usual)}"
+        yield "lr-too-high", Evidence(1.5, f"a learning rate of {number_text(rate)} is high: {told}")
+        yield "lr-too-low", Evidence(-1.5, f"a learning rate of {number_text(rate)} is not low: {told}")
+
+
+class Informed(Cause):
+    """A cause with what was said about it added to what it finds by itself.
+
+    >>> heard = Informed(next(cause for cause in CAUSES if cause.name == "lr-too-low")(), (Evidence(2.0, "said"),))
+    >>> heard.name, [item.text for item in heard.weigh(Chart(), Problem(()))][-1]
+    ('lr-too-low', 'said')
+    """
+
+    def __init__(self, cause: Cause, said: tuple[Evidence, ...]) -> None:
+        self.__dict__.update(name=cause.name, explains=cause.explains, prior=cause.prior, suggests=cause.suggests)
+        self._cause, self._said = cause, said
+
+    def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
+        """Its own evidence, then what was said."""
+        yield from self._cause.weigh(chart, problem)
+        yield from self._said
+
+
+def testimony(
+    given: Answers, answers: Answers, walks: Iterable[Walk], more: Iterable[tuple[str, Evidence]] = ()
+) -> Testimony:
+    """By cause, what was answered says, and where the ways through the trees end.
+
+    >>> list(testimony({"shuffled": "no"}, {}, ()))
+    ['data-order']
+    """
+    found: dict[str, list[Evidence]] = {}
+    for question, answer in given.items():
+        for value in answer if isinstance(answer, list) else [answer]:
+            for cause, weight, text in SAID.get((question, str(value)), ()):
+                found.setdefault(cause, []).append(Evidence(weight, f"you say: {text}"))
+    if given.get("lr") is not None and answers.get("schedule") is None:
+        doubt = Evidence(-1.0, "whether the rate is warmed up is not known")
+        found.setdefault("warmup-missing", []).append(doubt)
+    for walk in walks:
+        for leaf, read in zip(walk.leaves, walk.reads, strict=True):
+            share = MEASURED if read.isdisjoint(given) else 1.0
+            for cause, weight in leaf.causes.items():
+                found.setdefault(cause, []).append(Evidence(share * weight, f"the {walk.tree.name} tree: {leaf.says}"))
+    for cause, evidence in (*_of_the_rate(answers), *more):
+        found.setdefault(cause, []).append(evidence)
+    return {cause: tuple(items) for cause, items in found.items()}
+
+
+def informed(said: Testimony) -> list[Cause]:
+    """Every cause, with what was said about it."""
+    return [Informed(cause(), said[cause.name]) if cause.name in said else cause() for cause in CAUSES]

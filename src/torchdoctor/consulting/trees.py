@@ -1,0 +1,342 @@
+"""The diagnosis trees for a plateau, for NaN and for overfitting: data, walked in an interview and printed.
+
+A branch is chosen by what is known (`MEASURES`); its leaf says what to think and to do, and is evidence for causes.
+
+>>> print(printed(TREES["nan"]).splitlines()[1])
+Did it happen in the first few steps?
+>>> walk(TREES["nan"], {"nan_step": 3.0}).leaves[0].causes
+{'lr-too-high': 1.5, 'bad-initialization': 1.5, 'warmup-missing': 1.0}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torchdoctor.consulting.question import Answers
+
+FEW_STEPS = 20
+"""What "the first few steps" are."""
+LARGER = 10.0
+"""Parameters for each sample from which on a model is much larger than its data."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The end of a way: what to think, and what to do."""
+
+    says: str
+    causes: Mapping[str, float]
+    """What it speaks for, in log-odds."""
+    actions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One question of a tree."""
+
+    asks: str
+    measure: str
+    """The key of `MEASURES` that chooses the branch."""
+    branches: Mapping[str, tuple[str, Leaf | Node]]
+    """By outcome: the words of the answer, and what follows."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Questions that belong to one complaint; each root is walked by itself."""
+
+    name: str
+    title: str
+    complaints: tuple[str, ...]
+    roots: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One way through a tree."""
+
+    tree: Tree
+    way: tuple[tuple[str, str], ...] = ()
+    """Question and answer, as far as they are known."""
+    leaves: tuple[Leaf, ...] = ()
+    reads: tuple[frozenset[str], ...] = ()
+    """For each leaf, the questions whose answers led to it."""
+    missing: tuple[str, ...] = ()
+    """Questions at which the way ended, because the answer is not known."""
+
+
+def _gradient(answers: Answers) -> str | None:
+    norm, level = answers.get("grad_norm"), answers.get("grad_level")
+    if isinstance(norm, float):
+        return "very-low" if norm < 0.01 else "low" if norm < 0.1 else "healthy" if norm <= 10 else "high"
+    return str(level) if level is not None else None
+
+
+def _early(answers: Answers) -> str | None:
+    step, early = answers.get("nan_step"), answers.get("nan_early")
+    if isinstance(step, float):
+        return "yes" if step <= FEW_STEPS else "no"
+    return str(early) if early is not None else None
+
+
+def _larger(answers: Answers) -> str | None:
+    size, samples, said = (answers.get(name) for name in ("parameters", "dataset_size", "model_larger"))
+    if isinstance(size, float) and isinstance(samples, float):
+        return "yes" if size > LARGER * samples else "no"
+    return str(said) if said is not None else None
+
+
+def _regularization(answers: Answers) -> str | None:
+    rate, decay = answers.get("dropout"), answers.get("weight_decay")
+    if not isinstance(rate, float) and not isinstance(decay, float):
+        return None
+    weak = (not isinstance(rate, float) or rate < 0.1) and (not isinstance(decay, float) or decay < 0.01)
+    return "weak" if weak else "there"
+
+
+def _said(name: str) -> Callable[[Answers], str | None]:
+    return lambda answers: None if answers.get(name) is None else str(answers[name])
+
+
+READS: Mapping[str, tuple[str, ...]] = {
+    "gradient": ("grad_norm", "grad_level"),
+    "early": ("nan_step", "nan_early"),
+    "larger": ("parameters", "dataset_size", "model_larger"),
+    "regularization": ("dropout", "weight_decay"),
+}
+"""The questions that a measure reads, where these are not the one of its name."""
+MEASURES: Mapping[str, Callable[[Answers], str | None]] = {
+    "gradient": _gradient,
+    "early": _early,
+    "larger": _larger,
+    "regularization": _regularization,
+    "at_floor": _said("at_floor"),
+    "norms_before": _said("norms_before"),
+    "activation": _said("activation"),
+}
+"""What chooses a branch: the outcome, None where it is not known."""
+
+_VANISHING = Node(
+    "Which activation functions are between the layers?",
+    "activation",
+    {
+        "saturating": (
+            "sigmoid or tanh",
+            Leaf(
+                "Vanishing gradients: replace sigmoid and tanh by ReLU, add skip connections.",
+                {"saturating-nonlinearity": 2.5, "missing-skip-connections": 1.0, "lr-too-low": -1.5},
+                ("use-relu-family", "add-residuals"),
+            ),
+        ),
+        "relu": (
+            "ReLU or the like",
+            Leaf(
+                "Vanishing gradients: add skip connections and normalization, check the initialization.",
+                {"missing-skip-connections": 1.5, "missing-normalization": 1.0, "bad-initialization": 1.0},
+                ("add-residuals", "add-normalization", "initialize"),
+            ),
+        ),
+        "none": (
+            "none",
+            Leaf(
+                "Hardly any gradient, and nothing that could make it vanish: look for a cut graph or a scaled loss.",
+                {"detached-graph": 1.5, "accumulation-error": 1.0},
+                ("reattach-graph",),
+            ),
+        ),
+    },
+)
+
+TREES: Mapping[str, Tree] = {
+    "plateau": Tree(
+        "plateau",
+        "Loss plateau",
+        ("plateau", "slow-loss"),
+        (
+            Node(
+                "Is the gradient norm healthy (0.1 to 10)?",
+                "gradient",
+                {
+                    "healthy": (
+                        "yes",
+                        Leaf(
+                            "The learning rate is likely too low: raise it 2 to 10 times.",
+                            {"lr-too-low": 2.0, "saturating-nonlinearity": -1.0, "missing-skip-connections": -1.0},
+                            ("scale-lr",),
+                        ),
+                    ),
+                    "low": (
+                        "rather low (0.01 to 0.1)",
+                        Leaf(
+                            "Lower than usual, and not yet vanishing: look at the norms by layer before anything else.",
+                            {"lr-too-low": 0.7},
+                            ("scale-lr",),
+                        ),
+                    ),
+                    "very-low": ("no, very low (under 0.01)", _VANISHING),
+                    "high": (
+                        "no, high (over 10)",
+                        Leaf(
+                            "The steps overshoot, or every one is clipped: lower the rate.",
+                            {"lr-too-high": 1.5, "lr-too-low": -1.5},
+                            ("scale-lr",),
+                        ),
+                    ),
+                },
+            ),
+            Node(
+                "Is the loss at its theoretical minimum?",
+                "at_floor",
+                {
+                    "yes": (
+                        "yes",
+                        Leaf("The model may have converged: check validation.", {"converged": 3.0}, ()),
+                    ),
+                    "no": (
+                        "no",
+                        Leaf(
+                            "Stuck in a local minimum or at a saddle: try a restart with a warm-up.",
+                            {"converged": -2.0, "saddle-point": 1.0},
+                            ("change-schedule", "restart-warmup"),
+                        ),
+                    ),
+                },
+            ),
+        ),
+    ),
+    "nan": Tree(
+        "nan",
+        "NaN loss",
+        ("nan",),
+        (
+            Node(
+                "Did it happen in the first few steps?",
+                "early",
+                {
+                    "yes": (
+                        "yes",
+                        Leaf(
+                            "Initialization or learning rate: reduce the rate, check the former, add a warm-up.",
+                            {"lr-too-high": 1.5, "bad-initialization": 1.5, "warmup-missing": 1.0},
+                            ("scale-lr", "initialize", "restart-warmup"),
+                        ),
+                    ),
+                    "no": (
+                        "no: instability has built up",
+                        Node(
+                            "What did gradient norms do before it?",
+                            "norms_before",
+                            {
+                                "grew": (
+                                    "they exploded",
+                                    Leaf(
+                                        "Exploding gradients: clip them, reduce the rate.",
+                                        {"lr-too-high": 1.5, "clip-missing": 1.5},
+                                        ("set-clip-norm", "scale-lr"),
+                                    ),
+                                ),
+                                "normal": (
+                                    "they were normal",
+                                    Leaf(
+                                        "Look for log(0) or a division by zero in the loss, and for NaN in the data.",
+                                        {"numeric-precision": 1.5, "nan-in-data": 0.5, "lr-too-high": -1.0},
+                                        ("change-precision", "clean-data", "skip-step"),
+                                    ),
+                                ),
+                            },
+                        ),
+                    ),
+                },
+            ),
+        ),
+    ),
+    "overfitting": Tree(
+        "overfitting",
+        "Overfitting",
+        ("overfitting",),
+        (
+            Node(
+                "Is the model much larger than the data set?",
+                "larger",
+                {
+                    "yes": (
+                        "yes",
+                        Leaf(
+                            "Reduce the model, or get more data.",
+                            {"memorization": 1.5},
+                            ("stop-at-best", "resize-model", "more-data"),
+                        ),
+                    ),
+                    "no": (
+                        "no",
+                        Node(
+                            "Which dropout and weight decay are set?",
+                            "regularization",
+                            {
+                                "weak": (
+                                    "hardly any",
+                                    Leaf(
+                                        "Try dropout 0.1 to 0.3, weight decay 0.01 to 0.1.",
+                                        {"under-regularized": 1.5},
+                                        ("raise-dropout", "set-weight-decay"),
+                                    ),
+                                ),
+                                "there": (
+                                    "there is some",
+                                    Leaf(
+                                        "It is regularized already: stop at the best step, or get more data.",
+                                        {"memorization": 0.7, "under-regularized": -1.0},
+                                        ("stop-at-best", "augment-data", "more-data"),
+                                    ),
+                                ),
+                            },
+                        ),
+                    ),
+                },
+            ),
+        ),
+    ),
+}
+
+
+def walk(tree: Tree, answers: Answers) -> Walk:
+    """The way through a tree as far as the answers lead."""
+    way: list[tuple[str, str]] = []
+    leaves: list[Leaf] = []
+    reads: list[frozenset[str]] = []
+    missing: list[str] = []
+    for root in tree.roots:
+        place: Leaf | Node = root
+        read: set[str] = set()
+        while isinstance(place, Node):
+            branch = place.branches.get(MEASURES[place.measure](answers) or "")
+            if branch is None:
+                missing.append(place.asks)
+                break
+            way.append((place.asks, branch[0]))
+            read.update(READS.get(place.measure, (place.measure,)))
+            place = branch[1]
+        if isinstance(place, Leaf):
+            leaves.append(place)
+            reads.append(frozenset(read))
+    return Walk(tree, tuple(way), tuple(leaves), tuple(reads), tuple(missing))
+
+
+def printed(tree: Tree) -> str:
+    """A tree as indented text."""
+    return "\n".join([tree.title, *(line for root in tree.roots for line in _lines(root, 0))])
+
+
+def _lines(place: Leaf | Node, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    if isinstance(place, Leaf):
+        yield f"{pad}{place.says}"
+        return
+    yield f"{pad}{place.asks}"
+    for words, following in place.branches.values():
+        if isinstance(following, Leaf):
+            yield f"{pad}- {words}: {following.says}"
+        else:
+            yield f"{pad}- {words}"
+            yield from _lines(following, depth + 1)

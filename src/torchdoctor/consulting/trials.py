@@ -1,0 +1,74 @@
+"""The exact commands that test a change: train both for a while, then compare.
+
+This is the place of the command that will do it by itself: what it needs is in `Test`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from torchdoctor.records import Suggestion
+
+SHORTEST, LONGEST = 100, 1000
+"""Steps that a fix is judged over."""
+MARGIN = 1.5
+"""How far beyond the onset of the trouble a test must go."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """A comparison of two short runs that differ in one change."""
+
+    steps: int
+    onset: int
+    """Where the trouble began."""
+    script: str = "train.py"
+    before: str = "runs/before"
+    after: str = "runs/after"
+    patch: str = ""
+    """The file of the patch; empty where the change is made by hand or by settings."""
+    settings: str = ""
+    """The file of the settings."""
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether the trouble begins too late to be reached from the start."""
+        return self.onset > LONGEST
+
+
+def plan_test(onset: int, **known: str) -> Test:
+    """How long to train: beyond the onset, within 100 to 1,000 steps.
+
+    >>> plan_test(300).steps, plan_test(2).steps, plan_test(50_000).steps
+    (450, 100, 1000)
+    """
+    return Test(steps=int(min(max(MARGIN * onset, SHORTEST), LONGEST)), onset=onset, **known)
+
+
+def commands(test: Test, suggestion: Suggestion) -> tuple[tuple[str, str], ...]:
+    """The commands in order, each with what it is for."""
+    script = shlex.quote(test.script)
+    start = f"from a checkpoint before step {test.onset}, " if test.from_checkpoint else ""
+    watch = "Doctor(model, optimizer, journal={!r}), or the log that your script writes"
+    found = [
+        (
+            f"python {script}  # {test.steps} steps",
+            f"Before, as it is: {start}{test.steps} steps with a fixed seed and {watch.format(test.before)}.",
+        )
+    ]
+    if test.patch:
+        found.append((f"git apply {shlex.quote(test.patch)}", "The change, after you have read it; or patch -p1 < it."))
+    elif test.settings:
+        found.append((f"cat {shlex.quote(test.settings)}", "The change: give these settings to your script."))
+    else:
+        found.append((suggestion.code.splitlines()[0], "The change, by hand; nothing else."))
+    found += [
+        (
+            f"python {script}  # {test.steps} steps",
+            f"After: the same steps, seed and data, {watch.format(test.after)}.",
+        ),
+        (f"torchdoctor compare {test.before} {test.after}", "What is different."),
+        (f"torchdoctor consult --before {test.before} --after {test.after}", "Whether it helped, for the casebook."),
+    ]
+    return tuple(found)

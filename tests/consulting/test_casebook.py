@@ -1,0 +1,166 @@
+"""The casebook: it remembers over consultations, survives what may happen to a file, and knows when to stop."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.consulting.journals import recorded
+
+from torchdoctor.consulting import Interview, conclude
+from torchdoctor.consulting.casebook import Casebook, default_place, project_of
+from torchdoctor.consulting.question import ConsultError
+from torchdoctor.consulting.session import Wishes, scripted, settle
+from torchdoctor.errors import TorchDoctorError
+
+ANSWERS = {"symptoms": ["exploding"], "grad_peak": 500, "grad_norm": 1.2, "clip": 0, "onset": 800, "lr": 0.1}
+
+
+def interview() -> Interview:
+    made = Interview()
+    made.accept_all(ANSWERS)
+    return made
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Casebook:
+    return Casebook(tmp_path / "deep" / "casebook.jsonl")
+
+
+def test_what_did_not_help_is_not_proposed_first_again(book: Casebook) -> None:
+    first = scripted(interview(), book, "here", Wishes())
+    assert first.plan is not None
+    action = first.plan.proposal.suggestion.action
+    [case] = book.open_cases("here")
+    assert case.action == action and case.complaints == ("exploding",)
+    book.close_case(case.id, "nothing", by="answer")
+    second = scripted(interview(), book, "here", Wishes())
+    assert second.plan is not None and second.plan.proposal.suggestion.action != action
+    assert second.proposals[-1].suggestion.action == action and second.proposals[-1].tried is not None
+    # and its cause has lost ground, with the reason said
+    cause = first.report.diagnoses[0].cause
+    before = next(item for item in first.report.diagnoses if item.cause == cause)
+    after = next(item for item in second.report.diagnoses if item.cause == cause)
+    assert after.probability < before.probability
+    assert any("was tried on" in text for text in after.evidence)
+    elsewhere = scripted(interview(), book, "elsewhere", Wishes())
+    assert elsewhere.plan is not None and elsewhere.plan.proposal.suggestion.action == action
+
+
+def test_the_same_proposal_is_one_open_case(book: Casebook) -> None:
+    for _ in range(3):
+        scripted(interview(), book, "here", Wishes())
+    assert len(book.open_cases("here")) == 1
+
+
+def test_three_changes_in_vain_are_a_reason_to_stop(book: Casebook) -> None:
+    for outcome in ("helped", "nothing", "worse", "nothing"):
+        case = book.open_case(
+            project="here", complaints=["exploding"], cause="lr-too-high", action="scale-lr", code="x"
+        )
+        book.close_case(case.id, outcome, by="answer")
+        found = scripted(interview(), book, "here", Wishes(fix="none"))
+        assert bool(found.stop) == (outcome == "nothing" and len(book.cases()) == 4)
+    assert "3 changes in a row" in found.stop[0]
+    assert scripted(interview(), book, "here", Wishes()).plan is None  # not unless it is asked for by name
+
+
+def test_two_runs_decide(book: Casebook, tmp_path: Path) -> None:
+    sick = recorded(tmp_path / "sick", nan_at=200)
+    well, better = recorded(tmp_path / "well"), recorded(tmp_path / "better", floor=0.6)
+    pairs = [(sick, well, "helped"), (well, sick, "worse"), (well, well, "nothing"), (well, better, "helped")]
+    for before, after, outcome in pairs:
+        case = book.open_case(project="p", complaints=["nan"], cause="lr-too-high", action="scale-lr", code="x")
+        verdict, closed, _ = settle(book, "p", str(before), str(after))
+        assert (verdict.outcome, closed and closed.id) == (outcome, case.id), verdict
+        assert book.cases()[-1].by == "comparison"
+    assert "within the noise" in book.cases()[2].note
+    assert settle(book, "p", str(well), str(better))[1] is None  # no case is open any more
+
+
+def test_a_torn_line_costs_itself_only(book: Casebook) -> None:
+    case = book.open_case(project="here", complaints=["nan"], action="scale-lr")
+    assert book.path is not None
+    with book.path.open("ab") as file:
+        file.write(b'{"type": "outcome", "id": "' + case.id.encode())
+    book.close_case(case.id, "helped", by="answer")
+    assert [item.outcome for item in book.cases()] == ["helped"]
+    assert stat.S_IMODE(book.path.stat().st_mode) == 0o600
+
+
+def test_hostile_lines_are_passed_over(book: Casebook) -> None:
+    case = book.open_case(project="here", complaints=["nan"], action="scale-lr")
+    assert book.path is not None
+    lines = [
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"type": 3}',
+        b'{"type": "outcome", "id": "x", "outcome": "helped"}',
+        json.dumps({"type": "outcome", "id": case.id, "outcome": "cured"}).encode(),
+        b'{"type": "case", "id": 7, "complaints": "nan"}',
+        b'{"type": "draft", "project": "here", "answers": [1]}',
+        b"x" * 3_000_000,
+    ]
+    with book.path.open("ab") as file:
+        file.write(b"\n".join(lines) + b"\n")
+    assert [item.outcome for item in book.cases()] == [None, None]
+    assert book.draft("here") is None
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine", encoding="utf-8")
+    (tmp_path / "book").symlink_to(tmp_path / "target")
+    with pytest.raises(ConsultError, match="casebook"):
+        Casebook(tmp_path / "book").open_case(project="p", complaints=[])
+    assert (tmp_path / "target").read_text(encoding="utf-8") == "mine"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from torchdoctor.consulting.casebook import Casebook
+book = Casebook(Path(sys.argv[1]))
+for number in range(40):
+    book.open_case(project=sys.argv[2], complaints=["nan"], action=f"a{number}", code="x" * 5000)
+"""
+
+
+def test_two_writers_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "book.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("one", "two")]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    assert len(Casebook(path).cases()) == 80
+
+
+def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_place() == tmp_path / "torchdoctor" / "casebook.jsonl"
+    (tmp_path / "nets" / ".git").mkdir(parents=True)
+    (tmp_path / "nets" / "src").mkdir()
+    assert project_of(tmp_path / "nets" / "src") == str((tmp_path / "nets").resolve())
+
+
+def test_without_a_casebook_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = scripted(interview(), Casebook(None), "here", Wishes())
+    assert found.plan is not None and not list(tmp_path.iterdir())
+
+
+def test_an_outcome_must_be_known(book: Casebook) -> None:
+    case = book.open_case(project="here", complaints=[])
+    with pytest.raises(TorchDoctorError, match="helped, nothing, worse"):
+        book.close_case(case.id, "great", by="answer")
+
+
+def test_a_change_at_the_noise_floor_is_a_reason_to_stop(book: Casebook) -> None:
+    case = book.open_case(project="here", complaints=["exploding"], cause="lr-too-high", action="scale-lr", code="x")
+    book.close_case(case.id, "nothing", by="comparison", note="loss 1 before, 1 after, at step 9: within the noise")
+    assert "noise floor" in conclude(interview(), book.cases()).stop[0]
+    broke = interview()
+    broke.answer("budget", 0)
+    assert "budget" in conclude(broke).stop[0]

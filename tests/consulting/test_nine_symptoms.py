@@ -1,0 +1,170 @@
+"""The nine symptoms from answers alone: the ranking, its format, the ranges, and what is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchdoctor.consulting import Interview, conclude
+from torchdoctor.consulting.complaints import COMPLAINTS, told_by
+from torchdoctor.consulting.document import as_text
+from torchdoctor.consulting.question import ConsultError
+from torchdoctor.consulting.questions import QUESTIONS
+from torchdoctor.consulting.telling import told
+
+CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "plateau": (
+        {"fell_before": "yes", "grad_norm": 0.8, "at_floor": "no", "lr": 1e-5, "optimizer": "adam"},
+        "lr-too-low",
+        "scale-lr",
+        "times 2 to 10",
+    ),
+    "slow-loss": ({"grad_norm": 0.5, "lr": 1e-6, "optimizer": "adamw"}, "lr-too-low", "scale-lr", "times 2 to 10"),
+    "unstable": ({"shape": "swings", "lr": 0.5, "optimizer": "sgd"}, "lr-too-high", "scale-lr", "times 0.5 first"),
+    "nan": (
+        {"nan_step": 12, "norms_before": "grew", "lr": 0.01, "optimizer": "adamw", "parameters": "124M"},
+        "lr-too-high",
+        "scale-lr",
+        "times 0.5 first",
+    ),
+    "exploding": (
+        {"grad_peak": 500, "grad_norm": 1.2, "clip": 0, "onset": 800},
+        "clip-missing",
+        "set-clip-norm",
+        "1.0 to begin with",
+    ),
+    "vanishing": (
+        {
+            "grad_norm": 1e-5,
+            "grad_first_layer": 1e-8,
+            "grad_last_layer": 0.01,
+            "layers": 12,
+            "activation": "saturating",
+        },
+        "saturating-nonlinearity",
+        "use-relu-family",
+        "",
+    ),
+    "overfitting": (
+        {
+            "train_losses": "2.3 1.5 1.0 0.7 0.4 0.2 0.1 0.05",
+            "val_losses": [2.3, 1.6, 1.3, 1.2, 1.3, 1.5, 1.8, 2.1],
+            "dropout": 0,
+            "weight_decay": 0,
+            "parameters": "1M",
+            "dataset_size": "500k",
+        },
+        "under-regularized",
+        "raise-dropout",
+        "0.1 to 0.3",
+    ),
+    "slow-machine": (
+        {"pace": "always", "waiting_share": "70%", "device_busy": "30 %"},
+        "slow-data-loading",
+        "speed-up-data",
+        "",
+    ),
+    "other": ({"description": "the gradient of the first layers is None: no gradient"}, "detached-graph", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", [item.name for item in COMPLAINTS])
+def test_each_symptom_leads_to_its_cause_and_fix(name: str) -> None:
+    answers, cause, action, worth = CASES[name]
+    interview = Interview()
+    interview.accept_all({"symptoms": [name], **answers})
+    assert interview.missing() == []
+    found = conclude(interview)
+    ranked = [item for item in found.report.diagnoses if item.cause != "unknown"]
+    assert cause in [item.cause for item in ranked][: 1 if action else 4]
+    if action:
+        assert found.proposals[0].suggestion.action == action
+        assert found.proposals[0].range.startswith(worth)
+    assert sum(item.probability for item in found.report.diagnoses) == pytest.approx(1.0)
+    text = as_text(told(found))
+    assert "Most likely cause (" in text and "% confidence): " in text
+    assert "Evidence: " in text or not action
+    assert "Diagnosis\n=========" in text
+
+
+def test_several_symptoms_share_their_questions() -> None:
+    interview = Interview()
+    interview.answer("symptoms", "1 6")
+    assert interview.complaints == ("plateau", "vanishing")
+    names = []
+    while (question := interview.next_question()) is not None:
+        names.append(question.name)
+        interview.answer(question.name, None)
+    assert len(names) == len(set(names)) and {"grad_norm", "layers", "at_floor"} <= set(names)
+    assert "val_losses" not in names and "nan_step" not in names
+    assert conclude(interview).report.diagnoses  # nothing is known, and something is still said
+
+
+def test_rough_answers_are_asked_for_where_numbers_are_not_known() -> None:
+    interview = Interview()
+    interview.accept_all({"symptoms": ["plateau"], "fell_before": "yes", "grad_norm": None})
+    question = interview.next_question()
+    assert question is not None and question.name == "grad_level"
+    interview.answer("grad_level", "healthy")
+    interview.answer("at_floor", "no")
+    assert conclude(interview).walks[0].leaves[0].says.startswith("The learning rate is likely too low")
+
+
+def test_an_answer_changes_the_ranking() -> None:
+    def share(shuffled: str) -> float:
+        interview = Interview()
+        interview.accept_all({"symptoms": ["unstable"], "shape": "swings", "shuffled": shuffled})
+        return next((d.probability for d in conclude(interview).report.diagnoses if d.cause == "data-order"), 0.0)
+
+    assert share("no") > 0.5 > 0.1 > share("yes")
+
+
+def test_the_loss_at_its_minimum_is_a_reason_to_stop() -> None:
+    interview = Interview()
+    interview.accept_all({"symptoms": ["plateau"], "fell_before": "yes", "grad_norm": 0.5, "at_floor": "yes"})
+    found = conclude(interview)
+    assert found.report.diagnoses[0].cause == "converged" and found.stop
+
+
+def test_a_warm_up_that_is_there_is_not_missing() -> None:
+    answers = {"symptoms": ["nan"], "nan_step": 150, "norms_before": "grew", "lr": 1e-3, "schedule": "warmup"}
+    interview = Interview()
+    interview.accept_all(answers)
+    causes = {item.cause: item.probability for item in conclude(interview).report.diagnoses}
+    assert causes.get("warmup-missing", 0.0) < 0.02
+
+
+def test_what_fits_nothing_says_what_to_do() -> None:
+    interview = Interview()
+    interview.accept_all({"symptoms": ["other"], "description": "it is odd"})
+    text = as_text(told(conclude(interview)))
+    assert "fits nothing that is known" in text and "journal=" in text
+    assert told_by("val loss is below train") == "validation-anomaly"
+
+
+HOSTILE = ["", "x" * 200, "1e999", "nan", "--", "\x1b[2J", "<script>", "9" * 5000, "[]", "1;rm", "-5", "٣"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda item: item.name)
+def test_hostile_answers_are_refused_or_harmless(question: Any) -> None:
+    values: list[Any] = [*HOSTILE, True, 10**400, float("inf"), {}, [[1]], [None], {"a": 1}, ["x"] * 3, -1]
+    for value in values:
+        try:
+            found = question.accept(value)
+        except ConsultError as error:
+            assert str(error).startswith(question.name)
+            assert "\x1b" not in str(error)
+            continue
+        assert found is None or isinstance(found, float | str | list)
+        assert "\x1b" not in str(found)
+
+
+def test_the_table_of_questions_is_sound() -> None:
+    names = [item.name for item in QUESTIONS]
+    assert len(names) == len(set(names))
+    complaints = {item.name for item in COMPLAINTS}
+    for item in QUESTIONS:
+        assert item.text and item.explain and set(item.about) <= complaints and set(item.needed) <= complaints
+        assert set(item.unless) <= set(names)
+        assert bool(item.choices) == (item.kind in ("choice", "choices"))

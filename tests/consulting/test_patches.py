@@ -1,0 +1,192 @@
+"""Patches: they apply, change one thing, and are not made where the place is not certain."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.consulting.scripts import NANOGPT, PLAIN, TRAINER
+
+from torchdoctor.consulting.patches import patch
+from torchdoctor.consulting.question import ConsultError
+from torchdoctor.consulting.script import Script
+from torchdoctor.records import Suggestion
+from torchdoctor.treatments import ACTIONS
+
+SCRIPTS = {"plain": PLAIN, "nanogpt": NANOGPT, "trainer": TRAINER}
+PARAMETERS: dict[str, dict[str, float]] = {
+    "scale-lr": {"factor": 0.5},
+    "set-clip-norm": {"max_norm": 0.5},
+    "raise-dropout": {"rate": 0.2},
+    "set-weight-decay": {"value": 0.01},
+    "restart-warmup": {"steps": 500.0},
+    "train-longer": {"factor": 2.0},
+    "set-momentum": {"value": 0.9},
+}
+MADE = [
+    ("plain", "scale-lr", "lr=0.05)  # höher geht nicht"),
+    (
+        "plain",
+        "set-clip-norm",
+        "        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)\n        optimizer.step()",
+    ),
+    ("plain", "raise-dropout", "nn.Dropout(0.2)"),
+    ("plain", "set-weight-decay", "lr=0.1, weight_decay=0.01)"),
+    ("plain", "set-momentum", "lr=0.1, momentum=0.9)"),
+    ("plain", "restart-warmup", "        optimizer.step()  # one step\n        warmup.step()"),
+    ("plain", "skip-step", "        if torch.isfinite(loss): optimizer.step()  # one step"),
+    ("plain", "shuffle-data", "batch_size=64, shuffle=True)"),
+    ("nanogpt", "scale-lr", "learning_rate = 0.0003  # max learning rate"),
+    ("nanogpt", "set-clip-norm", "grad_clip = 0.5  # clip"),
+    ("nanogpt", "raise-dropout", "dropout = 0.2  # for"),
+    ("nanogpt", "set-weight-decay", "weight_decay = 0.01\n"),
+    ("nanogpt", "restart-warmup", "warmup_iters = 500\n"),
+    ("nanogpt", "train-longer", "max_iters = 1200000\n"),
+    ("trainer", "scale-lr", "learning_rate=2.5e-05,"),
+    ("trainer", "set-clip-norm", "num_train_epochs=3, max_grad_norm=0.5,"),
+    ("trainer", "set-weight-decay", "num_train_epochs=3, weight_decay=0.01,"),
+    ("trainer", "restart-warmup", "num_train_epochs=3, warmup_steps=500,"),
+    ("trainer", "train-longer", "num_train_epochs=6,"),
+]
+
+
+def fix(action: str) -> Suggestion:
+    return Suggestion(action, "learning_rate *= 0.5", 0.9, parameters=PARAMETERS.get(action, {}))
+
+
+@pytest.mark.parametrize(("name", "action", "wanted"), MADE)
+@pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_it_applies_and_changes_what_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, action: str, wanted: str, ending: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "src" / "train.py"
+    file.parent.mkdir()
+    file.write_bytes(SCRIPTS[name].replace("\n", ending).encode())
+    made = patch(Script.read(file), fix(action))
+    assert made.diff, made.where
+    assert file.read_bytes() == SCRIPTS[name].replace("\n", ending).encode()  # never applied by us
+    (tmp_path / "fix.patch").write_bytes(made.diff.encode())
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    done = subprocess.run(["git", "-c", "core.autocrlf=false", "apply", "fix.patch"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + made.diff
+    text = file.read_bytes().decode()
+    assert wanted in text.replace("\r\n", "\n")
+    assert text.count("\r\n") == (text.count("\n") if ending == "\r\n" else 0)
+    ast.parse(text)
+
+
+UNSURE = [
+    ("two optimizers", PLAIN + "other = torch.optim.Adam(head.parameters(), lr=0.2)\n", "scale-lr", "several lines"),
+    ("two steps", PLAIN + "loss.backward()\noptimizer.step()\n", "set-clip-norm", "2 optimizer steps"),
+    (
+        "one line",
+        PLAIN.replace("loss.backward()\n        optimizer", "loss.backward(); optimizer"),
+        "set-clip-norm",
+        "shares its line",
+    ),
+    (
+        "clips",
+        PLAIN.replace("        optimizer.step()", "        clip_grad_norm_(p, limit())\n        optimizer.step()"),
+        "set-clip-norm",
+        "clips already",
+    ),
+    ("elsewhere", PLAIN.replace("lr=0.1", "lr=args.lr"), "scale-lr", "no learning rate"),
+    (
+        "schedule",
+        PLAIN + "s = torch.optim.lr_scheduler.StepLR(optimizer, 3)\n",
+        "restart-warmup",
+        "schedule of its own",
+    ),
+    (
+        "another function",
+        "import torch\ndef make():\n    net = Net()\n    return torch.optim.SGD(net.parameters(), lr=1.0)\n"
+        "def setup():\n    net = Net()\n    opt = torch.optim.SGD(net.parameters(), lr=1.0)\n"
+        "def train(model, opt):\n    loss.backward()\n    opt.step()\n",
+        "set-clip-norm",
+        "another name",
+    ),
+    (
+        "warm-up elsewhere",
+        "import torch\ndef setup():\n    opt = torch.optim.SGD(net.parameters(), lr=1.0)\n"
+        "def train(model, opt):\n    loss.backward()\n    opt.step()\n",
+        "restart-warmup",
+        "another function",
+    ),
+    ("validation", "val_loader = DataLoader(data, shuffle=False)\n", "shuffle-data", "none is plainly"),
+    ("zeroed", PLAIN, "fix-zero-grad", "line 10"),
+    ("groups", PLAIN.replace("model.parameters()", "groups(model)"), "set-clip-norm", "parameters of one model"),
+    ("architecture", PLAIN, "add-residuals", "needs a person"),
+    ("empty", "", "scale-lr", "By hand"),
+]
+
+
+@pytest.mark.parametrize(("text", "action", "reason"), [case[1:] for case in UNSURE], ids=[case[0] for case in UNSURE])
+def test_where_the_place_is_not_certain_there_is_no_patch(text: str, action: str, reason: str) -> None:
+    made = patch(Script.of("train.py", text), fix(action))
+    assert not made.diff and reason in made.where and made.code
+
+
+def test_a_scaler_is_unscaled_before_clipping() -> None:
+    text = PLAIN.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+        "optimizer.step()", "scaler.step(optimizer)"
+    )
+    diff = patch(Script.of("train.py", text), fix("set-clip-norm")).diff
+    assert "+        scaler.unscale_(optimizer)\n+        torch.nn.utils.clip_grad_norm_(" in diff
+
+
+def test_a_missing_zero_grad_is_added() -> None:
+    diff = patch(Script.of("train.py", PLAIN.replace("        optimizer.zero_grad()\n", "")), fix("fix-zero-grad")).diff
+    assert "+        optimizer.zero_grad(set_to_none=True)\n" in diff
+
+
+def test_every_action_is_patched_or_explained() -> None:
+    for action in ACTIONS:
+        values = {name: (low + high) / 2 for name, (low, high) in action.parameters.items()}
+        made = patch(Script.of("train.py", NANOGPT), Suggestion(action.slug, "x = 1", 0.9, parameters=values))
+        assert made.diff or made.where
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"def (",
+        b"\xff\xfe",
+        b"(" * 100_000,
+        b"x = 1\rlr = 2\n",
+        b"\xef\xbb\xbflr = 1\n",
+        b"lr = '\x00'",
+        b"#" * (2**20 + 1),
+    ],
+    ids=["syntax", "bytes", "deep", "cr", "bom", "nul", "large"],
+)
+def test_hostile_scripts_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "train.py").write_bytes(content)
+    with pytest.raises(ConsultError):
+        Script.read(tmp_path / "train.py")
+
+
+def test_a_script_is_never_run(tmp_path: Path) -> None:
+    bomb = f"open({str(tmp_path / 'ran')!r}, 'w')\nlr = 0.1\n"
+    (tmp_path / "train.py").write_text(bomb, encoding="utf-8")
+    assert patch(Script.read(tmp_path / "train.py"), fix("scale-lr")).diff
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_default_of_the_command_line_is_told() -> None:
+    text = "parser.add_argument('--lr', type=float, default=0.1)\n"
+    made = patch(Script.of("train.py", text), fix("scale-lr"))
+    assert "default=0.05" in made.diff and "where you give --lr yourself" in made.where
+
+
+def test_the_model_may_be_an_argument() -> None:
+    text = (
+        "import torch\ndef setup():\n    opt = torch.optim.SGD(model.parameters(), lr=1.0)\n"
+        "def train(model, opt):\n    loss.backward()\n    opt.step()\n"
+    )
+    assert (
+        "+    torch.nn.utils.clip_grad_norm_(model.parameters()"
+        in patch(Script.of("t.py", text), fix("set-clip-norm")).diff
+    )
