@@ -1,0 +1,51 @@
+"""``torchdoctor watch RUN...``: runs while they are going on, in the terminal or on a page."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from torchdoctor.settings import Settings
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--web", is_flag=True, help="Show a page in the browser instead; this computer only, with a token.")
+@click.option("--once", is_flag=True, help="Show what there is now, and stop.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page; default: a free one.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where the page can be reached. Another address lets everybody who has the token read it, unencrypted.",
+)
+@click.option(
+    "--settings",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file instead of the nearest torchdoctor.toml.",
+)
+def watch(runs: tuple[str, ...], web: bool, once: bool, port: int, host: str, settings: Path | None) -> None:
+    """Watch runs while they are going on.
+
+    RUN is a journal folder or file, a folder with several runs (new ones are taken in), or any log that `diagnose`
+    reads. It need not exist yet. Nothing is written to it.
+
+    Where there is no terminal to draw on, each finding is a line. Ctrl-C ends the watch, never the run.
+    """
+    from torchdoctor.live import watching
+    from torchdoctor.live.ward import Ward
+
+    if once and web:
+        raise click.UsageError("--once shows the present state in the terminal: leave out --web.")
+    ward = Ward(runs, Settings.load(settings))
+    if once:
+        missing = watching.once(ward)
+        click.get_current_context().exit(2 if missing else 0)
+    if web:
+        watching.on_a_page(ward, host, port, click.echo, partial(click.echo, err=True))
+    else:
+        watching.in_a_terminal(ward, click.echo)

@@ -1,0 +1,169 @@
+"""What the page is told of a run: plain data, strings free of control characters, numbers finite or words."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchdoctor.live.pace import pace_text
+from torchdoctor.live.sight import Sight
+from torchdoctor.live.spark import Bucket
+from torchdoctor.pictures import main_vitals
+from torchdoctor.records import INFORMATIVE, Symptom, number_text
+from torchdoctor.reports.wording import (
+    HEALTH_WORDS,
+    Problem,
+    advice,
+    label,
+    meaning,
+    percent,
+    printable,
+    problems,
+    steps_text,
+    verdict,
+    where_text,
+)
+
+TITLES = {"loss": "loss", "grad_norm": "gradient norm", "validation": "validation", "lr": "learning rate"}
+LOG = {"grad_norm": True, "lr": False}
+"""Whose scale is logarithmic, and whose is not, whatever its values are."""
+POINTS = 400
+"""Buckets of a curve: a screen shows no more."""
+SPARK = 60
+EPISODES = 200
+"""Marks in the curves; of the findings in words, as many as a report tells."""
+PROBLEMS = 12
+SYMPTOMS = 6
+"""Episodes of a problem in words; all of them are marked."""
+CAUSES = 3
+HUGE = 1e100
+
+
+def public(key: str) -> str:
+    """What a run is called in addresses: its path stays here."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def summary(sight: Sight, now: float) -> dict[str, Any]:
+    """A run in a row of the list."""
+    report = sight.report
+    loss = next((name for name in sight.latest if name.endswith("loss")), None)
+    return {
+        "id": public(sight.key),
+        "name": printable(sight.name)[-200:],
+        "state": sight.state,
+        "health": report.health,
+        "word": HEALTH_WORDS[report.health],
+        "verdict": verdict(report) if report.step >= 0 else "",
+        "step": report.step,
+        "total": sight.total,
+        "pace": pace_text(sight.rate) if sight.rate else "",
+        "left": sight.left,
+        "silence": max(now - sight.heard, 0.0),
+        "patience": sight.patience,
+        "problem": printable(sight.problem)[:1000],
+        "loss": number_text(sight.latest[loss]) if loss else "",
+        "spark": _spark(report.curves[loss]) if loss else [],
+        "version": sight.version,
+    }
+
+
+def detail(sight: Sight) -> dict[str, Any]:
+    """A run in full."""
+    report = sight.report
+    panels = main_vitals(report.curves)
+    return {
+        "id": public(sight.key),
+        "advice": advice(report),
+        "panels": [
+            {"title": TITLES[key], "log": LOG.get(key), "curves": [_curve(sight, name) for name in panels[key]]}
+            for key in TITLES
+            if panels[key]
+        ],
+        "marks": [_mark(item, sight) for item in report.symptoms if item.name not in INFORMATIVE][-EPISODES:],
+        "problems": [_problem(item, sight) for item in problems(report)[:PROBLEMS]],
+        "changes": [
+            {"code": printable(item.code, lines=True), "reason": printable(item.reason)}
+            for item in report.suggestions[:3]
+        ],
+        "notes": [printable(text)[:1000] for text in report.notes[-20:]],
+    }
+
+
+def _curve(sight: Sight, name: str) -> dict[str, Any]:
+    return {
+        "name": printable(name)[:80],
+        "latest": number_text(sight.latest[name]),
+        "dots": name.startswith("val_"),
+        "buckets": thinned(sight.report.curves[name]),
+    }
+
+
+def thinned(buckets: Sequence[Bucket], most: int = POINTS) -> list[list[float]]:
+    """At most so many buckets; neighbours are merged, so that no extreme disappears.
+
+    >>> thinned([(0, 1.0, 2.0, 3.0), (1, 0.0, 4.0, 9.0), (2, 1.0, 1.0, 1.0)], most=2)
+    [[0, 0.0, 3.0, 9.0], [2, 1.0, 1.0, 1.0]]
+    """
+    size = max(1, -(-len(buckets) // most))
+    groups = (buckets[start : start + size] for start in range(0, len(buckets), size))
+    return [
+        [
+            group[0][0],
+            _short(min(item[1] for item in group)),
+            _short(sum(item[2] / len(group) for item in group)),
+            _short(max(item[3] for item in group)),
+        ]
+        for group in groups
+    ]
+
+
+def _spark(buckets: Sequence[Bucket]) -> list[float]:
+    return [item[2] for item in thinned(buckets, SPARK)]
+
+
+def _short(value: float) -> float:
+    """Six digits are finer than a screen; and differences of what is drawn must be finite."""
+    return float(f"{min(max(value, -HUGE), HUGE):.6g}")
+
+
+def _mark(symptom: Symptom, sight: Sight) -> dict[str, Any]:
+    return {
+        "severity": symptom.severity,
+        "code": printable(symptom.code)[:8],
+        "first": symptom.first_step,
+        "last": sight.report.step if sight.is_open(symptom) else symptom.last_step,
+    }
+
+
+def _problem(problem: Problem, sight: Sight) -> dict[str, Any]:
+    best = problem.diagnoses[0] if problem.diagnoses else None
+    cure = next((item.suggestions[0] for item in problem.diagnoses if item.suggestions), None)
+    return {
+        "severity": problem.severity,
+        "title": problem.title,
+        "steps": problem.steps,
+        "symptoms": [_symptom(item, sight) for item in sight.newest(problem.symptoms)[:SYMPTOMS]],
+        "more": max(len(problem.symptoms) - SYMPTOMS, 0),
+        "cause": "" if best is None else printable(best.cause),
+        "meaning": "" if best is None else meaning(best),
+        "evidence": [] if best is None else [printable(text)[:500] for text in best.evidence[:5]],
+        "causes": [
+            {"cause": printable(item.cause), "share": item.probability, "percent": percent(item.probability)}
+            for item in problem.diagnoses[:CAUSES]
+        ],
+        "fix": None if cure is None else printable(cure.code, lines=True),
+    }
+
+
+def _symptom(symptom: Symptom, sight: Sight) -> Mapping[str, Any]:
+    open_now = sight.is_open(symptom)
+    return {
+        "severity": symptom.severity,
+        "label": label(symptom),
+        "when": f"since step {symptom.first_step}" if open_now else steps_text(symptom.first_step, symptom.last_step),
+        "open": open_now,
+        "message": printable(symptom.message)[:1000],
+        "where": where_text(symptom, limit=5)[:500],
+    }

@@ -1,0 +1,233 @@
+"""The page's server: this computer only unless told otherwise, read-only, and bounded in what it gives to anybody."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from torchdoctor.errors import TorchDoctorError
+from torchdoctor.journal import encode
+from torchdoctor.live.gate import HEADERS, Gate
+from torchdoctor.live.page_data import detail, public, summary
+from torchdoctor.live.sight import Sight
+
+CONNECTIONS = 64
+STREAMS = 16
+"""Pages that are kept up to date at once."""
+PATIENCE = 10.0
+"""Seconds that a client may take to send its request, or to take what it is sent."""
+HEARTBEAT = 15.0
+"""Seconds after which an empty line is sent, so that a page that has gone is noticed."""
+PAGES = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+MOVED = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">
+<title>Training Doctor</title><a href="/">Go on</a></html>"""
+"""The token leaves the address. Not a redirect: then a browser that comes from elsewhere holds the cookie back."""
+REFUSED = b"Not allowed. Open the address that `torchdoctor watch --web` printed, with its token.\n"
+
+
+class Board:
+    """What is to be seen, for whoever waits for it to change."""
+
+    def __init__(self) -> None:
+        self._sights: tuple[Sight, ...] = ()
+        self._state: object = None
+        self._version = 0
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def post(self, sights: Sequence[Sight]) -> None:
+        """Put up what is to be seen now."""
+        state = [(sight.key, sight.version, sight.state) for sight in sights]
+        if state == self._state:
+            return
+        with self._changed:
+            self._sights, self._state = tuple(sights), state
+            self._version += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let go of whoever waits."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def wait(self, known: int, seconds: float) -> tuple[int, tuple[Sight, ...]]:
+        """The latest version and what it shows, as soon as it is another than the one that is known."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._version != known, seconds)
+            return self._version, self._sights
+
+
+def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[str, Any] | None:
+    """What a page does not know yet: rows that have changed, and the chosen run in full; None where it knows all."""
+    changed = [sight for sight in sights if sent.get(sight.key) != sight.version]
+    if not changed and len(sent) == len(sights):
+        return None
+    now = time.monotonic()
+    sent.clear()
+    sent.update((sight.key, sight.version) for sight in sights)
+    found = next((sight for sight in sights if public(sight.key) == chosen), None)
+    if found is None and sights:
+        found = max(sights, key=lambda sight: (sight.state == "running", sight.heard))
+    return {
+        "order": [public(sight.key) for sight in sights],
+        "runs": [summary(sight, now) for sight in changed],
+        "run": detail(found) if found in changed else None,
+    }
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page of one board."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, board: Board, host: str, port: int) -> None:
+        self.board = board
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self.streams = threading.BoundedSemaphore(STREAMS)
+        super().__init__((host, port), Handler)
+        self.gate = Gate(host, self.server_address[1])
+
+    def server_bind(self) -> None:
+        """Without asking a name server who we are."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """What to open."""
+        host = self.server_name if self.server_name not in ("0.0.0.0", "::") else socket.gethostname()
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/?token={self.gate.token}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for a request, if there is room."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """What the thread does."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or never spoke HTTP, is nobody's concern."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    server_version = "torchdoctor"
+    sys_version = ""
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        """The page, its files, and the stream of what happens."""
+        place = urlsplit(self.path)
+        asked = parse_qs(place.query, max_num_fields=8)
+        gate = self.server.gate
+        if not gate.knows_host(self.headers):
+            self._answer(403, REFUSED)
+        elif place.path == "/" and gate.knows_token(asked.get("token", [""])[0]):
+            self._answer(200, MOVED, "text/html; charset=utf-8", {"Set-Cookie": gate.cookie})
+        elif not gate.knows_cookie(self.headers):
+            self._answer(403, REFUSED)
+        elif place.path in PAGES:
+            name, kind = PAGES[place.path]
+            self._answer(200, asset(name), kind)
+        elif place.path == "/events" and self.command == "GET":
+            self._stream(asked.get("run", [""])[0])
+        else:
+            self._answer(404, b"There is nothing here.\n")
+
+    def do_HEAD(self) -> None:
+        """The same without a body; other methods than these two are not known here."""
+        self.do_GET()
+
+    def _answer(
+        self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8", headers: dict[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """The headers that every answer has, those of the base class's errors too."""
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def _stream(self, chosen: str) -> None:
+        server = self.server
+        if not server.streams.acquire(blocking=False):
+            self._answer(503, b"Too many pages are open.\n", headers={"Retry-After": "10"})
+            return
+        try:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.end_headers()
+            self._tell(chosen)
+        except OSError:  # it went away, or did not take what it was sent in time
+            return
+        finally:
+            server.streams.release()
+
+    def _tell(self, chosen: str) -> None:
+        version, sent = -1, dict[str, int]()
+        board = self.server.board
+        while not board.closed:
+            version, sights = board.wait(version, HEARTBEAT)
+            told = message(sights, sent, chosen)
+            self.wfile.write(b":\n\n" if told is None else f"data: {encode(told)}\n\n".encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged: a request may hold the token."""
+
+
+@cache
+def asset(name: str) -> bytes:
+    """A file beside this one."""
+    return files("torchdoctor.live").joinpath(name).read_bytes()
+
+
+@contextmanager
+def serve(board: Board, host: str = "127.0.0.1", port: int = 0) -> Iterator[Server]:
+    """A server at work in a thread of its own, until the block ends."""
+    try:
+        server = Server(board, host, port)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TorchDoctorError(
+            f"cannot serve a page at {host}:{port}: {reason}. Give an address of this machine, and a port that is free."
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="torchdoctor-page", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        board.close()
+        server.shutdown()
+        server.server_close()
+        thread.join(PATIENCE)

@@ -1,0 +1,177 @@
+"""All the runs that are being watched: found where they were said to be, taken in as they appear, looked at in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torchdoctor.errors import SourceError
+from torchdoctor.live.search import fingerprint, is_journal, modified, runs_in
+from torchdoctor.live.session import JournalSession, LogSession, Session
+from torchdoctor.live.sight import Sight
+from torchdoctor.settings import Settings
+from torchdoctor.sources import journal, labels, read_all
+
+POLL = 0.5
+"""Seconds between two looks at the files: each costs a `stat`."""
+SEARCH = 2.0
+"""Seconds between two searches for new runs."""
+RUNS = 200
+"""Runs that are watched at once: the latest of them."""
+CHEAP = 10
+"""What has to be read or searched as a whole rests ten times as long as that took."""
+
+
+class Ward:
+    """The runs under some paths.
+
+    >>> ward = Ward(["no/such/run"], Settings())
+    >>> _ = ward.poll()
+    >>> [sight.state for sight in ward.sights()]
+    ['waiting']
+    """
+
+    def __init__(self, paths: Sequence[str | Path], settings: Settings) -> None:
+        self.places = [Place(Path(path), str(path), settings) for path in paths]
+        self.left_out = 0
+        """Runs that are there and not watched: there are too many."""
+        self._search_due = float("-inf")
+
+    @property
+    def more(self) -> bool:
+        """Whether there is more to read at once."""
+        return any(session.more for session in self._sessions())
+
+    def poll(self) -> bool:
+        """Look at everything once; whether anything is new."""
+        changed = self._search() if time.monotonic() >= self._search_due and not self.more else False
+        for place in self.places:
+            changed = place.poll() or changed
+        return changed
+
+    def _search(self) -> bool:
+        began = time.monotonic()
+        room, self.left_out = RUNS, 0
+        changed = False
+        for place in self.places:
+            changed = place.search(room) or changed
+            room = max(room - len(place.sessions), 0)
+            self.left_out += place.left_out
+        self._search_due = time.monotonic() + max(SEARCH, CHEAP * (time.monotonic() - began))
+        return changed
+
+    def sights(self) -> tuple[Sight, ...]:
+        """What is to be seen of every run."""
+        return tuple(sight for place in self.places for sight in place.sights())
+
+    def _sessions(self) -> Iterator[Session]:
+        for place in self.places:
+            yield from place.sessions.values()
+
+
+class Place:
+    """One path that was given: a run, a folder of runs, or nothing yet."""
+
+    def __init__(self, path: Path, title: str, settings: Settings) -> None:
+        self.path = path
+        self.title = title
+        self.sessions: dict[str, Session] = {}
+        self.left_out = 0
+        self._logs: dict[Path, Log] = {}
+        self._settings = settings
+
+    def search(self, room: int) -> bool:
+        """Take in what is there and was not; whether there was anything."""
+        before = len(self.sessions)
+        there = runs_in(self.path)
+        for path in [path for path in self._logs if there and path not in there]:  # a journal has appeared in it
+            for key in self._logs.pop(path).keys:
+                del self.sessions[key]
+        found = [path for path in there if str(path) not in self.sessions and path not in self._logs]
+        found.sort(key=modified, reverse=True)
+        space = max(room - len(self.sessions), 0)
+        self.left_out = len(found[space:])
+        for path in found[:space]:
+            if path.is_file() and (is_journal(path) or journal.recognises(path)):
+                key = str(path)
+                self.sessions[key] = JournalSession(key, self._name(path), path, self._settings)
+            else:
+                self._logs[path] = Log(path)
+        return len(self.sessions) != before
+
+    def poll(self) -> bool:
+        """Look at every run once; whether anything is new."""
+        changed = False
+        for log in self._logs.values():
+            changed = self._reread(log) or changed
+        for session in self.sessions.values():
+            changed = session.poll() or changed
+        return changed
+
+    def sights(self) -> Iterator[Sight]:
+        """What is to be seen; of a place without runs, that it is waited for."""
+        for session in self.sessions.values():
+            yield session.sight()
+        if not self.sessions:
+            problem = next((log.problem for log in self._logs.values() if log.problem), "")
+            yield Sight(str(self.path), self.title, "unreadable" if problem else "waiting", problem=problem)
+
+    def _reread(self, log: Log) -> bool:
+        if not log.is_due():
+            return False
+        began = time.monotonic()
+        before = log.problem
+        try:
+            runs = read_all(log.path)
+            log.problem = ""
+        except SourceError as error:  # half of it is written, or it is no log
+            runs, log.problem = [], str(error)
+        except Exception as error:  # noqa: BLE001  a watch must not end because of a file
+            runs, log.problem = [], f"{log.path} cannot be read: {type(error).__name__}: {error}"
+        for label, run in zip(labels(runs), runs, strict=True):
+            key = label
+            session = self.sessions.get(key)
+            if isinstance(session, LogSession):
+                session.reread(run)
+            elif len(self.sessions) < RUNS:
+                name = label.replace(str(run.path), self._name(run.path), 1) if len(runs) > 1 else self._name(log.path)
+                self.sessions[key] = LogSession(key, name, run, self._settings)
+                log.keys.add(key)
+        log.rest(CHEAP * (time.monotonic() - began))
+        return bool(runs) or log.problem != before
+
+    def _name(self, path: Path) -> str:
+        """A run's name: the part of its path that was not given."""
+        if is_journal(path) and path != self.path:
+            path = path.parent
+        if path == self.path or not path.is_relative_to(self.path):
+            return self.title
+        return str(path.relative_to(self.path))
+
+
+class Log:
+    """A log that can only be read as a whole: when to do so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem = ""
+        self.keys: set[str] = set()
+        """Of the runs that it held."""
+        self._seen: object = None
+        self._due = float("-inf")
+
+    def is_due(self) -> bool:
+        """Whether it has changed, and reading it again is affordable."""
+        began = time.monotonic()
+        if began < self._due:
+            return False
+        now = fingerprint(self.path)
+        changed = now != self._seen
+        self._seen = now
+        self.rest(CHEAP * (time.monotonic() - began))
+        return changed
+
+    def rest(self, seconds: float) -> None:
+        """Leave it alone for a while."""
+        self._due = time.monotonic() + max(seconds, POLL)

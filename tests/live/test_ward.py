@@ -1,0 +1,88 @@
+"""Which runs are watched: what is there, what appears, and logs of other kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.live.growing import HEADER, append, lines, seen, steps
+
+from torchdoctor.live import ward as ward_module
+from torchdoctor.live.ward import Ward
+from torchdoctor.settings import Settings
+
+
+def named(ward: Ward) -> dict[str, int]:
+    return {sight.name: sight.report.step for sight in seen(ward)}
+
+
+def test_new_runs_in_a_folder_are_taken_in(tmp_path: Path) -> None:
+    ward = Ward([tmp_path], Settings())
+    assert named(ward) == {str(tmp_path): -1}
+    append(tmp_path / "a" / "journal.jsonl", lines(HEADER) + steps(0, 3))
+    assert named(ward) == {"a": 2}
+    append(tmp_path / "deep" / "b" / "journal.jsonl", lines(HEADER) + steps(0, 5))
+    assert named(ward) == {"a": 2, str(Path("deep/b")): 4}
+
+
+def test_a_run_of_several_ranks_is_one(tmp_path: Path) -> None:
+    for name in ("journal.rank10.jsonl", "journal.rank2.jsonl"):
+        append(tmp_path / name, lines(HEADER) + steps(0, 2 if "10" in name else 5))
+    assert named(Ward([tmp_path], Settings())) == {str(tmp_path): 4}
+
+
+def test_an_empty_journal_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.touch()
+    ward = Ward([tmp_path], Settings())
+    assert [sight.state for sight in seen(ward)] == ["waiting"]
+    append(path, lines(HEADER)[:9])
+    assert [sight.state for sight in seen(ward)] == ["waiting"]
+    append(path, lines(HEADER)[9:] + steps(0, 2))
+    assert named(ward) == {str(tmp_path): 1}
+
+
+def test_another_kind_of_log_is_read_again_when_it_has_grown(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    append(path, "step,loss\n" + "".join(f"{step},{2 - step / 100}\n" for step in range(20)))
+    ward = Ward([path], Settings())
+    assert named(ward) == {str(path): 19}
+    append(path, "".join(f"{step},{2 - step / 100}\n" for step in range(20, 30)))
+    for log in ward.places[0]._logs.values():
+        log._due = float("-inf")  # it rests otherwise
+    (sight,) = seen(ward)
+    assert (sight.report.step, sight.latest["loss"]) == (29, pytest.approx(1.71))
+    assert ward.poll() is False
+
+
+def test_what_is_no_log_is_said_to_be_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "picture.bin"
+    path.write_bytes(bytes(range(256)) * 20)
+    (sight,) = seen(Ward([path], Settings()))
+    assert sight.state == "unreadable" and "picture.bin" in sight.problem
+
+
+def test_too_many_runs_are_counted_and_the_latest_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setattr(ward_module, "RUNS", 2)
+    for number in range(4):
+        path = tmp_path / str(number) / "journal.jsonl"
+        append(path, lines(HEADER) + steps(0, 2))
+        os.utime(path, (1000 + number, 1000 + number))
+    ward = Ward([tmp_path], Settings())
+    assert set(named(ward)) == {"2", "3"} and ward.left_out == 2
+
+
+def test_links_are_not_followed_round_and_round(tmp_path: Path) -> None:
+    append(tmp_path / "a" / "journal.jsonl", lines(HEADER) + steps(0, 2))
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert named(Ward([tmp_path], Settings())) == {"a": 1}
+
+
+def test_a_journal_that_appears_beside_other_files_is_followed_instead(tmp_path: Path) -> None:
+    append(tmp_path / "metrics.csv", "step,loss\n" + "".join(f"{step},{2 - step / 100}\n" for step in range(20)))
+    ward = Ward([tmp_path], Settings())
+    assert list(named(ward).values()) == [19]
+    append(tmp_path / "journal.jsonl", lines(HEADER) + steps(0, 4))
+    assert named(ward) == {str(tmp_path): 3}
