@@ -1,7 +1,7 @@
 """The doctor: the whole pipeline on one screen.
 
     loop ─→ monitor ─→ records ─→ examination ─→ findings
-                          └────→ journal, listeners, log
+                          └────→ journal, sinks, listeners, log
 
 Everything after construction is guarded: the training loop never sees an exception of ours. What went wrong is
 logged once and kept in the report.
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from torchdoctor.reports.checkup import Checkup
+    from torchdoctor.sinks import Couriers
     from torchdoctor.vitals.monitor import Monitor
+    from torchdoctor.vitals.patient import Setup
 
 logger = logging.getLogger("torchdoctor")
 
@@ -87,6 +89,7 @@ class Doctor:
         self._failures = 0
         self._attached = False
         self._journal: Journal | None = None
+        self._couriers: Couriers | None = None
         self.rank = context.rank()
         self._setup = patient.Setup(
             models,
@@ -108,6 +111,8 @@ class Doctor:
             "tensors": list(self._monitor.names),
             "context": context.describe(models, optimizers, scheduler, scaler),
         }
+        for name in self.settings.sinks:
+            self._open_sink(name)
         if journal is not None:
             self._journal = Journal(journal, header, rank=self.rank)
         self._examination.take(header)
@@ -181,6 +186,8 @@ class Doctor:
         """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""
         try:
             self._monitor.drain(wait=wait)
+            if self._couriers is not None:
+                self._note_troubles(self._couriers.troubles())
         except Exception as error:  # noqa: BLE001
             self.failed("diagnose", error)
         return self._examination.report()
@@ -188,6 +195,15 @@ class Doctor:
     def subscribe(self, listener: Callable[[Record], None]) -> None:
         """Have every record of the run, measured or concluded, handed to a function as it is made."""
         self._listeners.append(listener)
+
+    def send_to(self, sink: Any) -> None:
+        """Have findings sent where people look: to a sink by name, or to an object that exists already.
+
+        A name is one of those in the settings: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb". An object is a
+        SummaryWriter, a W&B, MLflow or Trackio run, or a function that takes a record; it is used on another thread.
+        """
+        if self._on_duty("send_to"):
+            self._open_sink(sink)
 
     @property
     def journal(self) -> Path | None:
@@ -204,6 +220,8 @@ class Doctor:
         except Exception as error:  # noqa: BLE001
             self.failed("detach", error)
         self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
+        if self._couriers is not None:
+            self._close_sinks(self._couriers)
         if self._journal is not None:
             self._journal.close()
 
@@ -237,6 +255,8 @@ class Doctor:
             self._journal.write(record)
             for item in found:
                 self._journal.write(item)
+        if self._couriers is not None and (troubles := self._couriers.take(record, found)):
+            self._note_troubles(troubles)
         if self._listeners:
             for item in (record, *found):
                 self._tell(item)
@@ -252,6 +272,25 @@ class Doctor:
                 self._note(
                     f"listener {id(listener)}", f"a listener was dropped: it raised {type(error).__name__}: {error}."
                 )
+
+    def _open_sink(self, sink: Any) -> None:
+        from torchdoctor.sinks import Couriers, Subject, open_sink  # most runs have none
+
+        if self.rank != 0:
+            return
+        opened, label = open_sink(sink, Subject(_run_name(self._setup), self.settings.sinks_from))
+        if self._couriers is None:
+            self._couriers = Couriers()
+        self._couriers.add(opened, label)
+
+    @guarded
+    def _close_sinks(self, couriers: Couriers) -> None:
+        couriers.close(self._examination.report())
+        self._note_troubles(couriers.troubles())
+
+    def _note_troubles(self, troubles: Sequence[tuple[str, str]]) -> None:
+        for label, text in troubles:
+            self._note(f"{label} {text}", text)
 
     def _on_duty(self, call: str) -> bool:
         if not self._attached:
@@ -329,6 +368,15 @@ def _check_arguments(loss_fn: Any, scheduler: Any, treat: str) -> None:
         raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
     if scheduler is not None and not hasattr(scheduler, "step"):
         raise PatientError(f"scheduler must have a step() method; {type(scheduler).__name__} has none.")
+
+
+def _run_name(setup: Setup) -> str:
+    """What to call the run in a message: its journal's folder or file, else the model's class."""
+    folder = setup.folder
+    if folder is None:
+        return ", ".join(type(model).__name__ for model in setup.models.values())
+    named = folder.parent if folder.name == "journal.jsonl" else folder
+    return (named.stem if named.suffix == ".jsonl" else named.name) or "run"
 
 
 def _dismiss_older(optimizers: list[Any]) -> None:

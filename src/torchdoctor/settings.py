@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import SettingsError, did_you_mean
+from torchdoctor.records import SEVERITIES, Severity
 
-CHOICES = {"preset": ("default", "paper"), "rule": ("either", "fixed", "adaptive")}
+CHOICES = {
+    "preset": ("default", "paper"),
+    "rule": ("either", "fixed", "adaptive"),
+    "sinks_from": SEVERITIES,
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ class Settings:
     """Not these findings, likewise."""
     quiet: bool = False
     """Do not log findings as they are made."""
+    sinks: tuple[str, ...] = field(default=(), repr=False)  # an address among them may be a secret
+    """Where a live run's findings are sent: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb" and so on."""
+    sinks_from: Severity = "warning"
+    """The severity from which on they go there: "info", "warning" or "critical"."""
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Thresholds by finding: {"gradient-explosion": {"ratio": 20}}."""
 
@@ -82,9 +91,9 @@ class Settings:
             if key not in known:
                 raise SettingsError(f"unknown setting {key!r}{origin}. {did_you_mean(key, known)}")
         ready = dict(values)
-        for name in ("select", "ignore"):
+        for name in ("select", "ignore", "sinks"):
             if name in ready:
-                ready[name] = (ready[name],) if isinstance(ready[name], str) else tuple(ready[name])
+                ready[name] = _names(name, ready[name], origin)
         thresholds = ready.get("thresholds", {})
         if not isinstance(thresholds, Mapping) or not all(isinstance(item, Mapping) for item in thresholds.values()):
             raise SettingsError(
@@ -92,6 +101,13 @@ class Settings:
                 f"as in {{'gradient-explosion': {{'ratio': 20}}}}, not {thresholds!r}."
             )
         return cls(**ready)
+
+
+def _names(setting: str, given: object, origin: str) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(item, str) for item in names):
+        raise SettingsError(f"{setting}{origin} must be a list of names, not {type(given).__name__}.")
+    return tuple(names)
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
