@@ -14,14 +14,18 @@ COMMANDS = (
     "activations",
     "check",
     "clinic",
+    "compare",
+    "consult",
     "demo",
     "diagnose",
     "explain",
     "gradients",
     "lr-range",
     "plot",
+    "report",
     "rules",
     "skill",
+    "watch",
 )
 """Sub-commands: each is a function of its own name in a module of its own name, with `_` for `-`."""
 
