@@ -68,6 +68,8 @@ def test_every_format():
     found = json.loads(run(*given, "json").stdout)
     assert found["counts"] == {"passed": 1, "failed": 1, "skipped": 0}
     assert found["results"][1]["where"] == ["0.weight", "0.bias"]
+    assert run(*given, "concise").stdout.startswith("CK")
+    assert {json.loads(line)["status"] for line in run(*given, "jsonl").stdout.splitlines()} >= {"passed", "failed"}
     assert json.loads(run(*given, "sarif").stdout)["runs"][0]["results"][1]["level"] == "error"
     assert run(*given, "github").stdout.startswith("::error title=CK03 gradient-flow::no gradient reaches")
     assert run(*given, "markdown").stdout.startswith("# 1 of 2 checks failed")

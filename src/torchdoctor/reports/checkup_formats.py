@@ -17,6 +17,19 @@ def as_json(checkup: Checkup) -> str:
     return json.dumps(json.loads(encode(checkup.to_dict())), indent=2)
 
 
+def concise(checkup: Checkup) -> str:
+    """One line a failure, as a linter prints them, and the verdict."""
+    lines = [
+        printable(f"{item.code} {item.name} ({item.severity or 'critical'}): {item.message}") for item in checkup.failed
+    ]
+    return "\n".join([*lines, checkup_text.verdict(checkup)])
+
+
+def jsonl(checkup: Checkup) -> str:
+    """One JSON object a line: each check's result, passed and skipped ones too."""
+    return "\n".join(encode({"type": "check", **item.to_dict()}) for item in checkup.results)
+
+
 def github(checkup: Checkup) -> str:
     """Workflow commands, which GitHub Actions shows as annotations."""
     lines = []
@@ -32,7 +45,9 @@ def github(checkup: Checkup) -> str:
 
 FORMATS: Mapping[str, Callable[[Checkup], str]] = {
     "full": checkup_text.render,
+    "concise": concise,
     "json": as_json,
+    "jsonl": jsonl,
     "sarif": checkup_sarif.render,
     "markdown": lambda checkup: checkup_markdown.render(checkup).rstrip("\n"),
     "github": github,
