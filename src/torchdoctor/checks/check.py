@@ -49,6 +49,8 @@ class Check(ABC):
     name: ClassVar[str]
     quick: ClassVar[bool] = False
     """Whether it is part of a quick check-up: a pass or two, no training."""
+    static: ClassVar[bool] = False
+    """Whether it looks at tensors and never runs the model: it is done however little time there is."""
     needs_loss: ClassVar[bool] = True
     """Whether it needs a loss on the batch; else only a model. What does not run at all is said once, by CK02."""
     suggests: ClassVar[tuple[str, ...]] = ()

@@ -174,11 +174,12 @@ def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> C
     """One check's result; whatever it raises is a reason to skip it, never a traceback."""
     begun = time.monotonic()
 
-    def skipped(reason: str) -> CheckResult:
-        return CheckResult(check.name, check.code, "skipped", reason, seconds=time.monotonic() - begun)
+    def skipped(reason: str, **details: Any) -> CheckResult:
+        spent = time.monotonic() - begun
+        return CheckResult(check.name, check.code, "skipped", reason, seconds=spent, details=details)
 
-    if subject.seconds_left <= 0:
-        return skipped(f"the time of {seconds:g} s is used up: give a larger budget, or select it")
+    if subject.seconds_left <= 0 and not check.static:
+        return skipped(f"the time of {seconds:g} s is used up: give a larger budget, or select it", out_of_time=True)
     try:
         if check.needs_loss and (subject.broken or subject.no_loss):
             return skipped("the model does not run on the batch up to its loss: see forward-shapes")

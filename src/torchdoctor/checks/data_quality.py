@@ -61,6 +61,7 @@ class DataQuality(Check):
     code = "CK20"
     name = "data-quality"
     quick = True
+    static = True
     needs_loss = False
     suggests = ("clean-data", "normalize-inputs", "rebalance-classes", "shuffle-data")
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)

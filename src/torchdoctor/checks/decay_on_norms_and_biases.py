@@ -40,6 +40,7 @@ class DecayOnNormsAndBiases(Check):
     code = "CK15"
     name = "decay-on-norms-and-biases"
     quick = True
+    static = True
     needs_loss = False
     suggests = ("set-weight-decay",)
     references = ("https://arxiv.org/abs/1812.01187",)

@@ -45,6 +45,7 @@ class TiedWeights(Check):
     code = "CK22"
     name = "tied-weights"
     quick = True
+    static = True
     needs_loss = False
     suggests = ()
     references = ("https://arxiv.org/abs/1608.05859",)

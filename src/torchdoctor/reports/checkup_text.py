@@ -27,14 +27,19 @@ COLOURS = {"passed": "green", "skipped": "dim", **STYLES}
 def verdict(checkup: Checkup) -> str:
     """The whole check-up in one sentence."""
     passed = f"{len(checkup.passed)} check{'' if len(checkup.passed) == 1 else 's'} passed"
-    skipped = f", {len(checkup.skipped)} skipped" if checkup.skipped else ""
+    late = sum(bool(item.details.get("out_of_time")) for item in checkup.skipped)
+    others = len(checkup.skipped) - late
+    skipped = f", {others} skipped" if others else ""
     if not checkup.results:
         return "Nothing was checked."
+    if late and not checkup.failed:
+        return f"Unfinished: {passed}{skipped}, {late} not done in the time that was given. Give a larger budget."
     if not checkup.failed:
         start = "All is well" if checkup.passed else "Nothing could be told"
         return f"{start}: {passed}{skipped}."
     worst = checkup.failed[0]
     count = f"{len(checkup.failed)} of {len(checkup.failed) + len(checkup.passed)} checks failed"
+    count += f" ({late} more were not done in the time that was given)" if late else ""
     return f"{count}, first {printable(worst.name)}: {printable(worst.message)}."
 
 
