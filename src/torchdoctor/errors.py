@@ -36,14 +36,24 @@ class SourceError(TorchDoctorError):
     """A run that cannot be read: missing, empty, or in a format that is not known."""
 
 
+MOST_NAMES = 30
+"""Names that a sentence lists."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence for an unknown name: the nearest match if there is one, else the list.
+    """A sentence for an unknown name: the nearest matches if there are any, else the list, as far as one is read.
 
     >>> did_you_mean("windw", ["window", "preset"])
     "Did you mean 'window'?"
     >>> did_you_mean("xyz", ["window", "preset"])
     'Known: preset, window.'
+    >>> did_you_mean("loss", ["loss-spike", "loss-plateau", "nan-or-inf"])
+    "Did you mean 'loss-plateau' or 'loss-spike'?"
     """
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
+    near = near or [item for item in names if len(name) > 2 and name.lower() in item.lower()][:5]
+    if near:
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"Known: {', '.join(names[:MOST_NAMES])}{more}."

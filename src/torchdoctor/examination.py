@@ -21,16 +21,21 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
 from torchdoctor.phases import judge_phase
+from torchdoctor.pictures import Closeups, main_vitals
 from torchdoctor.records import Record, Severity, Symptom, worst
+from torchdoctor.reports.clock import in_its_clock
 from torchdoctor.reports.report import Report
-from torchdoctor.series import YOUNG, lifetime
+from torchdoctor.reports.unjudged import unjudged
+from torchdoctor.series import YOUNG, Series, lifetime
 from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms import Detector, build
+from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.treatments import prescribe
 
 EVIDENCE = frozenset(
-    {"header", "context", "groups", "vitals", "validation", "tensors", "modules", "facts", "origin", "note", "end"}
+    {"header", "context", "groups", "vitals", "validation", "tensors", "modules", "facts"}
+    | {"origin", "check", "note", "end"}
 )
 """The record types that are measured; the others are concluded from them."""
 TOLERATED_FAILURES = 3
@@ -51,19 +56,20 @@ WHERE_LIMIT = 8
 class _Watch:
     """A detector at work: how often it was asked and found something, and how long its open episode has been silent."""
 
-    __slots__ = ("asked", "check", "detector", "due", "failures", "name", "opened", "patient", "silent")
+    __slots__ = ("asked", "check", "detector", "due", "evaluates", "failures", "name", "opened", "patient", "silent")
 
     def __init__(self, detector: Detector) -> None:
         self.detector, self.name, self.check = detector, detector.name, detector.check
         self.asked = self.silent = self.failures = self.opened = 0
         self.patient = detector.every >= CHRONIC
+        self.evaluates = all(name.startswith("val_") for name in detector.reads)
         self.due = self.next_due()
 
     def next_due(self) -> int:
         """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
         every = self.detector.every
-        if not self.patient:
-            return self.asked + every
+        if not self.patient:  # who looks back at all evaluations cannot do so at each of thousands
+            return self.asked + (max(every, self.asked // 64) if self.evaluates else every)
         due = self.asked + max(every, min(self.asked // 10, RAREST), self.asked // 64)
         if due <= YOUNG:
             return due
@@ -87,6 +93,7 @@ class Examination:
         self.chart = Chart()
         self._watches = [_Watch(detector) for detector in build(settings)]
         self._by_keys: dict[tuple[str, ...], tuple[_Watch, ...]] = {}
+        self._closeups = Closeups()
         self._validations = 0
         self._phase_start = 0
         every = settings.report_every
@@ -155,20 +162,34 @@ class Examination:
             singly = min(2 * singly, CHRONIC)  # where nothing is calm, do not ask at every step whether it is
         return found
 
+    def enter(self, piece: Record | Stretch) -> list[Record]:
+        """Enter a record or a stretch of steps and return the records that follow from it."""
+        return self.take_stretch(piece) if isinstance(piece, Stretch) else self.take(piece)
+
+    def judged(self) -> Chart:
+        """The chart with its episodes as they look now: a log that was read is judged knowing its end."""
+        if self.settings.preset == "paper":
+            return self.chart
+        return in_hindsight(self.chart, {watch.name for watch in self._watches})
+
     def report(self) -> Report:
         """What the run looks like now."""
-        chart = self.chart
+        chart = self.judged()
         diagnoses, suggestions = prescribe(chart, rank(chart))
-        return Report(
+        report = Report(
             step=chart.step,
             symptoms=tuple(chart.episodes),
             diagnoses=diagnoses,
             suggestions=suggestions,
-            notes=tuple(dict.fromkeys(text for _, text in chart.notes)),
+            notes=tuple(dict.fromkeys([*(text for _, text in chart.notes), *unjudged(chart)])),
             phases=tuple(chart.phases),
             context=dict(chart.context),
             curves={name: chart[name].outline.buckets() for name in chart.vitals},
+            closeups=self._closeups.pieces(self._drawn()),
+            maps=chart.maps,
+            checks=tuple(chart.checks.values()),
         )
+        return in_its_clock(report)
 
     def _enter_calm(self, stretch: Stretch) -> int:
         """Enter as many of these steps, all finite, as hold nothing for any detector; how many these were."""
@@ -216,7 +237,7 @@ class Examination:
             watch.asked += 1
             if watch.asked < watch.due or watch.failures >= TOLERATED_FAILURES:
                 continue
-            watch.due = watch.asked + 1 if watch.detector.every == 1 else watch.next_due()
+            watch.due = watch.next_due() if watch.evaluates or watch.detector.every > 1 else watch.asked + 1
             try:
                 symptom = watch.check(chart)
             except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
@@ -262,7 +283,12 @@ class Examination:
         if (merged.severity, merged.where) != (current.severity, current.where):
             yield self._event("changed", merged)
 
+    def _drawn(self) -> dict[str, Series]:
+        """The vitals that a report shows first."""
+        return {name: self.chart[name] for names in main_vitals(self.chart.vitals).values() for name in names}
+
     def _event(self, event: str, symptom: Symptom) -> Record:
+        self._closeups.take(symptom, self._drawn())
         return {"type": "symptom", "step": self.chart.step, "event": event, **symptom.to_dict()}
 
     def _close_all(self) -> list[Symptom]:

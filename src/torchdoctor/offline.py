@@ -11,7 +11,6 @@ from torchdoctor.examination import Examination
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
 from torchdoctor.sources import Run, read
-from torchdoctor.stretch import Stretch
 
 
 def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | str | Path | None = None) -> Report:
@@ -21,11 +20,13 @@ def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | 
     file is among its notes.
     """
     found = run if isinstance(run, Run) else read(run)
-    examination = Examination(Settings.load(settings))
-    for piece in found.pieces:
-        if isinstance(piece, Stretch):
-            examination.take_stretch(piece)
-        else:
-            examination.take(piece)
-    report = examination.report()
+    report = examine(found, Settings.load(settings)).report()
     return replace(report, notes=(*report.notes, *found.notes)) if found.notes else report
+
+
+def examine(run: Run, settings: Settings) -> Examination:
+    """The examination of everything that is in a run."""
+    examination = Examination(settings)
+    for piece in run.pieces:
+        examination.enter(piece)
+    return examination

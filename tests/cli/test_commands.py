@@ -83,7 +83,7 @@ def test_a_critical_run_exits_1_and_says_what_and_when(dying):
     result = run("diagnose", dying)
     assert result.exit_code == 1
     assert result.stdout.startswith("Critical since step 250: nan-or-inf")
-    assert "Most likely cause" in result.stdout
+    assert "Problem 1 (critical, steps 250 to " in result.stdout
 
 
 def test_json_is_the_report_and_a_list_for_several(dying, healthy):

@@ -189,3 +189,16 @@ def test_a_folder_of_journals_and_logs_is_read_whole(runs: Path) -> None:
     rows = "\n".join(f"{step},{value}" for step, value in enumerate(curve(floor=0.2)))
     (runs / "elsewhere" / "metrics.csv").write_text(f"step,loss\n{rows}\n", encoding="utf-8")
     assert len(compare([runs], examine=False).found["runs"]) == 10
+
+
+def test_epochs_are_not_held_against_steps(tmp_path):
+    loss = curve(steps=60)
+    for name, column in (("a.csv", "epoch"), ("b.csv", "epoch"), ("c.csv", "step")):
+        every = 50 if column == "step" else 1
+        rows = [f"{every * place},{value:.4f},{value + 0.1:.4f}" for place, value in enumerate(loss)]
+        (tmp_path / name).write_text("\n".join([f"{column},loss,val_loss", *rows]))
+    alike = call(tmp_path / "a.csv", tmp_path / "b.csv").output
+    assert "at epoch" in alike and "at step" not in alike
+    mixed = call(tmp_path / "a.csv", tmp_path / "c.csv").output
+    assert "The logs count differently" in mixed
+    assert "Who was faster" not in mixed and "Where they part" not in mixed

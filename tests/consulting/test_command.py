@@ -87,13 +87,14 @@ def test_trees_and_ranges_are_printed() -> None:
 def test_it_writes_a_patch_settings_and_a_transcript(desk: Path) -> None:
     (desk / "train.py").write_text(NANOGPT, encoding="utf-8")
     files = ("--script", "train.py", "--patch", "fix.patch", "--overrides", "new.toml", "--transcript", "talk.md")
-    done = consult(*files, "--fix", "scale-lr", answers=NAN)
+    answers = NAN | {"lr": 6e-4}
+    done = consult(*files, "--fix", "scale-lr", answers=answers)
     assert done.exit_code == 1, done.stderr
     assert "+learning_rate = 0.0003" in (desk / "fix.patch").read_text(encoding="utf-8")
-    assert tomllib.loads((desk / "new.toml").read_text(encoding="utf-8")) == {"learning_rate": 0.005}
+    assert tomllib.loads((desk / "new.toml").read_text(encoding="utf-8")) == {"learning_rate": 0.0003}
     assert (desk / "train.py").read_text(encoding="utf-8") == NANOGPT
     assert "git apply fix.patch" in done.stdout
-    again = consult(*files, "--fix", "scale-lr", answers=NAN)
+    again = consult(*files, "--fix", "scale-lr", answers=answers)
     assert again.exit_code == 2 and "fix.patch exists" in again.stderr
     json_file = consult("--overrides", "new.json", "--fix", "scale-lr", answers=NAN | {"lr": None})
     assert json_file.exit_code == 1
@@ -181,3 +182,14 @@ def test_a_note_is_no_complaint(desk: Path) -> None:
     assert done.exit_code == 0 and found["consultation"]["symptoms"] == [] and found["consultation"]["plan"] is None
     chosen = consult(run, "--format", "json", answers={"symptoms": [1], "grad_norm": 0.7, "at_floor": "no"})
     assert json.loads(chosen.stdout)["consultation"]["plan"] is not None
+
+
+def test_a_log_is_judged_as_diagnose_judges_it(desk: Path) -> None:
+    """Of a finished log the end is known: an interview that calls a dead run healthy would be worse than none."""
+    rows = [1.64, 11.8, 11.2, 10.6, *[10.3735] * 6]
+    log = desk / "dead.csv"
+    log.write_text("\n".join(["step,loss,lr", *(f"{step},{loss},5.0" for step, loss in enumerate(rows, 1))]))
+    verdict = CliRunner().invoke(group, ["diagnose", str(log)]).output.splitlines()[0]
+    assert verdict.startswith("Critical since step 2")
+    told = consult(log, answers={}).output
+    assert verdict.split(",")[0] in told and "nothing was found" not in told

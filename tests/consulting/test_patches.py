@@ -21,7 +21,7 @@ PARAMETERS: dict[str, dict[str, float]] = {
     "set-clip-norm": {"max_norm": 0.5},
     "raise-dropout": {"rate": 0.2},
     "set-weight-decay": {"value": 0.01},
-    "restart-warmup": {"steps": 500.0},
+    "restart-warmup": {"steps": 3000.0},
     "train-longer": {"factor": 2.0},
     "set-momentum": {"value": 0.9},
 }
@@ -42,12 +42,12 @@ MADE = [
     ("nanogpt", "set-clip-norm", "grad_clip = 0.5  # clip"),
     ("nanogpt", "raise-dropout", "dropout = 0.2  # for"),
     ("nanogpt", "set-weight-decay", "weight_decay = 0.01\n"),
-    ("nanogpt", "restart-warmup", "warmup_iters = 500\n"),
+    ("nanogpt", "restart-warmup", "warmup_iters = 3000\n"),
     ("nanogpt", "train-longer", "max_iters = 1200000\n"),
     ("trainer", "scale-lr", "learning_rate=2.5e-05,"),
     ("trainer", "set-clip-norm", "num_train_epochs=3, max_grad_norm=0.5,"),
     ("trainer", "set-weight-decay", "num_train_epochs=3, weight_decay=0.01,"),
-    ("trainer", "restart-warmup", "num_train_epochs=3, warmup_steps=500,"),
+    ("trainer", "restart-warmup", "num_train_epochs=3, warmup_steps=3000,"),
     ("trainer", "train-longer", "num_train_epochs=6,"),
 ]
 
@@ -189,4 +189,26 @@ def test_the_model_may_be_an_argument() -> None:
     assert (
         "+    torch.nn.utils.clip_grad_norm_(model.parameters()"
         in patch(Script.of("t.py", text), fix("set-clip-norm")).diff
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "parameters", "reason"),
+    [
+        ("lr = 6e-4\n", "scale-lr", {"factor": 0.06}, "the run had 0.01: change it where that was set"),
+        ("warmup_iters = 2000\n", "restart-warmup", {"steps": 1000.0}, "warms up for 2000 steps already"),
+        ("grad_clip = 0.5\n", "set-clip-norm", {"max_norm": 1.0}, "clips at 0.5 already"),
+    ],
+)
+def test_what_the_script_has_already_is_not_undone(text: str, action: str, parameters: dict, reason: str) -> None:
+    made = patch(Script.of("train.py", text), Suggestion(action, "", 0.9, parameters=parameters), 0.01)
+    assert made.diff == "" and reason in made.where
+
+
+def test_a_dropout_that_only_the_script_knows_is_raised_from_there() -> None:
+    made = patch(Script.of("train.py", "dropout = 0.2\n"), Suggestion("raise-dropout", "", 0.9))
+    assert "+dropout = 0.3\n" in made.diff
+    assert (
+        "+lr = 6\n"
+        in patch(Script.of("t.py", "lr = 20\n"), Suggestion("scale-lr", "", 0.9, parameters={"factor": 0.3})).diff
     )

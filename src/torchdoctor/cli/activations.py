@@ -12,7 +12,7 @@ from torchdoctor.cli.material import as_json, draw, exit_code, fails, load, name
 PICTURE = "activations.png"
 
 
-@click.command()
+@click.command(short_help="Outputs of every module on a batch, and what is unusual.")
 @names_a_model
 @click.option("--eval", "evaluating", is_flag=True, help="Look in eval mode: no dropout, running statistics.")
 @shows(PICTURE)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchdoctor.clinic.kinds import Kind
 
 
-@click.group()
+@click.group(short_help="Train runs known to be sick or healthy; score what is found.")
 def clinic() -> None:
     """Train runs that are known to be sick, or healthy, and see what the doctor says of them."""
 

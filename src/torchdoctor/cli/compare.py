@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchdoctor.cli import options
 from torchdoctor.reports.comparison_formats import BY_SUFFIX, FORMATS, answer
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.wording import printable
@@ -23,16 +24,11 @@ MANY = 8
 """Processes at most, where nobody says how many."""
 
 
-@click.command()
+@click.command(short_help="Compare runs: the best, the fastest, and what explains it.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--by", "metric", metavar="NAME", help="Rank by this metric; default: validation loss, else the loss.")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
-)
+@options.output
 @click.option("--quick", "examine", flag_value="none", help="Diagnose no run: curves and settings only, much faster.")
 @click.option("--all", "examine", flag_value="all", help="Diagnose every run; default: of more than 500 a sample.")
 @click.option("--sql", metavar="QUERY", help="Ask your own: SQL over the tables runs, findings and curves (DuckDB).")

@@ -32,7 +32,7 @@ told none of it: it watches the loop and says what it finds, why, and what to ch
 """
 
 
-@click.command()
+@click.command(short_help="Train a small GPT, break it three times, watch the diagnosis.")
 @click.option(
     "--journal",
     type=click.Path(path_type=Path, file_okay=False),

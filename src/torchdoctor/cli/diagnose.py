@@ -9,21 +9,14 @@ from typing import Any
 
 import click
 
+from torchdoctor.cli import options
+from torchdoctor.cli.material import fails
 from torchdoctor.errors import SourceError
 from torchdoctor.records import INFORMATIVE, SEVERITIES
 from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.settings import CHOICES, Settings
-
-
-def mapped_names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """The pairs of `--map`."""
-    pairs = [item.partition("=") for item in given]
-    for vital, sign, name in pairs:
-        if not (vital.strip() and sign and name.strip()):
-            raise click.BadParameter("write it as loss=COLUMN: our name, =, and the name in the log.")
-    return {vital.strip(): name.strip() for vital, _, name in pairs}
 
 
 def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,19 +35,8 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
-)
-@click.option(
-    "--fail-on",
-    type=click.Choice([*SEVERITIES, "never"]),
-    default="critical",
-    show_default=True,
-    help="Exit with 1 from this severity on.",
-)
+@options.output
+@fails
 @click.option(
     "--select",
     multiple=True,
@@ -63,15 +45,7 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     help="Only these findings: names, codes or a code's letters.",
 )
 @click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Not these findings.")
-@click.option(
-    "--map",
-    "mapping",
-    multiple=True,
-    callback=mapped_names,
-    metavar="NAME=COLUMN",
-    help="Which column is which: loss=…, val_loss=…, lr=…, grad_norm=…, step=….",
-)
-@click.option("--pattern", metavar="REGEX", help="How to read lines of text: named groups (?P<step>…), (?P<loss>…).")
+@options.reads_logs
 @click.option("--preset", type=click.Choice(CHOICES["preset"]), help="How to judge; default: as configured.")
 @click.option(
     "--settings",

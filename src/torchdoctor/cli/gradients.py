@@ -12,7 +12,7 @@ from torchdoctor.cli.material import as_json, draw, exit_code, fails, load, name
 PICTURE = "gradient_flow.png"
 
 
-@click.command()
+@click.command(short_help="The gradient of every layer on a batch, and what is unusual.")
 @names_a_model
 @click.option("--log-dir", metavar="RUN", help="A recorded run instead of data: its latest gradients by layer.")
 @shows(PICTURE)

@@ -13,7 +13,7 @@ PICTURE = "lr_range.png"
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
 
 
-@click.command()
+@click.command(short_help="Find a learning rate by short trials.")
 @names_a_model
 @click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Default: the factory's, or adamw.")
 @click.option("--momentum", type=click.FloatRange(0, 1, max_open=True), default=0.9, show_default=True, help="Of sgd.")

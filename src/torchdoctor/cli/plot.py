@@ -13,7 +13,7 @@ RATE = "lr_loss_correlation.png"
 SERIES = ("loss", "val_loss", "lr", "grad_norm")
 
 
-@click.command()
+@click.command(short_help="Draw a run: loss, learning rate, gradient norm and findings.")
 @click.argument("run", metavar="RUN")
 @click.option(
     "--output",

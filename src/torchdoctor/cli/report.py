@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from torchdoctor.cli.diagnose import mapped_names
+from torchdoctor.cli import options
 from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
 from torchdoctor.reports.places import report_places, run_names
 
 
-@click.command()
+@click.command(short_help="Write a run's report: one HTML file with its curves.")
 @click.argument("run", metavar="RUN")
 @click.option(
     "--output",
@@ -24,15 +24,7 @@ from torchdoctor.reports.places import report_places, run_names
 @click.option(
     "--format", "form", type=click.Choice(list(FORMATS)), help="Print in this format instead of writing a page."
 )
-@click.option(
-    "--map",
-    "mapping",
-    multiple=True,
-    callback=mapped_names,
-    metavar="NAME=COLUMN",
-    help="Which column of a log is which, as for `diagnose`.",
-)
-@click.option("--pattern", metavar="REGEX", help="How to read lines of text, as for `diagnose`.")
+@options.reads_logs
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
 def report(run: str, output: Path | None, form: str | None, show: bool, **wish: Any) -> None:
     """Write a run's report: one HTML file with its curves, findings, causes and changes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,9 +92,11 @@ def compare_runs(
         {factor.name: value_text(_plain(summary.settings.get(factor.name))) for factor in plan.factors}
         for summary in summaries
     ]
-    speeds = race(summaries, outcomes, chosen)
+    clock = _clock(summaries)
+    speeds = race(summaries, outcomes, chosen) if clock else None
     found: dict[str, Any] = {
         "best": _best(summaries, outcomes),
+        "clock": clock,
         "metric": None if chosen is None else asdict(chosen) | {"words": chosen.words},
         "runs": [
             _row(summary, result, speeds, place, plan, words[place])
@@ -107,11 +110,19 @@ def compare_runs(
         "race": None if speeds is None else {"curve": speeds.curve, "level": speeds.level, "shared": speeds.shared},
     }
     found |= _explained(summaries, outcomes, plan, chosen, words)
+    if not clock:
+        found["partings"] = []
     found["findings"] = _side_by_side(summaries)
     found["diagnosed"] = sum(bool(summary.health) for summary in summaries)
     found["notes"] = _notes(summaries, outcomes, chosen)
     found["unreadable"] = list(unreadable)
     return Comparison(found, tuple(summaries), tuple(unreadable))
+
+
+def _clock(summaries: Sequence[Summary]) -> str:
+    """What all runs count; empty where some count epochs and others steps."""
+    clocks = {summary.clock for summary in summaries}
+    return clocks.pop() if len(clocks) == 1 else ""
 
 
 def _explained(
@@ -139,8 +150,8 @@ def _explained(
             asdict(item) | {"contrasts": [{"other": one.other, **one.shift._asdict()} for one in item.contrasts]}
             for item in (effects(plan, made, scores) if plan.told else ())
         ],
-        "learning_rate": _data(rate_effect(plan, made, spread)),
-        "batch_size": _data(batch_effect(plan, made, steps, spread)),
+        "learning_rate": _data(rate_effect(plan, made, spread)) if plan.told else None,
+        "batch_size": _data(batch_effect(plan, made, steps, spread)) if plan.told else None,
         "double_descent": asdict(descent(summaries, outcomes, plan, metric.lower, spread if log else math.nan)),
         "partings": _partings(summaries, plan, spread, log=log),
     }
@@ -233,11 +244,16 @@ def _notes(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Me
         if lacking:
             notes.append(f"{lacking} of the runs have no {metric.words}: they are ranked last.")
     well = [summary for summary, result in zip(summaries, outcomes, strict=True) if not result.diverged]
-    if metric is not None and len(well) > 1:
+    if not _clock(summaries):
+        counts = Counter(summary.clock for summary in summaries)
+        told = " and ".join(f"{count} by {clock}s" for clock, count in counts.most_common())
+        notes.append(f"The logs count differently, {told}: who was faster and where runs part cannot be said.")
+    elif metric is not None and len(well) > 1:
         notes += _unequal(well, metric)
     damaged = sum(bool(summary.notes) for summary in summaries)
     if damaged:
-        notes.append(f"{damaged} of the files have remarks of their own: `torchdoctor diagnose` tells them.")
+        have = "file has remarks of its" if damaged == 1 else "files have remarks of their"
+        notes.append(f"{damaged} {have} own: `torchdoctor diagnose` tells them.")
     return notes
 
 
@@ -249,7 +265,7 @@ def _unequal(summaries: Sequence[Summary], metric: Metric) -> list[str]:
     upto = [(_cut(summary, shortest), summary.run) for summary in summaries]
     scores = [(outcome(cut, metric).score, name) for cut, name in upto]
     known = [(score if metric.lower else -score, name) for score, name in scores if math.isfinite(score)]
-    text = f"The runs are of unequal length, {shortest:,} to {longest:,} steps"
+    text = f"The runs are of unequal length, {shortest:,} to {longest:,} {summaries[0].clock}s"
     leader = min(known)[1] if known else None
     if leader is None or leader == summaries[0].run:
         return [f"{text}."]

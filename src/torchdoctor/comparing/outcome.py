@@ -141,11 +141,11 @@ def _diverged(summary: Summary, loss: Curve | None) -> str:
         if len(bad) and not math.isfinite(loss.values[-1]):
             well = np.flatnonzero(np.isfinite(loss.values))
             since = int(loss.steps[well[-1] + 1 if len(well) else 0])
-            return f"the loss is {number_text(float(loss.values[-1]))} from step {since} on"
+            return f"the loss is {number_text(float(loss.values[-1]))} from {summary.clock} {since} on"
     for finding in summary.findings:
         lasting = finding.last_step >= (1 - LATE) * (summary.steps - 1)
         if finding.name in DIVERGING and finding.severity != "info" and lasting:
-            return f"{finding.name} at step {finding.first_step}"
+            return f"{finding.name} at {summary.clock} {finding.first_step}"
     if loss is not None and len(loss.values) >= 2 * LAST_POINTS:
         values: Floats = loss.values[np.isfinite(loss.values)]
         start, end = float(np.median(values[:LAST_POINTS])), float(np.median(values[-LAST_POINTS:]))

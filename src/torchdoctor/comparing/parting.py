@@ -176,7 +176,7 @@ def _readings(first: Summary, second: Summary, step: int) -> dict[str, tuple[flo
 def _findings(first: Summary, second: Summary, step: int, length: int) -> tuple[str, ...]:
     low, high = step - max(10, BEFORE * length), step + max(10, AFTER * length)
     return tuple(
-        f"{summary.run}: {finding.name} at step {finding.first_step} ({finding.severity})"
+        f"{summary.run}: {finding.name} at {summary.clock} {finding.first_step} ({finding.severity})"
         for summary in (first, second)
         for finding in summary.findings
         if low <= finding.first_step <= high

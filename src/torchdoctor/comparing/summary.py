@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchdoctor.comparing.hyperparameters import Settings, hyperparameters
 from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import percent, verdict
 from torchdoctor.sources.run import Piece, Run
@@ -66,6 +67,8 @@ class Summary:
     notes: tuple[str, ...] = ()
     place: str = ""
     """The path that was given or found, under which it can be read again."""
+    clock: str = "step"
+    """What its steps are: those of training, or the epochs or rows of its log."""
     label: str = ""
     """What its place calls it: its path, and its name where one path holds several runs."""
 
@@ -101,6 +104,7 @@ def summarise(run: Run, *, examine: bool = True) -> Summary:
         settings=hyperparameters(run.header, collected.remarks, curves),
         curves=curves,
         notes=run.notes,
+        clock=clock_of(run.header.get("context") or {}),
     )
     return summary if report is None else _judged(summary, report)
 

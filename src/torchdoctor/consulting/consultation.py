@@ -17,6 +17,7 @@ from torchdoctor.consulting.testimony import informed, testimony
 from torchdoctor.consulting.trees import TREES, Walk, walk
 from torchdoctor.diagnoses import Evidence
 from torchdoctor.diagnoses.ranking import rank_causes
+from torchdoctor.reports.clock import in_its_clock
 from torchdoctor.reports.report import Report
 from torchdoctor.treatments import prescribe
 
@@ -89,12 +90,13 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     answers, complaints = interview.answers, interview.complaints
     walks = tuple(walk(tree, answers) for tree in TREES.values() if set(tree.complaints) & set(complaints))
     examination = interview.examine()
-    chart = examination.chart
     supply(examination, answers)
+    chart = examination.judged()
     report_complaints(chart, complaints, answers, run=interview.run is not None)
     said = testimony(interview.given, answers, walks, _experience(history))
     diagnoses, suggestions = prescribe(chart, rank_causes(chart, informed(said)))
     report = replace(examination.report(), symptoms=tuple(chart.episodes), diagnoses=diagnoses, suggestions=suggestions)
+    report = in_its_clock(report)
     if interview.run is not None and interview.run.notes:
         report = replace(report, notes=(*report.notes, *interview.run.notes))
     return Consultation(

@@ -23,8 +23,6 @@ OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 KINDS = {"relu": "ReLU", "saturating": "Sigmoid"}
 MIDDLE = 1000
 """The step at which something is taken to have begun where nobody knows: long after a warm-up."""
-BEFORE = 5
-"""Steps before a NaN at which gradients that "exploded before it" are taken to have done so."""
 WARM = 0.01
 """The share of its height at which a rate that is warmed up is taken to begin."""
 LATELY = 20
@@ -191,7 +189,7 @@ def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers,
     if answers.get("norms_before") == "grew" and "nan" in complaints and not _has(chart, "gradient-explosion"):
         broke = next((item.first_step for item in chart.episodes if item.name == "nan-or-inf"), MIDDLE)
         chart.episodes.append(
-            _symptom("gradient-explosion", "warning", max(broke - BEFORE, 0), max(broke - 1, 0), "before the NaN", 0.0)
+            _symptom("gradient-explosion", "warning", max(broke - 1, 0), max(broke - 1, 0), "before the NaN", 0.0)
         )
     chart.episodes.sort(key=lambda item: item.first_step)
 

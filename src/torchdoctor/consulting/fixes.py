@@ -19,7 +19,7 @@ from torchdoctor.consulting.trials import Test, commands, plan_test
 from torchdoctor.diagnoses import Problem
 from torchdoctor.records import Diagnosis, Suggestion
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import percent
+from torchdoctor.reports.wording import NOTABLE, percent
 from torchdoctor.treatments.parameters import Case as TreatedCase
 from torchdoctor.treatments.prescription import BY_SLUG, suggest
 
@@ -107,9 +107,10 @@ def proposals(chart: Chart, report: Report, walks: Iterable[Walk], history: Sequ
     likely = leading.cause if leading is not None and leading.probability >= LIKELY else ""
     order = [item.action for item in leading.suggestions] if leading is not None and likely else []
 
-    def place(item: Proposal) -> tuple[bool, int]:
+    def place(item: Proposal) -> tuple[bool, int, bool]:
         own = item.cause == likely and item.suggestion.action in order
-        return item.tried is not None, order.index(item.suggestion.action) if own else len(order)
+        unlikely = item.cause not in ("", "unknown") and item.probability < NOTABLE
+        return item.tried is not None, order.index(item.suggestion.action) if own else len(order), unlikely
 
     return tuple(sorted(found.values(), key=place))
 
@@ -139,7 +140,7 @@ def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -
     """The settings, the patch and the test of a change."""
     known = [value for name in ("nan_step", "onset") if isinstance(value := answers.get(name), float)]
     onset = int(min(known)) if known else UNKNOWN_ONSET
-    made = patch(Script.read(script), proposal.suggestion) if script is not None else None
+    made = patch(Script.read(script), proposal.suggestion, answers.get("lr")) if script is not None else None
     test = plan_test(onset, **({"script": str(script)} if script is not None else {}))
     return Plan(proposal, overrides(proposal.suggestion, answers), made, test)
 

@@ -14,10 +14,10 @@ from torchdoctor.consulting.question import Answers, ConsultError, Question, Val
 from torchdoctor.consulting.questions import BY_NAME, QUESTIONS, SYMPTOMS
 from torchdoctor.errors import did_you_mean
 from torchdoctor.examination import Examination
+from torchdoctor.offline import examine
 from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.settings import Settings
 from torchdoctor.sources import Run
-from torchdoctor.stretch import Stretch
 
 ANSWERS_LIMIT = 4 * 2**20
 """Bytes of a file of answers."""
@@ -42,9 +42,11 @@ class Interview:
     def __init__(self, run: Run | None = None, settings: Settings | None = None) -> None:
         self.run = run
         self.settings = settings if settings is not None else Settings()
-        self.measured = _examined(run, self.settings) if run is not None else None
+        self.measured = examine(run, self.settings) if run is not None else None
         """The examination of the run alone."""
-        self.known: dict[str, Value] = known_answers(self.measured.chart) if self.measured is not None else {}
+        self.chart = self.measured.judged() if self.measured is not None else None
+        """What it found, as `diagnose` would say it."""
+        self.known: dict[str, Value] = known_answers(self.chart) if self.chart is not None else {}
         """What the run answers by itself."""
         self.given: dict[str, Value] = {}
         """What was answered, in order."""
@@ -56,9 +58,9 @@ class Interview:
     @property
     def shown(self) -> dict[str, Symptom]:
         """By complaint, what the run itself shows."""
-        if self.measured is None:
+        if self.chart is None:
             return {}
-        return seen(item for item in self.measured.chart.episodes if item.name not in INFORMATIVE)
+        return seen(item for item in self.chart.episodes if item.name not in INFORMATIVE)
 
     @property
     def preselected(self) -> list[str]:
@@ -129,16 +131,6 @@ class Interview:
             if question.name in answers:
                 self.answer(question.name, answers[question.name])
         return plan
-
-
-def _examined(run: Run, settings: Settings) -> Examination:
-    examination = Examination(settings)
-    for piece in run.pieces:
-        if isinstance(piece, Stretch):
-            examination.take_stretch(piece)
-        else:
-            examination.take(piece)
-    return examination
 
 
 def read_answers(path: Path) -> dict[str, Any]:

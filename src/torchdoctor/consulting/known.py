@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.consulting.question import ConsultError, Value
 from torchdoctor.consulting.questions import BY_NAME
 from torchdoctor.diagnoses.depth import saturating_layers, weight_layers
-from torchdoctor.diagnoses.findings import dropout, has_attention, highest, last_level, optimizer_names, weight_decay
+from torchdoctor.diagnoses.findings import has_attention, highest, last_level
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
+from torchdoctor.treatments.configured import (
+    configured,
+    configured_decay,
+    configured_dropout,
+    configured_optimizer,
+    highest_rate,
+)
 
 GREW = 10.0
 """Times its level by which a gradient norm has grown before something broke."""
-CONFIG = {
-    "lr": ("learning_rate", "lr", "base_lr", "max_lr", "lr0"),
-    "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size", "total_batch_size"),
-    "weight_decay": ("weight_decay", "wd"),
-    "dropout": ("dropout", "dropout_rate", "hidden_dropout_prob", "attn_pdrop"),
-    "total_steps": ("max_steps", "total_steps", "max_iters", "num_training_steps"),
-    "clip": ("max_grad_norm", "grad_clip", "gradient_clip_val", "clip_grad_norm"),
-    "parameters": ("parameters", "num_parameters", "n_params"),
-    "dataset_size": ("dataset_size", "train_size", "num_train_samples"),
-}
-"""The names under which hyper-parameters are logged."""
 
 
 def known_answers(chart: Chart) -> dict[str, Value]:
@@ -48,26 +43,8 @@ def known_answers(chart: Chart) -> dict[str, Value]:
     return found
 
 
-def _context(chart: Chart, name: str) -> float | None:
-    """A number of the context, or of the configuration that the log holds."""
-    places: list[Mapping[str, Any]] = [chart.context]
-    places += [item for key in ("config", "model") if isinstance(item := chart.context.get(key), Mapping)]
-    for key in (name, *CONFIG.get(name, ())):
-        for place in places:
-            value = place.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-    return None
-
-
-def _lr(chart: Chart) -> float | None:
-    return highest(chart["lr"], 0, chart.step) if chart["lr"] else _context(chart, "lr")
-
-
 def _optimizer(chart: Chart) -> str | None:
-    config = chart.context.get("config")
-    logged = next((config[key] for key in ("optim", "optimizer") if key in config), "") if config else ""
-    name = (optimizer_names(chart) or str(logged)).lower()
+    name = configured_optimizer(chart).lower()
     if not name:
         return None
     return next((kind for kind in ("adamw", "adam", "sgd") if kind in name), "other")
@@ -174,10 +151,6 @@ def _values(chart: Chart, vital: str) -> list[float] | None:
     return [float(value) for value in series.last(100)] if series.count >= 5 else None
 
 
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None and not math.isnan(value)), None)
-
-
 ANSWERS: Mapping[str, Callable[[Chart], Value]] = {
     "nan_step": _nan_step,
     "last_loss": _last_loss,
@@ -194,23 +167,23 @@ ANSWERS: Mapping[str, Callable[[Chart], Value]] = {
     "skips": lambda chart: "yes" if has_attention(chart) else None,
     "train_losses": lambda chart: _values(chart, "loss"),
     "val_losses": lambda chart: _values(chart, "val_loss"),
-    "dropout": lambda chart: _first(dropout(chart), _context(chart, "dropout")),
-    "weight_decay": lambda chart: _first(weight_decay(chart), _context(chart, "weight_decay")),
+    "dropout": configured_dropout,
+    "weight_decay": configured_decay,
     "pace": _pace,
     "seconds": lambda chart: last_level(chart["seconds"], 100),
     "waiting_share": _waiting,
     "device_busy": lambda chart: last_level(chart["gpu_utilisation"]) / 100,
     "onset": _onset,
-    "lr": _lr,
+    "lr": highest_rate,
     "lr_now": lambda chart: chart["lr"].latest if chart["lr"] else None,
     "optimizer": _optimizer,
     "schedule": _schedule,
-    "clip": lambda chart: chart["clip"].latest if chart["clip"] else _context(chart, "clip"),
-    "batch_size": lambda chart: _context(chart, "batch_size"),
-    "parameters": lambda chart: _context(chart, "parameters"),
-    "dataset_size": lambda chart: _context(chart, "dataset_size"),
+    "clip": lambda chart: chart["clip"].latest if chart["clip"] else configured(chart, "clip"),
+    "batch_size": lambda chart: configured(chart, "batch_size"),
+    "parameters": lambda chart: configured(chart, "parameters"),
+    "dataset_size": lambda chart: configured(chart, "dataset_size"),
     "current_step": lambda chart: float(chart.step) if chart.step >= 0 else None,
-    "total_steps": lambda chart: _context(chart, "total_steps"),
+    "total_steps": lambda chart: configured(chart, "total_steps"),
     "losses": lambda chart: _values(chart, "loss"),
 }
 """By question, how the run answers it; None or NaN where it does not."""

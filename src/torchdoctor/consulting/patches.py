@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.consulting.question import ConsultError
-from torchdoctor.consulting.script import Script
+from torchdoctor.consulting.script import Place, Script
 from torchdoctor.consulting.script_edits import MAKERS, STEPWISE, Edit, PlaceError
-from torchdoctor.records import Suggestion
+from torchdoctor.records import Suggestion, number_text
 from torchdoctor.reports.wording import first_line, printable
 
 
@@ -31,18 +31,35 @@ class Patch:
     code: str
 
 
-def patch(script: Script, suggestion: Suggestion) -> Patch:
-    """The fix as a diff against the script, or, where the place is not certain, as a line to insert by hand."""
+SAME = 0.01
+"""The share by which two learning rates may differ and be the same."""
+
+
+def patch(script: Script, suggestion: Suggestion, rate: object = None) -> Patch:
+    """The fix as a diff against the script, or, where the place is not certain, as a line to insert by hand.
+
+    `rate` is the learning rate of the run, where it is known: a script that has another was told it from outside.
+    """
     make = MAKERS.get(suggestion.action)
     try:
         if make is None:
             raise PlaceError("this change needs a person: it has no single place in a script")
         edits = make(script, suggestion)
+        if suggestion.action == "scale-lr" and isinstance(rate, float):
+            _same_rate(edits[0].place, rate)
         option = next((edit.place.option for edit in edits if edit.place.option), "")
         note = f"It is a default: where you give {printable(option)} yourself, change it there." if option else ""
         return Patch(_diff(script, edits), note, suggestion.code)
     except PlaceError as reason:
         return Patch("", f"{reason}. {_hint(script, suggestion)}".strip(), suggestion.code)
+
+
+def _same_rate(place: Place, rate: float) -> None:
+    if abs(place.value - rate) > SAME * abs(rate):
+        written, used = number_text(float(place.value)), number_text(rate)
+        raise PlaceError(
+            f"line {place.line} has the learning rate {written}, and the run had {used}: change it where that was set"
+        )
 
 
 def _hint(script: Script, suggestion: Suggestion) -> str:

@@ -109,19 +109,24 @@ def _parameter(suggestion: Suggestion, name: str) -> float:
     return float(value)
 
 
-def _scale(names: tuple[str, ...], what: str) -> Callable[[Script, Suggestion], list[Edit]]:
-    def make(script: Script, suggestion: Suggestion) -> list[Edit]:
-        place = _only(script.settings(*names), what)
-        value = place.value * _parameter(suggestion, "factor")
-        return _set(place, max(int(value), 1) if isinstance(place.value, int) and place.value > 1 else value)
+def _rate(script: Script, suggestion: Suggestion) -> list[Edit]:
+    place = _only(script.settings(*RATE), "learning rate")
+    return _set(place, place.value * _parameter(suggestion, "factor"))
 
-    return make
+
+def _longer(script: Script, suggestion: Suggestion) -> list[Edit]:
+    place = _only(script.settings(*LENGTH), "number of steps or epochs")
+    value = place.value * _parameter(suggestion, "factor")
+    return _set(place, max(int(value), 1) if isinstance(place.value, int) else value)
 
 
 def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
     limit = _parameter(suggestion, "max_norm")
     if places := script.settings(*CLIP):
-        return _set(_only(places, "limit"), limit)
+        known = _only(places, "limit")
+        if 0 < known.value < limit and "clip-too-tight" not in suggestion.reason:
+            raise PlaceError(f"the script clips at {known.value} already, at line {known.line}")
+        return _set(known, limit)
     if (trainer := _trainer(script)) is not None:
         return _add_argument(trainer, f"max_grad_norm={_number(limit)}")
     if called := script.calls("clip_grad_norm_"):
@@ -147,14 +152,15 @@ def _needs_torch(script: Script) -> None:
 
 
 def _dropout(script: Script, suggestion: Suggestion) -> list[Edit]:
-    rate = _parameter(suggestion, "rate")
     places = script.settings(*DROPOUT)
     for call in script.calls("Dropout", "Dropout1d", "Dropout2d"):
         given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "p")]
         places += [place for node in given if (place := literal(node)) is not None]
-    if len({place.value for place in places}) == 1:  # the same rate throughout is one setting
-        return [edit for place in places for edit in _set(place, rate)]
-    return _set(_only(places, "dropout rate"), rate)
+    if len({place.value for place in places}) != 1:  # the same rate throughout is one setting
+        places = [_only(places, "dropout rate")]
+    unknown = suggestion.action == "raise-dropout" and not suggestion.parameters  # the script knows where it begins
+    rate = min(places[0].value + 0.1, 0.5) if unknown else _parameter(suggestion, "rate")
+    return [edit for place in places for edit in _set(place, rate)]
 
 
 def _optimizer_setting(name: str, parameter: str) -> Callable[[Script, Suggestion], list[Edit]]:
@@ -174,7 +180,10 @@ def _optimizer_setting(name: str, parameter: str) -> Callable[[Script, Suggestio
 def _warmup(script: Script, suggestion: Suggestion) -> list[Edit]:
     steps = _parameter(suggestion, "steps")
     if places := script.settings(*WARMUP):
-        return _set(_only(places, "warm-up"), steps)
+        place = _only(places, "warm-up")
+        if place.value >= steps:
+            raise PlaceError(f"the script warms up for {place.value} steps already, at line {place.line}")
+        return _set(place, steps)
     if (trainer := _trainer(script)) is not None:
         return _add_argument(trainer, f"warmup_steps={steps:.0f}")
     if "lr_scheduler" in script.text or "get_lr" in script.text or 'param_group["lr"]' in script.text.replace("'", '"'):
@@ -231,8 +240,8 @@ def _adamw(script: Script, suggestion: Suggestion) -> list[Edit]:
 
 
 MAKERS: Mapping[str, Callable[[Script, Suggestion], list[Edit]]] = {
-    "scale-lr": _scale(RATE, "learning rate"),
-    "train-longer": _scale(LENGTH, "number of steps or epochs"),
+    "scale-lr": _rate,
+    "train-longer": _longer,
     "set-clip-norm": _clip,
     "raise-dropout": _dropout,
     "lower-dropout": _dropout,

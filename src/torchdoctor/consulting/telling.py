@@ -15,13 +15,11 @@ from torchdoctor.records import Diagnosis, number_text
 from torchdoctor.reports.wording import (
     NAMED,
     NOTABLE,
-    WORTH,
     Problem,
     first_line,
     meaning,
     percent,
     problems,
-    remedy,
     story,
     verdict,
     weighed,
@@ -124,7 +122,7 @@ def _problem(problem: Problem) -> Iterator[Block]:
     for words, diagnosis in zip(("Most likely cause", "Alternative hypothesis"), full, strict=False):
         yield Block("heading", f"{words} ({percent(diagnosis.probability)} confidence): {diagnosis.cause}")
         yield from _hypothesis(diagnosis)
-    also = [item for item in known[len(full) :] if item.probability >= WORTH][:NAMED]
+    also = [item for item in known[len(full) :] if item.probability >= NOTABLE][:NAMED]
     for item in also:
         yield Block(
             "heading" if item is also[0] else "text", f"Also consider ({percent(item.probability)}): {item.cause}"
@@ -143,7 +141,7 @@ def _hypothesis(diagnosis: Diagnosis) -> Iterator[Block]:
     if diagnosis.suggestions:
         fix = Proposal(diagnosis.suggestions[0], diagnosis.cause, diagnosis.probability)
         worth = f" (worth trying: {fix.range})" if fix.range else ""
-        yield Block("text", f"{remedy(diagnosis)}: {first_line(fix.suggestion.code)}{worth}")
+        yield Block("text", f"Fix: {first_line(fix.suggestion.code)}{worth}")
 
 
 def remembered(consultation: Consultation) -> Iterator[Block]:

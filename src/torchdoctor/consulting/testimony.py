@@ -9,6 +9,7 @@ from torchdoctor.consulting.question import Answers
 from torchdoctor.consulting.trees import Walk
 from torchdoctor.diagnoses import CAUSES, Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.treatments.configured import FAR, LARGE, usual_of_size
 
 Testimony = Mapping[str, tuple[Evidence, ...]]
 """By cause, what was said."""
@@ -71,10 +72,6 @@ SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
 
 MEASURED = 0.4
 """The share of a leaf's weight where a run was measured: the causes have weighed the same numbers already."""
-USUAL_SIZE, USUAL_RATE, SHRINKS = 125e6, 6e-4, 0.3
-"""What Adam trains a model of this size at, and by which power of the size the rate shrinks; small models bear more."""
-FAR = 5.0
-"""Times the usual rate from which on a rate is high."""
 
 
 def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
@@ -82,8 +79,8 @@ def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
     rate, size = answers.get("lr"), answers.get("parameters")
     if not isinstance(rate, float) or not isinstance(size, float) or answers.get("optimizer") not in ("adam", "adamw"):
         return
-    usual = USUAL_RATE * (USUAL_SIZE / size) ** SHRINKS
-    if size >= 1e7 and rate > FAR * usual:
+    usual = usual_of_size(size)
+    if size >= LARGE and rate > FAR * usual:
         told = f"models of {size:,.0f} parameters are trained with Adam at about {number_text(usual)}"
         yield "lr-too-high", Evidence(1.5, f"a learning rate of {number_text(rate)} is high: {told}")
         yield "lr-too-low", Evidence(-1.5, f"a learning rate of {number_text(rate)} is not low: {told}")

@@ -217,7 +217,7 @@ TREES: Mapping[str, Tree] = {
                     "yes": (
                         "yes",
                         Leaf(
-                            "Initialization or learning rate: reduce the rate, check the former, add a warm-up.",
+                            "Initialization or learning rate: reduce the rate, check how weights begin, add a warm-up.",
                             {"lr-too-high": 1.5, "bad-initialization": 1.5, "warmup-missing": 1.0},
                             ("scale-lr", "initialize", "restart-warmup"),
                         ),

@@ -42,11 +42,11 @@ const whole = (value) => value.toLocaleString("en");
 function progress(run) {
   if (run.state === "unreadable") return "cannot be read";
   if (run.state === "waiting") return "waiting, no step yet";
-  const parts = [`step ${whole(run.step)}` + (run.total ? ` of ${whole(run.total)}` : "")];
+  const parts = [`${run.clock} ${whole(run.step)}` + (run.total ? ` of ${whole(run.total)}` : "")];
   const silence = run.silence + (performance.now() - run.came) / 1000;
   if (run.state === "reading") parts.push("still reading its past");
   else if (run.state === "ended") parts.push("ended");
-  else if (silence > run.patience) parts.push(`no new step for ${duration(silence)}`);
+  else if (silence > run.patience) parts.push(`no new ${run.clock} for ${duration(silence)}`);
   else {
     if (run.pace) parts.push(run.pace);
     if (run.left !== null) parts.push(`${duration(run.left)} left`);
@@ -221,6 +221,8 @@ function drawAll() {
   detail.panels.forEach((panel, place) => draw(at("panels").children[place], panel, first, last));
 }
 
+const clock = () => runs.get(chosen)?.clock ?? "step";
+
 function legend(box, panel, step) {
   const parts = panel.curves.map((curve, place) => {
     let value = curve.latest;
@@ -230,7 +232,7 @@ function legend(box, panel, step) {
     }
     return make("span", `key c${place % 4}`, `${curve.name} ${value}`);
   });
-  if (step !== null) parts.push(make("span", "faint", `step ${whole(Math.round(step))}`));
+  if (step !== null) parts.push(make("span", "faint", `${clock()} ${whole(Math.round(step))}`));
   else if (panel.scale) parts.push(make("span", "faint", panel.scale));
   box.replaceChildren(...parts);
 }
@@ -313,7 +315,7 @@ function draw(box, panel, first, last) {
   }
   pen.fillText(whole(last), width - RIGHT, height - 5);
   pen.textAlign = "left";
-  pen.fillText(`step ${whole(first)}`, LEFT, height - 5);
+  pen.fillText(`${clock()} ${whole(first)}`, LEFT, height - 5);
   panel.curves.forEach((curve, place) => {
     const points = curve.buckets;
     pen.fillStyle = pen.strokeStyle = colour(`curve-${(place % 4) + 1}`);

@@ -11,6 +11,8 @@ from torchdoctor.live.sight import Sight
 from torchdoctor.live.spark import Bucket
 from torchdoctor.pictures import main_vitals
 from torchdoctor.records import INFORMATIVE, Symptom, number_text
+from torchdoctor.reports.clock import clock_of
+from torchdoctor.reports.curves import thinned
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
     Problem,
@@ -20,6 +22,7 @@ from torchdoctor.reports.wording import (
     percent,
     printable,
     problems,
+    remedy,
     steps_text,
     verdict,
     where_text,
@@ -57,6 +60,7 @@ def summary(sight: Sight, now: float) -> dict[str, Any]:
         "word": HEALTH_WORDS[report.health],
         "verdict": verdict(report) if report.step >= 0 else "",
         "step": report.step,
+        "clock": clock_of(report.context),
         "total": sight.total,
         "pace": pace_text(sight.rate) if sight.rate else "",
         "left": sight.left,
@@ -96,31 +100,16 @@ def _curve(sight: Sight, name: str) -> dict[str, Any]:
         "name": printable(name)[:80],
         "latest": number_text(sight.latest[name]),
         "dots": name.startswith("val_"),
-        "buckets": thinned(sight.report.curves[name]),
+        "buckets": _thinned(sight.report.curves[name]),
     }
 
 
-def thinned(buckets: Sequence[Bucket], most: int = POINTS) -> list[list[float]]:
-    """At most so many buckets; neighbours are merged, so that no extreme disappears.
-
-    >>> thinned([(0, 1.0, 2.0, 3.0), (1, 0.0, 4.0, 9.0), (2, 1.0, 1.0, 1.0)], most=2)
-    [[0, 0.0, 3.0, 9.0], [2, 1.0, 1.0, 1.0]]
-    """
-    size = max(1, -(-len(buckets) // most))
-    groups = (buckets[start : start + size] for start in range(0, len(buckets), size))
-    return [
-        [
-            group[0][0],
-            _short(min(item[1] for item in group)),
-            _short(sum(item[2] / len(group) for item in group)),
-            _short(max(item[3] for item in group)),
-        ]
-        for group in groups
-    ]
+def _thinned(buckets: Sequence[Bucket], most: int = POINTS) -> list[list[float]]:
+    return [[step, *map(_short, values)] for step, *values in thinned(buckets, most)]
 
 
 def _spark(buckets: Sequence[Bucket]) -> list[float]:
-    return [item[2] for item in thinned(buckets, SPARK)]
+    return [item[2] for item in _thinned(buckets, SPARK)]
 
 
 def _short(value: float) -> float:
@@ -139,12 +128,12 @@ def _mark(symptom: Symptom, sight: Sight) -> dict[str, Any]:
 
 def _problem(problem: Problem, sight: Sight) -> dict[str, Any]:
     best = problem.diagnoses[0] if problem.diagnoses else None
-    cure = next((item.suggestions[0] for item in problem.diagnoses if item.suggestions), None)
+    _, code = ("", "") if best is None else remedy(problem, best)
     return {
         "severity": problem.severity,
         "title": problem.title,
         "steps": problem.steps,
-        "symptoms": [_symptom(item, sight) for item in sight.newest(problem.symptoms)[:SYMPTOMS]],
+        "symptoms": [_symptom(item, sight, problem.clock) for item in sight.newest(problem.symptoms)[:SYMPTOMS]],
         "more": max(len(problem.symptoms) - SYMPTOMS, 0),
         "cause": "" if best is None else printable(best.cause),
         "meaning": "" if best is None else meaning(best),
@@ -153,16 +142,17 @@ def _problem(problem: Problem, sight: Sight) -> dict[str, Any]:
             {"cause": printable(item.cause), "share": item.probability, "percent": percent(item.probability)}
             for item in problem.diagnoses[:CAUSES]
         ],
-        "fix": None if cure is None else printable(cure.code, lines=True),
+        "fix": printable(code, lines=True) if code else None,
     }
 
 
-def _symptom(symptom: Symptom, sight: Sight) -> Mapping[str, Any]:
+def _symptom(symptom: Symptom, sight: Sight, clock: str) -> Mapping[str, Any]:
     open_now = sight.is_open(symptom)
+    span = steps_text(symptom.first_step, symptom.last_step, clock)
     return {
         "severity": symptom.severity,
         "label": label(symptom),
-        "when": f"since step {symptom.first_step}" if open_now else steps_text(symptom.first_step, symptom.last_step),
+        "when": f"since {clock} {symptom.first_step}" if open_now else span,
         "open": open_now,
         "message": printable(symptom.message)[:1000],
         "where": where_text(symptom, limit=5)[:500],

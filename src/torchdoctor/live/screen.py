@@ -15,6 +15,7 @@ from torchdoctor.live.sight import Sight
 from torchdoctor.live.spark import marks, plot, spark
 from torchdoctor.pictures import main_vitals
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom, number_text
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.text import HEALTH_STYLES, STYLES
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
@@ -25,6 +26,7 @@ from torchdoctor.reports.wording import (
     percent,
     printable,
     problems,
+    remedy,
     steps_text,
     verdict,
     where_text,
@@ -111,7 +113,7 @@ def _curves(sight: Sight, width: int, *, plain: bool) -> Iterator[Text]:
             yield Text(f"{head:<{side + 10}}  ").append(row.rstrip(), style=_colour(position))
         if position == 0:
             yield _onsets(sight, room, first, last, side + 12, plain=plain)
-    yield Text(f"{'step':<{side}} {first:>9,}  {f'{last:,}':>{room}}", style="dim")
+    yield Text(f"{clock_of(sight.report.context):<{side}} {first:>9,}  {f'{last:,}':>{room}}", style="dim")
 
 
 def _onsets(sight: Sight, room: int, first: int, last: int, indent: int, *, plain: bool) -> Text:
@@ -130,19 +132,20 @@ def _onsets(sight: Sight, room: int, first: int, last: int, indent: int, *, plai
 def _problem(problem: Problem, sight: Sight, width: int) -> Iterator[Text]:
     yield Text("")
     for symptom in sight.newest(problem.symptoms)[:SYMPTOMS]:
-        yield from _symptom(symptom, width, going_on=sight.is_open(symptom))
+        yield from _symptom(symptom, width, problem.clock, going_on=sight.is_open(symptom))
     if problem.diagnoses:
         best = problem.diagnoses[0]
         words = "cause unknown" if best.cause == "unknown" else f"{printable(best.cause)} ({percent(best.probability)})"
         evidence = f": {printable(best.evidence[0])}" if best.evidence and best.cause != "unknown" else ""
         yield from _wrapped(f"why  {words}{evidence}", width, indent=2, hanging=5)
-        cure = next((item.suggestions[0] for item in problem.diagnoses if item.suggestions), None)
-        if cure is not None:
-            yield _short(Text("  fix  ").append(first_line(cure.code), style=STYLES["code"]), width)
+        _, code = remedy(problem, best)
+        if code:
+            yield _short(Text("  fix  ").append(first_line(code), style=STYLES["code"]), width)
 
 
-def _symptom(symptom: Symptom, width: int, *, going_on: bool) -> Iterator[Text]:
-    when = f"since step {symptom.first_step}" if going_on else steps_text(symptom.first_step, symptom.last_step)
+def _symptom(symptom: Symptom, width: int, clock: str, *, going_on: bool) -> Iterator[Text]:
+    span = steps_text(symptom.first_step, symptom.last_step, clock)
+    when = f"since {clock} {symptom.first_step}" if going_on else span
     title = f"{label(symptom)} ({symptom.severity}), {when}"
     yield _short(Text(title, style=STYLES[symptom.severity]), width)
     where = where_text(symptom)

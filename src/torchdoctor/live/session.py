@@ -16,6 +16,7 @@ from torchdoctor.examination import Examination
 from torchdoctor.live.following import Follower
 from torchdoctor.live.pace import Pace, rate_in, total_in
 from torchdoctor.live.sight import Sight, State
+from torchdoctor.offline import examine
 from torchdoctor.pictures import main_vitals
 from torchdoctor.settings import Settings
 from torchdoctor.sources import Run
@@ -73,7 +74,7 @@ class JournalSession:
         """Examine what has come; what no examination can take is passed over: a watch must not end because of it."""
         for piece in pieces:
             try:
-                take(self._examination, piece)
+                self._examination.enter(piece)
             except Exception:  # noqa: BLE001
                 self._refused += 1
             if isinstance(piece, Stretch) or piece["type"] in ("vitals", "end"):
@@ -122,9 +123,7 @@ class LogSession:
 
     def reread(self, run: Run) -> None:
         """The log as it is now."""
-        examination = Examination(self._settings)
-        for piece in run.pieces:
-            take(examination, piece)
+        examination = examine(run, self._settings)
         step = examination.chart.step
         if self._sight.report.step < 0:
             self._pace.wrote(_written(run.path))
@@ -143,14 +142,6 @@ class LogSession:
 
 
 Session = JournalSession | LogSession
-
-
-def take(examination: Examination, piece: Piece) -> None:
-    """Examine one piece of a run."""
-    if isinstance(piece, Stretch):
-        examination.take_stretch(piece)
-    else:
-        examination.take(piece)
 
 
 def look(before: Sight, examination: Examination, pace: Pace) -> Sight:

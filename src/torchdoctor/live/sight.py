@@ -8,6 +8,7 @@ from typing import Literal
 
 from torchdoctor.live.pace import duration, pace_text
 from torchdoctor.records import Symptom
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 
 State = Literal["waiting", "reading", "running", "ended", "unreadable"]
@@ -64,14 +65,15 @@ class Sight:
             return "cannot be read"
         if self.state == "waiting":
             return "waiting, no step yet"
-        parts = [f"step {self.report.step:,}" + (f" of {self.total:,}" if self.total else "")]
+        clock = clock_of(self.report.context)
+        parts = [f"{clock} {self.report.step:,}" + (f" of {self.total:,}" if self.total else "")]
         silent = self.silence(now)
         if self.state == "reading":
             parts.append("still reading its past")
         elif self.state == "ended":
             parts.append("ended")
         elif silent is not None:
-            parts.append(f"no new step for {duration(silent)}")
+            parts.append(f"no new {clock} for {duration(silent)}")
         else:
             parts += [pace_text(self.rate)] if self.rate else []
             parts += [f"{duration(self.left)} left"] if self.left is not None else []

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.pictures import Points, main_vitals
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import HUGE, shaded, thinned
 from torchdoctor.reports.heat_map import heat_maps, palette
 from torchdoctor.reports.report import Report
@@ -45,6 +46,7 @@ def chart_data(report: Report) -> dict[str, Any]:
     palettes = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in palette()]
     maps = [made.to_dict(named_places(report)) for made in heat_maps(report)]
     return {
+        "clock": clock_of(report.context),
         "first": first,
         "last": max([report.step, first + 1, *(end for _, end in steps)]),
         "panels": panels,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchdoctor.records import names_text, number_text
+from torchdoctor.reports.clock import counted
 from torchdoctor.reports.comparison_effects import batch_lines, descent_lines, effect_lines, rate_lines
 from torchdoctor.reports.wording import printable
 
@@ -84,10 +85,15 @@ def table(found: Found, top: int = TOP) -> Section:
     if metric is not None:
         columns.append((metric["words"], [_number(row["score"]) for row in rows]))
         if metric["name"] == "val_loss":
-            columns.append(("at step", ["" if row["best_step"] is None else str(row["best_step"]) for row in rows]))
+            columns.append(
+                (
+                    f"at {_clock(found)}".strip(),
+                    ["" if row["best_step"] is None else str(row["best_step"]) for row in rows],
+                )
+            )
     if metric is None or metric["name"] != "loss":
         columns.append(("final loss", [_number(row["loss"]) for row in rows]))
-    columns.append(("steps", [f"{row['steps']:,}" for row in rows]))
+    columns.append((f"{_clock(found) or 'step'}s", [f"{row['steps']:,}" for row in rows]))
     race = found["race"]
     if race is not None:
         reached = ["never" if row["reached_at"] is None else f"{row['reached_at']:,}" for row in rows]
@@ -126,6 +132,10 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2g} %" if math.isfinite(value) else ""
 
 
+def _clock(found: Found) -> str:
+    return str(found.get("clock", "step"))
+
+
 def sections(found: Found) -> list[Section]:
     """Everything else, in the order in which one would ask."""
     titled: list[tuple[str, list[str]]] = [
@@ -138,7 +148,8 @@ def sections(found: Found) -> list[Section]:
         ("Double descent", descent_lines(found)),
         ("Not well", list(_not_well(found))),
     ]
-    made = [Section(title, tuple(lines)) for title, lines in titled if lines]
+    clock = _clock(found) or "step"
+    made = [Section(title, tuple(counted(text, clock) for text in lines)) for title, lines in titled if lines]
     if found["findings"]:
         made.append(_findings(found))
     if found["notes"]:
@@ -248,7 +259,12 @@ def _findings(found: Found) -> Section:
             (item["name"], item["severity"], *(_seen(item["runs"].get(name)) for name in names))
             for item in found["findings"]
         )
-        return Section("Findings side by side: the step at which each began", (), ("finding", "worst", *names), rows)
+        return Section(
+            f"Findings side by side: the {_clock(found) or 'step'} at which each began",
+            (),
+            ("finding", "worst", *names),
+            rows,
+        )
     rows = tuple(
         (
             item["name"],
@@ -258,7 +274,8 @@ def _findings(found: Found) -> Section:
         )
         for item in found["findings"]
     )
-    return Section("Findings, and how many runs have them", (), ("finding", "worst", "runs", "usually from step"), rows)
+    head = ("finding", "worst", "runs", f"usually from {_clock(found) or 'step'}")
+    return Section("Findings, and how many runs have them", (), head, rows)
 
 
 def _seen(entry: Found | None) -> str:

@@ -30,7 +30,7 @@ ROWS = 16
 """The height of a line of the legend."""
 
 
-def overlay(rows: Sequence[Mapping[str, Any]], curves: Curves, vital: str) -> Element | None:
+def overlay(rows: Sequence[Mapping[str, Any]], curves: Curves, vital: str, clock: str = "step") -> Element | None:
     """One vital of all runs, given best first; None where fewer than two have it."""
     known = [row for row in rows if len(_finite(curves.get(row["run"], {}).get(vital))[0]) > 1]
     if len(known) < 2:
@@ -54,7 +54,7 @@ def overlay(rows: Sequence[Mapping[str, Any]], curves: Curves, vital: str) -> El
         aria_label=f"{vital} of {len(known)} runs",
         class_="overlay",
     )
-    for part in _grid(steps, values, vital):
+    for part in _grid(steps, values, vital, clock):
         put(drawing, part)
     for row in sorted(chosen, key=lambda row: (bool(_tone(row, known)), -known.index(row))):
         put(drawing, _line(row, buckets[row["run"]], steps, values, _tone(row, known), band=len(known) <= BANDS))
@@ -99,7 +99,7 @@ def _finite(curve: tuple[NDArray[Any], NDArray[Any]] | None) -> tuple[NDArray[An
     return curve[0][well], curve[1][well]
 
 
-def _grid(steps: Axis, values: Axis, vital: str) -> Iterator[Element]:
+def _grid(steps: Axis, values: Axis, vital: str, clock: str) -> Iterator[Element]:
     for tick in values.ticks(6):
         y = values.at(tick)
         yield element("line", class_="grid", x1=float(LEFT), x2=float(WIDTH - RIGHT), y1=y, y2=y)
@@ -107,7 +107,7 @@ def _grid(steps: Axis, values: Axis, vital: str) -> Iterator[Element]:
     for tick in steps.ticks(8):
         place = element("text", f"{tick:.0f}", x=steps.at(tick), y=float(TOP + HEIGHT + 16), text_anchor="middle")
         yield place
-    yield element("text", "step", x=float(LEFT - 8), y=float(TOP + HEIGHT + 16), text_anchor="end")
+    yield element("text", clock, x=float(LEFT - 8), y=float(TOP + HEIGHT + 16), text_anchor="end")
     words = vital + (" (log scale)" if values.log else "")
     yield element("text", words, class_="name", x=float(WIDTH - RIGHT - 8), y=TOP + 14.0, text_anchor="end")
 

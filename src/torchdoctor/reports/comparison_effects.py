@@ -119,7 +119,8 @@ def _needed(item: Found) -> str:
 def _more(item: Found) -> str:
     if item["needed"] is None:
         return ""
-    return f" About {item['needed']} {item['tested']} a value would show a difference as large as the one seen."
+    many = "More" if item["needed"] < 2 else f"About {item['needed']}"  # one of each is what there is
+    return f" {many} {item['tested']} a value would show a difference as large as the one seen."
 
 
 def rate_lines(found: Found) -> list[str]:

@@ -37,9 +37,9 @@ def body(found: Mapping[str, Any], curves: Curves) -> Element:
         ),
         class_="torchdoctor comparison",
     )
-    pictures = [
-        drawn for vital in _vitals(found, curves) if (drawn := overlay(found["runs"], curves, vital)) is not None
-    ]
+    clock = found.get("clock", "step")
+    drawings = (overlay(found["runs"], curves, vital, clock) for vital in _vitals(found, curves))
+    pictures = [drawn for drawn in drawings if drawn is not None]
     if pictures:
         put(made, _titled("Curves", *(element("div", drawn, class_="scroll") for drawn in pictures)))
     for section in (table(found, LISTED), *sections(found)):

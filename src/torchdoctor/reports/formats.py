@@ -12,6 +12,7 @@ from torchdoctor.errors import TorchDoctorError
 from torchdoctor.journal import encode
 from torchdoctor.records import Severity
 from torchdoctor.reports import html, markdown, text
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import label, printable, verdict, where_text
 
@@ -71,7 +72,8 @@ def github(reports: Named) -> str:
     for name, report in reports:
         for item in report.symptoms:
             title = github_property(label(item))
-            message = github_data(f"{printable(name)}, step {item.first_step}: {printable(item.message)}")
+            at = f"{clock_of(report.context)} {item.first_step}"
+            message = github_data(f"{printable(name)}, {at}: {printable(item.message)}")
             found.append(f"::{GITHUB_LEVELS[item.severity]} title={title}::{message}")
         found.append(f"::notice title=torchdoctor::{github_data(printable(name))}: {github_data(verdict(report))}")
     return "\n".join(found)

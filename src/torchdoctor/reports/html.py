@@ -12,6 +12,7 @@ from torchdoctor.reports import page
 from torchdoctor.reports.chart_data import chart_data, named_places
 from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.checkup_html import failure, table
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import figure
 from torchdoctor.reports.heat_map import heat_maps, picture
 from torchdoctor.reports.markup import element, put
@@ -19,9 +20,12 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
     Problem,
+    change_words,
+    changes_title,
     episodes,
     facts,
     first_change,
+    heading,
     label,
     leading,
     meaning,
@@ -43,7 +47,7 @@ SEVERITY_MARKS = {"info": "i", "warning": "!", "critical": "!!"}
 def render(report: Report) -> str:
     """A whole page."""
     run = f"{report.run}: " if report.run else ""
-    title = f"Training Doctor: {run}{HEALTH_WORDS[report.health].lower()} at step {report.step}"
+    title = f"Training Doctor: {run}{HEALTH_WORDS[report.health].lower()} at {clock_of(report.context)} {report.step}"
     return page.page(title, body(report, "main"), chart_data(report))
 
 
@@ -81,11 +85,10 @@ def _verdict(report: Report) -> Element:
     ]
     told = ", ".join(f"{count} {severity}" for severity, count in counts if count) or "no findings"
     run = f" · {report.run}" if report.run else ""
+    at = f"{clock_of(report.context)} {max(report.step, 0)}"
     return element(
         "header",
-        element(
-            "p", element("strong", "Training Doctor"), f"{run} · step {max(report.step, 0)} · {told}", class_="brand"
-        ),
+        element("p", element("strong", "Training Doctor"), f"{run} · {at} · {told}", class_="brand"),
         element(
             "h1",
             element("span", HEALTH_WORDS[report.health], class_="badge"),
@@ -108,8 +111,8 @@ def _summary(report: Report) -> Element | None:
         put(told, element("dt", "Why"))
         words = f"{best.cause} ({percent(best.probability)})" if known else "No cause stands out."
         put(told, element("dd", element("strong", words), f": {meaning(best)}" if known and meaning(best) else ""))
-    if (change := first_change(report)) is not None:
-        put(told, element("dt", "Change first"))
+    if (change := first_change(report)) is not None and (title := change_words(report)):
+        put(told, element("dt", title))
         sure = element("span", f"{change.reason} (confidence {change.confidence:.2f})", class_="faint")
         put(told, element("dd", element("pre", element("code", change.code)), sure))
     return told if len(told) else None
@@ -131,8 +134,6 @@ def _curves(report: Report) -> Element | None:
         return None
     hints = "Drag to zoom in, shift and drag to move, double-click for the whole run. Keys: + − ← → 0."
     legend = "Shaded: where a finding began and how long it lasted. Bands: lowest to highest value."
-    if report.context.get("clock") in ("epoch", "row"):
-        legend = f"A step is an {report.context['clock']} of the log. {legend}".replace("an row", "a row")
     return _section(
         "Curves",
         element("div", element("div", drawn, class_="scroll still"), data_part="curves"),
@@ -159,7 +160,7 @@ def _changes(report: Report) -> Element | None:
     if not report.suggestions:
         return None
     ranked = (element("li", *_suggestion(item)) for item in report.suggestions)
-    return _section("What to change, best first; one thing at a time", element("ol", *ranked, class_="changes"))
+    return _section(changes_title(report), element("ol", *ranked, class_="changes"))
 
 
 def _checkup(report: Report) -> Element | None:
@@ -191,14 +192,14 @@ def _problem(problem: Problem) -> Element:
         "article",
         element("h3", _mark(problem.severity), f" {problem.title}: {problem.severity}, {problem.steps}"),
         element("p", f"What happened: {told}", class_="faint") if told else None,
-        element("ul", *(_symptom(item, remark) for item, remark in episodes(problem.symptoms)), class_="symptoms"),
+        element("ul", *(_symptom(*item, problem.clock) for item in episodes(problem)), class_="symptoms"),
         class_=f"card {problem.severity}",
     )
     causes, others = told_apart(problem)
-    for words, diagnosis in causes:
-        put(card, _diagnosis(words, diagnosis))
+    for diagnosis in causes:
+        put(card, _diagnosis(problem, diagnosis))
     if others:
-        put(card, element("div", *(element("p", text) for text in others), class_="cause"))
+        put(card, element("div", element("p", others), class_="cause"))
     return card
 
 
@@ -206,7 +207,7 @@ def _mark(severity: str) -> Element:
     return element("span", SEVERITY_MARKS[severity], class_="mark", aria_hidden="true")
 
 
-def _symptom(symptom: Symptom, remark: str) -> Element:
+def _symptom(symptom: Symptom, remark: str, clock: str) -> Element:
     where = where_text(symptom, limit=5)
     times = f", seen {symptom.count} times" if symptom.count > 1 else ""
     return element(
@@ -214,7 +215,7 @@ def _symptom(symptom: Symptom, remark: str) -> Element:
         element("span", symptom.severity, class_=f"tag {symptom.severity}"),
         " ",
         element("strong", label(symptom)),
-        f" · {steps_text(symptom.first_step, symptom.last_step)}{times}",
+        f" · {steps_text(symptom.first_step, symptom.last_step, clock)}{times}",
         element("div", symptom.message) if symptom.message else None,
         element("div", "Where: ", element("code", where), class_="faint") if where else None,
         element("div", remark, class_="faint") if remark else None,
@@ -223,25 +224,22 @@ def _symptom(symptom: Symptom, remark: str) -> Element:
     )
 
 
-def _diagnosis(words: str, diagnosis: Diagnosis) -> Element:
+def _diagnosis(problem: Problem, diagnosis: Diagnosis) -> Element:
     made = element(
         "div",
-        element(
-            "p",
-            f"{words} ({percent(diagnosis.probability)}): ",
-            element("strong", diagnosis.cause),
-        ),
+        element("p", element("strong", heading(problem, diagnosis))),
         _bar(diagnosis.probability),
         class_="cause told",
     )
     if sentence := meaning(diagnosis):
         put(made, element("p", sentence))
-    for heading, texts in weighed(diagnosis):
-        put(made, element("p", f"{heading}:", class_="faint"))
+    for words, texts in weighed(diagnosis):
+        put(made, element("p", f"{words}:", class_="faint"))
         put(made, element("ul", *(element("li", text) for text in texts)))
-    if diagnosis.suggestions:
-        put(made, element("p", f"{remedy(diagnosis)}:", class_="faint"))
-        put(made, element("pre", element("code", diagnosis.suggestions[0].code)))
+    words, code = remedy(problem, diagnosis)
+    if code:
+        put(made, element("p", f"{words}:", class_="faint"))
+        put(made, element("pre", element("code", code)))
     return made
 
 

@@ -15,13 +15,14 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import (
     Problem,
     advice,
+    changes_title,
     checkup_texts,
     episodes,
     facts,
+    heading,
     label,
     meaning,
     overview,
-    percent,
     printable,
     problems,
     remedy,
@@ -68,7 +69,7 @@ def _lines(report: Report) -> Iterator[str]:
     for problem in problems(report):
         yield from _problem(problem)
     if report.suggestions:
-        yield from ("", "## What to change, best first; one thing at a time")
+        yield from ("", f"## {changes_title(report)}")
         for number, item in enumerate(report.suggestions, 1):
             yield from (
                 "",
@@ -94,29 +95,29 @@ def _problem(problem: Problem) -> Iterator[str]:
     yield from ("", f"## {problem.title} ({problem.severity}, {problem.steps})", "")
     if told := story(problem):
         yield from (f"What happened: {escaped(told)}", "")
-    for symptom, remark in episodes(problem.symptoms):
-        yield _symptom(symptom, remark)
+    for symptom, remark in episodes(problem):
+        yield _symptom(symptom, remark, problem.clock)
     causes, others = told_apart(problem)
-    for words, diagnosis in causes:
-        yield from _diagnosis(words, diagnosis)
+    for diagnosis in causes:
+        yield from _diagnosis(problem, diagnosis)
     if others:
-        yield ""
-        yield from (f"- {escaped(text)}" for text in others)
+        yield from ("", escaped(others))
 
 
-def _symptom(symptom: Symptom, remark: str) -> str:
+def _symptom(symptom: Symptom, remark: str, clock: str) -> str:
     where = where_text(symptom)
     parts = [escaped(symptom.message), f"in {escaped(where)}" if where else "", escaped(remark)]
-    steps = steps_text(symptom.first_step, symptom.last_step)
+    steps = steps_text(symptom.first_step, symptom.last_step, clock)
     return f"- **{escaped(label(symptom))}** ({symptom.severity}, {steps}): " + "; ".join(filter(None, parts))
 
 
-def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[str]:
-    yield from ("", f"**{words} ({percent(diagnosis.probability)}): {escaped(diagnosis.cause)}**")
+def _diagnosis(problem: Problem, diagnosis: Diagnosis) -> Iterator[str]:
+    yield from ("", f"**{escaped(heading(problem, diagnosis))}**")
     if sentence := meaning(diagnosis):
         yield from ("", escaped(sentence))
-    for heading, texts in weighed(diagnosis):
-        yield from ("", f"{heading}:", "")
+    for words, texts in weighed(diagnosis):
+        yield from ("", f"{words}:", "")
         yield from (f"- {escaped(text)}" for text in texts)
-    if diagnosis.suggestions:
-        yield from ("", f"{remedy(diagnosis)}:", "", *fenced(diagnosis.suggestions[0].code))
+    words, code = remedy(problem, diagnosis)
+    if code:
+        yield from ("", f"{words}:", "", *fenced(code))

@@ -15,13 +15,15 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import (
     Problem,
     advice,
+    changes_title,
     checkup_texts,
     episodes,
     first_line,
+    heading,
     label,
+    leading,
     meaning,
     overview,
-    percent,
     printable,
     problems,
     remedy,
@@ -110,11 +112,9 @@ def lines(report: Report) -> Iterator[Line]:
     yield from _listed("Check-up before the run", checkup_texts(report))
     yield from _listed("Phases of training", [printable(item.get("message", "")) for item in report.phases])
     yield from _listed("What could not be measured, and other notes", [printable(text) for text in report.notes])
-    if report.symptoms:
+    if (symptom := leading(report)) is not None:
         yield Line("plain", "")
-        yield Line(
-            "faint", f"`torchdoctor explain {printable(report.symptoms[0].name)}` says what a finding or a cause means."
-        )
+        yield Line("faint", f"`torchdoctor explain {printable(symptom.name)}` says what a finding or a cause means.")
 
 
 def _listed(title: str, texts: list[str]) -> Iterator[Line]:
@@ -138,7 +138,7 @@ def _changes(report: Report) -> Iterator[Line]:
     if not report.suggestions:
         return
     yield Line("plain", "")
-    yield Line("title", "What to change, best first; one thing at a time")
+    yield Line("title", changes_title(report))
     for number, item in enumerate(report.suggestions[:CHANGES], 1):
         words = f"{number}. {printable(item.action)} (confidence {item.confidence:.2f}): {printable(item.reason)}"
         yield Line("plain", words, 2, 3)
@@ -152,19 +152,19 @@ def _problem(problem: Problem) -> Iterator[Line]:
     yield Line("title", f"{problem.title} ({problem.severity}, {problem.steps})")
     if told := story(problem):
         yield Line("plain", f"What happened: {told}", 2, 2)
-    for symptom, remark in episodes(problem.symptoms):
-        yield from _symptom(symptom, remark)
+    for symptom, remark in episodes(problem):
+        yield from _symptom(symptom, remark, problem.clock)
     causes, others = told_apart(problem)
-    for words, diagnosis in causes:
-        yield from _diagnosis(words, diagnosis)
-    for text in others:
-        yield Line("plain", text, 2, 2)
+    for diagnosis in causes:
+        yield from _diagnosis(problem, diagnosis)
+    if others:
+        yield Line("plain", others, 2, 2)
 
 
-def _symptom(symptom: Symptom, remark: str) -> Iterator[Line]:
+def _symptom(symptom: Symptom, remark: str, clock: str) -> Iterator[Line]:
     role: Severity = symptom.severity
     times = f", seen {symptom.count} times" if symptom.count > 1 else ""
-    steps = steps_text(symptom.first_step, symptom.last_step)
+    steps = steps_text(symptom.first_step, symptom.last_step, clock)
     yield Line(role, f"{label(symptom)} ({symptom.severity}), {steps}{times}", 2, 5)
     if symptom.message:
         yield Line("plain", printable(symptom.message), 7)
@@ -174,12 +174,13 @@ def _symptom(symptom: Symptom, remark: str) -> Iterator[Line]:
         yield Line("faint", remark, 7)
 
 
-def _diagnosis(words: str, diagnosis: Diagnosis) -> Iterator[Line]:
-    yield Line("title", f"{words} ({percent(diagnosis.probability)}): {printable(diagnosis.cause)}", 2)
+def _diagnosis(problem: Problem, diagnosis: Diagnosis) -> Iterator[Line]:
+    yield Line("title", heading(problem, diagnosis), 2)
     if sentence := meaning(diagnosis):
         yield Line("plain", sentence, 4)
-    for heading, texts in weighed(diagnosis):
+    for words, texts in weighed(diagnosis):
         sentences = "; ".join(printable(text).rstrip(".") for text in texts)
-        yield Line("plain", f"{heading}: {sentences}.", 4, 2)
-    if diagnosis.suggestions:
-        yield Line("code", f"{remedy(diagnosis)}: {first_line(diagnosis.suggestions[0].code)}", 4)
+        yield Line("plain", f"{words}: {sentences}.", 4, 2)
+    words, code = remedy(problem, diagnosis)
+    if code:
+        yield Line("code", f"{words}: {first_line(code)}", 4)

@@ -21,6 +21,7 @@ from torchdoctor.records import (
     number_text,
     worst,
 )
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 
 HEALTH_WORDS: dict[Health, str] = {
@@ -34,9 +35,7 @@ SHOWN_EPISODES = 4
 LATELY = 50
 """Steps since the last sighting within which an episode is taken to be going on."""
 NOTABLE = 0.05
-"""Causes that are likelier than this are told with their evidence; the others by name."""
-WORTH = 0.02
-"""Causes that are less likely than this are not named at all."""
+"""Causes that are less likely than this are only counted."""
 NAMED = 3
 """Further causes that are named; the rest is counted."""
 MEANINGS = {cause.name: " ".join((getdoc(cause) or "").split("\n\n")[0].split()) for cause in CAUSES}
@@ -66,6 +65,8 @@ class Problem:
     number: int
     symptoms: tuple[Symptom, ...]
     diagnoses: tuple[Diagnosis, ...]
+    clock: str = "step"
+    """What the run counts."""
 
     @property
     def severity(self) -> Severity:
@@ -96,7 +97,7 @@ class Problem:
     def steps(self) -> str:
         """When: one step, or from when to when."""
         first = min((item.first_step for item in self.symptoms), default=-1)
-        return steps_text(first, max((item.last_step for item in self.symptoms), default=first))
+        return steps_text(first, max((item.last_step for item in self.symptoms), default=first), self.clock)
 
 
 def problems(report: Report) -> tuple[Problem, ...]:
@@ -105,20 +106,22 @@ def problems(report: Report) -> tuple[Problem, ...]:
     for diagnosis in report.diagnoses:
         ranked.setdefault(diagnosis.problem, []).append(diagnosis)
     found = []
+    clock = clock_of(report.context)
     for number, diagnoses in ranked.items():
         first = diagnoses[0]
         places = [place for place in first.episodes if place < len(report.symptoms)]
         own = tuple(report.symptoms[place] for place in places)
         if {item.name for item in own} != set(first.symptoms):  # a diagnosis from elsewhere: its names must do
             own = tuple(item for item in report.symptoms if item.name in first.symptoms)
-        found.append(Problem(number, own, tuple(diagnoses)))
+        found.append(Problem(number, own, tuple(diagnoses), clock))
     told = [item for problem in found for item in problem.symptoms]
     rest = tuple(item for item in report.symptoms if item not in told)
-    return (*found, Problem(0, rest, ())) if rest else tuple(found)
+    return (*found, Problem(0, rest, (), clock)) if rest else tuple(found)
 
 
-def episodes(symptoms: tuple[Symptom, ...]) -> list[tuple[Symptom, str]]:
+def episodes(problem: Problem) -> list[tuple[Symptom, str]]:
     """The episodes to list, with a remark on those of the same name that are left out."""
+    symptoms = problem.symptoms
     listed: list[tuple[Symptom, str]] = []
     for name in dict.fromkeys(item.name for item in symptoms):
         same = sorted((item for item in symptoms if item.name == name), key=lambda item: item.first_step)
@@ -128,7 +131,7 @@ def episodes(symptoms: tuple[Symptom, ...]) -> list[tuple[Symptom, str]]:
         for item in sorted(kept, key=lambda item: item.first_step):
             listed.append((item, ""))
         if rest:
-            span = steps_text(rest[0].first_step, rest[-1].last_step)
+            span = steps_text(rest[0].first_step, rest[-1].last_step, problem.clock)
             listed[-1] = (listed[-1][0], f"and {len(rest)} more like this, {span}")
     return listed
 
@@ -156,16 +159,16 @@ def verdict(report: Report) -> str:
     >>> verdict(Report(step=5000, symptoms=(spike,)))
     'Sick at step 7: loss-spike, loss 9 is 4 times its recent 2.2.'
     """
-    symptom = leading(report)
+    symptom, clock = leading(report), clock_of(report.context)
     if symptom is None:
         if report.step < 0:
             return "Nothing to judge yet: no training step was seen."
-        return f"{HEALTH_WORDS['healthy']} at step {report.step}: nothing was found."
+        return f"{HEALTH_WORDS['healthy']} at {clock} {report.step}: nothing was found."
     going_on = symptom.first_step < symptom.last_step and symptom.last_step + LATELY >= report.step
     since = "since" if going_on else "at"
     message = printable(symptom.message).rstrip(".")
     reason = f"{printable(symptom.name)}, {message}" if message else printable(symptom.name)
-    return f"{HEALTH_WORDS[report.health]} {since} step {symptom.first_step}: {reason}."
+    return f"{HEALTH_WORDS[report.health]} {since} {clock} {symptom.first_step}: {reason}."
 
 
 def advice(report: Report) -> str:
@@ -178,9 +181,23 @@ def advice(report: Report) -> str:
         else:
             parts.append(f"Most likely cause: {printable(best.cause)} ({percent(best.probability)}).")
     change = first_change(report)
-    if change is not None:
-        parts.append(f"First change: {first_line(change.code)}")
+    if change is not None and (words := change_words(report)):
+        parts.append(f"{words}: {first_line(change.code)}")
     return " ".join(parts)
+
+
+def change_words(report: Report) -> str:
+    """What to call the first change: what has done no harm asks for none, and without a cause there is none to try."""
+    if report.health in ("sick", "critical"):
+        return "First change"
+    return "Worth a try" if report.diagnoses and report.diagnoses[0].cause != "unknown" else ""
+
+
+def changes_title(report: Report) -> str:
+    """What stands above the changes."""
+    if report.health in ("sick", "critical"):
+        return "What to change, best first; one thing at a time"
+    return "What could be tried, one thing at a time; nothing has to change"
 
 
 def first_change(report: Report) -> Suggestion | None:
@@ -216,29 +233,48 @@ def story(problem: Problem) -> str:
     for name, step in firsts.items():
         if before:
             told += " → " if any(reaches(earlier, name) for earlier in before) else ", "
-        told += f"{printable(name)} (step {step})"
+        told += f"{printable(name)} ({problem.clock} {step})"
         before.append(name)
     return told
 
 
-def told_apart(problem: Problem) -> tuple[tuple[tuple[str, Diagnosis], ...], tuple[str, ...]]:
-    """The causes to tell in full, each with its introduction, and a line for each of the next, if any."""
+def told_apart(problem: Problem) -> tuple[tuple[Diagnosis, ...], str]:
+    """The causes to tell in full, and a sentence on the next, if any."""
     full = tuple(item for item in problem.diagnoses[:2] if item is problem.diagnoses[0] or item.probability >= NOTABLE)
-    rest = [item for item in problem.diagnoses[len(full) :] if item.probability >= WORTH]
-    lines = [f"Also consider ({percent(item.probability)}): {printable(item.cause)}" for item in rest[:NAMED]]
-    if len(rest) > NAMED:
-        lines[-1] += f", and {len(rest) - NAMED} more, less likely still"
-    return tuple(zip(("Most likely cause", "Alternative"), full, strict=False)), tuple(lines)
+    rest = [item for item in problem.diagnoses[len(full) :] if item.probability >= NOTABLE]
+    names = ", ".join(f"{printable(item.cause)} ({percent(item.probability)})" for item in rest[:NAMED])
+    more = f" and {len(rest) - NAMED} more" if len(rest) > NAMED else ""
+    return full, f"Also consider: {names}{more}" if names else ""
+
+
+def heading(problem: Problem, diagnosis: Diagnosis) -> str:
+    """A cause of a problem by name, with its place among the others and its probability.
+
+    >>> heading(Problem(1, (), ()), Diagnosis(1, "unknown", 0.53))
+    'No cause stands out (unknown: 53 %)'
+    """
+    share = percent(diagnosis.probability)
+    first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
+    if diagnosis.cause == "unknown":
+        return f"No cause stands out (unknown: {share})" if first else f"Or a cause that is not known here ({share})"
+    return f"{'Most likely cause' if first else 'Alternative'} ({share}): {printable(diagnosis.cause)}"
 
 
 def meaning(diagnosis: Diagnosis) -> str:
-    """What the cause is, in one sentence; empty where it is not known here."""
-    return MEANINGS.get(diagnosis.cause, "")
+    """What the cause is, in one sentence; empty where there is none to name."""
+    return MEANINGS.get(diagnosis.cause, "") if diagnosis.cause != "unknown" else ""
 
 
-def remedy(diagnosis: Diagnosis) -> str:
-    """What to call the change that goes with a cause: where none is known, it only protects."""
-    return "Until then" if diagnosis.cause == "unknown" else "Fix"
+def remedy(problem: Problem, diagnosis: Diagnosis) -> tuple[str, str]:
+    """What to call the change that goes with a cause, and its code; empty where it has none of its own.
+
+    Where no cause is known it only protects; behind a likelier cause it would repeat what that asks for.
+    """
+    code = diagnosis.suggestions[0].code if diagnosis.suggestions else ""
+    if diagnosis.cause != "unknown":
+        return ("Fix" if code else ""), code
+    first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
+    return ("Until then", code) if code and first and problem.severity != "info" else ("", "")
 
 
 def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -281,9 +317,9 @@ def checkup_texts(report: Report) -> list[str]:
     return [*told, ", ".join(counts)]
 
 
-def steps_text(first: int, last: int) -> str:
-    """One step or a span of them."""
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+def steps_text(first: int, last: int, clock: str = "step") -> str:
+    """One step, epoch or row, or a span of them."""
+    return f"{clock} {first}" if first == last else f"{clock}s {first} to {last}"
 
 
 def where_text(symptom: Symptom, limit: int = 3) -> str:

@@ -29,6 +29,7 @@ _WRAPPED = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d*|Parameter|Arra
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?\Z")
 _THOUSANDS_DOTS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+(?:,\d+)?\Z")
 _UNIT = re.compile(r"([-+]?[\d.,]+(?:[eE][-+]?\d+)?)\s*([a-zA-Zµ%]+)\Z")
+_ODD = re.compile(r"[-+]?1\.#(?:IND|QNAN|SNAN|INF)0*\Z")
 _NON_FINITE = re.compile(r"[-+]?(?:nan|inf|infinity)\Z", re.IGNORECASE)
 
 
@@ -37,6 +38,8 @@ def number(text: str, comma: bool = False) -> float | None:
     text = text.strip()
     if _PLAIN.match(text) or _NON_FINITE.match(text):
         return float(text)
+    if _ODD.match(text):
+        return odd_number(text)
     if len(text) > LENGTH or text.lower() in ABSENT:
         return None
     wrapped = _WRAPPED.match(text) or re.match(r"\[\s*([^,\]]+)\s*\]\Z", text)
@@ -49,6 +52,15 @@ def number(text: str, comma: bool = False) -> float | None:
         value = number(united[1], comma)
         return None if value is None else value * UNITS[united[2].lower()]
     return None
+
+
+def odd_number(text: str) -> float:
+    """What C on Windows prints for numbers that are none.
+
+    >>> odd_number("-1.#IND"), odd_number("1.#INF00")
+    (nan, inf)
+    """
+    return float("-inf" if text.startswith("-") else "inf") if "INF" in text.upper() else float("nan")
 
 
 def _with_commas(text: str, comma: bool) -> float | None:

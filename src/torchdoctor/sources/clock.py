@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.sources.logged import STEP_LIMIT, Clock
-from torchdoctor.sources.words import SPLITS, listed, words_of
+from torchdoctor.sources.words import SPLITS, is_measure, listed, words_of
 
 COUNTS = listed("step steps iter iters iteration iterations it itr update updates timestep timesteps")
+STEPS = listed("step steps timestep timesteps")
 LOCAL = listed("batch minibatch")
 ROUNDS = listed("episode episodes generation generations round rounds")
-AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the")
+AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the completed finished")
 EPOCHS = frozenset({"epoch", "epochs"})
+GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
+"""Words under which loggers gather their counts."""
 MOSTLY = 0.8
 TOTAL = " of"
 """What the name of a count is followed by in the name of the column that says how far it goes."""
@@ -61,7 +64,8 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
         return Time(kind, _whole(_filled(columns[named], rows)), (named,))
     epochs = _merged([name for name in columns if is_epoch(name)], columns)
     candidates = [(names, count) for names in _counts(columns) if _moves(count := _column_of(names, columns))]
-    rising = [(names, count) for names, count in candidates if not _falls(count)]
+    most = max((len(count.rows) for _, count in candidates), default=0)
+    rising = [(names, count) for names, count in candidates if not _falls(count) and len(count.rows) * 4 >= most]
     for names, count in (rising or candidates)[:1]:
         return _by_count(count, names, columns, epochs, rows)
     if epochs:
@@ -81,7 +85,7 @@ def counts(name: str) -> bool:
 
 def is_epoch(name: str) -> bool:
     """Whether a name is of something that counts epochs."""
-    words = set(words_of(name)) - SPLITS.keys()
+    words = _words(name)
     return not EPOCHS.isdisjoint(words) and words <= EPOCHS | AROUND
 
 
@@ -91,16 +95,29 @@ def _counts(columns: Mapping[str, Column]) -> list[tuple[str, ...]]:
     found = []
     for known in (COUNTS, LOCAL, ROUNDS):
         names = [name for name in columns if _counts_with(known, name)]
-        names.sort(key=lambda name: ("global" not in name.lower(), -len(columns[name].rows)))
+        most = max((len(columns[name].rows) for name in names), default=0)
+        names.sort(key=lambda name: _preference(name, len(columns[name].rows), most))
         if names:
             found.append(_merged(names, columns))
             found += [(name,) for name in names[1:]]
     return found
 
 
+def _preference(name: str, count: int, most: int) -> tuple[bool, bool, bool, int]:
+    """Global steps first; of counts that are given about as often, the one that is called a step."""
+    words = words_of(name)
+    return "global" not in words, count * 2 < most, STEPS.isdisjoint(words), -count
+
+
 def _counts_with(known: frozenset[str], name: str) -> bool:
-    words = set(words_of(name)) - SPLITS.keys()
+    words = _words(name)
     return not known.isdisjoint(words) and words <= COUNTS | LOCAL | ROUNDS | AROUND
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name; of "time/total_timesteps" those of the count alone."""
+    group, _, own = name.rpartition("/")
+    return set(words_of(own if group and GROUPS.issuperset(words_of(group)) else name)) - SPLITS.keys()
 
 
 def _merged(names: Sequence[str], columns: Mapping[str, Column]) -> tuple[str, ...]:
@@ -204,7 +221,9 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     if len(column.values) == 0:
         return Time("row", _row_steps(columns, rows), names)
     distinct = max(1, len(np.unique(epochs)))
-    most = max((len(found.rows) for name, found in columns.items() if name not in names), default=0)
+    sizes = {name: len(found.rows) for name, found in columns.items() if name not in names}
+    measured = {name: size for name, size in sizes.items() if is_measure(name)}
+    most = max((measured or sizes).values(), default=0)
     if whole and most <= 1.5 * distinct:
         return Time("epoch", _whole(epochs), names)
     steps = _row_steps(columns, rows)

@@ -7,6 +7,7 @@ a model card, and what people write by hand.
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,19 @@ import numpy as np
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.cells import ABSENT, column, number
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import TOO_LONG, beginning, ends_cleanly, lines
+from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table
+from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import taken_apart
 
 CHUNK = 20_000
 """Rows that are turned into numbers at once."""
-PROBE = 40
+PROBE, WIDE = 40, 2**21
+"""Rows that are looked at, and characters where these are long."""
 PREAMBLE = 5
+EPOCH_SECONDS = 1e9
+"""From here on, a number that rises is the time of day."""
 """Lines among which the row of names must be."""
 SPACES = "  "
 """Stands for any two spaces or more."""
@@ -33,7 +38,7 @@ PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
 _PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
-_RULE = re.compile(r"[\s|:+=-]+\Z")
+RULE = re.compile(r"[\s|:+=-]+\Z")
 _EXPORTED = re.compile(r"(?P<run>.+?) - (?P<name>.+)\Z")
 _TAGGED = re.compile(r"tag-(?P<tag>.+?)(?:\.csv.*)?\Z")
 
@@ -54,6 +59,9 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     kept.flush(table)
     if kept.ragged and not ends_cleanly(path):
         table.tear()
+    tidied = kept.tidy.tables(table) if kept.tidy is not None else {}
+    if tidied:
+        return [each.logged(path, "CSV", wish, name=run) for run, each in tidied.items()]
     return table.split(path, "CSV", wish, _EXPORTED)
 
 
@@ -75,11 +83,14 @@ class _Rows:
         self.ragged = False
         """Whether the last row was short."""
         self._waiting: list[str | Sequence[str]] = []
+        found = layout(shape.names)
+        self.tidy = Tidy(found) if found is not None else None
+        """What the rows say, where each holds one value."""
         self._name(shape.names)
 
     def _name(self, names: Sequence[str]) -> None:
         self.header = tuple(names)
-        self.names = unique(names)
+        self.names = unique(plain_names(names))
         if self.tag is not None and {name.lower() for name in names} == {"wall time", "step", "value"}:
             self.names = [self.tag if name.lower() == "value" else name for name in names]  # TensorBoard's download
         self.phase = next((place for place, name in enumerate(names) if is_phase_column(name)), None)
@@ -96,7 +107,7 @@ class _Rows:
         if len(cells) == len(self.header) + 1 and not cells[-1]:
             cells = cells[:-1]
         if len(cells) != len(self.header):
-            if len(cells) > 1 and _is_header(cells):
+            if len(cells) > 1 and is_header(cells):
                 self.flush(table)
                 self._name(cells)
                 return
@@ -108,11 +119,15 @@ class _Rows:
     def flush(self, table: Table) -> None:
         """Make columns of the rows that wait."""
         waiting, self._waiting = self._waiting, []
-        if self.phase is None and self._all_numbers(waiting, table):
+        if self.phase is None and self.tidy is None and self._all_numbers(waiting, table):
             return
         rows = [split(row, self.delimiter) if isinstance(row, str) else row for row in waiting]
         rows = [cells for cells in rows if tuple(cells) != self.header]
         if not rows:
+            return
+        if self.tidy is not None:
+            for cells in rows:
+                self.tidy.add(dict(zip(self.names, cells, strict=True)), self.comma)
             return
         if self.phase is not None:
             self._by_phase(rows, self.phase, table)
@@ -150,6 +165,12 @@ class _Rows:
             table.add(found)
 
 
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Names in which spaCy's signs for epochs and steps are words."""
+    signs = {"E": "epoch", "#": "step"} if {"E", "#"} <= set(names) else {}
+    return [signs.get(name, name) for name in names]
+
+
 def unique(names: Sequence[str]) -> list[str]:
     """Names, of which each is there once.
 
@@ -176,8 +197,10 @@ def tag_of(path: Path) -> str | None:
 
 def _first_rows(path: Path) -> list[str]:
     text = beginning(path)
+    if text.count("\n") < 3:  # thousands of columns
+        text = beginning(path, WIDE)
     rows = [line for line in text.splitlines()[: PROBE * 2] if line.strip() and not line.lstrip().startswith("#")]
-    return [line for line in rows if not _RULE.match(line)][:PROBE]
+    return [line for line in rows if not RULE.match(line)][:PROBE]
 
 
 def _shape(path: Path) -> _Shape | None:
@@ -189,7 +212,7 @@ def _shape(path: Path) -> _Shape | None:
             body = [split(row, delimiter) for row in rows[above + 1 :]]
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
             named = sum(map(bool, names))
-            if (named > 1 or delimiter == SPACES) and _is_header(names) and _are_numbers(names, body, comma):
+            if (named > 1 or delimiter == SPACES) and is_header(names) and _are_numbers(names, body, comma):
                 return _Shape(delimiter, names, comma, above + 1)
     return _without_names(rows, path)
 
@@ -200,17 +223,30 @@ def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
         body = [split(row, delimiter) for row in rows]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
-            names = [f"column {place + 1}" for place in range(width)]
-            stem = path.name.split(".")[0]
-            return _Shape(delimiter, [stem if taken_apart(stem, 0).is_loss else names[0], *names[1:]], False, 0)
+            return _Shape(delimiter, _guessed(path.name.split(".")[0], body[:-1]), False, 0)
     return None
+
+
+def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
+    """Names for columns that have none: a count and a time before the first other, which is what the file is called."""
+    names = [f"column {place + 1}" for place in range(len(body[0]))]
+    if not taken_apart(stem, 0).is_loss:
+        return names
+    for place, cells in enumerate(zip(*body, strict=True)):
+        values = [number(cell) or 0.0 for cell in cells]
+        rising = len(values) > 2 and all(one < other for one, other in itertools.pairwise(values))
+        if place + 1 == len(names) or not rising or (values[0] < EPOCH_SECONDS and not all(map(float.is_integer, values))):
+            names[place] = stem
+            break
+        names[place] = "timestamp" if values[0] >= EPOCH_SECONDS else "step"
+    return names
 
 
 def _are_plain(cells: Sequence[str]) -> bool:
     return all(number(cell) is not None for cell in cells if cell) and any(cells)
 
 
-def _is_header(cells: Sequence[str]) -> bool:
+def is_header(cells: Sequence[str]) -> bool:
     """Whether cells are names: words, and no number that a line of printed text would give."""
     named = [cell for cell in cells if cell]
     return bool(named) and all(
@@ -231,12 +267,9 @@ def _are_numbers(names: Sequence[str], body: Sequence[Sequence[str]], comma: boo
 def _rows(path: Path, shape: _Shape, table: Table) -> Iterator[tuple[int, str]]:
     """The rows under the names."""
     above = shape.above
-    for line, text in lines(path):
-        if text == TOO_LONG:
-            table.skip(line)
-            continue
+    for line, text in table.whole(path):
         stripped = text.strip()
-        if not stripped or stripped.startswith("#") or (stripped[0] in "|-+=" and _RULE.match(stripped)):
+        if not stripped or stripped.startswith("#") or (stripped[0] in "|-+=" and RULE.match(stripped)):
             continue
         if above:
             above -= 1
@@ -250,6 +283,8 @@ def split(text: str, delimiter: str) -> list[str]:
     >>> split('a, "b, c" ,d', ","), split("| 1 | 2 |", "|")
     (['a', 'b, c', 'd'], ['1', '2'])
     """
+    if "\x1b" in text:
+        text = uncoloured(text)
     if delimiter == SPACES:
         return _SPACES.split(text.strip())
     if delimiter == "|":

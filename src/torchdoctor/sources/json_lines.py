@@ -11,9 +11,10 @@ from typing import Any
 
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import TOO_LONG, beginning, ends_cleanly, lines
+from torchdoctor.sources.opening import beginning, ends_cleanly, lines
 from torchdoctor.sources.phases import is_phase_column, named_in_phase, phase_of
 from torchdoctor.sources.table import Table, flat
+from torchdoctor.sources.tidy import Tidy, layout
 
 PROBE, PROBE_SIZE = 50, 2**22
 """Lines, and characters, that are looked at."""
@@ -40,14 +41,20 @@ def recognises(path: Path) -> bool:
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     """The run in a file of JSON Lines."""
     table, config = Table(), {}
+    tidy: Tidy | None = None
     unread, last = 0, 0
-    for line, text in lines(path):
+    for line, text in table.whole(path):
         if not text.strip():
             continue
-        item = loaded(text) if text != TOO_LONG else None
+        item = loaded(text)
         last = line
         if isinstance(item, dict):
             config.update(configured(item))
+            if tidy is None and not table.rows and (found := layout(list(item))) is not None:
+                tidy = Tidy(found)
+            if tidy is not None:
+                tidy.add(item)
+                continue
             row = measured(item)
             if row:
                 table.add(row)
@@ -56,6 +63,9 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             table.skip(line)
     if unread == last and unread and not ends_cleanly(path):
         table.tear()
+    tidied = tidy.tables(table) if tidy is not None else {}
+    if tidied:
+        return [each.logged(path, "JSON Lines", wish, config, run) for run, each in tidied.items()]
     return [table.logged(path, "JSON Lines", wish, config)]
 
 

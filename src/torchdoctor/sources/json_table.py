@@ -16,11 +16,14 @@ from torchdoctor.sources.json_lines import NOT_JSON, as_number, measured
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, text_of
 from torchdoctor.sources.table import Table, flat
+from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import SPLITS, words_of
 
 SIZE_LIMIT = 32 * 2**20
 """Characters of the largest document that is read: as objects it takes many times as much memory."""
 DEPTH = 5
+AXES = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"))
+"""Names of lists that are one curve together."""
 Rows = list[dict[str, float]]
 
 
@@ -39,6 +42,11 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     """The runs in a document: its largest table, or all that are alike."""
     document = _document(path)
     found = []
+    for item in _tidied(document):
+        for run, table in item.tables().items():
+            found.append(table.logged(path, "JSON", wish, _scalars(document), run))
+    if found:
+        return found
     for name, rows in _tables(document, path):
         table = Table()
         for row in rows:
@@ -70,6 +78,19 @@ def _tables(document: Any, path: Path) -> list[tuple[str, Rows]]:
     best = max((rows for _, rows in found), key=_size)
     same = [(name, rows) for name, rows in found if _size(rows) * 20 >= _size(best) and _names(rows) == _names(best)]
     return [(name or path.name, rows) for name, rows in same] if len(same) > 1 else [(path.name, best)]
+
+
+def _tidied(document: Any) -> Iterator[Tidy]:
+    """The first list in a document whose objects hold one value each."""
+    for _, value in _candidates(document):
+        objects = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        columns = layout(list(objects[0])) if objects else None
+        if columns is not None:
+            tidy = Tidy(columns)
+            for item in objects:
+                tidy.add(item)
+            yield tidy
+            return
 
 
 def _size(rows: Rows) -> int:
@@ -132,11 +153,25 @@ def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
     for key, inner in value.items():
         if isinstance(inner, dict) and inner and all(str(name).isdigit() for name in inner):  # as pandas writes it
             inner = list(inner.values())
-        elif isinstance(inner, dict) and (words_of(key)[:1] or ("",))[0] in SPLITS:
+        elif isinstance(inner, dict) and (pairs := _pairs(inner)):
+            found[str(key)] = pairs
+        elif isinstance(inner, dict) and (
+            (words_of(key)[:1] or ("",))[0] in SPLITS or any(_pairs(each) for each in inner.values())
+        ):
             found.update({f"{key}/{name}": cells for name, cells in _columns(inner).items()})
         if isinstance(inner, list) and inner and _is_series(inner):
             found[str(key)] = inner
     return found
+
+
+def _pairs(value: Any) -> list[Any]:
+    """A curve that is kept as what is on its axes: {"x": [..], "y": [..]}."""
+    if isinstance(value, dict):
+        for steps, values in AXES:
+            one, other = value.get(steps), value.get(values)
+            if isinstance(one, list) and isinstance(other, list) and one and len(one) == len(other):
+                return [list(pair) for pair in zip(one, other, strict=True)]
+    return []
 
 
 def _is_series(cells: Sequence[Any]) -> bool:

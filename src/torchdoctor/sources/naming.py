@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torchdoctor.sources.single_names import RULES, SCALED, Rule, scale_of
@@ -43,6 +44,9 @@ PLAYERS = {
     **dict.fromkeys(("d", "disc", "discriminator", "dis"), "d_loss"),
     **dict.fromkeys(("g", "gen", "generator"), "g_loss"),
 }
+_TRAINED = re.compile(r"(?i)loss[_ .-]?(?:train|tr)$")
+_EVALUATED = re.compile(r"(?i)loss[_ .-]?val$")
+"""The value of a loss; that of validation where there is one of training."""
 ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
 """Losses of agents: their sum says nothing of how well one learns."""
 
@@ -67,7 +71,9 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     """What the names of a log mean. `counts` says how many points each has; `mapping` is what the user says."""
     wished = {vital: (name,) for vital, name in (mapping or {}).items()}
     taken = {name for names in wished.values() for name in names}
-    names = [taken_apart(name, count) for name, count in counts.items() if name not in taken]
+    apart = [taken_apart(name, count) for name, count in counts.items() if name not in taken]
+    by_split = any(_TRAINED.search(item.original) for item in apart)
+    names = [replace(item, split="val") if by_split and _EVALUATED.search(item.original) else item for item in apart]
     held_out = _held_out(names)
     columns: dict[str, tuple[str, ...]] = dict(wished)
     averaged: set[str] = set()
@@ -105,7 +111,7 @@ def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> di
     """The loss, its parts under their own names, and where only parts are logged all of these."""
     longest = max((item.count for item in losses), default=0)
     losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
-    whole = sorted((item for item in losses if not item.rest), key=_rank)
+    whole = sorted((item for item in losses if not item.rest), key=_rank) or _deep_totals(losses)
     parts = [item for item in losses if item.rest and not item.has(SMOOTHED - FILLERS)]
     found: dict[str, tuple[str, ...]] = {}
     if whole:
@@ -124,6 +130,13 @@ def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> di
         if (item.original,) not in known:
             found.setdefault(f"{prefix}{_vital(item.rest)}_loss", (item.original,))
     return found
+
+
+def _deep_totals(losses: Sequence[Name]) -> list[Name]:
+    """The only total, where it is kept deep: info/learner/default_policy/total_loss."""
+    ends = [(item, taken_apart(item.original.rpartition("/")[2], item.count)) for item in losses]
+    found = [item for item, end in ends if not end.rest and end.has(TOTAL) and end.is_loss]
+    return found if len(found) == 1 else []
 
 
 def _is_part_of_a_part(item: Name, parts: Sequence[Name]) -> bool:

@@ -12,16 +12,28 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
+
+from torchdoctor.sources.pages import kind_of, text_of_notebook, text_of_page
 
 LINE_LIMIT = 2**20
 """Characters of the longest line that is read."""
 UNPACKED_LIMIT = 2**30
-"""Bytes that are taken out of a packed file."""
+"""Bytes that are taken out of a file, unpacked."""
+PAGE_LIMIT, NOTEBOOK_LIMIT = 8 * 2**20, 32 * 2**20
+"""Characters that are taken of a page and of a notebook."""
+BINARY_PROBE = 2**16
+DAMAGED = (OSError, EOFError, zlib.error)
+"""What opening and unpacking a file that is not whole may raise."""
+_CONTROLS = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f\ufffd]")
 CHUNK = 2**20
 TOO_LONG = "\0"
 """Stands for a line beyond the limit."""
+TORN, TOO_MUCH = "\0torn", "\0much"
+"""Stand, as the last line, for what is missing at the end of a packed file, and for what comes after the limit."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PACKED = b"\x1f\x8b"
 _MAGIC = (
@@ -57,12 +69,41 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 def beginning(path: Path, size: int = 2**16) -> str:
     """The first characters of a file, empty where it is none that can be opened."""
+    text = _start(path, size)
+    return _shown(path)[:size] if kind_of(text[:200]) else text
+
+
+def _start(path: Path, size: int) -> str:
+    """The same of the file as it is; of a packed one that breaks off what comes before."""
+    pieces, left = [], size
     try:
         with opened(path) as file:
-            data = file.read(size)
-    except (OSError, EOFError, zlib.error):
-        return ""
+            while left > 0 and (piece := file.read1(left)):  # type: ignore[attr-defined]
+                pieces.append(piece)
+                left -= len(piece)
+    except DAMAGED:
+        pass
+    data = b"".join(pieces)
     return data.decode(encoding_of(data), errors="replace").replace("\0", "").removeprefix("\ufeff")
+
+
+def is_binary(text: str) -> bool:
+    """Whether text was never meant to be read: signs that control something, or that stand for none.
+
+    >>> is_binary("loss 2.5"), is_binary("\x03\x80\x91L\x02\x1f")
+    (False, True)
+    """
+    start = text[:BINARY_PROBE]
+    return len(_CONTROLS.findall(start)) > 0.1 * len(start)
+
+
+def uncoloured(line: str) -> str:
+    """A line without what colours it on a terminal.
+
+    >>> uncoloured("\x1b[32mloss\x1b[0m 2")
+    'loss 2'
+    """
+    return _ESCAPES.sub("", line) if "\x1b" in line else line
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -71,15 +112,41 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def text_of(path: Path) -> Iterator[str]:
-    """The text of a file in pieces; what is torn off at the end of a packed file ends it."""
+    """The text of a file in pieces: of a notebook or a page what it shows."""
+    return iter([_shown(path)]) if kind_of(_start(path, 800)) else plain_text(path)
+
+
+def _shown(path: Path) -> str:
+    state = path.stat()
+    return _taken_out(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _taken_out(path: Path, size: int, changed: int) -> str:
+    """What a notebook or a page shows, remembered until the file changes: every format asks for it."""
+    limit = PAGE_LIMIT if kind_of(_start(path, 800)) == "page" else NOTEBOOK_LIMIT
+    pieces, left = [], limit
+    for piece in plain_text(path):
+        pieces.append(piece)
+        left -= len(piece)
+        if left < 0:
+            break
+    text = "".join(pieces)[:limit].replace("\0", "")
+    found = text_of_page(text) if limit == PAGE_LIMIT else text_of_notebook(text)
+    return found if left >= 0 else f"{found}\n{TOO_MUCH}"
+
+
+def plain_text(path: Path) -> Iterator[str]:
+    """The text of a file in pieces; no piece of it holds a NUL, but the last where the file is not whole."""
     with opened(path) as file:
         decoder: codecs.IncrementalDecoder | None = None
         read = 0
         while read < UNPACKED_LIMIT:
             try:
                 data = file.read1(CHUNK)  # type: ignore[attr-defined]  # what is there, before an end that is torn
-            except (EOFError, zlib.error, gzip.BadGzipFile):
-                break
+            except (EOFError, zlib.error, gzip.BadGzipFile):  # what is damaged; a disk that fails is an error
+                yield f"\n{TORN}"
+                return
             if decoder is None:
                 encoding = encoding_of(data)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
@@ -89,6 +156,7 @@ def text_of(path: Path) -> Iterator[str]:
                 yield text.replace("\0", "").replace("\ufeff", "")
             if not data:
                 return
+        yield f"\n{TOO_MUCH}"
 
 
 def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -141,6 +209,14 @@ def ends_cleanly(path: Path) -> bool:
         return file.read().rstrip(b"\0").endswith((b"\n", b"\r"))
 
 
+def _unpacks(path: Path) -> bool:
+    try:
+        with opened(path) as file:
+            return bool(file.read(1))
+    except DAMAGED:
+        return False
+
+
 def looks_like(path: Path) -> str:
     """What a file that is no log seems to be, in words."""
     with path.open("rb") as file:
@@ -148,14 +224,16 @@ def looks_like(path: Path) -> str:
     for magic, words in _MAGIC:
         if data.startswith(magic):
             return words
+    kind = kind_of(_start(path, 800))
+    if kind:
+        return "a page of HTML without a table of losses" if kind == "page" else "a notebook that printed no loss"
     text = beginning(path, 4096)
     if not text:
-        return "a damaged gzip file" if data.startswith(_PACKED) else "nothing but zero bytes"
-    odd = sum(1 for letter in text if letter == "\ufffd" or (ord(letter) < 32 and letter not in "\t\r\n\x1b"))
-    if odd > 0.1 * len(text):
+        return "a damaged gzip file" if data.startswith(_PACKED) and not _unpacks(path) else "nothing but zero bytes"
+    if is_binary(text):
         return "binary data"
     start = text.lstrip()[:1]
-    if start in "{[":
+    if start and start in "{[":
         return "JSON without series of numbers"
     if start == "<":
         return "a page of HTML or XML"

@@ -2,11 +2,13 @@
 
 >>> named_in_phase("loss", "val"), named_in_phase("epoch", "val"), named_in_phase("val_loss", "train")
 ('val/loss', 'epoch', 'val_loss')
+>>> named_in_phase("iter", "val")  # batches of validation, maybe: the clock will see
+'val/iter'
 """
 
 from __future__ import annotations
 
-from torchdoctor.sources.clock import counts
+from torchdoctor.sources.clock import is_epoch
 from torchdoctor.sources.words import SPLITS, taken_apart, words_of
 
 PHASES = frozenset({"phase", "split", "mode", "stage", "subset", "partition", "set", "dataset", "type"})
@@ -29,6 +31,6 @@ def phase_of(text: object) -> str:
 
 
 def named_in_phase(name: str, phase: object) -> str:
-    """A value's name with the phase that its row is of, unless it says it itself or counts."""
+    """A value's name with the phase that its row is of, unless it says it itself or counts epochs."""
     of = phase_of(phase)
-    return name if not of or counts(name) or taken_apart(name, 0).split else f"{of}/{name}"
+    return name if not of or is_epoch(name) or taken_apart(name, 0).split else f"{of}/{name}"

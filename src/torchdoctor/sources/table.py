@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from torchdoctor.sources import plain_yaml
 from torchdoctor.sources.clock import TOTAL, Column, tell_time
+from torchdoctor.sources.opening import TOO_MUCH, TORN, lines
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
-from torchdoctor.sources.words import HIGHER, LOWER, taken_apart
+from torchdoctor.sources.words import is_measure, taken_apart
 
 VALUES_LIMIT = 30_000_000
 """Numbers that are kept of one file."""
@@ -43,11 +44,31 @@ class Table:
         self._left = VALUES_LIMIT
         self._refused = False
 
+    def whole(self, path: Path) -> Iterator[tuple[int, str]]:
+        """The lines of a file; those that are too long are skipped, and what is missing at the end is noted."""
+        for line, text in lines(path):
+            if not text.startswith("\0"):
+                yield line, text
+            elif text == TORN:
+                self.torn = True
+                self.notes.append(f"{path.name} is packed and breaks off: what could be unpacked was read")
+            elif text == TOO_MUCH:
+                self.notes.append(f"{path.name} is too long: what comes after its first part was not read")
+            else:
+                self.skip(line)
+
     def skip(self, line: int) -> None:
         """A line could not be read."""
         self.skipped += 1
         if self.first_skipped is None:
             self.first_skipped = line
+
+    def empty(self) -> Table:
+        """A table without rows of which the same could not be read."""
+        other = Table()
+        other.skipped, other.first_skipped, other.torn = self.skipped, self.first_skipped, self.torn
+        other.notes = list(self.notes)
+        return other
 
     def tear(self) -> None:
         """What was skipped last breaks off at the end of the file: it is not damaged, it is not there yet."""
@@ -88,10 +109,15 @@ class Table:
         return column
 
     def logged(
-        self, path: Path, form: str, wish: Wish | None = None, config: Mapping[str, Any] | None = None
+        self,
+        path: Path,
+        form: str,
+        wish: Wish | None = None,
+        config: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> Logged:
-        """The run in these rows."""
-        return self._logged(path, path.name, form, wish, self._sparse(), config)
+        """The run in these rows; its `name` where the file holds several."""
+        return self._logged(path, name or path.name, form, wish, self._sparse(), config)
 
     def split(self, path: Path, form: str, wish: Wish | None, exported: re.Pattern[str]) -> list[Logged]:
         """The runs in these rows, where columns are named by run and value (`exported` tells these apart)."""
@@ -157,7 +183,7 @@ def _evaluated_in_every_row(points: Mapping[str, Points]) -> bool:
     trained, evaluated = 0, 0
     for name, series in points.items():
         part = taken_apart(name, 0)
-        if part.is_loss or part.has(HIGHER | LOWER):
+        if is_measure(name):
             trained = max(trained, len(series) if part.split in ("", "train") else 0)
             evaluated = max(evaluated, len(series) if part.split in ("val", "test") else 0)
     return 1 < trained == evaluated

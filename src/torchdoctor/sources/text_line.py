@@ -18,9 +18,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torchdoctor.sources.cells import UNITS
-from torchdoctor.sources.clock import TOTAL, counts
-from torchdoctor.sources.words import HIGHER, LOWER, SPLITS, taken_apart, words_of
+from torchdoctor.sources.cells import UNITS, odd_number
+from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.opening import uncoloured
+from torchdoctor.sources.words import HIGHER, LOWER, SPLITS, is_measure, taken_apart, words_of
 
 LENGTH = 8192
 """Characters of a line that are looked at."""
@@ -29,15 +30,16 @@ SHAPES_LIMIT = 4096
 BEFORE = 96
 """Characters before a number among which its name is."""
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
 _MOMENTS = re.compile(
     r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?|\d{1,2}/\d{1,2} (?=\d\d:)|"
     r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)"
 )
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-_NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
-_NUMBER = re.compile(rf"((?<![\w.@-])[-+]?(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|{_NOT_FINITE})")
-_DECIMAL_COMMA = re.compile(rf"((?<![\w.@-])[-+]?\d+(?:[.,]\d*)?(?:[eE][-+]?\d+)?|{_NOT_FINITE})")
+_NOT_FINITE = (
+    r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)|[-+]?1\.#(?:IND|QNAN|SNAN|INF)0*"
+)
+_NUMBER = re.compile(rf"({_NOT_FINITE}|(?<![\w.@-])[-+]?(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
+_DECIMAL_COMMA = re.compile(rf"({_NOT_FINITE}|(?<![\w.@-])[-+]?\d+(?:[.,]\d*)?(?:[eE][-+]?\d+)?)")
 _NAME = re.compile(
     r"([A-Za-z_][\w@./%#+-]{0,63}(?:\([^()]{0,24}\))?(?:[ ][A-Za-z_(][\w@./%()+-]{0,63}){0,6})"
     r"[\"']?\s*(?:[:=|]|->|=>)?\s*[\"'\[(]*\s*\Z"
@@ -47,11 +49,24 @@ _LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
 _UNIT = re.compile(r"( ?)([A-Za-z%µ]+)")
 _OF = re.compile(r"\s*/\s*\Z|\s+of\s+\Z")
 _AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for)\s+((?:global )?(?:step|iteration|iter|epoch|update))\Z")
-_BARE = re.compile(r"(?:.*[|\[(:\]])?\s*\Z")
+_BARE = re.compile(r"(?:.*[|\[(:\]━%])?\s*\Z")
+_BOTH = re.compile(
+    r"(?i)(?P<head>[A-Za-z]*)\s*[(\[]?\btrain(?:ing)?\s*[/,|]\s*(?:val|valid|validation|dev|test|eval)\b[)\]]?"
+    r"\s*(?P<tail>[A-Za-z]*)\s*[:=]?\s*\Z"
+)
+_BETWEEN = re.compile(r"\s*[/,|]\s*\Z")
+_GIVEN = re.compile(r"\s*\]?\s*(?:[:=]|is|was|->)\s*\Z")
 _PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w./-])")
+_THOUSANDS = re.compile(r"([KkM])(?![A-Za-z])")
+THOUSANDS = {"k": 1e3, "m": 1e6}
 HOLE = "\x01"
-SHORT = {"s": "step", "trl": "train loss", "tel": "val loss"}
-"""Names that llm.c writes short."""
+SHORT = {"s": "step", "trl": "train loss", "tel": "val loss", "Ep.": "epoch", "Up.": "update", "Ep": "epoch"}
+"""Names that llm.c and Marian write short."""
+MEANINGS = (
+    *(("\uff1a", ":"), ("\uff0c", ", "), ("训练", " train "), ("验证", " val "), ("测试", " test ")),
+    *(("损失", "loss"), ("学习率", "lr"), ("准确率", "accuracy")),
+)
+"""What Chinese logs write between English words."""
 APART = frozenset({"ms", "gib", "gb", "mib", "mb"})
 """Units that may stand apart from their number."""
 SIZES = frozenset({"gib", "gb", "mib", "mb", "kib", "kb"})
@@ -104,18 +119,19 @@ class LineReader:
 
 def clean(line: str) -> str:
     """A line without colours, dates and times of day, and no longer than is looked at."""
-    line = line[:LENGTH]
-    if "\x1b" in line:
-        line = _ESCAPES.sub("", line)
-    return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace(HOLE, " ")
+    line = uncoloured(line[:LENGTH])
+    if not line.isascii():
+        for word, meaning in MEANINGS:
+            line = line.replace(word, meaning)
+    return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
 
 
 def _plain(text: str) -> float:
-    return float(text.replace(",", ""))
+    return float(text.replace(",", "")) if "#" not in text else odd_number(text)
 
 
 def _with_comma(text: str) -> float:
-    return float(text.replace(",", "."))
+    return float(text.replace(",", ".")) if "#" not in text else odd_number(text)
 
 
 def _slots(shape: str) -> tuple[_Slot | None, ...]:
@@ -124,8 +140,14 @@ def _slots(shape: str) -> tuple[_Slot | None, ...]:
     slots: list[_Slot | None] = [*_leading(texts)]
     line = _Line("val" if texts[0].startswith(" * ") else "")
     for place in range(len(slots), len(texts) - 1):
+        if place < len(slots):
+            continue
         before, after = texts[place], texts[place + 1]
-        if place and _OF.match(before):
+        both = _BOTH.search(before[-BEFORE:])
+        if both and place + 2 < len(texts) and _BETWEEN.match(after):  # "loss (train/val): 0.5 / 0.6"
+            name = (both["head"] or both["tail"]).strip() or "loss"
+            slots += [_Slot(f"train/{name}"), _Slot(f"val/{name}")]
+        elif place and _OF.match(before):
             slots.append(_total(slots[-1]))
         else:
             own = before[_unit(before)[1] if place else 0 :][-BEFORE:]
@@ -141,24 +163,37 @@ class _Line:
     """As the line says."""
     hint: str = ""
     """As the name before says: "val loss 0.6, acc 0.8"."""
+    lost: bool = False
+    """Whether the line gave a loss of its own: "Loss: 0.5, Train: 0.9, Val: 0.8"."""
+    waiting: str = ""
+    """What was named before a count, and comes after it."""
 
     def slot(self, own: str, after: str, of: bool) -> _Slot | None:
         """What a number is, by the text before it and after it."""
         name, outside = (None, own) if after.startswith("%|") else _named(own)
         self.phase = _phase(outside) or self.phase
+        if name is None and self.waiting and _GIVEN.match(own):
+            return _Slot(self.waiting)  # "Loss after epoch 3: 0.5"
+        self.waiting = ""
         if name is not None and not taken_apart(name, 0).words:  # nothing but a phase
+            if after.startswith("%"):
+                return None
             if of or after.lstrip().startswith("["):  # "Train: 0 [  50/1251" and "Test: [ 10/48]"
                 self.phase = taken_apart(name, 0).split
                 return self._counted() if of else _Slot("epoch")
             self.hint = taken_apart(name, 0).split
-            return _Slot(f"{name} loss")  # "train 0.12 val 0.34"
+            return _Slot(f"{name} loss") if not self.lost else None  # "train 0.12 val 0.34"
         if name is None and own.endswith("[") and after.startswith("] "):
             return _Slot("iteration")  # "... logging_writer.py:48] [100] loss=2.3"
         if name is None:
             return self._counted() if of and _BARE.match(own) else None
         if counts(name):
+            self.waiting = _measure_at_the_end(outside)
             self.phase = taken_apart(name, 0).split or self.phase
-            return _Slot(_without_split(name))
+            if of and self.phase in ("val", "test") and not is_epoch(name):
+                return _Slot(f"{self.phase}/{name}")  # batches of validation, maybe: the clock will see
+            thousands = _THOUSANDS.match(after)
+            return _Slot(_without_split(name), THOUSANDS[thousands[1].lower()] if thousands else 1.0)
         return self._measured(name, after, of) if not name.endswith(".py") else None
 
     def _counted(self) -> _Slot | None:
@@ -167,6 +202,7 @@ class _Line:
 
     def _measured(self, name: str, after: str, of: bool) -> _Slot:
         part = taken_apart(name, 0)
+        self.lost |= part.is_loss and not part.split
         measure = part.is_loss or part.has(HIGHER | LOWER)
         phase = (self.hint or self.phase) if measure else self.phase.replace("train", "")
         if measure and part.split and " " in name:
@@ -180,8 +216,13 @@ class _Line:
 
 
 def _leading(texts: Sequence[str]) -> tuple[_Slot, ...]:
-    """What a line begins with in brackets: "[1, 2000] loss: 2.173" or "[10] train-rmse:0.5"."""
-    if texts[0].strip() != "[" or len(texts) < 3:
+    """What a line begins with: "[1, 2000] loss: 2.173", "[10] train-rmse:0.5", "10: learn: 0.5"."""
+    if len(texts) < 3:
+        return ()
+    if not texts[0].strip() and re.match(r":\s", texts[1]):
+        darknet = len(texts) > 4 and texts[1].strip() == ":" and texts[3].startswith(" avg")
+        return tuple(map(_Slot, ("iteration", "loss", "avg loss", "lr") if darknet else ("iteration",)))
+    if texts[0].strip() != "[":
         return ()
     if texts[1].strip() == "," and texts[2].lstrip().startswith("]"):
         return _Slot("epoch"), _Slot("batch")
@@ -202,6 +243,12 @@ def _named(text: str) -> tuple[str | None, str]:
     return name, outside
 
 
+def _measure_at_the_end(outside: str) -> str:
+    """The loss or metric that is named last: "Loss after "."""
+    found = re.search(r"([A-Za-z][\w ./-]{0,40}?)\s+(?:at|after|on|for|in)\s+\Z", outside)
+    return found[1] if found and is_measure(found[1]) else ""
+
+
 def _total(before: _Slot | None) -> _Slot | None:
     """What comes after a stroke: how far the count before it goes."""
     return _Slot(before.name + TOTAL) if before is not None and counts(before.name) else None
@@ -214,6 +261,8 @@ def _without_split(name: str) -> str:
 
 
 def _phase(outside: str) -> str:
+    if "Saving dict for" in outside:  # TensorFlow's estimators, after an evaluation
+        return "val"
     found = [SPLITS[word.lower()] for word in _PHASE.findall(outside) if word.lower() in SPLITS]
     return found[-1] if found else ""
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.clock import TOTAL, counts, is_epoch
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import TOO_LONG, beginning, lines
+from torchdoctor.sources.opening import beginning, is_binary, uncoloured
+from torchdoctor.sources.printed_table import PrintedTable
 from torchdoctor.sources.single_names import RULES
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.text_line import LineReader, clean
@@ -26,21 +27,27 @@ PROBE = 2**22
 """Characters of a file in which a line of numbers must come: some logs begin with the whole source code."""
 PATTERN_LINE = 2000
 """Characters of a line that a user's pattern sees."""
+BEFORE = 8
+"""Rows before the first one that counts among which some may be of the same step."""
 SELDOM, MANY = 3, 20
 """Lines in which a name must come where another comes in many: and one that says nothing by itself, in a twentieth."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 _EPOCH = listed("epoch epochs")
-_UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>.]+\]|━)")
+_UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)")
 """Keras' bar within an epoch: what it shows is the mean since the epoch began."""
 
 
 def recognises(path: Path) -> bool:
     """Whether two lines or more give a loss or a metric by name."""
-    reader = LineReader(_has_comma(path))
+    text = beginning(path, PROBE)
+    if is_binary(text):
+        return False
+    reader, table = LineReader(_has_comma(path)), PrintedTable()
     found = 0
-    for line in beginning(path, PROBE).splitlines():
-        found += any(_is_measure(name) for name in reader.read(line))
+    for line in text.splitlines():
+        row = table.read(uncoloured(line))
+        found += any(_is_measure(name) for name in (reader.read(line) if row is None else row))
         if found >= 2:
             return True
     return False
@@ -50,7 +57,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     """The run in a printed log."""
     table = Table()
     rows = _matched(path, wish.pattern, table) if wish is not None and wish.pattern else _printed(path, table)
-    for row in rows:
+    for row in _fresh(rows):
         table.add(row)
     if not table.rows and wish is not None and wish.pattern:
         raise SourceError(
@@ -63,20 +70,21 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
 
 def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
     """The rows of a log: what comes before the first line that counts is source code or settings."""
-    reader = LineReader(_has_comma(path))
+    reader, printed = LineReader(_has_comma(path)), PrintedTable()
     waiting: list[dict[str, float]] = []
     begun = False
-    for line, text in lines(path):
-        if text == TOO_LONG:
-            table.skip(line)
-            continue
-        text = clean(text)
-        row = reader.numbers(text) if not _UNFINISHED.match(text) else {}
-        if not row or not _tells(row, text):
+    for _, text in table.whole(path):
+        found = printed.read(uncoloured(text))
+        if found is None:
+            text = clean(text)
+            row = reader.numbers(text) if not _UNFINISHED.match(text) else {}
+        else:
+            row = found
+        if not row or (found is None and not _tells(row, text)):
             continue
         if not begun and any(_is_measure(name) for name in row) and any(map(counts, row)):
             begun = True
-            yield from (title for title in waiting[-1:] if _only_counts(title))
+            yield from _of_the_same(row, waiting[-BEFORE:])
         if begun:
             yield row
         elif any(map(_is_telling, row)):
@@ -85,14 +93,47 @@ def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
         yield from waiting
 
 
+def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """Rows without the validation that a bar shows until the next one: the same value again within an epoch."""
+    epoch: float | None = None
+    shown: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        epoch = next((value for name, value in row.items() if is_epoch(name)), epoch)
+        evaluated = [name for name in row if _is_evaluated(name)] if epoch is not None else []
+        if evaluated and epoch is not None:
+            stale = {name for name in evaluated if shown.get(name) == (row[name], epoch)}
+            shown.update((name, (row[name], epoch)) for name in evaluated)
+            row = {name: value for name, value in row.items() if name not in stale}
+        if row:
+            yield row
+
+
+def _of_the_same(row: dict[str, float], before: list[dict[str, float]]) -> list[dict[str, float]]:
+    """What was printed of the first step before the line that begins: from where the same count was given on."""
+    counted = {value for name, value in row.items() if counts(name)}
+    for place, earlier in enumerate(before):
+        if not counted.isdisjoint(value for name, value in earlier.items() if counts(name)):
+            return before[place:]
+    return [title for title in before[-1:] if _only_counts(title)]
+
+
 def _tells(row: dict[str, float], text: str) -> bool:
     """Whether a line says something: one that only counts is a title, or mentions a step in passing."""
     if not _only_counts(row):
         return True
     first = next(iter(row))
     start = re.sub(r"^[\W_]+", "", text).lower()
-    titled = not _EPOCH.isdisjoint(taken_apart(first, 0).words) or text.rstrip().endswith("|")
+    titled = not _EPOCH.isdisjoint(taken_apart(first, 0).words) or text.rstrip().endswith("|") or _is_alone(row, text)
     return titled and start.startswith(first.lower()[:8])
+
+
+def _is_alone(row: dict[str, float], text: str) -> bool:
+    """Whether a line says nothing besides: "[batch=1/80]:"."""
+    return _letters(text) == "".join(_letters(name) for name in row if not name.endswith(TOTAL))
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text))
 
 
 def _only_counts(row: dict[str, float]) -> bool:
@@ -109,6 +150,11 @@ def _is_telling(name: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def _is_evaluated(name: str) -> bool:
+    return _is_measure(name) and taken_apart(name, 0).split in ("val", "test")
+
+
+@lru_cache(maxsize=4096)
 def _is_measure(name: str) -> bool:
     part = taken_apart(name, 0)
     return part.is_loss or part.has(HIGHER | LOWER | REWARD)
@@ -122,10 +168,7 @@ def _has_comma(path: Path) -> bool:
 
 def _matched(path: Path, pattern: str, table: Table) -> Iterator[dict[str, float]]:
     compiled = compile_pattern(pattern)
-    for line, text in lines(path):
-        if text == TOO_LONG:
-            table.skip(line)
-            continue
+    for _, text in table.whole(path):
         found = compiled.search(clean(text)[:PATTERN_LINE])
         if found is not None:
             row = {name: value for name, cell in found.groupdict().items() if (value := number(cell or "")) is not None}

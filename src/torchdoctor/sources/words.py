@@ -30,8 +30,8 @@ _WRITTEN_TOGETHER = (
     *(("GiB", " gib "), ("MiB", " mib "), ("KiB", " kib ")),
 )
 SPLITS: dict[str, Split] = {
-    **dict.fromkeys(("train", "training", "trn", "tr"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "validate", "eval", "evaluation", "dev", "heldout"), "val"),
+    **dict.fromkeys(("train", "training", "trn", "tr", "learn"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "validate", "va", "eval", "evaluation", "dev", "heldout"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
@@ -43,6 +43,7 @@ _GLUED = re.compile(
 _PAIRS = {
     ("cross", "entropy"): "xent",
     ("learning", "rate"): "lr",
+    ("learn", "rate"): "lr",
     ("log", "loss"): "logloss",
     ("word", "error"): "wer",
     ("character", "error"): "cer",
@@ -50,10 +51,15 @@ _PAIRS = {
     ("r", "2"): "r2",
     ("loss", "value"): "loss",
     ("loss", "val"): "loss",
+    ("g", "norm"): "gnorm",
+    ("l", "r"): "lr",
+    ("batch", "cost"): "dt",
+    ("reader", "cost"): "runtime",
+    ("data", "cost"): "runtime",
 }
 """Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
 LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion"})
-KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "elbo"})
+KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
 """Losses by their own names, which are parts where something else is called the loss."""
 FILLERS = listed(
     "step epoch avg average mean global running batch batches iter iteration current cur the of per log logs logged "
@@ -75,10 +81,10 @@ HIGHER = listed(
     "pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
 )
 LOWER = listed(
-    "wer cer ter error err errors ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd eer epe "
+    "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd eer epe "
     "hausdorff nme ade fde absrel sqrel"
 )
-FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err mape msle rmsle")
+FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape msle rmsle")
 """Metrics that stand in for a loss where none is logged."""
 EVALUATED = listed("wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits")
 """Metrics that nobody computes on training batches: of validation even where the name does not say so."""
@@ -149,8 +155,14 @@ def taken_apart(name: str, count: int) -> Name:
     """A name's words, and the split that it is about: the last one named."""
     words = words_of(name)
     splits = [SPLITS[word] for word in words if word in SPLITS]
-    split: Split = splits[-1] if splits else ""
+    split: Split = SPLITS.get(name.rpartition("/")[2].lower()) or (splits[-1] if splits else "")
     rest = tuple(word for word in words if word not in SPLITS)
     if not split and words[:1] == ("metrics",) and "/" in name:  # Ultralytics: of the validation set
         split = "val"
     return Name(name, rest, split, count)
+
+
+def is_measure(name: str) -> bool:
+    """Whether a name is of a loss or a metric."""
+    part = taken_apart(name, 0)
+    return part.is_loss or part.has(HIGHER | LOWER)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
@@ -123,5 +124,24 @@ def _climbing(values: Array) -> bool:
 
 def level_at(train: Series, step: int) -> float:
     """The training loss about a step: the mean of the outline's last buckets up to it."""
-    means = [bucket[2] for bucket in train.outline.buckets() if bucket[0] <= step]
-    return float(np.mean(means[-max(5, len(means) // 20) :])) if means else math.nan
+    return float(levels_at(train, np.array([step]))[0])
+
+
+def levels_at(train: Series, steps: NDArray[np.int64]) -> Array:
+    """The same for several steps at once; NaN before the first loss.
+
+    >>> series = Series()
+    >>> for step in range(10):
+    ...     series.add(step, 10.0 - step)
+    >>> levels_at(series, np.array([0, 4, 9])).tolist()
+    [10.0, 8.0, 3.0]
+    """
+    buckets = train.outline.buckets()
+    if not buckets:
+        return np.full(len(steps), math.nan)
+    table = np.array(buckets)
+    known = np.searchsorted(table[:, 0], steps, side="right")
+    first = known - np.minimum(np.maximum(5, known // 20), known)
+    with np.errstate(all="ignore"):
+        total = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[0, 2])])  # exact where nothing moves
+        return np.asarray(table[0, 2] + (total[known] - total[first]) / (known - first))

@@ -95,6 +95,8 @@ def working_since(chart: Chart, share: float = 0.3) -> int | None:
     """
     rates = chart["lr"]
     recent = rates.last(9)
+    if not recent.size and "source" in chart.context:  # somebody else's log, without its learning rate
+        return 0
     if not recent.size or float(recent[-1]) > float(recent[0]):
         return None
     buckets = rates.outline.buckets()
@@ -131,7 +133,17 @@ def is_adversarial(chart: Chart) -> bool:
 
 def acts(chart: Chart) -> bool:
     """Whether the loop collects its own experience: then its loss follows the data, and is no measure of progress."""
-    return bool(chart.fact("loop.acts"))
+    return bool(chart.fact("loop.acts")) or ("reward" in chart and "source" in chart.context)
+
+
+def is_game(chart: Chart) -> bool:
+    """Whether the loss need not fall in a healthy run: players against each other, or a policy and its rewards.
+
+    >>> is_game(Chart.of(g_loss=[1.0], d_loss=[1.0])), is_game(Chart.of(loss=[1.0], reward=[0.0]))
+    (True, True)
+    """
+    players = "d_loss" in chart and "g_loss" in chart
+    return players or is_adversarial(chart) or acts(chart) or "reward" in chart or "val_reward" in chart
 
 
 def median_ratio(chart: Chart) -> float:

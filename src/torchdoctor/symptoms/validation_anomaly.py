@@ -11,8 +11,11 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.overfitting import level_at
+from torchdoctor.symptoms.overfitting import levels_at
 from torchdoctor.symptoms.progress import Progress, working_since
+
+LATE = 1.25
+"""Times the first training loss, in other people's logs: it may have been written long after the start."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class ValidationAnomaly(Detector):
         if values.size < self.evaluations or not train or not math.isfinite(series.latest):
             return None
         steps = [int(step) for step in series.steps]
-        levels = np.array([level_at(train, step) for step in steps])
+        levels = levels_at(train, series.steps)
         if not np.isfinite(levels).all():
             return None
         return (
@@ -103,7 +106,7 @@ class ValidationAnomaly(Detector):
     def _suffers(self, chart: Chart) -> bool:
         """Whether the last two evaluations were clearly worse than training at the time."""
         steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
-        levels = np.array([level_at(chart["loss"], int(step)) for step in steps])
+        levels = levels_at(chart["loss"], steps)
         return bool((values > levels + self.worse * np.abs(levels)).all())
 
     def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
@@ -133,6 +136,8 @@ class ValidationAnomaly(Detector):
         if own > max(0.05, 0.3 * trained):  # it falls on a scale of its own: summed, or in other units
             return None
         if not best > progress.start - self.followed * gained or best - float(levels[-1]) < 3 * noise:
+            return None
+        if "source" in chart.context and not best > LATE * progress.start:
             return None
         message = (
             f"validation loss was never under {number_text(float(values.min()))} while training fell from "
@@ -170,7 +175,8 @@ def _fall(first: float, last: float) -> float:
 def never_followed(chart: Chart) -> bool:
     """Whether no evaluation was better than the untrained model."""
     values, train = chart["val_loss"].values, chart["loss"]
-    return values.size >= 2 and bool(train) and float(values.min()) > 0.95 * Progress.of(train).start
+    times = LATE if "source" in chart.context else 0.95
+    return values.size >= 2 and bool(train) and float(values.min()) > times * Progress.of(train).start
 
 
 def input_sizes(chart: Chart) -> tuple[float, float]:

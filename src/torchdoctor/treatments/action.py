@@ -38,6 +38,8 @@ class Action:
     """What to paste; ``{name}`` stands for a parameter."""
     check: str
     """How to see that it helped."""
+    blind: str = ""
+    """What to paste where the present value, and with it a parameter, is not known."""
     parameters: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The valid range of each parameter."""
     references: tuple[str, ...] = ()

@@ -9,8 +9,9 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import Problem
-from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
+from torchdoctor.diagnoses.findings import is_brief, is_over, lr_rise
 from torchdoctor.records import Severity, worst
+from torchdoctor.treatments.configured import configured, configured_decay, configured_dropout, highest_rate, usual_rate
 
 WINDOW = 1000
 """Steps within which the same finding coming back counts as repeated."""
@@ -57,13 +58,20 @@ def parameters(case: Case, slug: str) -> Values | None:
 
 
 def _scale_lr(case: Case) -> Values | None:
-    """Down, further each time that the trouble comes back, a leap whole; up where nothing moves."""
+    """Down, further each time that the trouble comes back, a leap or an absurd height whole; up where nothing moves."""
     way = DIRECTIONS.get(case.cause) or ("down" if case.problem.has(*FAST) else "up" if case.problem.has(*SLOW) else "")
     if way == "down":
         rise = lr_rise(case.chart, case.problem.first_step)
-        leap = max(float(f"{1 / rise:.1g}"), 1e-4) if rise > 3 else math.nan
-        return {"factor": (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1] if math.isnan(leap) else leap}
+        factor = float(f"{1 / rise:.1g}") if rise > 3 else (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]
+        return {"factor": max(min(factor, float(f"{_far_too_high(case.chart):.1g}")), 1e-4)}
     return {"factor": 2.0} if way == "up" else None
+
+
+def _far_too_high(chart: Chart) -> float:
+    """The factor to a usual rate where the run's is beyond all usual ones: half of 5.0 would cure nothing; else 1."""
+    rate = highest_rate(chart)
+    usual = usual_rate(chart, rate)
+    return usual / rate if usual < rate else 1.0
 
 
 def _set_clip_norm(case: Case) -> Values | None:
@@ -78,7 +86,7 @@ def _set_clip_norm(case: Case) -> Values | None:
         return None
     limit = 1.0 if 0.02 < usual < 5 else float(f"{2 * usual:.1g}")
     limit /= (1, 2, 4)[min(case.repeats, 3) - 1]
-    clip = case.chart["clip"].latest
+    clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
     if case.cause == "clip-too-tight":
         limit = 2 * usual
     elif clip <= limit:
@@ -87,19 +95,20 @@ def _set_clip_norm(case: Case) -> Values | None:
 
 
 def _raise_dropout(case: Case) -> Values | None:
-    rate = dropout(case.chart)
-    current = 0.0 if math.isnan(rate) else rate
-    return None if current >= 0.5 else {"rate": round(min(current + 0.1, 0.5), 2)}
+    rate = configured_dropout(case.chart)
+    if math.isnan(rate):
+        return {}  # the code says by how much, and not from where
+    return None if rate >= 0.5 else {"rate": round(min(rate + 0.1, 0.5), 2)}
 
 
 def _lower_dropout(case: Case) -> Values | None:
-    rate = dropout(case.chart)
+    rate = configured_dropout(case.chart)
     return {"rate": round(min(rate / 2, 0.3), 2)} if rate > 0.05 else None
 
 
 def _set_weight_decay(case: Case) -> Values | None:
     """Up one notch, or down into the range where there is too much of it."""
-    decay = weight_decay(case.chart)
+    decay = configured_decay(case.chart)
     if case.cause in ("over-regularized", "optimizer-misconfigured") or case.problem.has("underfitting"):
         return {"value": 0.01} if decay > 0.02 else None
     return None if decay >= 0.1 else {"value": 0.1 if decay >= 0.01 else 0.01}
@@ -107,8 +116,9 @@ def _set_weight_decay(case: Case) -> Values | None:
 
 def _stop_at_best(case: Case) -> Values:
     validation = case.chart["val_loss"]
-    best = int(validation.steps[int(validation.values.argmin())]) if validation else case.problem.first_step
-    return {"step": float(max(best, 0))}
+    if not validation:
+        return {}
+    return {"step": float(max(int(validation.steps[int(validation.values.argmin())]), 0))}
 
 
 def _onset(case: Case) -> Values:

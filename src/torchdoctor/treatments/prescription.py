@@ -7,15 +7,17 @@ action's prior.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem
-from torchdoctor.records import SEVERITIES, Diagnosis, Suggestion
+from torchdoctor.records import SEVERITIES, Diagnosis, Suggestion, number_text
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments.actions import ACTIONS
+from torchdoctor.treatments.configured import highest_rate
 from torchdoctor.treatments.parameters import WINDOW, Case, parameters
 
 LOWEST, HIGHEST = 0.5, 0.99
@@ -100,6 +102,7 @@ class Offer:
     sure: bool = False
     order: int = 0
     """Its place among those of its cause."""
+    problem: int = 0
 
     @property
     def weight(self) -> tuple[bool, int, float]:
@@ -118,8 +121,8 @@ def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagn
     """The diagnoses with their suggestions, and all suggestions merged, best first.
 
     What mends a sure cause comes first. Then gradient control comes before regularization, that before optimizer and
-    data, that before architecture; within a kind the worse problem and then the surer suggestion. Each action
-    appears once.
+    data, that before architecture; within a kind the worse problem and then the surer suggestion. Of the worst problem,
+    the change that mends its likeliest cause comes first. Each action appears once.
     """
     treated: list[Diagnosis] = []
     offers: list[Offer] = []
@@ -137,10 +140,10 @@ def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagn
         if case.cause and diagnosis.probability >= LIKELY:
             # Advice on what does no harm does not jump the queue.
             sure = diagnosis.probability >= SURE and severity > 0
-            offers += [Offer(item, severity, sure, order) for order, item in enumerate(own)]
+            offers += [Offer(item, severity, sure, order, diagnosis.problem) for order, item in enumerate(own)]
         if not case.cause:  # there is one in every problem: the findings speak for themselves
-            offers += [Offer(item, severity) for item in own if _counts(item, case, first)]
-    return tuple(treated), _merged(offers)
+            offers += [Offer(item, severity, problem=diagnosis.problem) for item in own if _counts(item, case, first)]
+    return tuple(treated), _led(treated, _merged(offers))
 
 
 def _counts(suggestion: Suggestion, case: Case, first: Diagnosis) -> bool:
@@ -150,19 +153,32 @@ def _counts(suggestion: Suggestion, case: Case, first: Diagnosis) -> bool:
     return first.probability < SURE and any((name, suggestion.action) in PRIORS for name in case.problem.names)
 
 
-def _merged(offers: list[Offer]) -> tuple[Suggestion, ...]:
+def _led(treated: list[Diagnosis], offers: list[Offer]) -> tuple[Suggestion, ...]:
+    """The queue with what mends the likeliest cause of the worst problem before all else that is for this problem."""
+    first = treated[0] if treated else None
+    actions = [offer.suggestion.action for offer in offers]
+    own = [item.action for item in first.suggestions if item.action in actions] if first is not None else []
+    if first is not None and own:
+        # Another problem may have had the weightier offer of every action: then its cure leads the queue.
+        place = next((place for place, offer in enumerate(offers) if offer.problem == first.problem), 0)
+        leading = offers.pop(actions.index(own[0]))
+        offers.insert(min(place, actions.index(own[0])), leading)
+    return tuple(offer.suggestion for offer in offers)
+
+
+def _merged(offers: list[Offer]) -> list[Offer]:
     """The priority queue: for each action its weightiest offer."""
     best: dict[str, Offer] = {}
     for offer in offers:
         known = best.get(offer.suggestion.action)
         if known is None or offer.weight > known.weight:
             best[offer.suggestion.action] = offer
-    return tuple(offer.suggestion for offer in sorted(best.values(), key=lambda offer: offer.place))
+    return sorted(best.values(), key=lambda offer: offer.place)
 
 
 def _for_cause(case: Case, diagnosis: Diagnosis) -> list[Suggestion]:
     likely = 0.6 + 0.4 * diagnosis.probability
-    reason = f"{diagnosis.cause} ({min(diagnosis.probability, HIGHEST):.0%})"
+    reason = f"{diagnosis.cause} ({min(100 * diagnosis.probability, 100 * HIGHEST):.0f} %)"
     found = [
         suggest(case, slug, PRIORS.get((diagnosis.cause, slug), BY_SLUG[slug].prior) * likely, reason)
         for slug in in_question(SUGGESTED.get(diagnosis.cause, ()), diagnosis.evidence)
@@ -173,12 +189,12 @@ def _for_cause(case: Case, diagnosis: Diagnosis) -> list[Suggestion]:
 def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
     """Without the settings that the evidence does not speak of, where it speaks of one: a cause may have several.
 
-    >>> in_question(["change-eps", "set-weight-decay"], ["weight decay takes 0.02 of each weight a step"])
+    >>> in_question(["lower-dropout", "set-weight-decay"], ["weight decay takes 0.02 of each weight a step"])
     ['set-weight-decay']
     """
     text = " ".join(item for item in evidence if not item.startswith("against:"))
     words = {slug: slug.partition("-")[2].replace("-", " ").replace("betas", "beta") for slug in slugs}
-    settings = {slug for slug in words if slug.startswith(("set-", "change-"))}
+    settings = {slug for slug in words if slug.startswith(("set-", "change-", "raise-", "lower-"))}
     named = {slug for slug in settings if re.search(rf"\b{words[slug]}", text)}
     return [slug for slug in words if not named or slug in named or slug not in settings]
 
@@ -218,13 +234,19 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     words = {name: _word(name, value) for name, value in values.items()}
     return Suggestion(
         action=slug,
-        code=action.code.format(**words),
+        code=action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind,
         confidence=round(min(confidence, HIGHEST), 2),
         safety=action.safety,
         parameters=values,
         priority=action.priority,
-        reason=f"{reason}: {action.summary}",
+        reason=f"{reason}: {action.summary}{_here(case, slug, values)}",
     )
+
+
+def _here(case: Case, slug: str, values: Mapping[str, float]) -> str:
+    """What it comes to in this run, where that is known."""
+    rate = highest_rate(case.chart) if slug == "scale-lr" else math.nan
+    return "" if math.isnan(rate) else f" Here: from {number_text(rate)} to {number_text(rate * values['factor'])}."
 
 
 def _word(name: str, value: float) -> str:

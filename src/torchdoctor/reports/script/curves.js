@@ -166,7 +166,7 @@ function nearest(entries, step, x) {
 }
 
 function readings(x) {
-  const rows = [["step", count(Math.max(hover, data.first))]];
+  const rows = [[data.clock, count(Math.max(hover, data.first))]];
   for (const line of charts.flatMap((chart) => chart.lines || []).filter((line) => line.shown)) {
     const entry = nearest(line.line, hover, x);
     if (!entry) continue;

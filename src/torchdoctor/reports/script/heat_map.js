@@ -73,7 +73,7 @@ function addHeatMap(holder) {
     const row = Math.min(Math.max(Math.floor((y - TOP) / rowHeight), 0), map.names.length - 1);
     let column = map.steps.findIndex((step) => step > hover);
     column = (column < 0 ? map.steps.length : column) - 1;
-    if (column < 0) return [["step", count(hover)]];
+    if (column < 0) return [[data.clock, count(hover)]];
     const cell = map.at(row, column), share = (cell - FIRST) / (255 - FIRST);
     const value = map.log ? map.low * (map.high / map.low) ** share : map.high * share;
     const told = { [MISSING]: "not measured", [ZERO]: "zero", [STRANGE]: "not finite" }[cell] || `about ${number(value)}`;

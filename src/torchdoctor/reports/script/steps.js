@@ -34,7 +34,7 @@ function number(value) {
 
 const count = (value) => Math.round(value).toLocaleString("en");
 const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-const spanText = (from, to) => (from === to ? `step ${count(from)}` : `steps ${count(from)} to ${count(to)}`);
+const spanText = (from, to) => (from === to ? `${data.clock} ${count(from)}` : `${data.clock}s ${count(from)} to ${count(to)}`);
 
 function redraw() {
   if (waiting) return;

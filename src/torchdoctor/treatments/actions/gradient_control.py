@@ -52,7 +52,7 @@ GRADIENT_CONTROL: tuple[Action, ...] = (
         "gradient control",
         "apply",
         0.6,
-        "Multiply the learning rate: 0.5 and less after explosion or divergence, 2 and more where nothing moves.",
+        "Lower the learning rate after an explosion or divergence; raise it where nothing moves.",
         when="Down when weights move by more than a hundredth of themselves a step, or when the loss rises as the rate "
         "rises. Up when all layers move by less than a hundred-thousandth and the loss falls in a straight line.",
         code="learning_rate *= {factor}\n"

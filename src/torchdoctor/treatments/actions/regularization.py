@@ -16,6 +16,9 @@ REGULARIZATION: tuple[Action, ...] = (
         code="dropout += 0.1  # to {rate}\n"
         "for module in model.modules():\n"
         "    if isinstance(module, torch.nn.Dropout): module.p = {rate}",
+        blind="dropout += 0.1  # 0.5 at most\n"
+        "for module in model.modules():\n"
+        "    if isinstance(module, torch.nn.Dropout): module.p = min(module.p + 0.1, 0.5)",
         check="Over the next validations the gap shrinks and the best validation loss improves. The training loss "
         "rises a little: that is the price.",
         parameters={"rate": (0.05, 0.5)},
@@ -56,10 +59,13 @@ REGULARIZATION: tuple[Action, ...] = (
         "regularization",
         "ask",
         0.7,
-        "Keep the weights of the step with the best validation loss.",
+        "Keep the weights that gave the best validation loss.",
         when="Validation has worsened over several evaluations, by more than its noise. Not in a double descent that "
         "you want to train through.",
         code='model.load_state_dict(torch.load("best.pt", weights_only=True))  # of step {step}\n'
+        "# and at each validation:\n"
+        'if val_loss < best: best = val_loss; torch.save(model.state_dict(), "best.pt")',
+        blind='model.load_state_dict(torch.load("best.pt", weights_only=True))  # of the best validation\n'
         "# and at each validation:\n"
         'if val_loss < best: best = val_loss; torch.save(model.state_dict(), "best.pt")',
         check="The kept weights give the best validation loss that was logged.",

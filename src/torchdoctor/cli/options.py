@@ -1,0 +1,42 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+output = click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
+)
+
+
+def _mapped(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [item.partition("=") for item in given]
+    for vital, sign, name in pairs:
+        if not (vital.strip() and sign and name.strip()):
+            raise click.BadParameter("write it as loss=COLUMN: our name, =, and the name in the log.")
+    return {vital.strip(): name.strip() for vital, _, name in pairs}
+
+
+def reads_logs(command: Command) -> Command:
+    """How to read a log whose names or lines cannot be known: `mapping` and `pattern`."""
+    mapping = click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        callback=_mapped,
+        metavar="NAME=COLUMN",
+        help="Which column is which: loss=…, val_loss=…, lr=…, grad_norm=…, step=….",
+    )
+    pattern = click.option(
+        "--pattern", metavar="REGEX", help="How to read lines of text: named groups (?P<step>…), (?P<loss>…)."
+    )
+    return mapping(pattern(command))

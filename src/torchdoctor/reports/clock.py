@@ -1,0 +1,62 @@
+"""What a run counts: its steps; or the epochs, or the rows, of a log that has nothing finer.
+
+Detectors speak of steps. Of a log with one row an epoch, "step 130" would be a wrong statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchdoctor.records import Diagnosis, Suggestion
+from torchdoctor.reports.report import Report
+
+CLOCKS = ("step", "epoch", "row")
+_COUNTED = re.compile(r"\bstep(?=s? -?\d)|(?<=\d )step(?=s\b)|(?<=\bfew )step(?=s\b)|(?<=\bfirst )step(?=s?\b)")
+"""The word beside a number, or where a few or the first are meant; `optimizer.step()` is none of them."""
+
+
+def clock_of(context: Mapping[str, Any]) -> str:
+    """The unit of a run's steps.
+
+    >>> clock_of({"clock": "epoch"}), clock_of({})
+    ('epoch', 'step')
+    """
+    told = context.get("clock")
+    return told if told in CLOCKS else "step"
+
+
+def counted(text: str, clock: str) -> str:
+    """A text about steps in the run's own unit.
+
+    >>> counted("rose from 4.09 at step 130, every 17 steps; optimizer.step()  # of step 12", "epoch")
+    'rose from 4.09 at epoch 130, every 17 epochs; optimizer.step()  # of epoch 12'
+    """
+    return text if clock == "step" else _COUNTED.sub(clock, text)
+
+
+def in_its_clock(report: Report) -> Report:
+    """The report with all that it says in the run's own unit."""
+    clock = clock_of(report.context)
+    if clock == "step":
+        return report
+    return replace(
+        report,
+        symptoms=tuple(replace(item, message=counted(item.message, clock)) for item in report.symptoms),
+        diagnoses=tuple(_diagnosis(item, clock) for item in report.diagnoses),
+        suggestions=tuple(_suggestion(item, clock) for item in report.suggestions),
+    )
+
+
+def _diagnosis(diagnosis: Diagnosis, clock: str) -> Diagnosis:
+    return replace(
+        diagnosis,
+        evidence=tuple(counted(text, clock) for text in diagnosis.evidence),
+        suggestions=tuple(_suggestion(item, clock) for item in diagnosis.suggestions),
+    )
+
+
+def _suggestion(suggestion: Suggestion, clock: str) -> Suggestion:
+    return replace(suggestion, code=counted(suggestion.code, clock), reason=counted(suggestion.reason, clock))

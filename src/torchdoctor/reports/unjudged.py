@@ -1,0 +1,76 @@
+"""What a log left unjudged, and what to log next time: silence on what was never measured is not good news.
+
+>>> chart = Chart.of(loss=[3.0 - 0.1 * step for step in range(20)], lr=[0.1] * 20, context={"source": "CSV"})
+>>> for text in unjudged(chart):
+...     print(text[:96])
+not judged: overfitting (no validation loss), exploding and vanishing gradients (no gradient nor
+to log next time: the validation loss, once an epoch; the norm that clip_grad_norm_ returns. Lay
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torchdoctor.chart import Chart
+
+FEW = 10
+"""Losses under which a trend is hardly known."""
+COARSE = 50
+"""Steps between two losses from which on short spikes are not seen."""
+TRAINERS = {
+    "Hugging Face": {
+        "loss": "logging_steps=10",
+        "val_loss": 'eval_strategy="steps"',
+        "grad_norm": "a newer transformers",
+    },
+    "Lightning": {"lr": "LearningRateMonitor()", "loss": 'self.log("train_loss", loss)'},
+}
+"""By the trainer that wrote the log, what asks it for a vital."""
+
+
+class Gap(NamedTuple):
+    """Something that was not judged."""
+
+    vital: str
+    what: str
+    why: str
+    ask: str
+
+
+def unjudged(chart: Chart) -> tuple[str, ...]:
+    """Sentences for the notes of a report; none for a live run, which says for itself what it could not measure."""
+    if "source" not in chart.context:
+        return ()
+    gaps = list(_gaps(chart))
+    if not gaps:
+        return ()
+    asked = TRAINERS.get(str(chart.context["source"]), {})
+    asks = [f"{gap.ask} ({asked[gap.vital]})" if gap.vital in asked else gap.ask for gap in gaps]
+    return (
+        "not judged: " + ", ".join(f"{gap.what} ({gap.why})" for gap in gaps),
+        f"to log next time: {'; '.join(dict.fromkeys(asks))}. Layers, weights and activations are seen by a live run "
+        "only: Doctor(model, optimizer)",
+    )
+
+
+def _gaps(chart: Chart) -> Iterator[Gap]:
+    losses = chart["loss"].count or max((chart[name].count for name in ("g_loss", "d_loss")), default=0)
+    if not losses:
+        yield Gap("loss", "training itself", "no training loss", "the training loss")
+    if "val_loss" not in chart:
+        metric = any(name.startswith("val_") for name in chart.vitals)
+        why = "metrics, but no validation loss" if metric else "no validation loss"
+        yield Gap("val_loss", "overfitting", why, "the validation loss, once an epoch")
+    if "grad_norm" not in chart:
+        what = "exploding and vanishing gradients"
+        yield Gap("grad_norm", what, "no gradient norm", "the norm that clip_grad_norm_ returns")
+    if "lr" not in chart:
+        yield Gap("lr", "warm-up and schedule", "no learning rate", "the learning rate")
+    every = int(chart.context.get("logged_every") or 1)
+    if losses and losses < FEW:
+        yield Gap("loss", "trends", f"{losses} losses are few", "the loss every 10 steps")
+    elif chart.context.get("clock") == "epoch":
+        yield Gap("loss", "spikes within an epoch", "a loss an epoch", "the loss every 10 steps")
+    elif losses and every >= COARSE:
+        yield Gap("loss", f"spikes shorter than {every} steps", "logged no more often", "the loss every 10 steps")

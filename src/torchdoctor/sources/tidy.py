@@ -1,0 +1,119 @@
+"""Tables with one value a row: one column says what was measured, another what came out.
+
+>>> tidy = Tidy(layout(["metric", "step", "value"]))
+>>> for name, step, value in (("loss", 0, 2.5), ("loss", 9, 2.0), ("lr", 9, 0.1)):
+...     tidy.add({"metric": name, "step": step, "value": value})
+>>> logged = tidy.tables()[""].logged(Path("a.csv"), "CSV")
+>>> {name: (points.steps.tolist(), points.values.tolist()) for name, points in logged.points.items()}
+{'loss': ([0, 9], [2.5, 2.0]), 'lr': ([9], [0.1])}
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchdoctor.sources.cells import number
+from torchdoctor.sources.clock import counts, is_epoch
+from torchdoctor.sources.logged import NAMES_LIMIT
+from torchdoctor.sources.phases import is_phase_column, named_in_phase
+from torchdoctor.sources.table import Table
+from torchdoctor.sources.words import is_measure, listed, words_of
+
+NAMES = listed("metric key tag name variable series measure scalar quantity")
+VALUES = listed("value metricvalue y")
+RUNS = listed("run runid runname experiment trial")
+MOST_RUNS = 1000
+
+
+class Layout(NamedTuple):
+    """Which column of such a table holds what."""
+
+    name: str
+    value: str
+    count: str | None
+    phase: str | None
+    run: str | None
+
+
+def layout(columns: Sequence[str]) -> Layout | None:
+    """Which columns hold what; None where a table is not of this kind.
+
+    >>> layout(["metricName", "metricValue", "epoch"])
+    Layout(name='metricName', value='metricValue', count='epoch', phase=None, run=None)
+    >>> layout(["step", "loss", "value"])
+    """
+    name = next((column for column in columns if _is(column, NAMES, "name")), None)
+    value = next((column for column in columns if column != name and _is(column, VALUES, "value")), None)
+    if name is None or value is None or any(is_measure(column) for column in columns if column not in (name, value)):
+        return None
+    found = sorted((column for column in columns if counts(column)), key=is_epoch)
+    return Layout(
+        name,
+        value,
+        found[0] if found else None,
+        next((column for column in columns if column != name and is_phase_column(column)), None),
+        next((column for column in columns if "".join(words_of(column)) in RUNS), None),
+    )
+
+
+def _is(column: str, known: frozenset[str], last: str) -> bool:
+    words = words_of(column)
+    if len(words) == 2 and words[0] in ("metric", "scalar", "tag"):  # metricName, metric_value
+        return words[1] == last
+    return len(words) == 1 and words[0] in known
+
+
+class Tidy:
+    """Values that have come, by run and name."""
+
+    def __init__(self, columns: Layout) -> None:
+        self.columns = columns
+        self._series: dict[str, dict[str, tuple[array[float], array[float]]]] = {}
+
+    def add(self, row: Mapping[str, Any], comma: bool = False) -> None:
+        """One value, if the row has one."""
+        name, value = row.get(self.columns.name), _number(row.get(self.columns.value), comma)
+        if not isinstance(name, str) or not name or value is None:
+            return
+        if self.columns.phase is not None:
+            name = named_in_phase(name, row.get(self.columns.phase))
+        run = str(row.get(self.columns.run) or "")[:80] if self.columns.run is not None else ""
+        if run not in self._series and len(self._series) >= MOST_RUNS:
+            return
+        names = self._series.setdefault(run, {})
+        if name not in names and len(names) >= NAMES_LIMIT:
+            return
+        steps, values = names.setdefault(name, (array("d"), array("d")))
+        step = _number(row.get(self.columns.count), comma) if self.columns.count is not None else None
+        steps.append(float(len(steps)) if step is None else step)
+        values.append(value)
+
+    def tables(self, read: Table | None = None) -> dict[str, Table]:
+        """The table of every run, one row a step; what could not be read is as in the one given."""
+        found = {}
+        for run, names in self._series.items():
+            table = Table() if read is None else read.empty()
+            steps = np.unique(np.concatenate([np.frombuffer(steps) for steps, _ in names.values()]))
+            steps = steps[np.isfinite(steps)]
+            table.rows = len(steps)
+            if self.columns.count is not None:
+                table.extend(self.columns.count, np.arange(len(steps)), steps)
+            for name, (at, values) in names.items():
+                there = np.isfinite(np.frombuffer(at))
+                places = np.searchsorted(steps, np.frombuffer(at)[there])
+                table.extend(name, places, np.frombuffer(values)[there])
+            found[run] = table
+        return found
+
+
+def _number(cell: object, comma: bool) -> float | None:
+    if isinstance(cell, str):
+        return number(cell, comma) if len(cell) < 64 else None
+    if type(cell) is float:
+        return cell
+    return float(cell) if type(cell) is int and abs(cell) < 10**300 else None

@@ -1,0 +1,85 @@
+"""Hindsight: what was found on the way through a log, judged once more now that its end is known.
+
+A live run must be warned when it happens. Of a finished one people ask how it went: a start that was slow and then
+learnt, a gradient that leapt and harmed nothing, validation that rose for a while and came back are notes. Only logs of
+other people's runs are judged like this; a journal gives the report that the live run gave.
+
+>>> chart = Chart.of(loss=[3.0] * 30 + [3.0 * 0.9**step for step in range(30)], context={"source": "CSV"})
+>>> chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 29, message="loss has stayed at 3"))
+>>> print(*in_hindsight(chart).episodes)
+step 0: LO04 not-learning (info): loss has stayed at 3; later it fell to 0.157
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import SEVERITIES, Symptom
+from torchdoctor.symptoms.hindsight.departures import dead, diverged, spiked, unlearnt
+from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, vanished
+from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
+from torchdoctor.symptoms.hindsight.softening import softened
+from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer, stuck
+
+__all__ = ["in_hindsight"]
+
+MANY = 3
+"""Notes of one name that are shown one by one."""
+
+LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
+    *(diverged, unlearnt, spiked, dead),
+    *(stuck, hardly, one_answer),
+    *(vanished, not_finite, broke_off),
+)
+"""All looks at a whole run but that at overfitting, which replaces what was said on the way."""
+
+
+def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
+    """The chart with its episodes as they look from the end; the chart itself where it is of a live run.
+
+    `names` are the findings that are asked for, None: all.
+    """
+    if "source" not in chart.context:
+        return chart
+    judged = copy.copy(chart)
+    with np.errstate(all="ignore"):
+        judged.episodes = [softened(chart, episode) for episode in chart.episodes]
+        replace_overfitting(judged)
+        for found in (found for look in LOOKS for found in look(chart)):
+            _enter(judged, found)
+    if names is not None:
+        judged.episodes = [episode for episode in judged.episodes if episode.name in names]
+    judged.episodes = sorted(_gathered(judged.episodes), key=lambda episode: episode.first_step)
+    return judged
+
+
+def _enter(chart: Chart, found: Symptom) -> None:
+    """Add what the whole run shows, unless it was found on the way and at least as grave."""
+    same = [episode for episode in chart.episodes if episode.name == found.name]
+    if any(SEVERITIES.index(episode.severity) >= SEVERITIES.index(found.severity) for episode in same):
+        return
+    chart.episodes = [episode for episode in chart.episodes if episode.name != found.name] + [found]
+
+
+def _gathered(episodes: list[Symptom]) -> Iterator[Symptom]:
+    """Episodes as they are, but many notes of one name as one: a log of a million steps would fill a page with them."""
+    notes: dict[str, list[Symptom]] = {}
+    for episode in episodes:
+        if episode.severity == "info":
+            notes.setdefault(episode.name, []).append(episode)
+        else:
+            yield episode
+    for same in notes.values():
+        if len(same) <= MANY:
+            yield from same
+            continue
+        first, last = min(item.first_step for item in same), max(item.last_step for item in same)
+        count = sum(item.count for item in same)
+        leading = max(same, key=lambda item: item.value if item.value is not None else 0.0)
+        message = f"{leading.message} (step {leading.first_step}, the highest of {len(same)})"
+        yield replace(leading, first_step=first, last_step=last, count=count, message=message)

@@ -1,0 +1,110 @@
+"""A vital over a whole run, as one curve: what is known of a log once its end is known."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom
+from torchdoctor.series import Array, Series, median
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
+
+FEW = 4
+"""Points that a verdict needs at least."""
+
+
+class Curve(NamedTuple):
+    """A vital over the whole run, in at most about a thousand points."""
+
+    name: str
+    steps: Array
+    values: Array
+
+    @classmethod
+    def of(cls, series: Series, name: str) -> Curve:
+        """The outline of a series: exact where the run is short."""
+        buckets = series.outline.buckets()
+        return cls(name, np.array([item[0] for item in buckets]), np.array([item[2] for item in buckets]))
+
+    def __bool__(self) -> bool:
+        return len(self.values) >= FEW
+
+    @property
+    def start(self) -> float:
+        """The first value."""
+        return float(self.values[0])
+
+    @property
+    def level(self) -> float:
+        """Where it ended: the median of its last tenth, of three values at least."""
+        return median(self.values[-max(3, self.values.size // 10) :])
+
+    @property
+    def best(self) -> int:
+        """The place of its lowest level, one lucky value left out where there are enough."""
+        place = int(np.argmin(smoothed(self.values) if self.values.size > 5 else self.values))
+        return 0 if self.values[place] > self.values[0] else place
+
+    @property
+    def noise(self) -> float:
+        """From one value to the next, trend and curvature taken out."""
+        return evaluation_noise(self.values) if self.values.size > 5 else 0.0
+
+
+def loss_of(chart: Chart) -> Curve:
+    """The loss that the run is judged by: of training, or of validation where that alone was logged."""
+    training = Curve.of(chart["loss"], "loss")
+    return training if training else Curve.of(chart["val_loss"], "validation loss")
+
+
+def climbs(values: Array) -> float:
+    """How surely values rise: of all pairs, the share that do less the share that fall (Kendall).
+
+    >>> climbs(np.array([1.0, 2.0, 3.0])), climbs(np.array([3.0, 2.0, 1.0]))
+    (1.0, -1.0)
+    """
+    thinned = values[:: max(1, values.size // 100)]
+    first, second = np.triu_indices(thinned.size, 1)
+    return float(np.mean(np.sign(thinned[second] - thinned[first]))) if first.size else 0.0
+
+
+def improved(chart: Chart, since: int, share: float = 0.1) -> str:
+    """A validation metric that got better after a step by a good part of what it lacked; empty where none did.
+
+    >>> chart = Chart.of(val_accuracy=[0.90, 0.92, 0.94], context={"better": {"val_accuracy": "higher"}})
+    >>> improved(chart, 0)
+    'val_accuracy'
+    """
+    for name, way in (chart.context.get("better") or {}).items():
+        values = chart[name].values
+        later = values[chart[name].steps >= since]
+        if not name.startswith("val_") or later.size < 2:
+            continue
+        then, now = float(later[0]), median(later[-3:])
+        top = 1.0 if float(np.abs(values).max()) <= 1 else 100.0
+        lacking = (top - then, top - now) if way == "higher" else (then, now)
+        if lacking[1] < (1 - share) * lacking[0]:
+            return str(name)
+    return ""
+
+
+def shown(
+    detector: type[Detector],
+    curve: Curve,
+    since: int,
+    severity: Severity,
+    message: str,
+    *,
+    confidence: float = 0.8,
+    value: float | None = None,
+    limit: float | None = None,
+) -> Symptom:
+    """A finding that a curve shows from one of its points on, up to its end."""
+    first, last = int(curve.steps[since]), int(curve.steps[-1])
+    count = len(curve.values) - since
+    return Symptom(
+        detector.name, detector.code, severity, confidence, first, last, count, (), None, value, limit, message
+    )

@@ -1,0 +1,164 @@
+"""Losses that left where they were: above their start, away from their best, in one leap, or for good.
+
+>>> chart = Chart.of(loss=[1.64, 11.8, 11.6, 10.4, 10.37, 10.37, 10.37], context={"source": "CSV"})
+>>> print(*diverged(chart))
+step 1: LO02 loss-divergence (critical): loss is 10.4 at the end, above the 1.64 that the run began with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.curve import FEW, Curve, climbs, improved, loss_of, shown
+from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.loss_spike import LossSpike
+from torchdoctor.symptoms.overfitting import smoothed
+from torchdoctor.symptoms.progress import is_game
+
+GIVEN_BACK = 0.5
+"""Share of its descent that a loss has lost again: it diverged."""
+CREEPING = 0.1
+"""The same, of a loss that has climbed steadily from its best."""
+ABOVE = 0.25
+"""Share of the first loss by which a run that ends above it has diverged."""
+YOUNG = 0.05
+"""Share of a run after which its first descent is over: a spike that matters is above the level there."""
+
+
+def diverged(chart: Chart) -> Iterator[Symptom]:
+    """The loss ends above its start, gave back what it had gained, or has crept up from its best."""
+    curve = loss_of(chart)
+    if not curve or is_game(chart):
+        return
+    level, start, best = curve.level, curve.start, curve.best
+    lowest = float(curve.values[best])
+    rise, followed = level - lowest, _validation_follows(chart)
+    late = curve.values[-max(3, curve.values.size // 4) :]
+    far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
+    never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0
+    lasting = rise > 6 * curve.noise and float(late.min()) > lowest + 0.3 * rise
+    said = f"{curve.name} is {number_text(level)} at the end"
+    above = level > start + ABOVE * abs(start) and float(late.min()) > start > 0
+    if far and (never_back or (lasting and above)):
+        left = int(np.argmax(curve.values > start + ABOVE * abs(start)))
+        severity: Severity = "critical" if level > 2 * start else "warning"
+        message = f"{said}, above the {number_text(start)} that the run began with"
+        yield shown(LossDivergence, curve, left, severity, message, value=level, limit=start)
+        return
+    given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0
+    crept = lasting and start > lowest and _crept(chart, curve, followed)
+    if given_back or crept or (followed and _is_lost(curve, late)):
+        message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
+        yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
+
+
+def _crept(chart: Chart, curve: Curve, followed: bool | None) -> bool:
+    """Whether the loss has climbed from its best, for a good part of the run, and no metric got better for it."""
+    lowest, since = float(curve.values[curve.best]), curve.values[curve.best :]
+    climbing, rise = climbs(since), curve.level - lowest
+    if since.size < 0.2 * curve.values.size or climbing < 0.5 or improved(chart, int(curve.steps[curve.best])):
+        return False
+    if followed:
+        return rise > ABOVE * abs(lowest)
+    surely = rise > abs(lowest) or (climbing > 0.6 and curve.values.size >= 32)
+    return followed is None and surely and rise > CREEPING * (curve.start - lowest)
+
+
+def _is_lost(curve: Curve, late: Array) -> bool:
+    """Whether all of the last quarter is at a multiple of what the run held for a while, however high it began."""
+    held = float(np.percentile(smoothed(curve.values), 10)) if curve.values.size > 11 else 0.0
+    return held > 0 and float(late.min()) > 2 * held and curve.level > 3 * held
+
+
+def _validation_follows(chart: Chart) -> bool | None:
+    """Whether validation rose as well, beyond its noise; None where it is not known."""
+    curve = Curve.of(chart["val_loss"], "validation loss")
+    if not curve or not chart["loss"]:
+        return None
+    best = float(curve.values[curve.best])
+    rises = curve.level - best > max(0.05 * abs(best), 2 * curve.noise)
+    never_back = float(curve.values[1:].min()) > 1.1 * curve.start > 0
+    return rises and (never_back or climbs(curve.values[curve.best :]) > 0.3)
+
+
+def unlearnt(chart: Chart) -> Iterator[Symptom]:
+    """Both losses are above their best, and a metric is at half of what it had been, or less."""
+    curve, held_out = loss_of(chart), Curve.of(chart["val_loss"], "validation loss")
+    if not curve or not held_out or is_game(chart):
+        return
+    if any(item.level < 1.1 * float(item.values[item.best]) for item in (curve, held_out)):
+        return
+    for name, way in (chart.context.get("better") or {}).items():
+        values = chart[name].values
+        if way != "higher" or values.size < 8 or not name.startswith("val_") or "precision" in name or "recall" in name:
+            continue
+        held, late = float(np.percentile(values, 90)), values[-max(3, values.size // 5) :]
+        if held > 0 and float(late.max()) < 0.6 * held and median(late) < 0.5 * held:
+            metric = name.removeprefix("val_").replace("_", " ")
+            message = (
+                f"{metric} fell from {number_text(held)} to {number_text(median(late))}, and {curve.name} is "
+                f"{number_text(curve.level)} after {number_text(float(curve.values[curve.best]))}"
+            )
+            yield shown(LossDivergence, curve, curve.best, "warning", message, value=curve.level)
+            return
+
+
+def spiked(chart: Chart) -> Iterator[Symptom]:
+    """Training and validation leapt together to a multiple of what they held, above where they were when young."""
+    train, held_out = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
+    if min(train.values.size, held_out.values.size) < 20 or is_game(chart) or not chart["loss"].lowest > 0:
+        return
+    high = _leaps(held_out, 1.5)
+    if not high.any() or float(high.mean()) > 0.2:  # what happens all the time is noise
+        return
+    apart = 0.01 * float(train.steps[-1])
+    leapt = train.steps[_leaps(train, 1.7)]
+    for place in np.flatnonzero(high):
+        step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
+        back = held_out.values[place:] < 1.3 * level
+        if back.any() and np.any((leapt >= step - apart) & (leapt <= step + apart)):
+            value, until = float(held_out.values[place]), place + int(np.argmax(back))
+            message = (
+                f"validation loss leapt from {number_text(level)} to {number_text(value)} at step {int(step)}, the "
+                f"training loss with it, and was back at step {int(held_out.steps[until])}"
+            )
+            part = Curve(held_out.name, held_out.steps[:until], held_out.values[:until])
+            yield shown(LossSpike, part, int(place), "warning", message, value=value, limit=1.5 * level)
+            return
+
+
+def _leaps(curve: Curve, times: float) -> Array:
+    """Where a curve is a multiple of its best so far and above its young level, after it had held that best."""
+    values = curve.values
+    lowest = np.minimum.accumulate(values)
+    young = float(values[max(1, round(YOUNG * values.size))])
+    held = np.array([median(values[max(0, place - 5) : place]) if place else np.inf for place in range(values.size)])
+    settled = np.arange(values.size) > YOUNG * values.size + 5
+    return np.asarray(settled & (values > times * lowest) & (values > young) & (held < 1.3 * lowest) & (lowest > 0))
+
+
+def dead(chart: Chart) -> Iterator[Symptom]:
+    """The loss leapt above its start, and has been one and the same number ever since: nothing moves any more."""
+    curve = loss_of(chart)
+    if curve.values.size < 2 * FEW or is_game(chart):
+        return
+    same = np.abs(curve.values - curve.values[-1]) <= 1e-4 * abs(float(curve.values[-1]))
+    still = int(np.argmin(same[::-1])) if not same.all() else 0  # values at the end that are the same
+    middle = median(curve.values[curve.values.size // 2 :])
+    held = float(np.mean(np.abs(curve.values - middle) <= 2e-3 * abs(middle)))
+    high = float(curve.values.max())
+    if max(still / curve.values.size, held) < 0.5 or not high > 2 * curve.start > 0:
+        return
+    if curve.level > ABOVE * curve.start + curve.start:  # that is `diverged`
+        return
+    top = int(np.argmax(curve.values))
+    message = (
+        f"{curve.name} leapt to {number_text(high)} at step {int(curve.steps[top])} and is "
+        f"{number_text(middle)} ever since, to the last digit"
+    )
+    yield shown(LossDivergence, curve, top, "warning", message, value=high, limit=curve.start)

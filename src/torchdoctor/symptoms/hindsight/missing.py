@@ -1,0 +1,76 @@
+"""Numbers that are not there: NaN under the guises in which logs write it.
+
+>>> chart = Chart.of(loss=[1.9, 1.8, 0.0, 0.0, 0.0], context={"source": "CSV"})
+>>> print(*vanished(chart))
+step 2: NU01 nan-or-inf (critical): loss is exactly 0 from step 2 on, after 1.8: some trainers write 0.0 where it is NaN
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.nan_or_inf import NanOrInf
+from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+
+def vanished(chart: Chart) -> Iterator[Symptom]:
+    """A loss that is exactly zero from one point on: Hugging Face's Trainer writes 0.0 where the loss was NaN."""
+    values, steps = chart["loss"].values, chart["loss"].steps
+    zeros = int(np.argmax(np.append(values[::-1] != 0, True)))
+    if zeros < 3 or is_game(chart):
+        return
+    before = values[: values.size - zeros]
+    if before.size and not float(before[-1]) > 0.1 * float(before[0]) > 0:
+        return
+    first = int(steps[values.size - zeros])
+    after = f", after {number_text(float(before[-1]))}" if before.size else ""
+    message = f"loss is exactly 0 from step {first} on{after}: some trainers write 0.0 where it is NaN"
+    yield Symptom(
+        NanOrInf.name, NanOrInf.code, "critical", 0.85, first, int(steps[-1]), zeros, (), None, 0.0, None, message
+    )
+
+
+def not_finite(chart: Chart) -> Iterator[Symptom]:
+    """Evaluations that are not finite up to the end, while training goes on."""
+    series = chart["val_loss"]
+    if not series.nonfinite or math.isfinite(series.latest):
+        return
+    bad = [step for step in series.nonfinite_steps if not series or step > series.steps[-1]]
+    if len(bad) < 2 and chart["loss"]:
+        return
+    lone = not chart["loss"] and not chart["loss"].nonfinite
+    detector: type[Detector] = NanOrInf if lone else ValidationAnomaly
+    message = f"validation loss is {number_text(series.latest)} from step {bad[0]} on"
+    severity: Severity = "critical" if lone else "warning"
+    yield Symptom(
+        detector.name, detector.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
+    )
+
+
+def broke_off(chart: Chart) -> Iterator[Symptom]:
+    """A loss that is logged no more while what was logged beside it is: many writers leave a cell empty for NaN."""
+    for loss, prefix in (("val_loss", "val_"), ("loss", "train_")):
+        series = chart[loss]
+        beside = [chart[name] for name in chart.vitals if name.startswith(prefix) and not name.endswith("loss")]
+        if not series or series.nonfinite or not beside:
+            continue
+        other = max(beside, key=lambda item: item.count)
+        later = other.steps[other.steps > series.step]
+        together = np.isin(series.steps, other.steps).mean() > 0.9
+        gaps = other.count - later.size > series.count + 1  # it was not at every one of them before, either
+        if later.size < max(5, series.count) or not together or gaps:
+            continue
+        first = int(later[0])
+        message = (
+            f"{loss.replace('_', ' ')} is not logged from step {first} on, what was logged beside it is: often NaN"
+        )
+        last, count = int(later[-1]), later.size
+        yield Symptom(NanOrInf.name, NanOrInf.code, "warning", 0.7, first, last, count, (), None, None, None, message)
+        return

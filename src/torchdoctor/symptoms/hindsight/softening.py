@@ -1,0 +1,108 @@
+"""Episodes that a good end makes notes of, and spikes that lasted too long for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
+from torchdoctor.symptoms.hindsight.curve import Curve, loss_of
+from torchdoctor.symptoms.nan_or_inf import NanOrInf
+from torchdoctor.symptoms.overfitting import level_at
+from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+HEALING = frozenset(
+    (
+        *("gradient-explosion", "gradient-vanishing", "gradient-instability"),
+        *("loss-spike", "loss-divergence", "loss-plateau", "loss-oscillation", "not-learning", "slow-learning"),
+    )
+)
+"""Findings of which a good end takes the edge."""
+LASTING = 3
+"""Records in a row that a spike lasts, from which on it was not one bad batch."""
+COARSE, LONG = 10, 50
+"""Steps between two records from which on a few of them are a long time; and how many are one in finer logs."""
+
+
+def softened(chart: Chart, episode: Symptom) -> Symptom:
+    """An episode that did no lasting harm is a note; a spike that lasted is more than that."""
+    curve = loss_of(chart)
+    if episode.name == ValidationAnomaly.name:
+        return _recovered(chart, episode)
+    if episode.name == "loss-spike" and curve and _lasted(chart, episode):
+        return replace(episode, severity="warning") if episode.severity == "info" else episode
+    if episode.severity == "info" or not curve or not _ended_well(curve):
+        return episode
+    excuse = _excuse(chart, episode, curve)
+    return replace(episode, severity="info", message=f"{episode.message}; {excuse}") if excuse else episode
+
+
+def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
+    """Why an episode of a run that ended well is no harm, in words; empty where there is no reason."""
+    name = episode.name
+    after = curve.values[curve.steps > episode.last_step]
+    if name == NanOrInf.name:
+        return "the run went on unharmed" if _was_overflow(chart, episode) else ""
+    if name == "gradient-explosion":
+        harmed = [item for item in chart.episodes if item.name == "loss-spike" and _near(chart, item, episode)]
+        return "" if any(_lasted(chart, item) for item in harmed) else "the loss did not suffer from it"
+    if name == "loss-spike" and after.size >= LASTING:
+        return "it came back at once"
+    if name == "loss-oscillation":  # a running mean that starts over in every epoch does it
+        return "the run fell all the same"
+    during = curve.values[(curve.steps >= episode.first_step) & (curve.steps <= episode.last_step)]
+    if name not in HEALING or not after.size or not during.size:
+        return ""
+    now = median(after[-3:])
+    return f"later it fell to {number_text(now)}" if now < 0.95 * median(during) else ""
+
+
+def _was_overflow(chart: Chart, episode: Symptom) -> bool:
+    """Whether only a few gradients were not finite, no loss was, and the run went on for long: half precision."""
+    norms, losses = chart["grad_norm"], chart["loss"]
+    later = norms.count and int(np.count_nonzero(norms.steps > episode.last_step)) >= 5
+    few = norms.nonfinite <= max(2, 0.05 * norms.count)
+    return bool(later) and few and not losses.nonfinite and losses.lowest > 0
+
+
+def _recovered(chart: Chart, episode: Symptom) -> Symptom:
+    """A validation that went well in the end is no warning."""
+    values, steps = chart["val_loss"].values, chart["val_loss"].steps
+    during = values[(steps >= episode.first_step) & (steps <= episode.last_step)]
+    now = median(values[-3:])
+    better = during.size > 0 and (now < 0.9 * float(during.min()) or now < 0.95 * float(values[0]))
+    if episode.severity == "info" or not better:
+        return episode
+    text = f"{episode.message}; later it fell to {number_text(now)}"
+    return replace(episode, severity="info", message=text)
+
+
+def _ended_well(curve: Curve) -> bool:
+    """Whether the run ended near its best, well below its start."""
+    lowest = float(curve.values[curve.best])
+    return curve.level - lowest < 0.2 * max(curve.start - lowest, 0.0)
+
+
+def _every(chart: Chart) -> int:
+    return max(1, int(chart.context.get("logged_every") or 1))
+
+
+def _lasted(chart: Chart, spike: Symptom) -> bool:
+    """Whether the loss was up for several records in a row, by a good part of what the run had gained."""
+    span = (spike.last_step - spike.first_step) / _every(chart)
+    fine = chart.context.get("clock") != "epoch" and _every(chart) < COARSE
+    together = spike.count >= (LONG if fine else LASTING) and span <= 2 * spike.count
+    if not together or spike.value is None or spike.limit is None:
+        return False
+    progress = Progress.of(chart["loss"])
+    recent = level_at(chart["loss"], spike.first_step - 1)
+    return spike.value - recent > 0.1 * progress.descent and spike.value > 1.2 * recent
+
+
+def _near(chart: Chart, one: Symptom, other: Symptom) -> bool:
+    reach = 10 * _every(chart)
+    return one.first_step - reach <= other.last_step and other.first_step <= one.last_step + reach

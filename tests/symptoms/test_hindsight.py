@@ -1,0 +1,195 @@
+"""Whole logs of other people's runs: those that must be found at the end, and those that must be left in peace."""
+
+import math
+
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.examination import Examination
+from torchdoctor.records import INFORMATIVE, Symptom
+from torchdoctor.settings import Settings
+from torchdoctor.symptoms.hindsight import in_hindsight
+
+RANDOM = np.random.default_rng(0)
+FALL = [3.0 * 0.8**epoch + 0.3 for epoch in range(20)]
+
+
+def examined(loss=(), val=(), every=1, clock="epoch", better=None, settings=None, **vitals):
+    """The report on a log with these series, each point `every` steps after the one before."""
+    context = {"source": "CSV", "clock": clock, "logged_every": every, "better": better or {}}
+    examination = Examination(settings or Settings())
+    examination.take({"type": "header", "step": -1, "schema": 1, "context": context})
+    length = max(len(loss), len(val), *(len(values) for values in vitals.values()), 0)
+    for place in range(length):
+        train = {"loss": loss} | {name: values for name, values in vitals.items() if not name.startswith("val_")}
+        held_out = {"val_loss": val} | {name: values for name, values in vitals.items() if name.startswith("val_")}
+        for kind, series in (("vitals", train), ("validation", held_out)):
+            present = {name: float(values[place]) for name, values in series.items() if place < len(values)}
+            if present:
+                examination.take({"type": kind, "step": every * place, "vitals": present})
+    return examination.report()
+
+
+def raised(report):
+    return {item.name for item in report.symptoms if item.severity != "info" and item.name not in INFORMATIVE}
+
+
+def noise(count, size):
+    return RANDOM.standard_normal(count) * size
+
+
+SICK = {
+    "dead after a leap above the start": ("loss-divergence", {"loss": [1.64, 11.8, 11.6, 10.4] + [10.37] * 6}),
+    "explodes from the start": ("loss-divergence", {"loss": [26.0, 8e4, 1e7, 5e14, 3e10, 1e14, 2e18, 2e24, 8e26]}),
+    "learns, then loses it": (
+        "loss-divergence",
+        {"loss": [11.0, 2.7, 2.5, 2.4, 2.4, 2.5, 3.9, 5.0, 6.0, 7.0, 7.5, 8.0, 8.2]},
+    ),
+    "creeps up, and validation with it": (
+        "loss-divergence",
+        {
+            "loss": [7.0, 3.0, 1.5, 1.0, 0.8, *np.linspace(0.85, 1.6, 15)],
+            "val": [7.0, 3.2, 2.0, 1.6, 1.5, *np.linspace(1.55, 2.4, 15)],
+        },
+    ),
+    "accuracy falls to chance": (
+        "loss-divergence",
+        {
+            "loss": [9000.0, 6.0, 4.0, 3.9, 7.0, 16.0, 9.0, 7.0, 12.0, 8.0, 9.0, 8.9],
+            "val": [9000.0, 6.0, 4.0, 3.9, 7.0, 16.0, 9.0, 7.0, 12.0, 8.0, 9.0, 8.9],
+            "val_accuracy": [0.001, 0.1, 0.37, 0.35, 0.2, 0.06, 0.01, 0.01, 0.002, 0.002, 0.002, 0.002],
+            "better": {"val_accuracy": "higher"},
+        },
+    ),
+    "leaps once, then is one number for ever": ("loss-divergence", {"loss": [2.9, 2.0, 16.0, 1.2] + [0.511] * 60}),
+    "never moves": ("not-learning", {"loss": 0.25 + noise(30, 1e-4), "every": 50, "clock": "step"}),
+    "hardly learns in many epochs": (
+        "slow-learning",
+        {"loss": np.linspace(0.69, 0.66, 39) + noise(39, 0.01), "train_accuracy": 0.58 + noise(39, 0.02)},
+    ),
+    "one answer to everything": (
+        "collapsed-output",
+        {"loss": FALL, "val": FALL, "val_accuracy": [0.7241] * 20, "better": {"val_accuracy": "higher"}},
+    ),
+    "NaN written as zero": ("nan-or-inf", {"loss": [1.9, 1.8, 0.0, 0.0, 0.0, 0.0]}),
+    "NaN written as nothing": ("nan-or-inf", {"val": [11.0, 4.5, 3.1], "val_accuracy": [0.0] * 30}),
+    "validation turns NaN": ("validation-anomaly", {"loss": FALL, "val": FALL[:10] + [math.nan] * 10}),
+    "overfits in three epochs": ("overfitting", {"loss": [0.5, 0.2, 0.05], "val": [0.30, 0.36, 0.45]}),
+    "overfits though it came from far": (
+        "overfitting",
+        {"loss": [0.74, *np.geomspace(0.05, 0.008, 40)], "val": [0.74, 0.05, 0.046, *np.linspace(0.045, 0.06, 38)]},
+    ),
+    "both losses leap together": (
+        "loss-spike",
+        {
+            "loss": [*FALL, *([0.33] * 20), 3.9, 2.7, 1.5, *([0.33] * 20)],
+            "val": [*FALL, *([0.43] * 20), 4.3, 2.9, 1.6, *([0.43] * 20)],
+        },
+    ),
+}
+
+HEALTHY = {
+    "falls": {"loss": FALL, "val": [value + 0.1 for value in FALL]},
+    "five points": {"loss": [3.5, 2.8, 2.5, 2.4, 2.37]},
+    "one point": {"loss": [3.5], "val": [3.6]},
+    "a start that was slow": {"loss": [*(0.693 + noise(40, 0.002)), *np.linspace(0.69, 0.1, 60)], "every": 10},
+    "leaps at its start and learns": {"loss": [0.46, 19.8, 12.7, 6.7, 2.2, 0.9, 0.4, 0.2, 0.16, 0.14, 0.13, 0.13]},
+    "a gradient that leapt and harmed nothing": {
+        "loss": 2.0 - np.linspace(0, 0.5, 200) + noise(200, 0.02),
+        "grad_norm": [*(2.0 + noise(150, 0.1)), 35.0, *(2.0 + noise(49, 0.1))],
+        "every": 500,
+        "clock": "step",
+    },
+    "half precision finding its scale": {
+        "loss": np.linspace(3, 1, 60),
+        "grad_norm": [math.inf, math.nan, *([1.0] * 58)],
+        "clock": "step",
+    },
+    "validation rises, its metric gets better": {
+        "loss": np.linspace(0.5, 0.05, 12),
+        "val": [0.30, 0.25, 0.23, 0.24, 0.25, 0.26, 0.27, 0.27, 0.28, 0.28, 0.29, 0.29],
+        "val_accuracy": np.linspace(0.90, 0.945, 12),
+        "better": {"val_accuracy": "higher"},
+    },
+    "validation under training": {"loss": [value + 0.2 for value in FALL], "val": FALL},
+    "noisy validation that ends low": {"loss": FALL, "val": np.abs(np.array(FALL) * (1 + noise(20, 0.3)))},
+    "converged long ago": {"loss": [230.0, 40.0, 3.0, 0.1, 0.01] + [1.9e-4] * 300},
+    "flat from the second epoch on": {"loss": [0.27, *(0.124 + noise(40, 0.001))], "val": [0.27] + [0.126] * 40},
+    "generator and discriminator": {"g_loss": np.linspace(0.7, 3.0, 60), "d_loss": 1.3 - np.linspace(0, 0.9, 60)},
+    "a policy whose loss grows with its reward": {
+        "loss": np.linspace(0.01, 3.0, 60),
+        "reward": np.linspace(0, 200, 60),
+    },
+    "too easy": {"loss": [0.85, 0.01, 0.0005, 0.0001, 0.0, 0.0, 0.0, 0.0], "every": 10, "clock": "step"},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_sick(name):
+    slug, series = SICK[name]
+    assert slug in raised(examined(**series)), name
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy(name):
+    assert not raised(examined(**HEALTHY[name])), [str(item) for item in examined(**HEALTHY[name]).symptoms]
+
+
+def test_a_live_run_is_not_judged_again():
+    chart = Chart.of(loss=[1.64, 11.8, 11.6, 10.4, 10.37, 10.37])
+    assert in_hindsight(chart) is chart
+
+
+def test_the_chart_itself_is_left_alone():
+    chart = Chart.of(loss=[3.0] * 30 + [3.0 * 0.9**step for step in range(30)], context={"source": "CSV"})
+    episode = Symptom("not-learning", "LO04", "warning", 0.8, 0, 29, message="flat")
+    chart.episodes.append(episode)
+    assert in_hindsight(chart).episodes[0].severity == "info"
+    assert chart.episodes == [episode]
+
+
+def test_what_is_ignored_is_not_said():
+    losses = [1.64, 11.8, 11.6, 10.4, 10.37, 10.37]
+    assert raised(examined(losses)) == {"loss-divergence"}
+    assert not raised(examined(losses, settings=Settings(ignore=("loss-divergence",))))
+
+
+def test_the_preset_of_the_paper_stays_as_it_is():
+    said = raised(examined([1.64, 2.8, 2.6, 2.4, 2.4, 2.4], settings=Settings(preset="paper")))
+    assert "loss-divergence" not in said
+
+
+def test_many_notes_of_one_name_become_one():
+    chart = Chart.of(loss=FALL * 5, context={"source": "CSV"})
+    for step in range(0, 60, 10):
+        chart.episodes.append(Symptom("loss-spike", "LO01", "info", 0.9, step, step, value=float(step), message="up"))
+    notes = [item for item in in_hindsight(chart).episodes if item.severity == "info" and item.name == "loss-spike"]
+    assert [(item.first_step, item.last_step, item.count) for item in notes] == [(0, 50, 6)]
+    assert "highest of 6" in notes[0].message
+
+
+def test_a_spike_that_lasted_is_more_than_a_note():
+    calm = 3.0 + noise(200, 0.05)
+    lasting = [*np.geomspace(11, 3, 60), *calm, *([4.9] * 6), *calm]
+    single = [*np.geomspace(11, 3, 60), *calm, 4.9, *calm]
+    assert "loss-spike" in raised(examined(lasting, every=100, clock="step"))
+    assert not raised(examined(single, every=100, clock="step"))
+
+
+def test_several_evaluation_sets_are_not_the_training_data():
+    report = examined([0.5, 0.3, 0.2, 0.1, 0.05], [1.8, 2.1, 2.5, 2.9, 3.4])
+    assert "overfitting" in raised(report)
+    chart = Chart.of(loss=[0.5, 0.3, 0.2, 0.1, 0.05], val_loss=[1.8, 2.1, 2.5, 2.9, 3.4])
+    chart.context.update({"source": "CSV", "columns": {"loss": "loss", "val_loss": "eval_a_loss + eval_b_loss"}})
+    assert [item.severity for item in in_hindsight(chart).episodes] == ["info"]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e308, -1e308, 1e-308, math.nan, math.inf, -math.inf])
+def test_strange_numbers_do_no_harm(value):
+    for length in (1, 2, 3, 4, 5, 9, 40):
+        series = [value if place % 2 else 1.0 for place in range(length)]
+        for odd in (series, [value] * length):
+            examined(odd, odd, train_accuracy=odd, val_accuracy=odd, grad_norm=odd, better={"val_accuracy": "higher"})
+            examined((), odd, val_accuracy=odd, better={"val_accuracy": "lower"})
