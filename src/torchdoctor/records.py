@@ -105,10 +105,11 @@ its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model wa
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
 eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move),
-``gradient_snr`` (signal over noise of the batch's gradient, which is batch size over gradient noise scale) and
-``gradient_samples`` (samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along
-the step, for a step of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the
-valley's floor, above 2 it ends higher than it began).
+``frozen_fresh`` (share of frozen layers whose weights are spread as those of a new layer are), ``gradient_snr``
+(signal over noise of the batch's gradient, which is batch size over gradient noise scale) and ``gradient_samples``
+(samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along the step, for a step
+of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the valley's floor, above 2 it
+ends higher than it began).
 """
 
 from __future__ import annotations

@@ -132,3 +132,17 @@ def test_a_terminal_gets_colour_and_the_same_words():
     text.show(SICK, Console(file=plain, width=100, force_terminal=False))
     assert "\x1b[" in coloured.getvalue()
     assert plain.getvalue().rstrip("\n") == text.render(SICK)
+
+
+def test_what_has_done_no_harm_asks_for_no_change():
+    note = replace(SICK.symptoms[0], name="loss-spike", severity="info")
+    for cause, probability, words in (
+        ("bad-batch", 0.8, "Worth a try: "),
+        ("bad-batch", 0.3, ""),
+        ("unknown", 0.8, ""),
+    ):
+        ranked = Diagnosis(1, cause, probability, (), ("loss-spike",), (HALVE,), (0,))
+        told = str(replace(SICK, symptoms=(note,), diagnoses=(ranked,), suggestions=(HALVE,)))
+        second = told.splitlines()[1]
+        assert "First change" not in told and second.endswith("learning_rate *= 0.5") == bool(words) and words in second
+        assert "nothing has to change" in told

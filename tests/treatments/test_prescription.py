@@ -160,3 +160,50 @@ def test_without_a_cause_a_run_that_does_not_learn_gets_no_new_rate():
     chart = Chart.of(loss=2 * np.ones(N))
     case = Case(chart, Problem((symptom("not-learning", 0, 399),)))
     assert parameters(case, "scale-lr") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "rate", "factor"),
+    [
+        ({"optim": "adamw_torch"}, 5.0, 0.0002),
+        ({"optim": "adamw_torch", "num_parameters": 124_000_000}, 0.01, 0.06),
+        ({"optimizer": "sgd"}, 5.0, 0.02),
+        ({}, 5.0, 0.002),
+        ({"optimizer": "sgd"}, 0.4, 0.5),
+        ({"optim": "adamw_torch"}, 0.001, 0.5),
+        ({"optimizer": "Prodigy"}, 5.0, 0.5),
+    ],
+)
+def test_an_absurd_learning_rate_is_not_just_halved(config, rate, factor):
+    found = merged(
+        symptom("loss-divergence", 2, 399, severity="critical"), context={"config": config}, lr=np.full(N, rate)
+    )
+    assert found["scale-lr"].parameters["factor"] == factor
+    assert f"Here: from {rate:g} to " in found["scale-lr"].reason
+
+
+def test_what_the_log_says_is_set_is_not_proposed():
+    config = {"config": {"hidden_dropout_prob": 0.2, "weight_decay": 0.1, "max_grad_norm": 1.0}}
+    found = merged(symptom("overfitting"), context=config)
+    assert found["raise-dropout"].parameters == {"rate": 0.3}
+    assert "set-weight-decay" not in found
+    assert "set-clip-norm" not in merged(symptom("gradient-explosion"), context=config)
+
+
+def test_a_dropout_that_is_not_known_is_raised_from_wherever_it_is():
+    found = merged(symptom("overfitting"))["raise-dropout"]
+    assert found.parameters == {} and first_line(found) == "dropout += 0.1  # 0.5 at most"
+
+
+def test_what_mends_the_likeliest_cause_comes_first():
+    chart = Chart.of(loss=2 * np.ones(N), val_loss=np.linspace(2, 4, N))
+    chart.episodes.append(symptom("overfitting", 100, 399))
+    treated, suggestions = prescribe(chart, rank(chart))
+    told = {item.action for item in suggestions}
+    own = [item.action for item in treated[0].suggestions if item.action in told]
+    assert suggestions[0].action == own[0]
+
+
+def test_a_cause_with_several_settings_treats_the_one_in_question():
+    slugs = prescription.in_question(("lower-dropout", "set-weight-decay"), ("weight decay takes 0.02 of each weight",))
+    assert slugs == ["set-weight-decay"]

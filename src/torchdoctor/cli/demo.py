@@ -11,7 +11,7 @@ import click
 from torchdoctor.errors import PatientError
 from torchdoctor.records import Record
 from torchdoctor.reports.text import STYLES
-from torchdoctor.reports.wording import advice, first_line, percent, printable, verdict
+from torchdoctor.reports.wording import NOTABLE, advice, first_line, percent, printable, verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -194,7 +194,8 @@ class Screen:
             self._explain([cause for cause in causes if cause["problem"] == number])
 
     def _explain(self, causes: list[Record]) -> None:
-        ranked = sorted(causes, key=lambda cause: -cause["probability"])[:CAUSES_SHOWN]
+        ranked = sorted(causes, key=lambda cause: -cause["probability"])
+        ranked = ranked[:1] + [cause for cause in ranked[1:CAUSES_SHOWN] if cause["probability"] >= NOTABLE]
         for position, cause in enumerate(ranked):
             evidence = f": {printable(cause['evidence'][0])}" if cause["evidence"] and position == 0 else ""
             title = "why" if position == 0 else "or"

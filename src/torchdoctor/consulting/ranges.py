@@ -128,7 +128,7 @@ def fix_range(suggestion: Suggestion) -> str:
         factor = suggestion.parameters.get("factor", 1.0)
         if not isinstance(factor, float) or 0.1 <= factor <= 1:
             return "times 0.5 first, then 0.1"
-        return "times 2 to 10" if factor > 1 else f"times {number_text(factor)} first, then a third of that"
+        return "times 2 to 10" if factor > 1 else f"times {factor:g} first, then a third of that"
     return FIX_RANGES.get(suggestion.action, "")
 
 

@@ -40,7 +40,6 @@ PROBLEMS = 12
 SYMPTOMS = 6
 """Episodes of a problem in words; all of them are marked."""
 CAUSES = 3
-HUGE = 1e100
 
 
 def public(key: str) -> str:
@@ -113,8 +112,8 @@ def _spark(buckets: Sequence[Bucket]) -> list[float]:
 
 
 def _short(value: float) -> float:
-    """Six digits are finer than a screen; and differences of what is drawn must be finite."""
-    return float(f"{min(max(value, -HUGE), HUGE):.6g}")
+    """Six digits are finer than a screen."""
+    return float(f"{value:.6g}")
 
 
 def _mark(symptom: Symptom, sight: Sight) -> dict[str, Any]:

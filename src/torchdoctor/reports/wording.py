@@ -187,10 +187,11 @@ def advice(report: Report) -> str:
 
 
 def change_words(report: Report) -> str:
-    """What to call the first change: what has done no harm asks for none, and without a cause there is none to try."""
+    """What to call the first change: what has done no harm asks for none, and without a likely cause none is tried."""
     if report.health in ("sick", "critical"):
         return "First change"
-    return "Worth a try" if report.diagnoses and report.diagnoses[0].cause != "unknown" else ""
+    best = report.diagnoses[0] if report.diagnoses else None
+    return "Worth a try" if best is not None and best.cause != "unknown" and best.probability > 0.5 else ""
 
 
 def changes_title(report: Report) -> str:

@@ -135,6 +135,15 @@ def _skip_window(case: Case) -> Values:
     return {"first": float(first), "last": float(first + 200)}
 
 
+def _restart_warmup(case: Case) -> Values:
+    """A thousand steps; a tenth of the run where that is known to be shorter."""
+    chart = case.chart
+    total = configured(chart, "total_steps")
+    if math.isnan(total) and "source" in chart.context and chart.context.get("clock") == "step":
+        total = float(chart.step + 1)  # of a log the end is known
+    return {"steps": 1000.0 if not total > 0 else min(max(float(f"{total / 10:.1g}"), 10.0), 1000.0)}
+
+
 def _change_betas(case: Case) -> Values:
     calm = case.problem.has(*ACUTE)
     return {"beta1": 0.9, "beta2": 0.95 if calm else 0.999}
@@ -187,7 +196,7 @@ RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "keep-training": _keep_training,
     "balance-players": lambda case: {"factor": 0.25},
     "raise-entropy": lambda case: {"weight": 0.01},
-    "restart-warmup": lambda case: {"steps": 1000.0},
+    "restart-warmup": _restart_warmup,
     "change-betas": _change_betas,
     "change-eps": _change_eps,
     "set-momentum": _set_momentum,
