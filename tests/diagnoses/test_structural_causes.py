@@ -95,6 +95,12 @@ def test_a_frozen_trunk_is_a_method():
     assert sum(item.weight for item in BY_NAME["frozen-by-mistake"]().weigh(chart, problem)) > 3
 
 
+def test_a_trunk_that_was_never_trained_is_frozen_by_mistake():
+    facts = {"graph.frozen": [], "graph.frozen_share": 0.9}
+    assert weight("frozen-by-mistake", "not-learning", facts, {"frozen_fresh": [1.0]}) > 4
+    assert weight("frozen-by-mistake", "not-learning", facts, {"frozen_fresh": [0.0]}) < 2
+
+
 def test_a_loss_below_what_its_kind_allows_is_misused():
     facts = {"loss.lint": [], "loss.kind": "mse"}
     assert weight("loss-misuse", "suspiciously-low-loss", facts, {"loss": [-3.0]}) > 4
@@ -110,6 +116,10 @@ def test_tight_clipping_is_a_cause_where_it_is_felt():
     assert weight("clip-too-tight", "slow-learning", {}, TIGHT, [ADAMW]) < 2
     assert weight("clip-too-tight", "slow-learning", {}, {"grad_norm": [0.5] * 100, "clip": [1.0]}, [SGD]) < -3
     assert weight("clip-too-tight", "slow-learning", {}, {"grad_norm": [50.0] * 100}, [SGD]) < -3
+    by_hand = {"grad_norm": [1e-4] * 100, "input_checksum": [1.0, 2.0, 3.0, 4.0]}
+    assert weight("clip-too-tight", "slow-learning", {}, by_hand, [SGD]) > 4
+    assert weight("clip-too-tight", "slow-learning", {}, by_hand, [ADAMW]) < -3
+    assert weight("clip-too-tight", "slow-learning", {}, by_hand | {"input_checksum": [1.0] * 8}, [SGD]) < -3
 
 
 ODD = {

@@ -84,6 +84,20 @@ def test_the_smaller_batch_at_the_end_of_an_epoch_is_measured_by_its_like(last, 
     assert GradientExplosion().check(chart).severity == severity
 
 
+@pytest.mark.parametrize(("distance", "severity"), [(16, "info"), (17, "warning")])
+def test_a_leap_that_comes_at_the_same_distance_again_is_a_note(distance, severity):
+    """A penalty that is computed at every sixteenth step."""
+    norms = [*STEADY, *STEADY[:15], 9.0, *STEADY[:15], 9.0, *STEADY[: distance - 1], 10.0]
+    assert GradientExplosion().check(Chart.of(grad_norm=norms)).severity == severity
+
+
+@pytest.mark.parametrize(("optimizer", "severity"), [("Rprop", "info"), ("Lion", "info"), ("SGD", "warning")])
+def test_the_size_of_a_gradient_whose_signs_are_taken_is_a_note(optimizer, severity):
+    chart = Chart.of(grad_norm=[*STEADY, 40.0], loss=[1.0] * 65)
+    chart.groups = [{"optimizer": optimizer}]
+    assert GradientExplosion().check(chart).severity == severity
+
+
 @pytest.mark.parametrize(("leap", "severity"), [(8.0, "info"), (20.0, "warning")])
 def test_norms_that_grow_while_a_young_run_takes_off_are_a_note(leap, severity):
     norms = [

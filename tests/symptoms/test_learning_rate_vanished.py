@@ -42,6 +42,16 @@ def test_a_run_that_is_kept_going_after_its_schedule_is_a_note():
     assert check(np.where(T < 500, 1e-3, 1e-8)).severity == "info"
 
 
+@pytest.mark.parametrize(("best", "severity"), [(30, "info"), (200, "warning")])
+def test_a_rate_that_was_lowered_at_a_plateau_is_a_note(best, severity):
+    """Validation was best after 30 steps; or it was still getting better when the rate went."""
+    chart = Chart.of(lr=np.where(T < 200, 1e-2, 1e-8), loss=2 - 0.001 * np.minimum(T, 5))
+    chart.context["scheduler"] = "ReduceLROnPlateau"
+    for step in range(0, 600, 20):
+        chart.put(step, "val_loss", 1 + abs(min(step, 200) - best) / 100)
+    assert LearningRateVanished().check(chart).severity == severity
+
+
 def test_milestones_in_epochs_and_steps_in_batches():
     rates = 0.1 ** (1 + 2 * (T >= 60).astype(float))
     losses = 5 - 0.02 * np.minimum(T, 60)

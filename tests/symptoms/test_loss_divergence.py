@@ -41,6 +41,25 @@ def test_stays_silent(losses):
         assert LossDivergence().check(Chart.of(loss=losses[:length])) is None, length
 
 
+GUESS = {
+    "far above a guess for long": ([2.3, *[6.0 - 0.04 * step for step in range(40)]], 2.3, "warning"),
+    "a bump of some steps": ([2.3, *[6.0] * 20, *[2.2] * 20], 2.3, None),
+    "began there": ([6.0 - 0.04 * step for step in range(41)], 6.0, None),
+    "what the model knew is gone": ([0.5, 2.6, 3.0, *[1.2] * 40], 0.5, "warning"),
+    "what the model knew is back": ([0.5, 2.6, 3.0, *[0.6] * 40], 0.5, None),
+    "an easy first batch": ([1.6, *[2.2] * 40], 1.6, None),
+    "a loss of several terms": ([2.3, *[6.0] * 40], 1.0, None),
+}
+
+
+@pytest.mark.parametrize(("losses", "plain", "severity"), GUESS.values(), ids=GUESS)
+def test_a_known_guess_is_a_measure(losses, plain, severity):
+    chart = Chart.of(loss=losses, criterion=[plain])
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 2.303}})
+    found = LossDivergence().check(chart)
+    assert (found and found.severity) == severity
+
+
 def test_staying_far_away_is_critical():
     assert LossDivergence().check(Chart.of(loss=[*FALLING, *[9.0] * 30])).severity == "critical"
 

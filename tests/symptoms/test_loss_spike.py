@@ -78,6 +78,18 @@ def test_a_warm_restart_may_lift_the_loss():
     assert LossSpike().check(Chart.of(loss=[*FALLING, 3.0], lr=rates)) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "norm", "severity"), [("huber", 1.1, "info"), ("huber", 4.0, "warning"), ("mse", 1.1, "warning")]
+)
+def test_an_outlier_that_a_robust_loss_keeps_from_the_weights_is_a_note(kind, norm, severity):
+    chart = Chart.of(loss=[*FALLING, 11.0], grad_norm=[*[1.0] * len(FALLING), norm])
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": kind}})
+    assert LossSpike().check(chart).severity == severity
+    chart.put(len(FALLING) + 1, "loss", 11.5)  # it was no outlier
+    chart.put(len(FALLING) + 1, "grad_norm", norm)
+    assert LossSpike().check(chart).severity == "warning"
+
+
 def test_new_targets_lift_the_loss_of_a_loop_that_acts():
     chart = Chart.of(loss=[*FALLING, 11.0])
     chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})

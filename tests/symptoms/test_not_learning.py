@@ -45,6 +45,10 @@ HEALTHY = {
         {"facts": {"loss.chance": 2.303}, "guess_loss": 2.4 + 0.04 * NOISE, "criterion": 2.25 + 0.04 * NOISE},
     ),
     "batches of one class each": (FLAT, {"facts": {"loss.chance": 2.303}, "sorted_by_class": True}),
+    "a margin, far above a guess and on its way": (
+        (5.5 + 6 * np.exp(-T / 25) - 0.01 * T + 0.1 * NOISE)[:81],
+        {"facts": {"loss.chance": 2.303}},
+    ),
     "falling": (2.3 - 0.002 * T + 0.04 * NOISE, {}),
     "falling little, without noise": (1000 + np.exp(-T / 100), {}),
     "fell first": (1.7 + 0.6 * np.exp(-T / 20) + 0.04 * NOISE, {}),

@@ -53,6 +53,18 @@ def test_each_group_is_judged_by_its_own_rate():
     assert OptimizerAdvice().check(built) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "slope", "severity"), [("mse", 0.1, "warning"), ("mse", -0.01, None), (None, 0.1, None)]
+)
+def test_a_loss_that_is_climbed(kind, slope, severity):
+    built = chart(ADAM | {"maximize": True})
+    built.add({"type": "facts", "step": 0, "facts": {"loss.kind": kind}})
+    for step in range(20):
+        built.put(step, "loss", 2.0 + slope * step)
+    found = OptimizerAdvice().check(built)
+    assert (found and found.severity) == severity
+
+
 def test_decay_that_is_felt_is_a_warning():
     group = ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}
     assert OptimizerAdvice().check(chart(group, shrink=0.7)).severity == "warning"

@@ -180,7 +180,16 @@ SICK = {
     ),
     "first loss of ten guesses": (UnexpectedInitialLoss, sampled(LABELS, criterion=[20.0]), "warning"),
     "first loss of five guesses": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0]), "info"),
-    "still above a guess": (UnexpectedInitialLoss, sampled(LABELS, criterion=[8.0] + [3.0] * 8), "warning"),
+    "still above a guess": (
+        UnexpectedInitialLoss,
+        sampled(LABELS, criterion=[8.0] + [3.0] * 8, output_rms=[9.0] * 9),
+        "warning",
+    ),
+    "above a guess, by a scale that may be meant": (
+        UnexpectedInitialLoss,
+        sampled(LABELS, criterion=[8.0] + [3.0] * 8),
+        "info",
+    ),
     "the last position is hard": (
         UnevenPositionLoss,
         sampled(context=B32, last_position_loss=[2.5] * 4, other_position_loss=[0.9] * 4),
@@ -310,6 +319,12 @@ SICK = {
     "ordered by value, and forgotten": (BatchAnomaly, spiked(ordered()), "warning"),
 }
 HEALTHY = {
+    "counts, and the logarithms of their rates": (
+        TargetAnomaly,
+        sampled(
+            {"loss.function": "PoissonNLLLoss"}, target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[1.0] * 11
+        ),
+    ),
     "embeddings that were never apart": (
         CollapsedOutput,
         sampled(output_spread=[0.4] * 12, output_directions=[0.02] * 12),

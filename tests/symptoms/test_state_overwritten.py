@@ -28,6 +28,10 @@ HEALTHY = {
     "Adam starts anew, and nothing happens": (noisy(FALLING + [2.0] * 40), {"state.restarted": 200}),
     "better weights were loaded": (noisy(FALLING + [1.0] * 40), {"state.written": [[190, 215]]}),
     "a small loss that pruning brings": (noisy(FALLING + [2.3] * 40), {"state.written": [[190, 215]]}),
+    "the outer loop of meta-learning": (
+        FALLING + [3.9] * 40,
+        {"state.written": [[50, 75], [100, 125], [150, 175], [190, 215]]},
+    ),
     "the rise is elsewhere": (FALLING[:100] + [3.9] * 140, {"state.written": [[190, 215]]}),
     "long ago": (FALLING + [3.9] * 400, {"state.written": [[190, 215]]}),
     "noise alone": (noisy([4.0] * 240, 0.5), {"state.written": [[190, 215]]}),

@@ -71,6 +71,33 @@ def test_a_loop_that_acts_is_seen(run):
     assert facts_of(run, net(4, 2)) == (True, None)
 
 
+class Agent(nn.Module):
+    """No forward pass of its own: the loop calls its parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.actor, self.critic = nn.Sequential(nn.Linear(4, 16), nn.Tanh()), net(16, 2), nn.Linear(16, 1)
+
+
+def test_the_parts_of_a_model_that_is_never_called_are_seen():
+    agent = Agent()
+    optimizer = torch.optim.Adam(agent.parameters(), 1e-3)
+    with Doctor(agent, optimizer) as doctor:
+        for _ in range(STEPS):
+            with torch.no_grad():
+                agent.actor(agent.body(torch.randn(1, 4))).argmax()
+            hidden = agent.body(torch.randn(32, 4))
+            loss = agent.critic(hidden).square().mean() + agent.actor(hidden).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+        doctor.diagnose()
+        chart = doctor._examination.chart
+    assert chart.fact("loop.acts")
+    assert chart.fact("modules.outputs") == ["critic", "actor.2"]
+
+
 @pytest.mark.parametrize("run", [has_a_boundary, has_a_teacher, has_batches_of_one])
 def test_other_loops_do_not_act(run):
     assert facts_of(run, net(4, 2))[0] is None

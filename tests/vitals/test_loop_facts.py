@@ -31,6 +31,21 @@ def test_what_a_loss_may_be_undefined_for(loss, fragile):
     assert read_graph(loss(out).grad_fn).fragile == fragile
 
 
+VIEWS = {
+    "a view for a transpose": (lambda out: out.view(8, 5, 6), True),
+    "a transpose": (lambda out: out.transpose(1, 2), False),
+    "a view after a transpose": (lambda out: out.transpose(1, 2).contiguous().view(8, 5, 6), False),
+    "a permute": (lambda out: out.permute(0, 2, 1), False),
+}
+
+
+@pytest.mark.parametrize(("shaped", "scrambled"), VIEWS.values(), ids=VIEWS)
+def test_a_view_that_stands_for_a_transpose(shaped, scrambled):
+    out = nn.Linear(4, 5)(torch.ones(8, 6, 4))
+    graph = read_graph(functional.cross_entropy(shaped(out), torch.zeros(8, 6, dtype=torch.long)).grad_fn)
+    assert ("scrambled" in graph.lint) == scrambled
+
+
 def census(*, thaw_at=None, holds_all=False, writes=False):
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
     model[0].requires_grad_(False)

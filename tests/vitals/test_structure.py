@@ -246,6 +246,7 @@ BUGS = {
     "no zero_grad": (no_zero_grad, "gradients-not-cleared", "missing-zero-grad"),
     "zero_grad before the step": (zero_grad_before_the_step, "no-gradient", "missing-zero-grad"),
     "one player of two never cleared": (lambda: gan(forget=1), "gradients-not-cleared", "missing-zero-grad"),
+    "the other player never cleared": (lambda: gan(forget=0), "gradients-not-cleared", "missing-zero-grad"),
     "cleared between micro-batches": (
         lambda: accumulate(clear_each=True), "gradients-not-cleared", "accumulation-error"
     ),

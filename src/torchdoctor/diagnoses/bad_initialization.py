@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import gain_by_layer, saturating_layers, signal_lost_by_layer, zeros_at_first
+from torchdoctor.diagnoses.depth import (
+    gain_by_layer,
+    is_far_from_extremes,
+    saturating_layers,
+    signal_lost_by_layer,
+    zeros_at_first,
+)
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
 from torchdoctor.records import number_text
 
@@ -93,7 +99,7 @@ def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 def _about_the_signal(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     lost = signal_lost_by_layer(chart)
-    if lost > 5 and not saturating_layers(chart):
+    if lost > 5 and (not saturating_layers(chart) or is_far_from_extremes(chart)):
         yield Evidence(4.0, f"at the first sample each layer divided what depends on the input by {number_text(lost)}")
     dead = problem.get("dead-units")
     where = dead.where[0] if dead is not None and dead.where else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
@@ -44,6 +46,10 @@ class ClipTooTight(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The threshold against the norm, and whether the optimizer feels it."""
         clip, norms = chart["clip"].latest, chart["grad_norm"].last(128)
+        plain = not chart.groups or all(group.get("optimizer") == "SGD" for group in chart.groups)
+        if plain and is_pinned(chart) and not clip < 0.9 * norms[-1]:  # by hand: what is measured comes after it
+            yield Evidence(4.5, f"gradients are scaled to a norm of {number_text(norms[-1])}, whatever the batch")
+            return
         if not clip > 0:
             yield Evidence(-5.0, "no clipping was seen")
             return
@@ -62,5 +68,13 @@ class ClipTooTight(Cause):
             yield Evidence(5.5, text)
         if is_scaled(chart) and clip < 0.01 * typical:
             yield Evidence(CERTAIN, f"gradients are still multiplied by {number_text(chart['loss_scale'].latest)}")
-        elif chart.groups and not all(group.get("optimizer") == "SGD" for group in chart.groups):
+        elif not plain:
             yield Evidence(-4.0, "an adaptive optimizer does not feel the scale of gradients")
+
+
+def is_pinned(chart: Chart, steps: int = 64) -> bool:
+    """Whether the gradient norm is the same at each step to a hundredth, although batches differ."""
+    norms = chart["grad_norm"].last(steps)
+    if norms.size < steps or not float(np.ptp(norms)) < 0.01 * float(norms.min()):
+        return False
+    return np.unique(chart["input_checksum"].last(8)).size > 2

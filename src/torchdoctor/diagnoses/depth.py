@@ -49,6 +49,13 @@ def saturating_layers(chart: Chart) -> int:
     return -1 if kinds is None else sum(kind in ("Sigmoid", "Tanh", "Hardtanh", "Hardsigmoid") for kind in kinds)
 
 
+def is_far_from_extremes(chart: Chart) -> bool:
+    """Whether tanh layers gave so little at the first sample that they were as good as linear."""
+    kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
+    columns = [index for index, kind in enumerate(kinds) if kind in ("Tanh", "Hardtanh")]
+    return bool(columns) and len(rows) > 0 and rows.shape[1] == len(kinds) and float(rows[0, columns].max()) < 0.05
+
+
 def zeros_at_first(chart: Chart, module: str) -> float:
     """The share of a module's values that were zero before the first step; NaN where that was not seen."""
     rows = chart.modules("act_zero").rows

@@ -43,6 +43,8 @@ class FrozenByMistake(Cause):
         frozen, share = chart.fact("graph.frozen"), chart.fact("graph.frozen_share")
         if frozen:
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
+        elif share and chart["frozen_fresh"].latest > 0.5:
+            yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and look as if never trained")
         elif share and share >= METHOD and _only_biases_learn(chart):
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and only biases and norms learn")
         elif share and share >= METHOD:

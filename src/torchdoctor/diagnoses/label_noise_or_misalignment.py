@@ -71,8 +71,9 @@ class LabelNoiseOrMisalignment(Cause):
         ratio = working_update(chart)
         if 1e-4 < ratio < 1e-1:
             yield Evidence(0.7, f"weights move, by {number_text(ratio)} of themselves a step")
-        elif ratio < 1e-6:
-            yield Evidence(-2.0, f"weights hardly move, by {number_text(ratio)} of themselves a step")
+        elif ratio < 1e-5:
+            against = -2.0 if ratio < 1e-6 else -1.2
+            yield Evidence(against, f"weights hardly move, by {number_text(ratio)} of themselves a step")
         size = (chart.context.get("model") or {}).get("trainable")
         if isinstance(size, int) and size < TINY:
             yield Evidence(-1.0, f"a model of {size} parameters learns little of any labels")

@@ -22,7 +22,8 @@ class LossMisuse(Cause):
 
     ## What it is
     Softmax before cross-entropy (which has its own), sigmoid before BCE-with-logits, raw outputs into NLL, a softmax
-    over the batch, outputs of shape (N, 1) against targets of shape (N,), a minus sign too many.
+    over the batch, outputs of shape (N, 1) against targets of shape (N,), a `view` where a transpose was meant, a minus
+    sign too many.
 
     ## How to confirm it
     Print `output.shape`, `target.shape`, `output.min()`, `output.sum(-1)` before the loss: logits are negative too and

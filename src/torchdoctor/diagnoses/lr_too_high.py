@@ -100,8 +100,22 @@ class LrTooHigh(Cause):
         if times > 1:
             what = f"{names} on attention" if attention and "Adam" in names else names
             yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {what}")
+        if not names and "source" in chart.context:
+            yield from _about_a_written_rate(chart)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
+
+
+def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:
+    """A rate in a log that does not say which optimizer it was: Hugging Face's trainer takes AdamW unless told."""
+    rates = chart["lr"].values
+    rate, usual = (float(rates.max()), USUAL_SGD) if rates.size else (0.0, USUAL_SGD)
+    adam = chart.context.get("source") == "Hugging Face"
+    if adam and USUAL_ADAM < rate:
+        usual = USUAL_ADAM
+    if rate > usual:
+        what = "AdamW, the trainer's default" if adam else "any optimizer"
+        yield Evidence(3.5 if rate > 3 * usual else 2.0, f"a learning rate of {number_text(rate)} is high for {what}")
 
 
 def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -> Iterator[Evidence]:

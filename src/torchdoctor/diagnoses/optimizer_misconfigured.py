@@ -10,7 +10,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, highest
 from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS
+from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed
 from torchdoctor.symptoms.underfitting import shrinkage
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
@@ -73,6 +73,8 @@ def is_told_of_decay(chart: Chart, problem: Problem) -> bool:
 
 def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> Iterator[Evidence]:
     adaptive, betas = "Adam" in str(group.get("optimizer", "")), group.get("betas")
+    if is_climbed(chart, group):
+        yield Evidence(CERTAIN, "maximize is on: each step is taken up the loss")
     if problem.has(*STILL) and adaptive:
         yield from _about_eps(chart, _number(group.get("eps")))
     if problem.has(*WILD):

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, signal_lost_by_layer
+from torchdoctor.diagnoses.depth import (
+    decay_by_layer,
+    is_far_from_extremes,
+    saturating_layers,
+    signal_lost_by_layer,
+)
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.target_anomaly import output_range
 
@@ -53,14 +58,7 @@ class SaturatingNonlinearity(Cause):
                 yield Evidence(CERTAIN, f"the model ends with {kind}, which cannot give all of them: {given}")
                 return
             yield Evidence(-3.0, "the last layer can give what the targets ask for")
-        layers = saturating_layers(chart)
-        if layers == 0 and not chart.fact("activations.hidden"):
-            yield Evidence(-3.0, "no sigmoid or tanh module was seen at work")
-        elif layers >= 3:
-            yield Evidence(1.5, f"{layers} sigmoid or tanh layers follow each other")
-            lost = signal_lost_by_layer(chart)
-            if lost > 2:
-                yield Evidence(2.5, f"each layer divides what depends on the input by {lost:.1f}")
+        yield from _about_the_layers(chart)
         if problem.has("saturated-activations"):
             yield Evidence(1.5, "most values of a hidden layer are at their extremes")
         if not problem.has("gradient-vanishing"):
@@ -72,3 +70,16 @@ class SaturatingNonlinearity(Cause):
             yield Evidence(1.5, f"each layer divides the gradient by about {factor:.1f}")
         else:
             yield Evidence(-3.0, "the norm fell in the whole model at once, not through depth")
+
+
+def _about_the_layers(chart: Chart) -> Iterator[Evidence]:
+    layers = saturating_layers(chart)
+    if layers == 0 and not chart.fact("activations.hidden"):
+        yield Evidence(-3.0, "no sigmoid or tanh module was seen at work")
+    elif is_far_from_extremes(chart):
+        yield Evidence(-3.0, "at first, values were far from the extremes of tanh, where it is as good as linear")
+    elif layers >= 3:
+        yield Evidence(1.5, f"{layers} sigmoid or tanh layers follow each other")
+        lost = signal_lost_by_layer(chart)
+        if lost > 2:
+            yield Evidence(2.5, f"each layer divides what depends on the input by {lost:.1f}")

@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Array, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import is_hurt
+from torchdoctor.symptoms.progress import is_game, is_hurt
 
 WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose1d", "ConvTranspose2d")
 HALF_LIMIT = 65504.0
@@ -102,7 +102,7 @@ class ActivationExplosion(Detector):
             growth = np.min(rows[-2:, columns], axis=0) / np.maximum(early, 0.01 * usual + TINY)
         growth = np.where(np.isfinite(growth), growth, 0.0)
         worst = int(np.argmax(growth))
-        hurt = is_hurt(chart) or chart["loss"].baseline(32).recent > abs(chart["loss"].first) > 0
+        hurt = is_hurt(chart) or (not is_game(chart) and _has_lost(chart))
         if not growth[worst] > self.time / (10 if hurt else 1):
             return None
         severity: Severity = "warning" if hurt or not _has_learnt(chart) else "info"
@@ -124,6 +124,11 @@ class ActivationExplosion(Detector):
         name = chart.module_names[worst]
         message = f"values of {name} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
         return self.symptom(chart, "warning", message, value=float(largest[worst]), limit=HALF_LIMIT, where=(name,))
+
+
+def _has_lost(chart: Chart) -> bool:
+    loss = chart["loss"]
+    return loss.baseline(32).recent > abs(loss.first) > 0
 
 
 def _has_learnt(chart: Chart) -> bool:

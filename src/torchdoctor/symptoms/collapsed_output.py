@@ -157,6 +157,9 @@ class CollapsedOutput(Detector):
         learnt, _, batches = against_guess(chart, since)
         if batches < self.samples or not learnt < 1 - self.guess:
             return None
+        lately, doubt, batches = against_guess(chart, since + lasting // 2)  # when the bias has found the frequencies
+        if batches >= self.samples and lately > 2 * doubt + 0.01:
+            return None
         message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
         return self.symptom(chart, "warning", message, value=float(recent.min()), confidence=0.7, since=max(since, 0))

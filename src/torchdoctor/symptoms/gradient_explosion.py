@@ -39,6 +39,8 @@ RECENT = 3
 """A jump is measured against the values before the last three: an explosion may build up over a few steps."""
 ARRIVED = 0.05
 """Share of the first loss under which a run has next to nothing left to learn."""
+BY_SIGN = ("Rprop", "Lion", "Sign")
+"""Words in the names of optimizers that take signs only."""
 AHEAD = (8, 32)
 """Values before a rise that it is measured from, where swings are wide: slow swings, and noise."""
 
@@ -58,8 +60,9 @@ class GradientExplosion(Detector):
     stay silent, and the rise must be sudden, so warm-up, curricula and slow growth do too; so do tensors that had no
     gradient before, as when a frozen trunk is released. Where norms swing widely
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
-    times, and still to next to nothing, the leap is a note; so it is at the last, smaller batch of an epoch, where such
-    steps are used to larger norms. A norm that is not finite is `nan-or-inf`.
+    times, and still to next to nothing, the leap is a note; so it is where as high a norm came twice before at the
+    same distance (a penalty at every sixteenth step), at the last, smaller batch of an epoch, where such steps are used
+    to larger norms, and where the optimizer takes signs only. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -200,9 +203,10 @@ class GradientExplosion(Detector):
             message += ", in most tensors alike"
         if "clip" in chart and chart["clip"].latest > 0:
             message += f" (clipped at {number_text(chart['clip'].latest)})"
-        spent = norm < 3 * self.ratio * typical and _is_spent(chart)
-        if severity == "warning" and (spent or _is_short_batch(chart, norm, self.ratio)):
-            severity = "info"
+        if severity == "warning" and not is_hurt(chart) and not lr_jump(chart) > JUMP:
+            spent = norm < 3 * self.ratio * typical and _is_spent(chart)
+            usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
+            severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
 
@@ -248,12 +252,23 @@ def _is_explained(chart: Chart, rise: float) -> bool:
 
 
 def _is_spent(chart: Chart, share: float = 0.01) -> bool:
-    """Whether next to nothing of a positive loss is left, and the loss does not care: what is small swings widely."""
+    """Whether next to nothing of a positive loss is left: what is small swings widely."""
     series = chart["loss"]
-    if not series.count or not series.lowest > 0 or is_hurt(chart) or lr_jump(chart) > JUMP:
+    if not series.count or not series.lowest > 0:
         return False
     levels = outline_levels(series)  # of its first quarter: a violent start makes everything after it look small
     return max(series.baseline(128).recent, series.latest) < share * median(levels[: max(1, levels.size // 4)])
+
+
+def _keeps_rhythm(chart: Chart, norm: float) -> bool:
+    """Whether as high a norm came twice before at the same distance: it is the loop's way.
+
+    A penalty that is added at every sixteenth step, the longest sequences of each epoch.
+    """
+    earlier = chart["grad_norm"].values[:-1]
+    places = np.flatnonzero(earlier > 0.5 * norm)
+    gap = earlier.size - int(places[-1]) if places.size else 0
+    return 4 <= gap <= earlier.size // 2 and bool(earlier[-2 * gap] > 0.5 * norm)
 
 
 def _is_short_batch(chart: Chart, norm: float, times: float) -> bool:
@@ -263,11 +278,17 @@ def _is_short_batch(chart: Chart, norm: float, times: float) -> bool:
     """
     steps, norms = chart["val_loss"].steps[-8:], chart["grad_norm"]
     gaps = np.diff(steps)
-    if gaps.size < 2 or (gaps != gaps[0]).any() or norms.step != steps[-1] + gaps[0] or is_hurt(chart):
+    if gaps.size < 2 or (gaps != gaps[0]).any() or norms.step != steps[-1] + gaps[0]:
         return False
     ends = norms.values[np.isin(norms.steps, steps)]
     usual = math.exp(norms.baseline(128, log=True).recent)
     return ends.size > 1 and median(ends) > 1.3 * usual and norm < times * median(ends)
+
+
+def _steps_by_sign(chart: Chart) -> bool:
+    """Whether the optimizer takes the signs of gradients only: their size does not matter to it."""
+    names = [str(group.get("optimizer")) for group in chart.groups]
+    return bool(names) and all(any(word in name for word in BY_SIGN) for name in names)
 
 
 def _is_newcomers(chart: Chart, limit: float) -> bool:

@@ -26,8 +26,8 @@ class LearningRateVanished(Detector):
     A schedule may end at zero with the run, or start there. Only a stretch of 50 steps and of a fiftieth of the run
     counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
     hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
-    while the loss fell, where most of the run had no rate to speak of, or where the scheduler was stepped several times
-    for each step of the optimizer, as at each micro-batch.
+    while the loss fell, where most of the run had no rate to speak of (unless it waited for a plateau and got one), or
+    where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch.
 
     ## What to do
     A line that is not held at zero goes on below it, and each step uphill: `max(0.0, ...)`.
@@ -83,7 +83,7 @@ class LearningRateVanished(Detector):
                 return None
             since = low
         # A rate that was led to its end, in a run that is kept going for a while, is a plan; most of a run is none.
-        wasted = low < self.most * chart.step and not _has_arrived(chart)
+        wasted = low < self.most * chart.step and not _has_arrived(chart) and not _was_asked_for(chart, low)
         cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
         hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times a step
         severity: Severity = "warning" if wasted or cut or hurried else "info"
@@ -109,6 +109,15 @@ def highest_between(series: Series, first: int, last: int) -> float:
 def _has_arrived(chart: Chart) -> bool:
     losses = chart["loss"]
     return abs(losses.baseline(128).recent) < 0.1 * abs(losses.first)
+
+
+def _was_asked_for(chart: Chart, since: int) -> bool:
+    """Whether the rate was lowered because validation had stopped to improve, as `ReduceLROnPlateau` does."""
+    losses = chart["val_loss"]
+    before = losses.values[losses.steps < since]
+    if chart.context.get("scheduler") != "ReduceLROnPlateau" or before.size < 4:
+        return False
+    return int(np.argmin(before)) < before.size // 2
 
 
 def _was_falling(chart: Chart, since: int) -> bool:

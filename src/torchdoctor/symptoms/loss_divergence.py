@@ -61,12 +61,28 @@ class LossDivergence(Detector):
     acting: float = 100.0
     """The same, where the loop collects its own experience: returns that grow tenfold make squares a hundredfold."""
 
+    guess: float = 1.3
+    """Times the loss of a guess, where that is known: a run that began below and stays above is worse off than one."""
+    lasting: int = 32
+    """Steps for which it must stay there."""
+
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the present level with start and best; the quiet path ends at the first test."""
         series = chart["loss"]
         if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
             return None
         level = float(np.sort(series.last(self.steps))[self.steps // 2])
+        guess = self.guess * (math.nan if "batch-anomaly" in chart.open_episodes else _chance(chart))
+        if series.count > self.lasting and series.first < guess < float(series.last(self.lasting).min()):
+            values = series.values
+            place = int(np.flatnonzero(values <= guess)[-1]) + 1 if (values <= guess).any() else 0
+            message = f"loss level {number_text(level)} is far above the {number_text(guess / self.guess)} of a guess; "
+            message += f"it began at {number_text(series.first)}"
+            return self.symptom(chart, "warning", message, value=level, limit=guess, since=int(series.steps[place]))
+        if self._is_undone(series, guess / self.guess):
+            message = f"loss level {number_text(level)} is above the {number_text(series.first)} of the first step: "
+            message += "the first updates made it worse than a guess, and what the model knew is not back"
+            return self.symptom(chart, "warning", message, value=level, limit=series.first, since=int(series.steps[1]))
         progress, noise = Progress.of(series), series.baseline(128).noise
         least = (self.acting if acts(chart) else self.times) * abs(progress.start)
         if progress.is_learning(noise) and series.count >= self.settled and not acts(chart):
@@ -83,6 +99,14 @@ class LossDivergence(Detector):
         if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
+
+    def _is_undone(self, series: Series, chance: float) -> bool:
+        """Whether a model that knew something was worse than a guess within a few steps, and is not near it since."""
+        first = series.first
+        if not first < 0.75 * chance or not self.lasting < series.count == series.values.size:
+            return False
+        worst, best = float(series.values[1:9].max()), float(series.last(self.lasting).min())
+        return worst > chance and best > first + 0.2 * (chance - first)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether all of these losses are in the lower half of what the run has come down by, and will have."""
@@ -117,6 +141,12 @@ class LossDivergence(Detector):
             f"its best was {number_text(progress.best)}"
         )
         return self.symptom(chart, severity, message, value=level, limit=limit)
+
+
+def _chance(chart: Chart) -> float:
+    """The loss of a guess, where the loss that is logged is the plain one that it belongs to; else NaN."""
+    chance, plain, first = chart.fact("loss.chance"), chart["criterion"].first, chart["loss"].first
+    return float(chance) if chance and abs(plain - first) < 0.05 * abs(first) else math.nan
 
 
 def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool:

@@ -29,6 +29,8 @@ ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
 SHAKEN = 3.5
 """Deviations that are enough right after a leap of the gradient that no loss accounts for."""
+ROBUST = ("l1", "smooth-l1", "huber")
+"""Losses whose gradient does not grow with the error."""
 SKIP = 8
 """Values before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -49,6 +51,7 @@ class LossSpike(Detector):
     the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
     start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
     is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
+    So is a single loss whose gradient is like any other: a robust loss keeps an outlier away from the weights.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -115,6 +118,8 @@ class LossSpike(Detector):
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
+        if grave and not jump and series.values[-2] < base.recent + limit and _leaves_gradient(chart):
+            grave = shaken = False  # a robust loss keeps an outlier away from the weights; the next loss will tell
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
         if not grave and (not notable or is_restart(chart)):
@@ -172,6 +177,15 @@ def _has_settled(series: Series, recent: float) -> bool:
 def _exploding(chart: Chart) -> bool:
     episode = chart.open_episodes.get("gradient-explosion")
     return episode is not None and episode.severity != "info" and episode.last_step >= chart.step - 5
+
+
+def _leaves_gradient(chart: Chart, times: float = 1.5) -> bool:
+    """Whether the gradient of this step is like those before: what lifted the loss has not reached the weights."""
+    norms = chart["grad_norm"]
+    base = norms.baseline(128, log=True)
+    if chart.fact("loss.kind") not in ROBUST or base.count < SETTLED or not norms.latest > 0:
+        return False
+    return norms.step == chart.step and abs(math.log(norms.latest) - base.recent) < math.log(times)
 
 
 def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:

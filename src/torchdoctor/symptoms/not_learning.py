@@ -24,6 +24,8 @@ EARLY = 12
 """Steps in which outputs may still be nothing but their initialization."""
 LOOKUPS = 4
 """Steps of a model that only looks embeddings up that count as one."""
+FAR = 1.2
+"""Times the loss of a guess from which a loss that falls is on its way: a margin or a scale may have put it there."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,17 @@ class NotLearning(Detector):
         waited = count // LOOKUPS if looks_up_only(chart) else count
         if waited < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
             return None
-        if not _is_flat(half, math.inf if level > chance else (5 if chance > 0 else 1) * self.gain * abs(level)):
+        learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
+        sure = pairs >= self.pairs and learnt + 2 * doubt < self.gain  # the noise of batches is not in it
+        limit = math.inf if level > chance or sure else (5 if chance > 0 else 1) * self.gain * abs(level)
+        if not _is_flat(half, limit) or (level > FAR * chance and _falls(later)):
             return None
         better = _validates_better(chart)
         still = bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
-        learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
         if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
             if learnt > 2 * doubt + 0.01:
                 return None
-            better, stuck = False, still or learnt + 2 * doubt < self.gain
+            better, stuck = learnt > doubt + 0.01, still or sure
         else:
             known = "loss.chance" in chart.facts and waited >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)
@@ -150,6 +154,13 @@ def _is_flat(levels: Array, limit: float) -> bool:
     gain, doubt = trend_gain(levels)
     doubt = max(doubt, 3 * _scatter(levels) / math.sqrt(levels.size))
     return gain <= 5 * doubt and abs(gain) + 2 * doubt < limit
+
+
+def _falls(levels: Array) -> bool:
+    """Whether the last quarter is clearly below the second: the first is no yardstick, any start may be high."""
+    quarter = levels.size // 4
+    before, now = levels[quarter : 2 * quarter], levels[-quarter:]
+    return median(before) - median(now) > max(0.05 * abs(median(now)), 6 * _scatter(now) / math.sqrt(quarter))
 
 
 def _was_lower(levels: Array, level: float) -> bool:

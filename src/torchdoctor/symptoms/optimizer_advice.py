@@ -28,8 +28,8 @@ class OptimizerAdvice(Detector):
     Adam's `weight_decay` is added to the gradient and then divided by its size, so it hardly regularizes: AdamW is
     what papers mean. An `eps` above the gradients turns Adam into SGD with a tiny rate. Betas or a momentum of 0.99
     and more remember a hundred steps and overshoot, most of all with a short second memory, as when both betas are
-    written in the wrong order; a `beta2` below 0.9 forgets the scale that it divides by. Weight
-    decay times learning rate near a hundredth takes a hundredth of each weight at each step.
+    written in the wrong order; a `beta2` below 0.9 forgets the scale that it divides by. `maximize=True` climbs the
+    loss. Weight decay times learning rate near a hundredth takes a hundredth of each weight at each step.
 
     ## How it is told apart
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
@@ -85,6 +85,8 @@ class OptimizerAdvice(Detector):
 
     def _oddities(self, chart: Chart, group: dict[str, Any], rate: float) -> Iterator[tuple[Severity, str]]:
         kind = str(group.get("optimizer", ""))
+        if is_climbed(chart, group):
+            yield "warning", f"maximize is on, and the optimizer climbs the loss: {chart.fact('loss.kind')} is to fall"
         decay, eps = _number(group.get("weight_decay")), _number(group.get("eps"))
         betas = group.get("betas")
         if kind in COUPLED and decay > 0 and not group.get("decoupled_weight_decay"):
@@ -120,6 +122,20 @@ class OptimizerAdvice(Detector):
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
             yield ("warning" if felt else "info"), text
+
+
+def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
+    """Whether a group goes up a loss that can only be meant to fall, and has made it worse.
+
+    >>> chart = Chart.of(loss=[2.3, 2.3, 2.3, 2.3, 2.3, 2.4, 2.5, 2.7, 2.9, 3.1])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "cross-entropy"}})
+    >>> is_climbed(chart, {"maximize": True}), is_climbed(chart, {"maximize": False})
+    (True, False)
+    """
+    losses = chart["loss"]
+    if group.get("maximize") is not True or not chart.fact("loss.kind") or losses.count < 2 * steps:
+        return False
+    return median(losses.last(steps)) > losses.first > 0
 
 
 def _decay_share(chart: Chart, decay: float) -> float:

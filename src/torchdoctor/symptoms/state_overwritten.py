@@ -15,6 +15,8 @@ from torchdoctor.symptoms.progress import Progress
 
 ENOUGH = 12
 """Losses after a place that say where the loss went."""
+HABIT = 2
+"""Places at which weights were written to; with more of them, that is how this loop learns."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class StateOverwritten(Detector):
 
     ## How it is told apart
     Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
-    and a clamp at every step. Only a rise of the loss at that very place, far above its noise and a good share of all
-    that was gained so far, is a finding.
+    and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
+    it. Only a rise of the loss at that very place, far above its noise and a good share of all that was gained so far,
+    is a finding.
 
     ## What to do
     After a validation with other weights, copy the training weights back. Load model, optimizer and schedule together.
@@ -70,7 +73,8 @@ class StateOverwritten(Detector):
             if rise is not None and rise.height > self.noise * rise.noise / 4 and rise.share > self.forgot:
                 message = "the optimizer lost its memory and counts its steps anew: loss rose from "
                 return self._said(chart, message, rise)
-        for first, last in reversed(chart.fact("state.written") or ()):
+        written = chart.fact("state.written") or ()
+        for first, last in reversed(written if len(written) <= HABIT else ()):
             if last < chart.step - self.recent:
                 break
             place = _steepest(chart, int(first), int(last), self.steps // 2)

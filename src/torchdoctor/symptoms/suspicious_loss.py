@@ -18,6 +18,7 @@ MEANING = {
     "nll-of-probabilities": "NLL is fed with probabilities instead of their logarithms",
     "softmax-over-the-batch": "the softmax runs over the samples of the batch (dim=0), not over the classes",
     "negated": "the loss has a minus sign in front: training makes it worse without end",
+    "scrambled": "a view exchanges dimensions of the outputs and leaves values where they are: permute them",
     "broadcast": "N outputs and N targets are broadcast to N × N differences: every output learns the mean target",
 }
 """What each mistake in the loss's graph is, in a sentence."""

@@ -191,7 +191,8 @@ class TargetAnomaly(Detector):
 
     def _scale(self, chart: Chart) -> Symptom | None:
         mean, deviation, output = (chart[name] for name in ("target_mean", "target_std", "output_rms"))
-        if deviation.count < 2 or not output:
+        logarithms = chart.fact("loss.function") == "PoissonNLLLoss"
+        if deviation.count < 2 or not output or logarithms:
             return None
         size, reached = math.hypot(mean.latest, deviation.latest), output.latest
         if not size > self.large / 3:

@@ -25,7 +25,8 @@ class UnexpectedInitialLoss(Detector):
     targets do, and by more than 3: targets that are merely far from zero are `target-anomaly`. Only
     the value that `loss_fn` itself returns is compared, so that further terms of the loss do not matter. A first loss
     below ln C is a model that has learnt before. It is a note as long as it may heal, and a warning if the loss is
-    still above a guess after fifty steps, or was above ten times it.
+    still above a guess after fifty steps, or was above ten times it. Where the model's own output is not what the loss
+    gets, its scale may be meant (a margin, a temperature): a note.
 
     ## What to do
     Look at the size of inputs and of logits: `model(x).std()` should be near 1 or below. Initialize the last layer with
@@ -69,7 +70,8 @@ class UnexpectedInitialLoss(Detector):
         if series.step > 0 and not min(latest, series.lowest) > chance:
             return None  # the run has left its beginning behind, for good
         severity: Severity = "info"
-        if (known and first > self.grave * chance) or series.step >= self.patience:
+        seen = bool(chart["output_rms"] or chart["output_std"])  # else the scale may be a margin's, or a temperature's
+        if (known and first > self.grave * chance) or (seen and series.step >= self.patience):
             severity = "warning"
         message = f"the first loss is {number_text(first)}, that of a guess {number_text(chance)}"
         if chart["output_rms"]:

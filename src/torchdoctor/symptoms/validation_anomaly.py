@@ -116,7 +116,8 @@ class ValidationAnomaly(Detector):
             return None
         start = Progress.of(chart["loss"]).start
         moved = float(levels[-same] - levels[-1])
-        if not moved > 0.05 * (start - float(levels[-1])) or not moved > 2 * chart["loss"].baseline(128).noise:
+        times = 1 if same == values.size else 2  # it has never moved, not even while the run learnt most
+        if not moved > 0.05 * (start - float(levels[-1])) or not moved > times * chart["loss"].baseline(128).noise:
             return None
         message = (
             f"validation loss is exactly {number_text(float(values[-1]))} at {same} evaluations while training fell "

@@ -142,5 +142,5 @@ def _pays(chart: Chart) -> bool:
     if series.count < 100:
         return False
     progress = Progress.of(series)
-    recent = series.last(100)
+    recent = series.last(min(100, series.count // 4))  # a young loss falls fast
     return median(recent) <= progress.best + 0.1 * progress.descent and progress.is_learning(float(np.std(recent)))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.passes import PassGauge, is_compiled, is_plain
+from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain
 from torchdoctor.vitals.transfer import Slot
 
 FEW = 8
@@ -25,7 +25,7 @@ class ActingGauge(PassGauge):
 
     def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
         super().__init__(tell)
-        self._models = [model for model in models.values() if not is_compiled(model)]
+        self._models = [model for model in entrances(models) if not is_compiled(model)]
         self._asked: list[tuple[int, list[bool]]] = []
         """Passes that may ask for an action: how many states, and whether a gradient came back to the answer."""
         self._rows = 0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.passes import PassGauge, is_compiled, is_plain, part_of, plain_tensors, rms, spread
+from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain, part_of, plain_tensors, rms, spread
 from torchdoctor.vitals.transfer import Part, Slot
 
 MOST_MODULES = 256
@@ -43,7 +43,9 @@ class ActivationGauge(PassGauge):
 
     def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
         super().__init__(tell)
-        self._models = models
+        self._entrances = entrances(models)
+        self._parts = set(self._entrances) - set(models.values())
+        """What is called instead of a model that has no forward pass of its own."""
         self._watched: dict[nn.Module, str] = {}
         self._left_out = 0
         self._hidden: list[str] = []
@@ -84,17 +86,20 @@ class ActivationGauge(PassGauge):
             if hidden or missing:
                 self.tell(hidden | missing)
         self._inside = 0
-        for model in self._models.values():
-            if model not in self._watched and not is_compiled(model):
-                self.before(model, "begins")
-                self.after(model, "_ends")
         for module in self._watched:
             self.after(module, "_passed")
+        for model in self._entrances:
+            if (model not in self._watched or model in self._parts) and not is_compiled(model):
+                self.before(model, "begins")
+                self.after(model, "_ends")
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A model's forward pass begins."""
         super().begins(module, args, kwargs)
         self._inside += self.learns
+        if self._samples == 0 and module in self._parts:  # what goes on into the next part is no output
+            entering = {tensor.data_ptr() for tensor in plain_tensors(args)}
+            self._outputs -= {known for known, place in self._places.items() if place in entering}
 
     def _ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.learns:
@@ -120,6 +125,10 @@ class ActivationGauge(PassGauge):
         self._measure_kind(module, inputs, output, value, measured)
         if isinstance(module, WEIGHTED) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
             self._compare_rows(module.weight, measured)
+        elif isinstance(module, nn.RNNBase) and self._samples < LOOKS_AT_WEIGHTS:
+            weight = module.weight_hh_l0
+            if isinstance(weight, Tensor) and weight.requires_grad:
+                self._compare_rows(weight, measured)
         if not self._seen:
             self._measure_entry(inputs)
         self._seen[module] = measured

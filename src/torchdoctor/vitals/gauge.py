@@ -28,6 +28,8 @@ class Gauge:
 
     spent = 0.0
     """Seconds that its hooks took inside the loop's own calls, so far."""
+    stepped = -1
+    """The optimizer whose step has just been taken when it is armed, -1 at the start."""
 
     def arm(self) -> None:
         """The forward passes of a sampled step come next: put hooks on."""

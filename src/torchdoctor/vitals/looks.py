@@ -29,6 +29,8 @@ class CloseLooks:
         self._optimizers = range(optimizers)
         self._to_come: set[int] = set()
         """The optimizers whose part of the armed step is still to come."""
+        self._stepped = -1
+        """The optimizer that has stepped last."""
         self._latest = -1
         """The number of the sampled step that has just been taken: its loss may be logged late."""
         self._ready_at = 0.0
@@ -48,6 +50,7 @@ class CloseLooks:
         self.sampling.looks += 1
         with self.sampling:
             for gauge in self._gauges:
+                gauge.stepped = self._stepped
                 gauge.arm()
         self._ready_at = time.perf_counter()
 
@@ -95,6 +98,7 @@ class CloseLooks:
 
     def step_over(self, index: int, slot: Slot) -> None:
         """An optimizer's part of a step is over."""
+        self._stepped = index
         self._latest = slot.number if slot.sampled else -1
         if slot.sampled:
             self._to_come.discard(index)

@@ -7,7 +7,7 @@ after backward; a compiled function hides what is inside it, but keeps the param
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ SHAPING = frozenset({
 })
 """Nodes that move values about and leave them as they are."""
 # fmt: on
+VIEWS = ("View", "UnsafeView", "Reshape", "ReshapeAlias")
 LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"})
 REGRESSION = {"MseLoss": "mse", "L1Loss": "l1", "SmoothL1Loss": "smooth-l1", "HuberLoss": "huber"}
 KINDS = {
@@ -161,6 +162,41 @@ def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
             yield "softmax-over-the-batch"
     elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
         yield "broadcast"
+    if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
+        yield "scrambled"
+
+
+def _is_scrambled(node: Any) -> bool:
+    """Whether a view on the way to a loss stands for a transpose: sizes change places, values stay where they are."""
+    source = next(_parents(node), None)
+    for _ in range(HEAD):
+        if source is None or _name(source) not in SHAPING:
+            return False
+        if _name(source) in VIEWS and exchanges(getattr(source, "_saved_self_sym_sizes", ()), _shape(source)):
+            return True
+        source = next(_parents(source), None)
+    return False
+
+
+def exchanges(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether a view exchanges dimensions, or makes rows that begin in the middle of others.
+
+    >>> exchanges((12, 24, 65), (12, 65, 24)), exchanges((4, 10, 6, 6), (144, 10))
+    (True, True)
+    >>> exchanges((12, 24, 65), (288, 65)), exchanges((12, 1, 65), (12, 65, 1)), exchanges((8, 12), (24, 4))
+    (False, False, False)
+    """
+    old, new = [size for size in before if size > 1], [size for size in after if size > 1]
+    if not old or not new or old == new:
+        return False
+    if sorted(old) == sorted(new):
+        return True
+    row = 1
+    for size in reversed(old):
+        row *= size
+        if row >= new[-1]:
+            break
+    return row % new[-1] != 0
 
 
 def _is_crossed(node: Any, name: str) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.passes import PassGauge, is_compiled
+from torchdoctor.vitals.passes import PassGauge, is_compiled, is_plain
 from torchdoctor.vitals.patient import Setup, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
@@ -22,6 +23,8 @@ LISTED = 32
 BatchNorm = nn.modules.batchnorm._BatchNorm
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
 """Modules whose weights are there to be learnt; a frozen table or gain is often meant to be fixed."""
+MOST_VALUES = 65_536
+"""Numbers of a frozen weight that are looked at: a copy of all would take memory."""
 
 
 class ModeCensus(PassGauge):
@@ -40,6 +43,7 @@ class ModeCensus(PassGauge):
         self._frozen: set[str] = set()
         self._thawed: set[str] = set()
         """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
+        self._compared = False
 
     def arm(self) -> None:
         """Hooks on the models, and on what can be told from its own input only."""
@@ -104,6 +108,15 @@ class ModeCensus(PassGauge):
             return []
         return sorted(found)[:LISTED]
 
+    def _compare_frozen(self, slot: Slot) -> None:
+        """How much of what is frozen is spread as torch spreads new weights: evenly, up to 1/sqrt(inputs of a unit)."""
+        modules = [module for model in self._models.values() for module in unwrap_model(model).modules()]
+        layers = [module for module in modules if isinstance(module, WEIGHTED[:2]) and _is_frozen(module)]
+        weights = [layer.weight for layer in layers if is_plain(layer.weight) and layer.weight.numel() >= 100]
+        even = [_is_even(weight.detach()) for weight in weights[:LISTED] if weight.device == weights[0].device]
+        if even:
+            slot.keep("frozen_fresh", torch.stack(even).float().mean())
+
     def before_step(self, index: int, slot: Slot) -> None:
         """The passes since `arm` were for training: say what they were like."""
         if not self._eval:
@@ -121,11 +134,27 @@ class ModeCensus(PassGauge):
             facts["mode.batchnorm"] = {"layers": len(self._batches), "most_values": values, "most_samples": samples}
             facts["mode.batchnorm_momentum"] = self._momentum
         self._eval.clear()
+        if not self._compared:
+            self._compared = True
+            self._compare_frozen(slot)
         self.tell(facts)
 
 
 def _is_frozen(module: nn.Module) -> bool:
     return not any(tensor.requires_grad for tensor in module.parameters(False))
+
+
+def _is_even(weight: Tensor) -> Tensor:
+    """Whether a weight is as `nn.Linear` and `nn.Conv2d` leave it at first.
+
+    >>> trained = torch.linspace(-1, 1, 256).pow(3).reshape(16, 16)
+    >>> bool(_is_even(nn.Linear(64, 64).weight.detach())), bool(_is_even(trained))
+    (True, False)
+    """
+    inputs = weight[0].numel()
+    sizes = weight[: max(1, MOST_VALUES // inputs)].float().abs() * inputs**0.5
+    off = torch.stack([sizes.mean() - 0.5, sizes.square().mean() - 1 / 3, (sizes.amax() - 0.951).clamp(min=0)])
+    return torch.lt(off.abs().amax(), 0.05)
 
 
 def _joined(prefix: str, name: str) -> str:

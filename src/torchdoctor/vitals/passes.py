@@ -154,6 +154,19 @@ def is_compiled(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def entrances(models: Mapping[str, nn.Module]) -> list[nn.Module]:
+    """What a loop calls: the models; of one that has no forward pass of its own, the parts that have one.
+
+    >>> [type(part).__name__ for part in entrances({"": nn.ModuleDict({"actor": nn.Linear(4, 2), "old": nn.ReLU()})})]
+    ['Linear', 'ReLU']
+    """
+    found: list[nn.Module] = []
+    for model in models.values():
+        called = type(model).forward is not nn.Module.forward or is_compiled(model)
+        found += [model] if called else entrances(dict(model.named_children()))
+    return found
+
+
 def is_plain(value: Any) -> TypeGuard[Tensor]:
     """Whether a value is an ordinary dense tensor with something in it, on which a reduction is cheap and local."""
     return (

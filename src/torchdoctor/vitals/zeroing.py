@@ -126,8 +126,8 @@ class ZeroingLedger(PassGauge):
                     self._watch(number, usable[min(position, len(usable) - 1)])
 
     def _watch(self, number: int, tensor: Tensor) -> None:
-        # With several optimizers it is not known here which of them has just stepped.
-        known = len(self._setup.optimizers) == 1 and tensor.grad is not None
+        # Of several optimizers, the gradients of the one that has just stepped are used; those of others may wait.
+        known = (len(self._setup.optimizers) == 1 or number == self.stepped) and tensor.grad is not None
         witness = _Witness(number, tensor, self.tell, known)
         witness.remember()
         register: Callable[[Hook], Handle] = tensor.register_post_accumulate_grad_hook

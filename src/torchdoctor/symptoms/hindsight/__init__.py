@@ -20,11 +20,11 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
-from torchdoctor.symptoms.hindsight.departures import dead, diverged, spiked, unlearnt
+from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
 from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.softening import softened
-from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer, stuck
+from torchdoctor.symptoms.hindsight.standstill import at_chance, hardly, one_answer, stuck
 
 __all__ = ["in_hindsight"]
 
@@ -32,8 +32,8 @@ MANY = 3
 """Notes of one name that are shown one by one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
-    *(diverged, unlearnt, spiked, dead),
-    *(stuck, hardly, one_answer),
+    *(diverged, unlearnt, spiked, set_back, dead),
+    *(stuck, hardly, at_chance, one_answer),
     *(vanished, not_finite, broke_off),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""

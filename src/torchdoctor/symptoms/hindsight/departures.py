@@ -26,6 +26,10 @@ CREEPING = 0.1
 """The same, of a loss that has climbed steadily from its best."""
 ABOVE = 0.25
 """Share of the first loss by which a run that ends above it has diverged."""
+MANY = 32
+"""Points from which on a run is long enough to have held a level."""
+SET_BACK = 0.15
+"""Share of a run that a leap must have cost at least to be worth a warning."""
 YOUNG = 0.05
 """Share of a run after which its first descent is over: a spike that matters is above the level there."""
 
@@ -52,7 +56,7 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
         return
     given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0
     crept = lasting and start > lowest and _crept(chart, curve, followed)
-    if given_back or crept or (followed and _is_lost(curve, late)):
+    if given_back or crept or (followed and _is_lost(curve, late)) or (followed is None and _is_up(curve, late)):
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
 
@@ -73,6 +77,14 @@ def _is_lost(curve: Curve, late: Array) -> bool:
     """Whether all of the last quarter is at a multiple of what the run held for a while, however high it began."""
     held = float(np.percentile(smoothed(curve.values), 10)) if curve.values.size > 11 else 0.0
     return held > 0 and float(late.min()) > 2 * held and curve.level > 3 * held
+
+
+def _is_up(curve: Curve, late: Array) -> bool:
+    """Whether a long run leapt from what it had held, and all of its last quarter is half as much again, or more."""
+    if curve.values.size < MANY:
+        return False
+    held = float(np.percentile(smoothed(curve.values), 10))
+    return held > 0 and float(late.min()) > 1.5 * held and curve.level > 1.8 * held
 
 
 def _validation_follows(chart: Chart) -> bool | None:
@@ -129,6 +141,35 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
             )
             part = Curve(held_out.name, held_out.steps[:until], held_out.values[:until])
             yield shown(LossSpike, part, int(place), "warning", message, value=value, limit=1.5 * level)
+            return
+
+
+def set_back(chart: Chart) -> Iterator[Symptom]:
+    """The loss leapt to a multiple of what it held, lost much of its gain, and took a good part of the run to return.
+
+    >>> values = [100.0 * 0.97**step for step in range(100)] + [60.0 * 0.97**step for step in range(100)]
+    >>> print(*set_back(Chart.of(loss=values, context={"source": "CSV"})))
+    step 100: LO01 loss-spike (warning): loss leapt from 5.05 to 58.2 at step 100 and was back at step 173
+    """
+    curve = loss_of(chart)
+    if curve.values.size < 2 * MANY or is_game(chart) or not float(curve.values.min()) > 0:
+        return
+    smooth = smoothed(curve.values)
+    lowest = np.minimum.accumulate(smooth)
+    up = (smooth > 1.3 * lowest) & (np.arange(smooth.size) > YOUNG * smooth.size)
+    borders = np.flatnonzero(np.diff(np.concatenate([[False], up, [False]]).astype(int)))
+    for first, end in zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True):
+        held, top = float(lowest[first]), float(smooth[first : first + 3].max())
+        cost = top - held
+        if end - first < SET_BACK * smooth.size or end >= smooth.size or top < 1.6 * held:
+            continue
+        if cost > 0.25 * (float(smooth[0]) - held) and cost > 6 * curve.noise:
+            message = (
+                f"{curve.name} leapt from {number_text(held)} to {number_text(top)} at step {int(curve.steps[first])} "
+                f"and was back at step {int(curve.steps[end])}"
+            )
+            part = Curve(curve.name, curve.steps[:end], curve.values[:end])
+            yield shown(LossSpike, part, first, "warning", message, value=top, limit=1.6 * held)
             return
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Severity, Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved
+from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved, shown
 from torchdoctor.symptoms.overfitting import Overfitting, evaluation_noise, level_at, smoothed
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, is_game
 
 STRONG = 0.15
 """Share of its best that validation lost: overfitting, however far it had come down before."""
@@ -60,6 +60,8 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     """Validation ends well above its best, having climbed there, while training went on falling."""
     curve = Curve.of(chart["val_loss"], "validation loss")
     values = curve.values
+    if not chart["val_loss"].count and not is_game(chart):
+        yield from _unlearns(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
     smooth = _levels(values)
@@ -103,6 +105,36 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     )
     excuse = _excuse(chart, symptom) if known or strong else "training is not known"
     yield replace(symptom, severity="info", message=f"{message}; {excuse}") if excuse else symptom
+
+
+def _unlearns(chart: Chart) -> Iterator[Symptom]:
+    """Validation has no loss but an accuracy, and this lost a third of its gain while training went on.
+
+    >>> scores = [0.5 + 0.02 * min(step, 13) - 0.006 * max(step - 15, 0) for step in range(40)]
+    >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
+    ...     context={"source": "CSV", "better": {"val_accuracy": "higher"}})
+    >>> print(*_unlearns(chart))
+    step 13: VA02 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.622 while training went on
+    """
+    for name, way in (chart.context.get("better") or {}).items():
+        series = chart[name]
+        if way != "higher" or not name.startswith("val_acc") or series.count < 16:
+            continue
+        curve = Curve.of(series, name.removeprefix("val_").replace("_", " "))
+        smooth = smoothed(curve.values)
+        best = int(np.argmax(smooth))
+        highest, now, step = float(smooth[best]), curve.level, int(curve.steps[best])
+        lost, gained = highest - now, highest - median(curve.values[:3])
+        if not lost > max(0.33 * gained, 0.05 * highest, 2 * curve.noise) or climbs(curve.values[best:]) > -0.4:
+            continue
+        if not level_at(chart["loss"], int(curve.steps[-1])) < 0.95 * level_at(chart["loss"], step):
+            continue
+        message = (
+            f"validation {curve.name} fell from {number_text(highest)} at step {step} to {number_text(now)} "
+            "while training went on"
+        )
+        yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
+        return
 
 
 def _levels(values: Array) -> Array:

@@ -12,7 +12,7 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve, loss_of
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.overfitting import level_at
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 HEALING = frozenset(
@@ -24,6 +24,8 @@ HEALING = frozenset(
 """Findings of which a good end takes the edge."""
 LASTING = 3
 """Records in a row that a spike lasts, from which on it was not one bad batch."""
+FEW_REWARDS = 20
+"""Rewards under which nobody knows whether they were kept."""
 COARSE, LONG = 10, 50
 """Steps between two records from which on a few of them are a long time; and how many are one in finer logs."""
 
@@ -33,11 +35,13 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
     curve = loss_of(chart)
     if episode.name == ValidationAnomaly.name:
         return _recovered(chart, episode)
-    if episode.name == "loss-spike" and curve and _lasted(chart, episode):
+    if episode.name == "loss-spike" and curve and not is_game(chart) and _lasted(chart, episode):
         return replace(episode, severity="warning") if episode.severity == "info" else episode
-    if episode.severity == "info" or not curve or not _ended_well(curve):
+    if episode.severity == "info" or not curve:
         return episode
-    excuse = _excuse(chart, episode, curve)
+    excuse = _of_a_policy(chart, episode) or _fell_further(episode, curve)
+    if not excuse and _ended_well(curve):
+        excuse = _excuse(chart, episode, curve)
     return replace(episode, severity="info", message=f"{episode.message}; {excuse}") if excuse else episode
 
 
@@ -59,6 +63,24 @@ def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
         return ""
     now = median(after[-3:])
     return f"later it fell to {number_text(now)}" if now < 0.95 * median(during) else ""
+
+
+def _of_a_policy(chart: Chart, episode: Symptom) -> str:
+    """The loss and gradient of a policy follow its luck: what counts is the reward, where that was kept."""
+    reward = chart["reward"].values if "reward" in chart else chart["val_reward"].values
+    if episode.name not in HEALING or reward.size < FEW_REWARDS:
+        return ""
+    parts = [float(np.mean(part)) for part in np.array_split(reward, 10)]
+    kept = parts[-1] >= parts[0] + 0.5 * (max(parts) - parts[0])
+    return "it is of a policy, and the reward was kept" if kept else ""
+
+
+def _fell_further(episode: Symptom, curve: Curve) -> str:
+    """A loss that later went below all that came before had not diverged."""
+    before, after = curve.values[curve.steps <= episode.last_step], curve.values[curve.steps > episode.last_step]
+    if episode.name != "loss-divergence" or before.size < LASTING or after.size < max(LASTING, before.size // 4):
+        return ""
+    return "" if not curve.level < float(before.min()) else f"later it fell to {number_text(curve.level)}"
 
 
 def _was_overflow(chart: Chart, episode: Symptom) -> bool:

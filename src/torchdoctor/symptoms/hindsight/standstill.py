@@ -7,6 +7,7 @@ step 0: LO04 not-learning (warning): loss has stayed at 0.694 for 39 steps, from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,6 +28,8 @@ SLOW = 0.08
 """Share of its first value that a loss gains at least in twenty epochs."""
 ORDINARY = 0.75
 """Accuracy on the training data above which little may be left to gain."""
+GUESSED = 0.08
+"""How far above chance an accuracy may be by luck, or by the commoner class."""
 SAME = 0.9
 """Share of evaluations with one and the same accuracy, from which on the model says the same to everything."""
 
@@ -63,6 +66,30 @@ def hardly(chart: Chart) -> Iterator[Symptom]:
         f"is {number_text(now)}, after {number_text(begun)} in the first of them"
     )
     yield shown(SlowLearning, curve, 0, "warning", message, value=curve.level, confidence=0.7)
+
+
+def at_chance(chart: Chart) -> Iterator[Symptom]:
+    """After many epochs loss and accuracy are what guessing among a few classes gives.
+
+    >>> chart = Chart.of(loss=[0.78 - 0.004 * min(step, 21) for step in range(40)], train_accuracy=[0.53] * 40,
+    ...     context={"source": "CSV", "clock": "epoch"})
+    >>> print(*at_chance(chart))
+    step 0: LO04 not-learning (warning): loss is 0.696 and accuracy 0.53 after 40 epochs: guessing among 2 classes
+    """
+    curve = loss_of(chart)
+    metrics = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count >= 10]
+    if chart.context.get("clock") != "epoch" or curve.values.size < 10 or not metrics or is_game(chart):
+        return
+    top = 1.0 if max(float(values.max()) for values in metrics) <= 1 else 100.0
+    best, now = max(float(smoothed(values).max()) / top for values in metrics), median(metrics[0][-3:]) / top
+    for classes in range(2, 11):
+        if abs(curve.level / math.log(classes) - 1) < FLAT and best < 1 / classes + GUESSED:
+            message = (
+                f"{curve.name} is {number_text(curve.level)} and accuracy {number_text(now)} after "
+                f"{curve.values.size} epochs: guessing among {classes} classes"
+            )
+            yield shown(NotLearning, curve, 0, "warning", message, value=curve.level)
+            return
 
 
 def one_answer(chart: Chart) -> Iterator[Symptom]:
