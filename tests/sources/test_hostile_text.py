@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchdoctor.errors import SourceError
 from torchdoctor.offline import diagnose
 from torchdoctor.reports.formats import FORMATS
-from torchdoctor.sources import read, read_all
+from torchdoctor.sources import opening, read, read_all
 from torchdoctor.sources.vital_series import vital_series
 
 CSV = "step,loss\n" + "".join(f"{step},{3 - step / 100:.4f}\n" for step in range(60))
@@ -175,3 +175,13 @@ def test_any_objects_are_read_or_refused(tmp_path, rows):
         return
     for run in runs:
         diagnose(run)
+
+
+def test_lines_without_end_are_read_up_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "LINES_LIMIT", 1000)
+    monkeypatch.setattr(opening, "CHUNK", 4096)
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"step {step} loss {3 - step / 5000:.4f}\n" for step in range(5000)))
+    run = read(path)
+    assert 1000 <= run.step < 1500
+    assert any("first" in note or "limit" in note or "more" in note for note in run.notes), run.notes

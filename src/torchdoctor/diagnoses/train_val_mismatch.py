@@ -60,7 +60,7 @@ class TrainValMismatch(Cause):
             yield Evidence(4.0, f"validation is exactly {number_text(float(values[-1]))} again and again")
         yield from _about_training(chart, problem, start, best)
         if first > 1.5 * start > 0:
-            yield Evidence(1.0, f"the first evaluation, {number_text(first)}, was far above the untrained model")
+            yield Evidence(1.0, f"the first evaluation, {number_text(first)}, was far above where training began")
         elif best < 0.6 * start:
             yield Evidence(-1.5, f"validation did fall, to {number_text(best)}")
 
@@ -70,7 +70,10 @@ def _about_training(chart: Chart, problem: Problem, start: float, best: float) -
     never = best > 0.95 * start
     if never:
         strength = 3.2 if best > start else 1.5
-        yield Evidence(strength, f"validation was never better than the untrained {number_text(start)}")
+        beginning = "untrained"
+        if "source" in chart.context:  # a log begins when somebody first logs, which may be late
+            strength, beginning = 1.0, "first logged"
+        yield Evidence(strength, f"validation was never better than the {beginning} {number_text(start)}")
         if 0 <= last_level(chart["loss"]) < HEART * start:
             yield Evidence(-1.5, "training has come to nearly nothing: a small set, learnt by heart")
     if has_not_fallen(chart) or problem.has("not-learning"):

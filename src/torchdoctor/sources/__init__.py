@@ -34,7 +34,7 @@ FORMATS = (
     "text_log",
 )
 """Modules of this package, in the order in which they are asked; the last ones take almost anything."""
-FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store")
+FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store", "json_files")
 """Those that keep whole folders: they are asked about these too."""
 WISHING = ("json_table", "json_lines", "csv_table", "parquet_table", "text_log")
 """Those whose ``read`` takes what the user says of the file as well."""
@@ -117,6 +117,8 @@ def _of_folder(folder: Path, wish: Wish) -> list[Run]:
             runs += _read_as(name, place, wish)
         except SourceError as error:
             refused.append(error)
+        except OSError as error:
+            refused.append(SourceError(f"cannot read {place}: {error.strerror or error}."))
     if runs:
         return runs
     if refused:
@@ -131,8 +133,11 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
         return _read_as("text_log", file, wish)
     name = _format_of(file)
     if name is None:
+        from torchdoctor.sources.json_table import document_of
         from torchdoctor.sources.opening import looks_like
 
+        if looks_like(file).startswith("JSON"):
+            document_of(file)  # where it breaks says more
         raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
     return _read_as(name, file, wish)
 
@@ -140,10 +145,17 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
 def _format_of(place: Path) -> str | None:
     """The format of a file or folder; None where it has none that is known."""
     if place.is_dir():
-        return next((name for name in FOLDERS if _module(name).recognises(place)), None)
+        return next((name for name in FOLDERS if _is_kept_as(name, place)), None)
     if journal.recognises(place):
         return "journal"
     return next((name for name in FORMATS if _module(name).recognises(place)), None)
+
+
+def _is_kept_as(name: str, folder: Path) -> bool:
+    try:
+        return bool(_module(name).recognises(folder))
+    except OSError:  # something inside may not be looked at: the rest may
+        return False
 
 
 def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:

@@ -83,6 +83,7 @@ def counts(name: str) -> bool:
     return is_epoch(name) or _counts_with(COUNTS | LOCAL | ROUNDS, name)
 
 
+@lru_cache(maxsize=4096)
 def is_epoch(name: str) -> bool:
     """Whether a name is of something that counts epochs."""
     words = _words(name)
@@ -126,6 +127,8 @@ def _merged(names: Sequence[str], columns: Mapping[str, Column]) -> tuple[str, .
     for name in names[1:]:
         one, other = _column_of(chosen, columns), columns[name]
         together = _column_of((*chosen, name), columns)
+        if len(other.rows) > 1 and not _moves(other):  # always the same: the last batch of every validation
+            continue
         if not np.intersect1d(one.rows, other.rows).size and _falls(together) <= _falls(one) + _falls(other):
             chosen = (*chosen, name)
     return chosen
@@ -220,7 +223,7 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     whole = bool(np.array_equal(column.values, np.floor(column.values)))
     if len(column.values) == 0:
         return Time("row", _row_steps(columns, rows), names)
-    distinct = max(1, len(np.unique(epochs)))
+    distinct = max(1, len(np.unique(epochs))) + _begun_again(epochs)
     sizes = {name: len(found.rows) for name, found in columns.items() if name not in names}
     measured = {name: size for name, size in sizes.items() if is_measure(name)}
     most = max((measured or sizes).values(), default=0)
@@ -231,6 +234,19 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     each = int(max(1, round((int(steps.max()) + 1) / span))) if span > 0 else None
     context = {"steps_per_epoch": each} if each else {}
     return Time("row", steps, names, context, (ROWS,))
+
+
+def _begun_again(epochs: NDArray[np.float64]) -> int:
+    """Epochs that come more than once because training began anew: one script that trains several models.
+
+    >>> _begun_again(np.array([1.0, 2, 3, 1, 2, 3])), _begun_again(np.array([1.0, 1, 2, 2]))
+    (3, 0)
+    """
+    anew = np.flatnonzero((np.diff(epochs) < 0) & (epochs[1:] == epochs[0])) + 1
+    if not len(anew) or (np.diff(epochs) < 0).sum() > len(anew):
+        return 0
+    passes = np.split(epochs, anew)
+    return sum(len(np.unique(each)) for each in passes) - len(np.unique(epochs))
 
 
 def _row_steps(columns: Mapping[str, Column], rows: int) -> NDArray[np.int64]:

@@ -22,16 +22,20 @@ from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.tidy import Tidy, layout
-from torchdoctor.sources.words import taken_apart
+from torchdoctor.sources.words import is_measure, taken_apart
 
 CHUNK = 20_000
 """Rows that are turned into numbers at once."""
 PROBE, WIDE = 40, 2**21
 """Rows that are looked at, and characters where these are long."""
 PREAMBLE = 5
+"""Lines among which the row of names must be."""
 EPOCH_SECONDS = 1e9
 """From here on, a number that rises is the time of day."""
-"""Lines among which the row of names must be."""
+ACROSS = 8
+"""Numbers in a row from which on it is a series."""
+COUNTING = 0.8
+"""Share of its rows in which a count rises; it goes back where a run was resumed."""
 SPACES = "  "
 """Stands for any two spaces or more."""
 PLAIN = (",", "\t", ";")
@@ -53,6 +57,8 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     shape = _shape(path)
     if shape is None:
         raise SourceError(f"{path} is no table: no row of names over rows of numbers.")
+    if shape.across:
+        return [_across(path, shape).logged(path, "CSV", wish)]
     table, kept = Table(), _Rows(shape, tag_of(path))
     for line, text in _rows(path, shape, table):
         kept.add(line, text, table)
@@ -73,6 +79,8 @@ class _Shape:
     """Whether numbers have a decimal comma."""
     above: int
     """Lines before the first row of numbers."""
+    across: bool = False
+    """Whether a row is a series: all its values beside each other."""
 
 
 class _Rows:
@@ -212,9 +220,14 @@ def _shape(path: Path) -> _Shape | None:
             body = [split(row, delimiter) for row in rows[above + 1 :]]
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
             named = sum(map(bool, names))
-            if (named > 1 or delimiter == SPACES) and is_header(names) and _are_numbers(names, body, comma):
+            if (named > 1 or delimiter == SPACES or _is_indexed(names)) and is_header(names) and _are_numbers(names, body, comma):
                 return _Shape(delimiter, names, comma, above + 1)
     return _without_names(rows, path)
+
+
+def _is_indexed(names: Sequence[str]) -> bool:
+    """Whether one loss or metric is beside an index without a name, as pandas writes a series."""
+    return len(names) == 2 and not names[0] and is_measure(names[1])
 
 
 def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
@@ -224,7 +237,21 @@ def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
             return _Shape(delimiter, _guessed(path.name.split(".")[0], body[:-1]), False, 0)
+        if 0 < len(body) <= 2 and width >= ACROSS and _are_plain(body[0]):
+            stem = path.name.split(".")[0]
+            return _Shape(delimiter, [stem, "column 2"], False, 0, across=True) if is_measure(stem) else None
     return None
+
+
+def _across(path: Path, shape: _Shape) -> Table:
+    """A list of losses that was written as one row; what a second row is nobody knows."""
+    table = Table()
+    for place, (_, text) in enumerate(table.whole(path)):
+        if place < len(shape.names):
+            values, there, _ = column(split(text, shape.delimiter))
+            table.extend(shape.names[place], np.flatnonzero(there), values[there])
+            table.rows = max(table.rows, len(values))
+    return table
 
 
 def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
@@ -234,8 +261,13 @@ def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
         return names
     for place, cells in enumerate(zip(*body, strict=True)):
         values = [number(cell) or 0.0 for cell in cells]
-        rising = len(values) > 2 and all(one < other for one, other in itertools.pairwise(values))
-        if place + 1 == len(names) or not rising or (values[0] < EPOCH_SECONDS and not all(map(float.is_integer, values))):
+        rises = [one < other for one, other in itertools.pairwise(values)]
+        rising = len(values) > 2 and sum(rises) >= COUNTING * len(rises)
+        if (
+            place + 1 == len(names)
+            or not rising
+            or (values[0] < EPOCH_SECONDS and not all(map(float.is_integer, values)))
+        ):
             names[place] = stem
             break
         names[place] = "timestamp" if values[0] >= EPOCH_SECONDS else "step"

@@ -111,6 +111,8 @@ def remarks_on(
         vital, count = max(repeated.items(), key=lambda item: item[1])
         what = f"{count} values of {vital} came at steps that had one" if count > 1 else f"one step has two of {vital}"
         yield f"{what}: their mean is used"
+    outside = max((found.outside for found in mended.values()), default=0)
+    yield from [f"{outside} points are at steps below zero or beyond 10^12: left out"] * bool(outside)
     absent = [vital for vital, found in mended.items() if found.absent]
     if absent:
         yield f"NaN in {names_text(absent)} comes and goes with the rows: taken for cells without a value"

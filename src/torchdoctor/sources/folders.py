@@ -40,6 +40,14 @@ class _Search:
         self.left = ENTRIES
 
     def visit(self, folder: Path, depth: int) -> Iterator[Place]:
+        """The logs in a folder; one inside it that may not be read is passed over."""
+        try:
+            yield from self._visit(folder, depth)
+        except OSError:
+            if depth == DEPTH:
+                raise
+
+    def _visit(self, folder: Path, depth: int) -> Iterator[Place]:
         journal = journal_in(folder)
         if journal is not None:
             yield journal, "journal"
@@ -76,14 +84,19 @@ class _Search:
         """The logs among some files, of the best format that there is."""
         found: list[Place] = []
         for file in files:
-            if file.name not in CONFIGURATION and file.is_file() and file.stat().st_size:
-                name = self.recognise(file)
-                if name is not None:
-                    found.append((file, name))
+            name = self._recognised(file) if file.name not in CONFIGURATION else None
+            if name is not None:
+                found.append((file, name))
         strong = [place for place in found if place[1] not in WEAK]
         found = strong or found
         first = found[0][1] if found else ""
         return [place for place in found if place[1] == first]
+
+    def _recognised(self, file: Path) -> str | None:
+        try:
+            return self.recognise(file) if file.is_file() and file.stat().st_size else None
+        except OSError:
+            return None
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:

@@ -33,14 +33,14 @@ def recognises(path: Path) -> bool:
     if start[:1] not in ("{", "["):
         return False
     try:
-        return bool(_tables(_document(path), path))
+        return bool(_tables(document_of(path), path))
     except SourceError:
         return False
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     """The runs in a document: its largest table, or all that are alike."""
-    document = _document(path)
+    document = document_of(path)
     found = []
     for item in _tidied(document):
         for run, table in item.tables().items():
@@ -56,7 +56,8 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     return found
 
 
-def _document(path: Path) -> Any:
+def document_of(path: Path) -> Any:
+    """The document in a file; an error says where it breaks, or that it is too large."""
     pieces, size = [], 0
     for piece in text_of(path):
         size += len(piece)
@@ -66,7 +67,7 @@ def _document(path: Path) -> Any:
     try:
         return json.loads("".join(pieces))
     except NOT_JSON as error:
-        place = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        place = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise SourceError(f"{path} is no whole JSON document: it breaks{place}. Was it cut off?") from error
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -120,7 +120,8 @@ def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> di
     if players or whole_only:
         found |= {f"{prefix}{vital}": those for vital, those in players.items()}
     elif not whole and not any(item.has(ACTING) for item in parts):
-        often = [item for item in parts if item.count * 2 > longest and not _is_part_of_a_part(item, parts)]
+        rests = {item.rest for item in parts}
+        often = [item for item in parts if item.count * 2 > longest and not _is_part_of_a_part(item, rests)]
         totals = [item for item in often if item.has(TOTAL)]
         kinds = often if all(item.has(KINDS) for item in often) else []
         if often:
@@ -139,9 +140,9 @@ def _deep_totals(losses: Sequence[Name]) -> list[Name]:
     return found if len(found) == 1 else []
 
 
-def _is_part_of_a_part(item: Name, parts: Sequence[Name]) -> bool:
+def _is_part_of_a_part(item: Name, parts: Set[tuple[str, ...]]) -> bool:
     """Whether another name is the beginning of this one: vae_loss is the sum of vae_kl_loss and vae_recon_loss."""
-    return any(len(other.rest) < len(item.rest) and item.rest[: len(other.rest)] == other.rest for other in parts)
+    return any(item.rest[:length] in parts for length in range(1, len(item.rest)))
 
 
 def _players(parts: Sequence[Name]) -> dict[str, tuple[str, ...]]:
@@ -193,6 +194,8 @@ def _stand_ins(
     if "d_loss" in columns or ("loss" in columns and "val_loss" in columns):
         return {}
     usable = [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
+    if not usable and "loss" not in columns and "val_loss" not in columns:  # better the losses of records than none
+        usable = [item for item in names if item.is_record and item.count > 2]
     trained = [item for item in usable if item.split in ("train", "")]
     evaluated = [item for item in usable if item.split == held_out]
     if "loss" in columns:  # the stand-in must be of the same kind, or the two cannot be compared

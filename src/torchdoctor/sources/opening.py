@@ -22,6 +22,10 @@ LINE_LIMIT = 2**20
 """Characters of the longest line that is read."""
 UNPACKED_LIMIT = 2**30
 """Bytes that are taken out of a file, unpacked."""
+LINES_LIMIT = 2_000_000
+"""Lines that are read of a file: each costs a few microseconds, however short it is."""
+SMALL, RATIO = 32 * 2**20, 30
+"""Bytes that any packed file may become, and how many times its size a larger one may: logs shrink to a tenth."""
 PAGE_LIMIT, NOTEBOOK_LIMIT = 8 * 2**20, 32 * 2**20
 """Characters that are taken of a page and of a notebook."""
 BINARY_PROBE = 2**16
@@ -140,8 +144,9 @@ def plain_text(path: Path) -> Iterator[str]:
     """The text of a file in pieces; no piece of it holds a NUL, but the last where the file is not whole."""
     with opened(path) as file:
         decoder: codecs.IncrementalDecoder | None = None
-        read = 0
-        while read < UNPACKED_LIMIT:
+        read = lines = 0
+        limit = _limit(path) if isinstance(file, gzip.GzipFile) else UNPACKED_LIMIT
+        while read < limit and lines < LINES_LIMIT:
             try:
                 data = file.read1(CHUNK)  # type: ignore[attr-defined]  # what is there, before an end that is torn
             except (EOFError, zlib.error, gzip.BadGzipFile):  # what is damaged; a disk that fails is an error
@@ -151,12 +156,18 @@ def plain_text(path: Path) -> Iterator[str]:
                 encoding = encoding_of(data)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
             read += len(data)
+            lines += data.count(b"\n")
             text = decoder.decode(data, final=not data)
             if text:
                 yield text.replace("\0", "").replace("\ufeff", "")
             if not data:
                 return
         yield f"\n{TOO_MUCH}"
+
+
+def _limit(path: Path) -> int:
+    """How much is taken out of a packed file: of one that was made to be much larger than it is, not all."""
+    return min(UNPACKED_LIMIT, max(SMALL, RATIO * path.stat().st_size))
 
 
 def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:

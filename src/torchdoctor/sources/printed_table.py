@@ -21,8 +21,10 @@ LENGTH = 2000
 """Characters of the longest line that may be of a table."""
 MOST_NAMES = 100
 _BAR = re.compile(r"\s*:?\s+(\d{1,3})%\s?[|\u2501\u2500].*")
+_FRAME = str.maketrans("\u2502\u2503\u2551", "|||")
 _OF = re.compile(r"(\d+)/(\d+)\Z")
-_SENTENCE = re.compile(r"[:=;!?]|\.\s|(?<![\w-])\d")
+_SENTENCE = re.compile(r"[=;!?]|:(?!-)(?<!-:)|\.\s|(?<![\w-])\d")
+"""What is in no row of names."""
 
 
 class PrintedTable:
@@ -36,11 +38,13 @@ class PrintedTable:
 
     def read(self, line: str) -> dict[str, float] | None:
         """The numbers of a row by name, none of a row of names; None where the line is of no table."""
+        if not line.isascii():
+            line = line.translate(_FRAME)
         if len(line) > LENGTH or not ("  " in line or "|" in line or "\t" in line):
             return None
-        bar = _BAR.search(line)
+        bar = _BAR.search(line) if "%" in line else None
         text = line[: bar.start()] if bar else line
-        if self._begins(text):
+        if _SENTENCE.search(text) is None and self._begins(text):
             return {}
         if not self._names:
             return None
@@ -60,7 +64,7 @@ class PrintedTable:
         """Whether a line is a row of names, one of which is measured."""
         for delimiter in ("|", "\t", SPACES):
             cells = [cell for cell in split(text, delimiter) if cell]
-            if 2 < len(cells) <= MOST_NAMES and is_header(cells) and not any(map(_SENTENCE.search, cells)):
+            if 2 < len(cells) <= MOST_NAMES and is_header(cells):
                 names = plain_names(cells)
                 if any(map(is_measure, cells)) and (any(map(counts, names)) or len(cells) > 4):
                     self._names, self._delimiter, self._first = names, delimiter, True

@@ -38,13 +38,16 @@ class Mended:
     """Whether the steps were in another order."""
     absent: int = 0
     """NaN values that only said that nothing was measured."""
+    outside: int = 0
+    """Points at steps below zero or beyond all counting, left out."""
 
 
 def mend(points: Points) -> Mended:
     """Bring a series in order."""
     points, absent = _measured(points)
     fits = (points.steps >= 0) & (points.steps < STEP_LIMIT)
-    if not fits.all():
+    outside = len(points) - int(fits.sum())
+    if outside:
         points = Points(points.steps[fits], points.values[fits])
     steps, values = points.steps, points.values
     back = np.flatnonzero(np.diff(steps) < 0)
@@ -58,7 +61,7 @@ def mend(points: Points) -> Mended:
         steps, values = _latest(steps, values)
     before = len(steps)
     steps, values = _once(steps, values)
-    return Mended(Points(steps, values), resumed, before - len(steps), disordered, absent)
+    return Mended(Points(steps, values), resumed, before - len(steps), disordered, absent, outside)
 
 
 def _measured(points: Points) -> tuple[Points, int]:

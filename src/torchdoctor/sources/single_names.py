@@ -64,7 +64,7 @@ def _loss_scale(item: Name) -> int | None:
 
 def _step_time(item: Name) -> int | None:
     if item.split in ("val", "test") or item.has(
-        listed("data load loading total eta remaining epoch since wall min max")
+        listed("data load loading total eta remaining epoch since wall min max tokens samples examples images frames")
     ):
         return None
     if not item.has(TIMES) or _beyond(item, TIMES | EACH | {"s"}) > 1:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from torchdoctor.sources import plain_yaml
 from torchdoctor.sources.clock import TOTAL, Column, tell_time
-from torchdoctor.sources.opening import TOO_MUCH, TORN, lines
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
+from torchdoctor.sources.opening import TOO_MUCH, TORN, lines
 from torchdoctor.sources.words import is_measure, taken_apart
 
 VALUES_LIMIT = 30_000_000

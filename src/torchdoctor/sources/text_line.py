@@ -15,7 +15,7 @@ first of them costs something.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.sources.cells import UNITS, odd_number
@@ -27,6 +27,8 @@ LENGTH = 8192
 """Characters of a line that are looked at."""
 SHAPES_LIMIT = 4096
 """Shapes that are remembered."""
+LEARNED_LENGTH = 1000
+"""Characters of the longest line whose layout is remembered."""
 BEFORE = 96
 """Characters before a number among which its name is."""
 
@@ -35,14 +37,15 @@ _MOMENTS = re.compile(
     r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)"
 )
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-_NOT_FINITE = (
-    r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)|[-+]?1\.#(?:IND|QNAN|SNAN|INF)0*"
-)
-_NUMBER = re.compile(rf"({_NOT_FINITE}|(?<![\w.@-])[-+]?(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
-_DECIMAL_COMMA = re.compile(rf"({_NOT_FINITE}|(?<![\w.@-])[-+]?\d+(?:[.,]\d*)?(?:[eE][-+]?\d+)?)")
+_NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
+_ZEROS = str.maketrans("123456789", "0" * 9)
+_BAR = re.compile(r"\s*\d+/")
+_ODD = r"1\.#(?:IND|QNAN|SNAN|INF)0*"
+_NUMBER = re.compile(rf"((?<![\w.@-])[-+]?(?:{_ODD}|(?:{_DIGITS}(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)|{_NOT_FINITE})")
+_DECIMAL_COMMA = re.compile(rf"((?<![\w.@-])[-+]?(?:{_ODD}|\d+(?:[.,]\d*)?(?:[eE][-+]?\d+)?)|{_NOT_FINITE})")
 _NAME = re.compile(
     r"([A-Za-z_][\w@./%#+-]{0,63}(?:\([^()]{0,24}\))?(?:[ ][A-Za-z_(][\w@./%()+-]{0,63}){0,6})"
-    r"[\"']?\s*(?:[:=|]|->|=>)?\s*[\"'\[(]*\s*\Z"
+    r"(?:[\"']\s*,|[\"']?\s*(?:[:=|]|->|=>)?)\s*[\"'\[(]*\s*\Z"
 )
 _LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
 """What a logger puts before its messages."""
@@ -57,6 +60,10 @@ _BOTH = re.compile(
 _BETWEEN = re.compile(r"\s*[/,|]\s*\Z")
 _GIVEN = re.compile(r"\s*\]?\s*(?:[:=]|is|was|->)\s*\Z")
 _PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w./-])")
+_COUNTED = re.compile(r"\s+(?:in|samples|examples|images|records|batches|files|on)\b")
+"""What comes after a number of things: "Train 1792 in 4 s"."""
+_CYCLE_GAN = re.compile(r"\(epoch: \d+, iters: \d+, time: ")
+_PLAYER = re.compile(r"(?<= )([A-Za-z]\w*)(?=: )")
 _THOUSANDS = re.compile(r"([KkM])(?![A-Za-z])")
 THOUSANDS = {"k": 1e3, "m": 1e6}
 HOLE = "\x01"
@@ -88,12 +95,43 @@ class LineReader:
 
     def __init__(self, comma: bool = False) -> None:
         self._shapes: dict[str, tuple[_Slot | None, ...]] = {}
+        self._plans: dict[str, tuple[tuple[str, int, int, float], ...]] = {}
         self._number = _DECIMAL_COMMA if comma else _NUMBER
         self._value: Callable[[str], float] = _with_comma if comma else _plain
 
     def read(self, line: str) -> dict[str, float]:
         """The numbers in a line by their names; the first of those that share one."""
         return self.numbers(clean(line))
+
+    def again(self, line: str) -> dict[str, float] | None:
+        """The numbers of a line that is laid out, digit by digit, as one that was learned; None where none was."""
+        plan = self._plans.get(line.translate(_ZEROS)) if len(line) <= LEARNED_LENGTH else None
+        if plan is None:
+            return None
+        return {name: self._value(line[start:end]) * scale for name, start, end, scale in plan}
+
+    def learn(self, line: str, row: Mapping[str, float]) -> None:
+        """Remember where a line has the numbers that were made of it."""
+        if len(line) > LEARNED_LENGTH or len(self._plans) >= SHAPES_LIMIT or _BAR.match(line) or "\x1b" in line:
+            return
+        blank = _MOMENTS.sub(lambda found: " " * len(found[0]), line)
+        places = [(found.start(), found.end()) for found in self._number.finditer(blank)]
+        parts = self._number.split(clean(line))
+        if [line[start:end] for start, end in places] != parts[1::2]:
+            return
+        slots = self._shapes.get(HOLE.join(parts[::2]), ()) if row else ()
+        plan: dict[str, tuple[str, int, int, float]] = {}
+        for slot, (start, end) in zip(slots, places, strict=False):
+            if slot is not None and slot.share:
+                return
+            if slot is not None and slot.name not in plan:
+                plan[slot.name] = (slot.name, start, end, slot.scale)
+        if plan.keys() == row.keys():
+            self._plans[line.translate(_ZEROS)] = tuple(plan.values())
+
+    def forget(self) -> None:
+        """Forget how lines are laid out: what follows is to be read otherwise."""
+        self._plans.clear()
 
     def numbers(self, line: str) -> dict[str, float]:
         """The same of a line that is clean."""
@@ -123,6 +161,11 @@ def clean(line: str) -> str:
     if not line.isascii():
         for word, meaning in MEANINGS:
             line = line.replace(word, meaning)
+    if "(epoch: " in line and _CYCLE_GAN.match(line):  # its losses are named D_A, G_A, cycle_A
+        head, close, rest = line.partition(")")
+        line = head + close + _PLAYER.sub(r"loss_\1", rest)
+    elif "===" in line and "Training Loss (" in line:
+        return ""
     return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
 
 
@@ -151,7 +194,12 @@ def _slots(shape: str) -> tuple[_Slot | None, ...]:
             slots.append(_total(slots[-1]))
         else:
             own = before[_unit(before)[1] if place else 0 :][-BEFORE:]
-            slots.append(line.slot(own, after, place + 2 < len(texts) and _OF.match(after) is not None))
+            of = place + 2 < len(texts) and _OF.match(after) is not None
+            if of and texts[place + 2].startswith("][") and own.endswith("["):  # "Train: [0/300][10/100]"
+                line.slot(own, after, of)
+                slots.append(_Slot("epoch"))
+            else:
+                slots.append(line.slot(own, after, of))
     return tuple(slots)
 
 
@@ -182,7 +230,7 @@ class _Line:
                 self.phase = taken_apart(name, 0).split
                 return self._counted() if of else _Slot("epoch")
             self.hint = taken_apart(name, 0).split
-            return _Slot(f"{name} loss") if not self.lost else None  # "train 0.12 val 0.34"
+            return _Slot(f"{name} loss") if not self.lost and not _COUNTED.match(after) else None  # "train 0.12 val 0.34"
         if name is None and own.endswith("[") and after.startswith("] "):
             return _Slot("iteration")  # "... logging_writer.py:48] [100] loss=2.3"
         if name is None:
@@ -234,7 +282,7 @@ def _named(text: str) -> tuple[str | None, str]:
     found = _NAME.search(text)
     if found is None:
         return None, text
-    name, outside = _LEVEL.sub("", found[1].strip()), text[: found.start()]
+    name, outside = _LEVEL.sub("", found[1].strip()).rpartition(". ")[2], text[: found.start()]
     if name in SHORT and (name != "s" or not outside.strip()):
         return SHORT[name], outside
     at = _AT.match(name)

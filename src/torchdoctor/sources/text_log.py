@@ -15,6 +15,7 @@ from pathlib import Path
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.json_lines import loaded
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, is_binary, uncoloured
 from torchdoctor.sources.printed_table import PrintedTable
@@ -34,6 +35,7 @@ SELDOM, MANY = 3, 20
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 _EPOCH = listed("epoch epochs")
+_DOCUMENT = re.compile(r'\s*(?:\{\s*"|\[\s*[{\[])')
 _UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)")
 """Keras' bar within an epoch: what it shows is the mean since the epoch began."""
 
@@ -41,16 +43,21 @@ _UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)")
 def recognises(path: Path) -> bool:
     """Whether two lines or more give a loss or a metric by name."""
     text = beginning(path, PROBE)
-    if is_binary(text):
+    if is_binary(text) or _breaks_off(text):
         return False
     reader, table = LineReader(_has_comma(path)), PrintedTable()
     found = 0
     for line in text.splitlines():
         row = table.read(uncoloured(line))
-        found += any(_is_measure(name) for name in (reader.read(line) if row is None else row))
+        found += any(map(_is_judged, reader.read(line) if row is None else row))
         if found >= 2:
             return True
     return False
+
+
+def _breaks_off(text: str) -> bool:
+    """Whether this is a JSON document over several lines that was not read as one: it is damaged."""
+    return _DOCUMENT.match(text) is not None and loaded(text.lstrip().partition("\n")[0]) is None
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
@@ -74,13 +81,10 @@ def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
     waiting: list[dict[str, float]] = []
     begun = False
     for _, text in table.whole(path):
-        found = printed.read(uncoloured(text))
-        if found is None:
-            text = clean(text)
-            row = reader.numbers(text) if not _UNFINISHED.match(text) else {}
-        else:
-            row = found
-        if not row or (found is None and not _tells(row, text)):
+        row = reader.again(text)
+        if row is None:
+            row = _row(text, reader, printed)
+        if not row:
             continue
         if not begun and any(_is_measure(name) for name in row) and any(map(counts, row)):
             begun = True
@@ -91,6 +95,21 @@ def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
             waiting.append(row)
     if not begun:
         yield from waiting
+
+
+def _row(text: str, reader: LineReader, printed: PrintedTable) -> dict[str, float]:
+    """What a line of a new layout gives."""
+    row = printed.read(uncoloured(text))
+    if row is not None:
+        if not row:  # other names
+            reader.forget()
+        return row
+    line = clean(text)
+    row = reader.numbers(line) if not _UNFINISHED.match(line) else {}
+    if row and not _tells(row, line):
+        row = {}
+    reader.learn(text, row)
+    return row
 
 
 def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
@@ -146,7 +165,13 @@ def _comes_often(name: str, times: int, most: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_telling(name: str) -> bool:
-    return _is_measure(name) or counts(name) or any(rule(taken_apart(name, 0)) is not None for rule in RULES.values())
+    return _is_judged(name) or counts(name) or any(rule(taken_apart(name, 0)) is not None for rule in RULES.values())
+
+
+@lru_cache(maxsize=4096)
+def _is_judged(name: str) -> bool:
+    part = taken_apart(name, 0)
+    return _is_measure(name) or part.is_record or RULES["grad_norm"](part) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """Tables with one value a row: one column says what was measured, another what came out.
 
+>>> from pathlib import Path
 >>> tidy = Tidy(layout(["metric", "step", "value"]))
 >>> for name, step, value in (("loss", 0, 2.5), ("loss", 9, 2.0), ("lr", 9, 0.1)):
 ...     tidy.add({"metric": name, "step": step, "value": value})
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
 
     name: str
     value: str
-    count: str | None
+    clock: str | None
     phase: str | None
     run: str | None
 
@@ -44,7 +44,7 @@ def layout(columns: Sequence[str]) -> Layout | None:
     """Which columns hold what; None where a table is not of this kind.
 
     >>> layout(["metricName", "metricValue", "epoch"])
-    Layout(name='metricName', value='metricValue', count='epoch', phase=None, run=None)
+    Layout(name='metricName', value='metricValue', clock='epoch', phase=None, run=None)
     >>> layout(["step", "loss", "value"])
     """
     name = next((column for column in columns if _is(column, NAMES, "name")), None)
@@ -89,7 +89,7 @@ class Tidy:
         if name not in names and len(names) >= NAMES_LIMIT:
             return
         steps, values = names.setdefault(name, (array("d"), array("d")))
-        step = _number(row.get(self.columns.count), comma) if self.columns.count is not None else None
+        step = _number(row.get(self.columns.clock), comma) if self.columns.clock is not None else None
         steps.append(float(len(steps)) if step is None else step)
         values.append(value)
 
@@ -101,8 +101,8 @@ class Tidy:
             steps = np.unique(np.concatenate([np.frombuffer(steps) for steps, _ in names.values()]))
             steps = steps[np.isfinite(steps)]
             table.rows = len(steps)
-            if self.columns.count is not None:
-                table.extend(self.columns.count, np.arange(len(steps)), steps)
+            if self.columns.clock is not None:
+                table.extend(self.columns.clock, np.arange(len(steps)), steps)
             for name, (at, values) in names.items():
                 there = np.isfinite(np.frombuffer(at))
                 places = np.searchsorted(steps, np.frombuffer(at)[there])

@@ -31,7 +31,9 @@ _WRITTEN_TOGETHER = (
 )
 SPLITS: dict[str, Split] = {
     **dict.fromkeys(("train", "training", "trn", "tr", "learn"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "validate", "va", "eval", "evaluation", "dev", "heldout"), "val"),
+    **dict.fromkeys(
+        ("val", "valid", "validation", "validate", "va", "vld", "eval", "evaluation", "dev", "heldout"), "val"
+    ),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 _LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
@@ -81,8 +83,8 @@ HIGHER = listed(
     "pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
 )
 LOWER = listed(
-    "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd eer epe "
-    "hausdorff nme ade fde absrel sqrel"
+    "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd "
+    "eer epe hausdorff nme ade fde absrel sqrel"
 )
 FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape msle rmsle")
 """Metrics that stand in for a loss where none is logged."""
@@ -117,6 +119,12 @@ class Name:
     def is_loss(self) -> bool:
         """Whether it is the loss or a part of it."""
         return self.has(LOSS | KINDS) and not self.has(ODD)
+
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is a loss at which a model was saved: "saved at epoch 3 with loss 0.12"."""
+        return self.has(LOSS) and self.has({"with", "saved"}) and not self.has(ODD - {"with", "saved", "best"})
 
 
 def base(word: str) -> str:

@@ -163,7 +163,7 @@ class ValidationAnomaly(Detector):
         top = max(leaps, key=lambda index: float(values[index]))
         message = (
             f"validation loss leapt to {number_text(float(values[top]))} at step {steps[top]}, above the "
-            f"{number_text(high)} of the untrained model, and came back; training stayed calm"
+            f"{number_text(high)} that the run began with, and came back; training stayed calm"
         )
         return self.symptom(chart, severity, message, value=float(values[top]), since=steps[leaps[0]])
 
