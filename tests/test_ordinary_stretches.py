@@ -16,7 +16,7 @@ from torchdoctor.examination import Examination
 from torchdoctor.records import Record
 from torchdoctor.series import CAPACITY, Series
 from torchdoctor.settings import Settings
-from torchdoctor.stretch import Stretch
+from torchdoctor.stretch import Rows, Stretch
 
 STEPS = 900
 
@@ -92,9 +92,12 @@ def test_the_same_findings_however_records_are_handed_over(change: Any, preset: 
     draw, found, position = random.Random(0), [], 0
     while position < len(journal):
         size = draw.choice([1, 3, 16, 16, 40])
-        for record, concluded in in_blocks.take_all(journal[position : position + size]):
-            assert record is journal[position]
-            position += 1
+        rows = Rows()
+        rows.add(journal[position : position + size])
+        for piece, concluded in in_blocks.take_all(rows.taken()):
+            measured = list(piece.records()) if isinstance(piece, Stretch) else [piece]
+            assert repr(measured) == repr(journal[position : position + len(measured)])
+            position += len(measured)
             found += concluded
     assert found == expected
     assert repr(in_blocks.report()) == repr(one_by_one.report())
@@ -121,7 +124,9 @@ def test_ordinary_stretches_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     extend = Chart.extend
     monkeypatch.setattr(Chart, "extend", lambda self, stretch: (entered.extend(stretch.steps), extend(self, stretch)))
     for start in range(0, STEPS, 16):
-        list(examination.take_all(records()[start : start + 16]))
+        rows = Rows()
+        rows.add(records()[start : start + 16])
+        list(examination.take_all(rows.taken()))
     assert len(entered) > 0.75 * STEPS
 
 

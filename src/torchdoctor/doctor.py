@@ -24,6 +24,7 @@ from torchdoctor.journal import Journal
 from torchdoctor.records import SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
+from torchdoctor.stretch import Stretch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -245,10 +246,23 @@ class Doctor:
         """One measured record: into the journal, through the examination, and what follows from it likewise."""
         self._pass_on(record, self._examination.take(record))
 
-    def _take_all(self, records: Sequence[Record]) -> None:
-        """Measured records, in order."""
-        for record, found in self._examination.take_all(records):
-            self._pass_on(record, found)
+    def _take_all(self, pieces: Sequence[Record | Stretch]) -> None:
+        """Measured records, in order; steps that are alike as stretches."""
+        for piece, found in self._examination.take_all(pieces):
+            if isinstance(piece, Stretch):
+                self._pass_by(piece)
+            else:
+                self._pass_on(piece, found)
+
+    def _pass_by(self, stretch: Stretch) -> None:
+        """Steps from which nothing follows."""
+        if self._journal is not None:
+            self._journal.write_stretch(stretch)
+        if self._couriers is not None and (troubles := self._couriers.take(stretch.record(-1), ())):
+            self._note_troubles(troubles)
+        if self._listeners:
+            for record in stretch.records():
+                self._tell(record)
 
     def _pass_on(self, record: Record, found: list[Record]) -> None:
         if self._journal is not None:

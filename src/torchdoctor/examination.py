@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.unjudged import unjudged
 from torchdoctor.series import YOUNG, Series, lifetime
 from torchdoctor.settings import Settings
-from torchdoctor.stretch import Stretch
+from torchdoctor.stretch import WORTHWHILE, Stretch
 from torchdoctor.symptoms import Detector, build
 from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.treatments import prescribe
@@ -45,8 +44,6 @@ after many thousand steps when the run has grown by a 64th. By then all look at 
 baselines are taken anew, so that long stretches in between can be passed over."""
 LONGEST = 1024
 """Steps that are entered in one go at most."""
-WORTHWHILE = 3
-"""Records from which on entering them in one go is cheaper."""
 EPISODES_LIMIT = 32
 """Episodes of one finding; what comes after them belongs to the last."""
 WHERE_LIMIT = 8
@@ -85,6 +82,9 @@ class _Watch:
             self.due += (late // every + 1) * every
 
 
+_Duties = tuple[tuple[_Watch, ...], tuple[_Watch, ...], tuple[str, ...]]
+
+
 class Examination:
     """A chart, the detectors that read it, and the episodes that they have opened."""
 
@@ -93,6 +93,7 @@ class Examination:
         self.chart = Chart()
         self._watches = [_Watch(detector) for detector in build(settings)]
         self._by_keys: dict[tuple[str, ...], tuple[_Watch, ...]] = {}
+        self._duties_by_keys: dict[tuple[str, ...], _Duties] = {}
         self._closeups = Closeups()
         self._validations = 0
         self._phase_start = 0
@@ -125,23 +126,26 @@ class Examination:
             events += self._judged(record["step"])
         return events
 
-    def take_all(self, records: Sequence[Record]) -> Iterator[tuple[Record, list[Record]]]:
-        """Enter records in order; each with what follows from it. Ordinary stretches are entered in one go."""
-        position = 0
-        while position < len(records):
-            alike = _alike(records, position)
-            entered = 0
-            if len(alike) >= WORTHWHILE:
-                stretch = Stretch.of(alike)
-                while calm := self._enter_calm(stretch[entered:]):
-                    entered += calm
-            for record in alike[:entered]:
-                yield record, []
-            position += entered
-            if position < len(records):
-                record = records[position]
-                yield record, self.take(record)
-                position += 1
+    def take_all(self, pieces: Iterable[Record | Stretch]) -> Iterator[tuple[Record | Stretch, list[Record]]]:
+        """Enter records and stretches of finite numbers in order; each, or each part of one, with what follows from it.
+
+        What is calm of a stretch is entered in one go.
+        """
+        for piece in pieces:
+            if not isinstance(piece, Stretch):
+                yield piece, self.take(piece)
+                continue
+            position, size = 0, len(piece)
+            while position < size:
+                rest = piece[position:] if position else piece
+                calm = self._enter_calm(rest)
+                if calm:
+                    yield rest if calm == len(rest) else rest[:calm], []
+                    position += calm
+                else:
+                    record = piece.record(position)
+                    yield record, self.take(record)
+                    position += 1
 
     def take_stretch(self, stretch: Stretch) -> list[Record]:
         """Enter the steps of a stretch in order and return the records that follow from them."""
@@ -193,20 +197,22 @@ class Examination:
 
     def _enter_calm(self, stretch: Stretch) -> int:
         """Enter as many of these steps, all finite, as hold nothing for any detector; how many these were."""
-        chart, vitals = self.chart, stretch.columns
-        watches, most = self._watching(tuple(vitals)), len(stretch)
-        for watch in watches:
-            if watch.patient:  # it looks at its own times
-                most = min(most, watch.due - watch.asked - 1)
-        if most >= WORTHWHILE:
-            most = min(most, *(chart[vital].steady for vital in vitals))
+        chart, vitals, most = self.chart, stretch.columns, len(stretch)
+        patient, acute, judged = self._duties(tuple(vitals))
+        for watch in patient:  # they look at their own times
+            most = min(most, watch.due - watch.asked - 1)
+        for vital in judged:
+            most = min(most, chart[vital].steady)
         while most >= WORTHWHILE:
-            calm = stretch[:most]
-            coming = {vital: (float(values.min()), float(values.max())) for vital, values in calm.columns.items()}
-            stirred = next((watch for watch in watches if not watch.patient and not self._is_calm(watch, coming)), None)
+            calm = stretch[:most] if most < len(stretch) else stretch
+            coming = {}
+            for vital, values in calm.columns.items():
+                numbers = values.tolist()
+                coming[vital] = min(numbers), max(numbers)
+            stirred = next((watch for watch in acute if not self._is_calm(watch, coming)), None)
             if stirred is None:
                 chart.extend(calm)
-                for watch in watches:
+                for watch in (*patient, *acute):
                     watch.pass_over(most)
                 return most
             vital = next(name for name in stirred.detector.reads if name in vitals)
@@ -229,6 +235,17 @@ class Examination:
             watches = tuple(watch for watch in self._watches if wanted.intersection(watch.detector.reads))
             self._by_keys[keys] = watches
         return watches
+
+    def _duties(self, keys: tuple[str, ...]) -> _Duties:
+        """Of the detectors that read any of these: the patient ones, the others, and which of these the others read."""
+        duties = self._duties_by_keys.get(keys)
+        if duties is None:
+            watches = self._watching(keys)
+            acute = tuple(watch for watch in watches if not watch.patient)
+            judged = {name for watch in acute for name in watch.detector.reads}
+            patient = tuple(watch for watch in watches if watch.patient)
+            duties = self._duties_by_keys[keys] = patient, acute, tuple(judged.intersection(keys))
+        return duties
 
     def _ask(self, keys: tuple[str, ...]) -> list[Record]:
         events: list[Record] = []
@@ -316,19 +333,6 @@ class Examination:
         self._phase_start = step + 1
         self.chart.phases.append(phase)
         return [phase]
-
-
-def _alike(records: Sequence[Record], start: int) -> Sequence[Record]:
-    """The records from there on that measure the same vitals of training steps, all finite."""
-    names, end = records[start].get("vitals", {}).keys(), start
-    while end < min(len(records), start + LONGEST):
-        record = records[end]
-        if record["type"] != "vitals" or record["vitals"].keys() != names:
-            break
-        if not all(map(math.isfinite, record["vitals"].values())):
-            break
-        end += 1
-    return records[start:end]
 
 
 def merge(current: Symptom, latest: Symptom) -> Symptom:

@@ -12,6 +12,7 @@ Non-finite values never enter a statistic: they are counted apart.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,13 +81,28 @@ class Outline:
     (50.0, True)
     """
 
-    __slots__ = ("_buckets", "_capacity", "_count", "_high", "_low", "_settled", "_start", "_stride", "_total")
+    __slots__ = (
+        "_buckets",
+        "_capacity",
+        "_count",
+        "_high",
+        "_low",
+        "_means",
+        "_settled",
+        "_start",
+        "_stride",
+        "_top",
+        "_total",
+    )
 
     def __init__(self, capacity: int = 1000) -> None:
         self._capacity = capacity + capacity % 2
         self._stride = 1
         self._buckets: list[tuple[int, float, float, float]] = []
+        self._means = array("d")
+        """Those of the buckets once more, side by side: going through a thousand tuples misses every cache."""
         self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
+        self._top = -math.inf
         self._clear()
 
     def _clear(self) -> None:
@@ -134,12 +150,17 @@ class Outline:
             means = (np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]).tolist()
             lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
         self._buckets.extend(zip(starts.tolist(), lows, means, highs, strict=True))
+        self._means.extend(means)
+        self._top = max(self._top, *highs)
         if len(self._buckets) >= self._capacity:
             self._merge()
 
     def _close(self) -> None:
         if self._count >= self._stride:
-            self._buckets.append((self._start, self._low, self._total / self._count, self._high))
+            mean = self._total / self._count
+            self._buckets.append((self._start, self._low, mean, self._high))
+            self._means.append(mean)
+            self._top = max(self._top, self._high)
             self._clear()
             if len(self._buckets) >= self._capacity:
                 self._merge()
@@ -149,7 +170,18 @@ class Outline:
         self._buckets = [
             (a[0], min(a[1], b[1]), (a[2] + b[2]) / 2, max(a[3], b[3])) for a, b in zip(left, right, strict=True)
         ]
+        self._means = array("d", [bucket[2] for bucket in self._buckets])
         self._stride *= 2
+
+    @property
+    def highest(self) -> float:
+        """The highest value of all."""
+        return max(self._top, self._high)
+
+    def means(self) -> Array:
+        """The means of `buckets`."""
+        rest = [self._total / self._count] if self._count else []
+        return np.array(self._means + array("d", rest))
 
     def settled(self) -> Array:
         """The means of the full buckets but for the latest few: the same array until sixteen more are full.
@@ -161,7 +193,7 @@ class Outline:
         size = full - full % 16 if full >= 32 else full
         stride, known, levels = self._settled
         if (stride, known) != (self._stride, size):
-            levels = np.array([bucket[2] for bucket in self._buckets[:size]])
+            levels = np.array(self._means[:size])
             self._settled = self._stride, size, levels
         return levels
 
@@ -339,7 +371,8 @@ def median(values: Array | Sequence[float]) -> float:
     >>> median([3.0, 1.0, 2.0, 10.0]), median([]), median([1.0, math.nan])
     (2.5, nan, nan)
     """
-    ordered = np.sort(values)
+    ordered = np.array(values)
+    ordered.sort()
     size = ordered.size
     if not size or ordered[-1] != ordered[-1]:
         return math.nan

@@ -5,13 +5,17 @@ What a million records would cost as dicts, a few arrays do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.records import Record
+
+WORTHWHILE = 3
+"""Records from which on a stretch is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,54 @@ class Stretch:
         rows = zip(*(values.tolist() for values in self.columns.values()), strict=True)
         for step, row in zip(self.steps.tolist(), rows, strict=True):
             yield {"type": "vitals", "step": step, "vitals": dict(zip(names, row, strict=True))}
+
+
+class Rows:
+    """Gathers records in order; a stretch holds finite numbers only.
+
+    >>> rows = Rows()
+    >>> rows.extend(4, {"loss": [2.5, 2.0]})
+    >>> rows.add([{"type": "vitals", "step": 6, "vitals": {"loss": 1.5}}, {"type": "note", "step": 6, "text": ""}])
+    >>> [len(piece) if isinstance(piece, Stretch) else piece["type"] for piece in rows.taken()]
+    [3, 'note']
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Record | Stretch] = []
+        self._steps: list[int] = []
+        self._columns: dict[str, list[float]] = {}
+
+    def extend(self, step: int, columns: Mapping[str, list[float]]) -> None:
+        """Steps from this one on, all of them finite."""
+        size = len(next(iter(columns.values())))
+        if self._steps and list(self._columns) == list(columns):
+            for name, values in columns.items():
+                self._columns[name] += values
+        else:
+            self._close()
+            self._columns = dict(columns)
+        self._steps += range(step, step + size)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Records as they are decoded."""
+        for record in records:
+            vitals = record.get("vitals")
+            if record["type"] != "vitals" or not vitals or not all(map(math.isfinite, vitals.values())):
+                self._close()
+                self._pieces.append(record)
+            else:
+                self.extend(record["step"], {name: [value] for name, value in vitals.items()})
+
+    def taken(self) -> list[Record | Stretch]:
+        """What was gathered; nothing is left."""
+        self._close()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _close(self) -> None:
+        if not self._steps:
+            return
+        columns = {name: np.array(values, dtype=np.float64) for name, values in self._columns.items()}
+        stretch = Stretch(np.array(self._steps, dtype=np.int64), columns)
+        self._pieces += [stretch] if len(stretch) >= WORTHWHILE else stretch.records()
+        self._steps, self._columns = [], {}

@@ -39,7 +39,7 @@ class Detector(ABC):
 
         A short cut for the ordinary stretches that runs mostly consist of, for detectors that look at every step. It is
         asked only while no episode of this detector is open, for values that are finite, and for no more steps than the
-        baselines of these vitals last.
+        baselines of the vitals that detectors of every step read last.
         """
         return False
 

@@ -68,7 +68,7 @@ class LearningRateVanished(Detector):
         rates = chart["lr"]
         if rates.count < self.steps:
             return None
-        top = 1.001 * max(bucket[3] for bucket in rates.outline.buckets())  # a share of it may be met exactly
+        top = 1.001 * rates.outline.highest  # a share of it may be met exactly
         if not rates.latest <= self.low * top or top <= 0:
             return None
         if rates.latest < 0:

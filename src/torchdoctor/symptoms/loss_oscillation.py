@@ -103,9 +103,11 @@ class LossOscillation(Detector):
         recent = min(len(series), 256)
         found = self._periodic(series.last(recent), series.steps[-recent:])
         if found is None and series.count > 256:
-            buckets = series.outline.buckets()
-            buckets = buckets[len(buckets) // 4 :: max(1, len(buckets) // 350)]
-            found = self._periodic(np.array([item[2] for item in buckets]), np.array([item[0] for item in buckets]))
+            means = series.outline.means()
+            some = slice(means.size // 4, None, max(1, means.size // 350))
+            if period(means[some], self.correlation, self.periods):
+                steps = np.array([bucket[0] for bucket in series.outline.buckets()[some]])
+                found = self._periodic(means[some], steps)
         return found
 
     def _periodic(self, values: Array, steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Swing | None:

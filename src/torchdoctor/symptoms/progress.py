@@ -55,14 +55,29 @@ class Progress:
         levels = series.outline.settled()
         if series.memo is not None and series.memo[0] is levels and isinstance(series.memo[1], Progress):
             return series.memo[1]
-        progress = cls(float(max(series.first, levels[:3].mean())), float(np.percentile(levels, 5)))
+        progress = cls(float(max(series.first, levels[:3].mean())), percentile(levels, 5))
         series.memo = levels, progress
         return progress
 
 
+def percentile(values: Array, percent: float) -> float:
+    """np.percentile of a row of finite numbers in a fifth of the time.
+
+    >>> values = np.random.default_rng(0).standard_normal(100)
+    >>> [percentile(values, percent) == float(np.percentile(values, percent)) for percent in (5, 60)]
+    [True, True]
+    """
+    ordered = np.sort(values)
+    place = percent / 100 * (ordered.size - 1)
+    below = int(place)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, ordered.size - 1)])
+    part = place - below
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+
+
 def outline_levels(series: Series) -> Array:
     """The means of the outline's buckets, oldest first: the whole run in at most about a thousand numbers."""
-    return np.array([bucket[2] for bucket in series.outline.buckets()])
+    return series.outline.means()
 
 
 def trend_gain(window: Array) -> tuple[float, float]:

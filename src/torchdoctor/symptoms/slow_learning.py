@@ -113,4 +113,4 @@ def _was_wild(chart: Chart) -> bool:
 
 
 def _highest(chart: Chart) -> float:
-    return max((bucket[3] for bucket in chart["lr"].outline.buckets()), default=0.0)
+    return chart["lr"].outline.highest if chart["lr"] else 0.0

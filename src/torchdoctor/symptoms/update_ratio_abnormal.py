@@ -80,7 +80,7 @@ class UpdateRatioAbnormal(Detector):
             where = tuple(chart.names[columns[int(index)]] for index in order)
             return self.symptom(chart, severity, message, value=ratio, limit=self.high, where=where, since=since)
         rates = chart["lr"]
-        full = not rates or rates.latest > 0.3 * max(bucket[3] for bucket in rates.outline.buckets())
+        full = not rates or rates.latest > 0.3 * rates.outline.highest
         always = len(sampled.rows) < (sampled.rows.maxlen or 0) and 0 < float(medians.max()) < self.low
         if full and always:
             return self.symptom(chart, "warning", message, value=ratio, limit=self.low, since=first)

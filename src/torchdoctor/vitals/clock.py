@@ -56,6 +56,11 @@ class Clock:
         self.mark = sequence_number()
         return self._count - 1
 
+    def passed(self, optimizer: Hashable, steps: int) -> None:
+        """An only optimizer has taken some steps."""
+        self._taken[optimizer] += steps
+        self._count += steps
+
     def belongs_to_next(self, name: str, loss: Tensor | None) -> bool:
         """Whether a loss that is logged now belongs to the step that comes, rather than to the one just taken."""
         if self._count == 0:

@@ -22,7 +22,7 @@ from torchdoctor.vitals.transfer import Indices, Part, Slot
 
 foreach_norm = torch._foreach_norm  # before any tap: our own reduction is not news to us
 
-VERIFY_EVERY = 32
+VERIFY_EVERY = 128
 """Captures between two full comparisons of a clipped list with our gradients; in between its ends are compared."""
 
 

@@ -1,7 +1,7 @@
 """The short way of an ordinary step.
 
 Most steps of most loops are alike: one optimizer, one clip that sees every gradient or none, losses with their graphs.
-Such a step leaves references behind, and up to sixteen of them are worked out together: a line of Python costs a
+Such a step leaves references behind, and up to thirty-two of them are worked out together: a line of Python costs a
 microsecond when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary
 goes to the monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
 
@@ -25,16 +25,12 @@ from torch.optim import Optimizer
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm, norms_of
+from torchdoctor.vitals.slot import Loss, Raw
 
 if TYPE_CHECKING:
     from torchdoctor.vitals.monitor import Monitor
 
 is_capturing = torch.cuda.is_current_stream_capturing
-
-Loss = tuple[str, Any, int]
-"""Name, number or device scalar, and the scalar's version."""
-Raw = tuple[Tensor, int, Tensor | None, float | None, list[float], float, list[Loss]]
-"""One step: total norm and its version, norms by tensor, clip threshold, learning rates, when it ended, losses."""
 
 Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from torchdoctor.records import Record
+from torchdoctor.stretch import Rows
 from torchdoctor.vitals.clock import Clock
 from torchdoctor.vitals.readings import Decoder
-from torchdoctor.vitals.transfer import Slot, Transfer
+from torchdoctor.vitals.slot import Bunch, Slot
+from torchdoctor.vitals.transfer import Transfer
 
 Note = Callable[[str, str], None]
 
@@ -104,12 +106,33 @@ class Ledger:
             _hand_over(self.upcoming, slot)
         return False
 
-    def arrived(self, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
-        """The slots whose numbers have arrived, with their records; with `wait`, all that was measured."""
+    def enter(self, bunch: Bunch) -> None:
+        """Ordinary steps of an only optimizer are over; another one's slot follows."""
+        if self.last is not None:
+            self.last.finished = True
+            self.last = None
+        self.clock.passed(0, len(bunch))
+        self.transfer.add(bunch)
+
+    def arrived(self, rows: Rows, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
+        """The slots whose numbers have arrived, with their records; with `wait`, all that was measured.
+
+        What was bunched goes into `rows` at once.
+        """
         if wait and self.last is not None:
             self.last.finished = True
-        for slot in self.transfer.arrived(self._decoder.is_odd, wait=wait):
-            yield slot, self._decoder.decode(slot, self.clock.label(slot.number))
+        decoder = self._decoder
+        for slot in self.transfer.arrived(decoder.is_odd, wait=wait):
+            label = self.clock.label(slot.number)
+            if isinstance(slot, Slot):
+                yield slot, decoder.decode(slot, label)
+                continue
+            columns = decoder.columns(slot)
+            if columns is not None:
+                rows.extend(label, columns)
+                continue
+            for single in slot.slots(calm=True):
+                rows.add(decoder.decode(single, self.clock.label(single.number)))
 
     def _put(self, slot: Slot, name: str, value: Tensor | float) -> None:
         if isinstance(value, float):

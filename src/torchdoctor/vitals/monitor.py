@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torchdoctor.guard import guarded
 from torchdoctor.records import Record
 from torchdoctor.settings import Settings
+from torchdoctor.stretch import Rows, Stretch
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.context import batch_facts
@@ -27,13 +28,13 @@ from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
 from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, step_hook
-from torchdoctor.vitals.lane import Begun, Lane, Loss, Raw, Terms
+from torchdoctor.vitals.lane import Begun, Lane, Terms
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names
 from torchdoctor.vitals.sampling import GRACE, Sampling
-from torchdoctor.vitals.transfer import Part, Slot
+from torchdoctor.vitals.slot import Bunch, Part, Raw, Slot
 from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
@@ -50,7 +51,7 @@ class Monitor(taps.Listener):
         self,
         setup: Setup,
         settings: Settings,
-        emit: Callable[[Sequence[Record]], None],
+        emit: Callable[[Sequence[Record | Stretch]], None],
         note: Callable[[str, str], None],
         failed: Callable[[str, Exception], None],
     ) -> None:
@@ -311,21 +312,20 @@ class Monitor(taps.Listener):
     def _read(self, *, wait: bool) -> None:
         self._draining = True
         try:
-            ordinary: list[Record] = []
-            for slot, records in self._ledger.arrived(wait=wait):
+            rows = Rows()
+            for slot, records in self._ledger.arrived(rows, wait=wait):
                 if slot.sampled:
-                    self._emit(ordinary)
-                    ordinary = []
+                    self._emit(rows.taken())
                     with self._looks.sampling:
                         self._emit(list(records))
                 else:
-                    ordinary.extend(records)
+                    rows.add(records)
                 if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
                     self._single = False  # torch's total is made otherwise than ours: no short way here
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
                     self._origin_searches += 1
                     self._origin.arm()
-            self._emit(ordinary)
+            self._emit(rows.taken())
         finally:
             self._draining = False
 
@@ -362,11 +362,15 @@ class Monitor(taps.Listener):
     def absorb(self, steps: Sequence[Raw], order: Order, mark: int, *, clips: bool) -> None:
         """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
         ledger = self._ledger
+        before = steps[:-1]
+        if before and ledger.upcoming is None and not self._interrupted and Bunch.are_alike(before):
+            seconds = [self._pass(ledger.clock.count + place, step[5]) for place, step in enumerate(before)]
+            ledger.enter(Bunch(ledger.clock.count, before, seconds, order.indices, clips))
+            steps = steps[-1:]
         for total, version, norms, clip, rates, now, losses in steps:
             slot = ledger.next
-            _enter_losses(slot, losses)
-            _enter_norms(slot, (total, version), norms, clip, order)
-            slot.facts["captured" if clips else "own"] = True
+            slot.enter_losses(losses)
+            slot.enter_norms((total, version), norms, clip, order.indices, clips=clips)
             self._time(slot, now)
             self._groups.enter_rates(0, slot, rates)
             ledger.advance(0, slot)
@@ -393,10 +397,9 @@ class Monitor(taps.Listener):
         if total is None and not losses:
             return
         slot = self._ledger.next
-        _enter_losses(slot, losses)
+        slot.enter_losses(losses)
         if total is not None and norms is not None and ends is not None and order is not None:
-            _enter_norms(slot, (total, total._version), norms, clip, order)
-            slot.facts["captured"] = True
+            slot.enter_norms((total, total._version), norms, clip, order.indices, clips=True)
             self._captures.append(Capture(slot, *ends, versions, order.complete))
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -479,13 +482,19 @@ class Monitor(taps.Listener):
 
     def _time(self, slot: Slot, now: float) -> None:
         if not self._interrupted:
-            passed = slot.facts["seconds"] = now - self._stepped_at
-            self._looks.sampling.watched += passed
-            if slot.number % 32 == 5:
-                self._ledger.transfer.pace(min(passed, self._looks.sampling.watched / slot.number))
+            slot.facts["seconds"] = self._pass(slot.number, now)
         self._stepped_at, self._interrupted = now, False
         if slot.sampled and self._cuda:
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
+
+    def _pass(self, number: int, now: float) -> float:
+        """The seconds of a step that has just ended."""
+        passed, self._stepped_at = now - self._stepped_at, now
+        sampling = self._looks.sampling
+        sampling.watched += passed
+        if number % 32 == 5:
+            self._ledger.transfer.pace(min(passed, sampling.watched / number))
+        return passed
 
     def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
         """The loss scale that is still in the gradients, if a scaler is at work and has not taken it out."""
@@ -504,22 +513,6 @@ class Monitor(taps.Listener):
         self._ledger.lay_out(self._device, tensors)
         clock = self._ledger.clock
         self._emit([{"type": "context", "step": clock.label(clock.count), "context": {}, "tensors": list(self.names)}])
-
-
-def _enter_losses(slot: Slot, losses: Sequence[Loss]) -> None:
-    for name, value, version in losses:
-        if type(value) is float:
-            slot.add(name, value)
-        else:
-            slot.kept.append((name, value, version))
-
-
-def _enter_norms(slot: Slot, total: tuple[Tensor, int], norms: Tensor | None, clip: float | None, order: Order) -> None:
-    slot.kept.append(("total", *total))
-    if norms is not None:
-        slot.parts.append(Part("grad_norm", norms, order.indices))
-    if clip is not None:
-        slot.facts["clip"] = clip
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:

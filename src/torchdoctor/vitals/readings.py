@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from torchdoctor.records import Record
-from torchdoctor.vitals.transfer import Slot, Vector
+from torchdoctor.vitals.slot import Bunch, Slot, Vector
 
 EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
+HIDDEN_AFTER = 20
+"""Steps of the same norm that show a clip which cannot be seen."""
 HOST_FACTS = ("seconds", "data_seconds", "memory")
 INTERNAL = frozenset({"total", "found_inf", "grad_scale", "same_total"})
 """Device scalars that are read for others' sake; every other one is a vital of its own name."""
@@ -33,8 +35,10 @@ class Decoder:
         self._rate = (math.nan, math.nan)
         """The latest learning rate, as it is and shortened: most are the one before."""
 
-    def is_odd(self, slot: Slot) -> bool:
+    def is_odd(self, slot: Slot | Bunch) -> bool:
         """Whether the norms by tensor of this step, out of turn, would tell where something happened."""
+        if isinstance(slot, Bunch):
+            return not self._is_calm(slot)
         if slot.kind != "vitals" or not slot.parts:
             return False
         norm = slot.facts["total"] = self._total(slot)
@@ -54,6 +58,50 @@ class Decoder:
         self._was_finite = math.isfinite(norm)
         slot.facts["odd"] = odd
         return odd
+
+    def _is_calm(self, bunch: Bunch) -> bool:
+        """Whether none of these steps is odd and all is finite; if so, their norms are taken note of."""
+        if not bunch.is_true or not bunch.is_finite():
+            return False
+        typical, allowance, number = self._typical, self._allowance, bunch.number
+        log = math.log
+        for norm in bunch.totals:
+            if number % 50 == 0:
+                allowance = EXTRA_ROWS
+            number += 1
+            level = log(norm + 1e-30)
+            if typical != typical:
+                typical = level
+            distance = level - typical
+            if -1.0 <= distance <= 1.0:
+                typical += 0.1 * distance
+            elif abs(distance) > 1.1 and allowance > 0:
+                return False
+            else:
+                typical += 0.1 * max(-1.0, min(1.0, distance))
+        self._typical, self._allowance, self._was_finite = typical, allowance, True
+        return True
+
+    def columns(self, bunch: Bunch) -> dict[str, list[float]] | None:
+        """The vitals of calm steps, as `decode` would have them one by one; None where it must."""
+        norms, same = shortened(bunch.totals), self._same_norm
+        if bunch.clip is None:
+            for norm in norms:
+                same = (same[0], same[1] + 1) if _is_same(norm, same[0]) else (norm, 0)
+                if same[1] == HIDDEN_AFTER:
+                    return None
+        elif bunch.clip != self._clip:
+            return None
+        self._same_norm, self._was_well = same, True
+        columns = {name: shortened(values) for name, values in bunch.losses.items()}
+        columns["seconds"] = [round(value, 7) for value in bunch.seconds]
+        columns["lr"] = rates = []
+        for rate in bunch.rates:
+            if rate != self._rate[0]:
+                self._rate = rate, short(rate)
+            rates.append(self._rate[1])
+        columns["grad_norm"] = norms
+        return columns
 
     def decode(self, slot: Slot, step: int) -> Iterator[Record]:
         """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
@@ -152,9 +200,9 @@ class Decoder:
     def _suspect_hidden_clip(self, vitals: dict[str, float]) -> None:
         norm = vitals["grad_norm"]
         value, count = self._same_norm
-        if norm > 0 and abs(norm - value) <= 1e-4 * norm:
+        if _is_same(norm, value):
             self._same_norm = value, count + 1
-            if count + 1 == 20:
+            if count + 1 == HIDDEN_AFTER:
                 self._clip = vitals["clip"] = value
                 self._note(
                     "hidden clip",
@@ -164,6 +212,10 @@ class Decoder:
                 )
         else:
             self._same_norm = norm, 0
+
+
+def _is_same(norm: float, other: float) -> bool:
+    return norm > 0 and abs(norm - other) <= 1e-4 * norm
 
 
 def _means(slot: Slot) -> dict[str, float]:
@@ -203,3 +255,12 @@ def short(value: float) -> float:
     0.3
     """
     return float(f"{value:.7g}")
+
+
+def shortened(values: Sequence[float]) -> list[float]:
+    """Finite numbers, each as `short` would make it.
+
+    >>> shortened([0.30000001192092896, 2.0])
+    [0.3, 2.0]
+    """
+    return list(map(float, ("%.7g " * len(values) % tuple(values)).split()))

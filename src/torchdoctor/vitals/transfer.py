@@ -9,90 +9,26 @@ in one go costs a third of judging each by itself, when the caches are full of t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Vector = NDArray[np.float64]
-Indices = NDArray[np.intp]
+from torchdoctor.vitals.slot import Bunch as Bunch
+from torchdoctor.vitals.slot import Indices as Indices
+from torchdoctor.vitals.slot import Part as Part
+from torchdoctor.vitals.slot import Slot as Slot
+from torchdoctor.vitals.slot import Vector as Vector
 
-BLOCK = 16
+BLOCK = 32
 """Steps that travel together at most."""
-LATENCY = 0.2
+LATENCY = 0.3
 """Seconds that a reading may wait for its block: slow steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
-
-
-@dataclass(slots=True)
-class Part:
-    """Per-tensor values: device scalars for the tensors `indices`, and their numbers once they have arrived."""
-
-    vital: str
-    norms: Sequence[Tensor] | Tensor
-    """Device scalars, or one vector of them."""
-    indices: Indices
-    values: Vector | None = None
-    modules: int = 0
-    """For values by module instead: how many modules there are."""
-
-
-class Slot:
-    """What is being measured of one step, or of one validation."""
-
-    __slots__ = (
-        "cells",
-        "detailed",
-        "facts",
-        "finished",
-        "groups",
-        "kept",
-        "kind",
-        "number",
-        "parts",
-        "sampled",
-        "values",
-    )
-
-    def __init__(self, number: int, kind: str) -> None:
-        self.number, self.kind = number, kind
-        self.cells: dict[str, tuple[float, int]] = {}
-        """Sum and count of numbers that were known on the host, by name."""
-        self.kept: list[tuple[str, Tensor, int]] = []
-        """Device scalars: what each is, itself, and its version when it was kept."""
-        self.parts: list[Part] = []
-        self.detailed = False
-        """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
-        self.sampled = False
-        """Whether this step is looked at closely."""
-        self.facts: dict[str, Any] = {}
-        """What the host knows by itself: learning rate, step time, clip threshold."""
-        self.groups: list[dict[str, Any]] | None = None
-        self.finished = False
-        self.values: dict[str, list[float]] = {}
-        """The numbers of what was kept, by key, once they have arrived."""
-
-    def keep(self, key: str, scalar: Tensor, *, copy: bool = False) -> None:
-        """Keep a device scalar; `copy` where its owner writes to it later."""
-        if copy:
-            scalar = scalar.clone()
-        if scalar.dim():
-            scalar = scalar.reshape(())
-        self.kept.append((key, scalar, scalar._version))
-
-    def add(self, name: str, value: float) -> None:
-        """Add a number that is known on the host."""
-        total, count = self.cells.get(name, (0.0, 0))
-        self.cells[name] = total + value, count + 1
-
-    def has(self, name: str) -> bool:
-        """Whether there is anything under this name."""
-        return name in self.cells or any(item[0] == name for item in self.kept)
 
 
 class Cargo:
@@ -130,15 +66,18 @@ class Cargo:
 class Block:
     """Slots that travel together, and the copy that is under way."""
 
-    slots: list[Slot] = field(default_factory=list)
-    sent: list[tuple[Slot, Part | None]] = field(default_factory=list)
-    """What the copy holds, in order: the kept scalars of a slot (None), or one of its parts."""
+    slots: list[Slot | Bunch] = field(default_factory=list)
+    sent: list[tuple[Slot | Bunch, Part | None]] = field(default_factory=list)
+    """What the copy holds, in order: the scalars of a slot or bunch (None), or one of a slot's parts."""
     stage: str = "open"
     """"open", "first" (scalars under way), "second" (the details of odd steps under way)."""
     cargo: Cargo | None = None
     """The copy that is under way."""
     numbers: list[float] = field(default_factory=list)
     """What has arrived."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.slots))
 
 
 class Transfer:
@@ -160,13 +99,24 @@ class Transfer:
 
     def open(self, kind: str, number: int) -> Slot:
         """A slot for one step or one validation."""
+        slot = Slot(number, kind)
+        self._open_block().slots.append(slot)
+        return slot
+
+    def add(self, bunch: Bunch) -> None:
+        """Ordinary steps that are over."""
+        while len(bunch):
+            block = self._open_block()
+            room = self.size - len(block)
+            block.slots.append(bunch[:room])
+            bunch = bunch[room:]
+
+    def _open_block(self) -> Block:
         block = self._queue[-1] if self._queue else None
-        if block is None or block.stage != "open" or len(block.slots) >= self.size:
+        if block is None or block.stage != "open" or len(block) >= self.size:
             block = Block()
             self._queue.append(block)
-        slot = Slot(number, kind)
-        block.slots.append(slot)
-        return slot
+        return block
 
     @property
     def under_way(self) -> bool:
@@ -178,10 +128,11 @@ class Transfer:
         queue = self._queue
         return len(queue) > 1 or self.hurry > 0 or (len(queue) == 1 and queue[0].stage != "open")
 
-    def arrived(self, odd: Any, *, wait: bool = False) -> Iterator[Slot]:
+    def arrived(self, odd: Any, *, wait: bool = False) -> Iterator[Slot | Bunch]:
         """The slots whose numbers have reached the host, oldest first; with `wait`, all that are finished.
 
-        `odd(slot)` is asked of each, in order, once its scalars are there: whether its details are wanted too.
+        `odd(slot)` is asked of each, in order, once its scalars are there: whether its details are wanted too. A bunch
+        of which it is true falls apart into slots.
         """
         early = wait or self.hurry > 0
         self.hurry = max(0, self.hurry - 1)
@@ -192,13 +143,26 @@ class Transfer:
             if not self._landed(block, wait=wait):
                 return
             if block.stage == "first":
-                wanted = [slot for slot in block.slots if odd(slot) and not slot.detailed and slot.parts]
+                wanted = self._wanted(block, odd)
                 if wanted:
                     block.stage = "second"
                     self._send(block, [(slot, part) for slot in wanted for part in slot.parts])
                     continue
             self._queue.popleft()
             yield from block.slots
+
+    @staticmethod
+    def _wanted(block: Block, odd: Any) -> list[Slot]:
+        """The slots whose details are wanted."""
+        slots, wanted = [], []
+        for item in block.slots:
+            parts = item.slots() if isinstance(item, Bunch) and odd(item) else (item,)
+            for slot in parts:
+                slots.append(slot)
+                if isinstance(slot, Slot) and odd(slot) and not slot.detailed and slot.parts:
+                    wanted.append(slot)
+        block.slots = slots
+        return wanted
 
     def _send_first(self, block: Block, *, early: bool) -> bool:
         slots = block.slots
@@ -213,24 +177,24 @@ class Transfer:
             rest = Block(slots[done:])  # somebody wants to know now: the steps still going on stay behind
             del slots[done:]
             self._queue.insert(1, rest)
-        elif len(slots) < self.size and not early and len(self._queue) == 1:
+        elif len(block) < self.size and not early and len(self._queue) == 1:
             return False
-        sent: list[tuple[Slot, Part | None]] = []
+        sent: list[tuple[Slot | Bunch, Part | None]] = []
         for slot in slots:
-            if slot.kept:
+            if isinstance(slot, Bunch) or slot.kept:
                 sent.append((slot, None))
-            if slot.detailed:
+            if isinstance(slot, Slot) and slot.detailed:
                 sent.extend((slot, part) for part in slot.parts)
         block.stage = "first"
         self._send(block, sent)
         return True
 
-    def _send(self, block: Block, sent: list[tuple[Slot, Part | None]]) -> None:
+    def _send(self, block: Block, sent: list[tuple[Slot | Bunch, Part | None]]) -> None:
         block.sent = sent
         scalars: list[Tensor] = []
         for slot, part in sent:
             if part is None:
-                scalars.extend([item[1] for item in slot.kept])
+                scalars += slot.scalars()
             else:
                 scalars.extend(part.norms.unbind() if isinstance(part.norms, Tensor) else part.norms)
         if not scalars or (self._device.type == "cpu" and len(scalars) < 8):
@@ -265,13 +229,7 @@ class Transfer:
                 part.values = np.array(numbers[position:end])
                 position = end
                 continue
-            slot.values = {}
-            for key, scalar, version in slot.kept:
-                # A scalar that its owner has written to since is not what was logged: better none.
-                if scalar._version == version:
-                    slot.values.setdefault(key, []).append(numbers[position])
-                position += 1
-            slot.kept = []
+            position = slot.receive(numbers, position)
         block.sent = []
         return True
 
