@@ -193,3 +193,64 @@ def test_strange_numbers_do_no_harm(value):
         for odd in (series, [value] * length):
             examined(odd, odd, train_accuracy=odd, val_accuracy=odd, grad_norm=odd, better={"val_accuracy": "higher"})
             examined((), odd, val_accuracy=odd, better={"val_accuracy": "lower"})
+
+
+def test_a_leap_that_cost_a_good_part_of_the_run_is_a_warning():
+    values = [*(100 * 0.98**step for step in range(150)), *(60 * 0.98**step for step in range(250))]
+    assert "loss-spike" in raised(examined(np.array(values) * (1 + noise(400, 0.01)), clock="row"))
+
+
+def test_a_loss_that_leapt_and_stayed_up_has_diverged_without_validation_too():
+    values = [*(100 * 0.8**epoch + 30 for epoch in range(27)), *(90 - 2 * epoch for epoch in range(13))]
+    assert "loss-divergence" in raised(examined(values))
+
+
+def test_guessing_among_classes_is_no_learning():
+    report = examined(
+        0.69 + 0.08 * np.exp(-np.arange(40) / 8) + noise(40, 0.002),
+        train_accuracy=0.54 + noise(40, 0.005),
+        val_accuracy=0.52 + noise(40, 0.005),
+    )
+    assert "not-learning" in raised(report)
+    assert "not-learning" not in raised(
+        examined(0.69 + 0.08 * np.exp(-np.arange(40) / 8), train_accuracy=0.5 + 0.01 * np.arange(40))
+    )
+
+
+def test_overfitting_shows_in_an_accuracy_where_validation_has_no_loss():
+    scores = [0.5 + 0.02 * min(epoch, 13) - 0.006 * max(epoch - 15, 0) for epoch in range(40)]
+    better = {"val_accuracy": "higher"}
+    assert "overfitting" in raised(examined(FALL + [0.29] * 20, val_accuracy=scores, better=better))
+    still = [max(scores[: epoch + 1]) for epoch in range(40)]
+    assert not raised(examined(FALL + [0.29] * 20, val_accuracy=still, better=better))
+
+
+def test_spikes_of_a_policy_are_notes_where_the_reward_was_kept():
+    loss, norms = noise(400, 0.01), np.exp(noise(400, 0.3))
+    loss[200:203], norms[200:203] = 0.4, 40.0
+    assert not raised(examined(loss, clock="step", grad_norm=norms, reward=np.linspace(0, 1, 400)))
+
+
+def test_a_log_that_begins_in_the_midst_of_a_run_may_have_converged():
+    chart = Chart.of(loss=[0.267] * 40, context={"source": "CSV", "clock": "step"})
+    assert "not-learning" in {item.name for item in in_hindsight(chart).episodes}
+    report = Examination(Settings())
+    report.take({"type": "header", "step": -1, "schema": 1, "context": {"source": "CSV", "clock": "step"}})
+    for place in range(80):
+        report.take({"type": "vitals", "step": 67400 + 50 * place, "vitals": {"loss": 0.267 + 1e-4 * (place % 3)}})
+    assert not raised(report.report())
+
+
+def test_a_rate_of_five_in_a_log_is_the_leading_cause_of_a_divergence():
+    loss = [1.64, 11.8, 11.6, 10.4, *[10.37] * 6]
+    first = examined(loss, clock="step", lr=[5.0] * 10).diagnoses[0]
+    assert (first.cause, first.probability > 0.8) == ("lr-too-high", True)
+    assert any("learning rate of 5" in str(item) for item in first.evidence)
+
+
+def test_training_that_climbs_for_many_epochs_has_diverged_though_validation_is_noisy():
+    fall = [2.6, 2.4, 1.65, 1.3, 1.1, 0.89, 0.67, 0.5, 0.34, 0.21, 0.11, 0.07]
+    held_out = [2.7, 3.0, 0.8, 1.0, 1.7, 0.98, 0.78, 0.38, 0.32, 0.08, 0.07, 0.065]
+    rise, other = [0.06, 0.067, 0.11, 0.2, 0.33, 0.46, 0.55], [0.06, 0.076, 0.11, 0.33, 0.33, 0.73, 0.18]
+    assert "loss-divergence" in raised(examined(fall + rise, held_out + other))
+    assert "loss-divergence" not in raised(examined(fall + rise, held_out + [0.06] * 7))

@@ -109,10 +109,8 @@ class LrTooHigh(Cause):
 def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:
     """A rate in a log that does not say which optimizer it was: Hugging Face's trainer takes AdamW unless told."""
     rates = chart["lr"].values
-    rate, usual = (float(rates.max()), USUAL_SGD) if rates.size else (0.0, USUAL_SGD)
     adam = chart.context.get("source") == "Hugging Face"
-    if adam and USUAL_ADAM < rate:
-        usual = USUAL_ADAM
+    rate, usual = float(rates.max()) if rates.size else 0.0, USUAL_ADAM if adam else USUAL_SGD
     if rate > usual:
         what = "AdamW, the trainer's default" if adam else "any optimizer"
         yield Evidence(3.5 if rate > 3 * usual else 2.0, f"a learning rate of {number_text(rate)} is high for {what}")

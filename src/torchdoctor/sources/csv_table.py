@@ -220,7 +220,11 @@ def _shape(path: Path) -> _Shape | None:
             body = [split(row, delimiter) for row in rows[above + 1 :]]
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
             named = sum(map(bool, names))
-            if (named > 1 or delimiter == SPACES or _is_indexed(names)) and is_header(names) and _are_numbers(names, body, comma):
+            if (
+                (named > 1 or delimiter == SPACES or _is_indexed(names))
+                and is_header(names)
+                and _are_numbers(names, body, comma)
+            ):
                 return _Shape(delimiter, names, comma, above + 1)
     return _without_names(rows, path)
 
@@ -236,11 +240,17 @@ def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
         body = [split(row, delimiter) for row in rows]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
-            return _Shape(delimiter, _guessed(path.name.split(".")[0], body[:-1]), False, 0)
+            return _Shape(delimiter, _guessed(_stem(path), body[:-1]), False, 0)
         if 0 < len(body) <= 2 and width >= ACROSS and _are_plain(body[0]):
-            stem = path.name.split(".")[0]
+            stem = _stem(path)
             return _Shape(delimiter, [stem, "column 2"], False, 0, across=True) if is_measure(stem) else None
     return None
+
+
+def _stem(path: Path) -> str:
+    """What a file is called, without what says how it was written."""
+    name = path.name.removesuffix(".gz")
+    return name.rpartition(".")[0] or name
 
 
 def _across(path: Path, shape: _Shape) -> Table:

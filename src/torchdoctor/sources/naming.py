@@ -83,6 +83,8 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
 
     trained = [item for item in names if item.is_loss and item.split in ("train", "")]
     evaluated = [item for item in names if item.is_loss and item.split == held_out]
+    if not evaluated:
+        trained, evaluated = _beside(trained, names)
     offer(_losses("", trained))
     offer(_losses("val_", evaluated, whole_only="d_loss" in columns))
     if len(columns.get("val_loss", ())) > 1 and len(columns.get("loss", ())) == 1:
@@ -105,6 +107,16 @@ def _held_out(names: Sequence[Name]) -> Split:
     """The split that is looked at: validation, and where there is none, what is called test."""
     there = {item.split for item in names if item.is_loss or item.has(HIGHER | LOWER)}
     return "test" if "val" not in there and "test" in there else "val"
+
+
+def _beside(trained: list[Name], names: Sequence[Name]) -> tuple[list[Name], list[Name]]:
+    """The losses, those of an evaluation apart: a plain "loss" as often as "train_loss", beside plain metrics."""
+    whole = [item for item in trained if not item.rest and item.count > 2]
+    named, plain = ([item for item in whole if item.split == split] for split in ("train", ""))
+    metrics = [item.count for item in names if item.has(HIGHER) and not item.split]
+    if len(named) != 1 or len(plain) != 1 or not named[0].count == plain[0].count == max(metrics, default=0):
+        return trained, []
+    return [item for item in trained if item is not plain[0]], plain
 
 
 def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> dict[str, tuple[str, ...]]:

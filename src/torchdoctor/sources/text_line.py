@@ -34,7 +34,8 @@ BEFORE = 96
 
 _MOMENTS = re.compile(
     r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?|\d{1,2}/\d{1,2} (?=\d\d:)|"
-    r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)"
+    r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)|"
+    r"\| [A-Z]{4,8} *\| [\w.<>]{1,64}:[\w.<>]{1,64}:\d{1,6} - "  # loguru: where in the code it was said
 )
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
@@ -230,7 +231,9 @@ class _Line:
                 self.phase = taken_apart(name, 0).split
                 return self._counted() if of else _Slot("epoch")
             self.hint = taken_apart(name, 0).split
-            return _Slot(f"{name} loss") if not self.lost and not _COUNTED.match(after) else None  # "train 0.12 val 0.34"
+            return (
+                _Slot(f"{name} loss") if not self.lost and not _COUNTED.match(after) else None
+            )  # "train 0.12 val 0.34"
         if name is None and own.endswith("[") and after.startswith("] "):
             return _Slot("iteration")  # "... logging_writer.py:48] [100] loss=2.3"
         if name is None:

@@ -120,7 +120,6 @@ class Name:
         """Whether it is the loss or a part of it."""
         return self.has(LOSS | KINDS) and not self.has(ODD)
 
-
     @property
     def is_record(self) -> bool:
         """Whether it is a loss at which a model was saved: "saved at epoch 3 with loss 0.12"."""

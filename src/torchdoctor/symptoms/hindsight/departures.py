@@ -49,14 +49,15 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     said = f"{curve.name} is {number_text(level)} at the end"
     above = level > start + ABOVE * abs(start) and float(late.min()) > start > 0
     if far and (never_back or (lasting and above)):
-        left = int(np.argmax(curve.values > start + ABOVE * abs(start)))
+        since = int(np.argmax(curve.values > start + ABOVE * abs(start)))
         severity: Severity = "critical" if level > 2 * start else "warning"
         message = f"{said}, above the {number_text(start)} that the run began with"
-        yield shown(LossDivergence, curve, left, severity, message, value=level, limit=start)
+        yield shown(LossDivergence, curve, since, severity, message, value=level, limit=start)
         return
     given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0
     crept = lasting and start > lowest and _crept(chart, curve, followed)
-    if given_back or crept or (followed and _is_lost(curve, late)) or (followed is None and _is_up(curve, late)):
+    left = (followed or _both_are_up(chart, curve)) and _is_lost(curve, late)
+    if given_back or crept or left or (followed is None and _is_up(curve, late)):
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
 
@@ -77,6 +78,14 @@ def _is_lost(curve: Curve, late: Array) -> bool:
     """Whether all of the last quarter is at a multiple of what the run held for a while, however high it began."""
     held = float(np.percentile(smoothed(curve.values), 10)) if curve.values.size > 11 else 0.0
     return held > 0 and float(late.min()) > 2 * held and curve.level > 3 * held
+
+
+def _both_are_up(chart: Chart, curve: Curve) -> bool:
+    """Whether the loss has done nothing but climb since its best, and validation is at twice its own."""
+    held_out = Curve.of(chart["val_loss"], "validation loss")
+    if not held_out or not chart["loss"] or climbs(curve.values[curve.best :]) < 0.8:
+        return False
+    return held_out.level > 2 * float(held_out.values[held_out.best]) > 0
 
 
 def _is_up(curve: Curve, late: Array) -> bool:
@@ -156,14 +165,14 @@ def set_back(chart: Chart) -> Iterator[Symptom]:
         return
     smooth = smoothed(curve.values)
     lowest = np.minimum.accumulate(smooth)
-    up = (smooth > 1.3 * lowest) & (np.arange(smooth.size) > YOUNG * smooth.size)
+    up = (smooth > 1.3 * lowest) & (np.arange(smooth.size) > 2 * YOUNG * smooth.size)
     borders = np.flatnonzero(np.diff(np.concatenate([[False], up, [False]]).astype(int)))
     for first, end in zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True):
         held, top = float(lowest[first]), float(smooth[first : first + 3].max())
         cost = top - held
         if end - first < SET_BACK * smooth.size or end >= smooth.size or top < 1.6 * held:
             continue
-        if cost > 0.25 * (float(smooth[0]) - held) and cost > 6 * curve.noise:
+        if cost > 0.35 * (float(smooth[0]) - held) and cost > 6 * curve.noise:
             message = (
                 f"{curve.name} leapt from {number_text(held)} to {number_text(top)} at step {int(curve.steps[first])} "
                 f"and was back at step {int(curve.steps[end])}"

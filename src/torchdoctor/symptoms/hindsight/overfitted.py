@@ -114,7 +114,7 @@ def _unlearns(chart: Chart) -> Iterator[Symptom]:
     >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
     ...     context={"source": "CSV", "better": {"val_accuracy": "higher"}})
     >>> print(*_unlearns(chart))
-    step 13: VA02 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.622 while training went on
+    step 13: GE01 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.625 while training went on
     """
     for name, way in (chart.context.get("better") or {}).items():
         series = chart[name]

@@ -24,6 +24,8 @@ from torchdoctor.symptoms.slow_learning import SlowLearning
 
 FLAT = 0.02
 """Share of itself within which a loss has gained nothing."""
+BEGUN = 0.2
+"""Share of the last step at which a log begins at most, if it is to tell of a run's start."""
 SLOW = 0.08
 """Share of its first value that a loss gains at least in twenty epochs."""
 ORDINARY = 0.75
@@ -39,6 +41,8 @@ def stuck(chart: Chart) -> Iterator[Symptom]:
     curve = loss_of(chart)
     least = 10 if chart.context.get("clock") == "epoch" else 20
     if curve.values.size < least or is_game(chart) or working_since(chart) is None:
+        return
+    if curve.steps[0] > BEGUN * curve.steps[-1]:  # the log begins in the midst of a run, which may have converged
         return
     level, start = median(curve.values[-curve.values.size // 4 :]), median(curve.values[:3])
     spread = float(np.ptp(smoothed(curve.values)))

@@ -1,0 +1,78 @@
+"""More ways in which people write down a run, each found in a public repository."""
+
+import math
+
+import pytest
+
+from torchdoctor.sources import read
+from torchdoctor.sources.vital_series import vital_series
+
+N = 30
+LOSS = [round(2 * math.exp(-i / 8) + 0.3, 4) for i in range(N)]
+
+
+def series(path, text):
+    path.write_text(text)
+    return {name: list(values) for name, (_, values) in vital_series(read(path).records).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("loss.csv", ",loss\n" + "".join(f"{i},{LOSS[i]}\n" for i in range(N))),
+        ("train_loss.csv", ",".join(map(str, LOSS)) + "\n"),
+        ("2.2_loss_log.txt", "".join(f"{500 + 50 * i},{LOSS[i]}\n" for i in range(N))),
+        ("saved.txt", "".join(f"Saved model at epoch {i + 1} with loss: {LOSS[i]}\n" for i in range(N))),
+        ("run.log", "".join(f"2021-11-11 00:04:31.311 | INFO     | __main__:train:35 - loss: {v}\n" for v in LOSS)),
+        (
+            "bigdl.log",
+            "".join(
+                f"[Epoch 1 {i}/99][Iteration {i}] Train 1792 in 4.3seconds. Throughput is 408.4 records/second. "
+                f"Loss is {LOSS[i]}. Current learning rate is 0.04.\n"
+                for i in range(N)
+            ),
+        ),
+    ],
+)
+def test_the_loss_is_found(tmp_path, name, text):
+    assert series(tmp_path / name, text)["loss"] == LOSS
+
+
+def test_a_count_that_goes_back_is_still_a_count(tmp_path):
+    rows = [*range(1, 11), *range(6, 30)]
+    text = "".join(f"{step},{LOSS[step]}\n" for step in rows)
+    assert series(tmp_path / "loss_log.txt", text)["loss"] == LOSS[1:]
+
+
+def test_losses_of_players_have_no_word_for_loss(tmp_path):
+    head = "================ Training Loss (Tue Jun 21 17:38:13 2022) ================\n"
+    lines = "".join(
+        f"(epoch: {1 + i // 10}, iters: {100 * (1 + i % 10)}, time: 0.1, data: 0.002) D_A: 0.2 G_A: 0.5 cycle_A: 1.1 \n"
+        for i in range(N)
+    )
+    found = series(tmp_path / "loss_log.txt", head + lines + head + lines.replace("epoch: ", "epoch: 1"))
+    assert {"d_loss", "g_loss", "cycle_a_loss"} <= set(found)
+    assert "loss" not in found
+
+
+def test_a_script_that_trains_several_models_is_judged_by_the_last(tmp_path):
+    one = "".join(f"Epoch {i + 1}/{N}\n - 1s - loss: {LOSS[i]} - val_loss: {LOSS[i]}\n" for i in range(N))
+    assert series(tmp_path / "all.log", one * 3)["loss"] == LOSS
+
+
+def test_tokens_per_second_are_no_duration(tmp_path):
+    rows = "".join(f"{i},{LOSS[i]},{25000 + i % 7}\n" for i in range(N))
+    assert set(series(tmp_path / "m.csv", "step,loss,tokens_per_sec\n" + rows)) == {"loss"}
+
+
+def test_a_plain_loss_beside_that_of_training_and_plain_metrics_is_of_an_evaluation(tmp_path):
+    rows = "".join(f"{i},{LOSS[i]},{2 * LOSS[i]},0.5\n" for i in range(N))
+    found = series(tmp_path / "m.csv", "epoch,train_loss,loss,f1\n" + rows)
+    assert found["loss"] == LOSS
+    assert found["val_loss"] == [2 * value for value in LOSS]
+
+
+def test_a_log_of_nothing_but_gradient_norms_is_read(tmp_path):
+    line = " iteration     {}/  250000 | learning rate: 2.999E-04 | loss scale: 1.0 | grad norm: nan |\n"
+    found = series(tmp_path / "m.log", "".join(line.format(step) for step in range(5426, 5436)))
+    assert all(map(math.isnan, found["grad_norm"]))
