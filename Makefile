@@ -17,10 +17,15 @@ check: $(READY)  ## what needs no run: lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## what is found, and what watching costs, on this machine
+bench: $(READY)  ## what is found and what it costs, on this machine; about half an hour
 	$(BIN)/python benchmarks/detection.py
 	$(BIN)/python benchmarks/elsewhere.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/checkup.py
+	$(BIN)/python benchmarks/lr_range.py
+	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python benchmarks/live.py
+	if [ -n "$$TORCHDOCTOR_DATA" ]; then $(BIN)/python benchmarks/real_logs.py; fi
 
 docs: $(READY)  ## write the catalogue pages from the docstrings
 	$(BIN)/python docs/generate_catalogue.py

@@ -134,11 +134,11 @@ class Outline:
             end = min(position + self._stride - self._count, len(values))
             if self._count == 0:
                 self._start = int(steps[position])
-            for value in values[position:end].tolist():  # not `sum`, which rounds differently
-                self._total += value
-            self._low = min(self._low, float(values[position:end].min()))
-            self._high = max(self._high, float(values[position:end].max()))
-            self._count += end - position
+            part = values[position:end]
+            # one after the other: `sum` rounds differently
+            self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
+            self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
+            self._count += part.size
             position = end
             self._close()
 
