@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import select
 import subprocess
 import sys
@@ -30,6 +31,7 @@ class Terminal:
         if pid == 0:  # the child: nothing of the test may run on in it
             try:
                 os.chdir(folder)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what a shell has put into the background
                 environment = os.environ | {"XDG_DATA_HOME": str(folder / "data"), "TERM": "dumb", "COLUMNS": "100"}
                 os.execve(sys.executable, [sys.executable, "-m", "torchdoctor", "consult", *arguments], environment)
             finally:

@@ -133,10 +133,10 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
         return _read_as("text_log", file, wish)
     name = _format_of(file)
     if name is None:
-        from torchdoctor.sources.json_table import document_of
+        from torchdoctor.sources.json_table import document_of, is_json_lines
         from torchdoctor.sources.opening import looks_like
 
-        if looks_like(file).startswith("JSON"):
+        if looks_like(file).startswith("JSON") and not is_json_lines(file):
             document_of(file)  # where it breaks says more
         raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
     return _read_as(name, file, wish)

@@ -71,6 +71,15 @@ def document_of(path: Path) -> Any:
         raise SourceError(f"{path} is no whole JSON document: it breaks{place}. Was it cut off?") from error
 
 
+def is_json_lines(path: Path) -> bool:
+    """Whether the first line is a document by itself: then the file is no document that breaks at its second."""
+    try:
+        json.loads(beginning(path, 4096).split("\n")[0])
+    except NOT_JSON:
+        return False
+    return True
+
+
 def _tables(document: Any, path: Path) -> list[tuple[str, Rows]]:
     """The name and rows of each run."""
     found = [(name, rows) for name, value in _candidates(document) if (rows := _table(value, path))]
