@@ -21,6 +21,7 @@ from torchdoctor.checks import CHECKS
 from torchdoctor.checks import checkup as module
 from torchdoctor.checks.check import Check, Outcome
 from torchdoctor.checks.checkup import checkup
+from torchdoctor.checks.nested import moved
 from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import untouched
 
@@ -28,6 +29,7 @@ from torchdoctor.checks.untouched import untouched
 def fingerprint(*things: Any) -> list[Any]:
     """All that could have changed, in a form that can be compared."""
     seen: list[Any] = [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()]
+    seen += [state.tolist() for state in torch.cuda.get_rng_state_all()]
     seen += [torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()]
     for thing in things:
         _add(thing, seen)
@@ -42,7 +44,7 @@ def _add(thing: Any, seen: list[Any]) -> None:
             seen += [(key, value) for key, value in vars(item).items() if isinstance(value, int | float | str)]
             _add([*item._parameters.values(), *item._buffers.values()], seen)
     elif isinstance(thing, Tensor):
-        seen.append((id(thing), thing.dtype, thing.requires_grad, thing.detach().numpy().tobytes()))
+        seen.append((id(thing), thing.dtype, thing.requires_grad, thing.detach().cpu().numpy().tobytes()))
         _add(thing.grad if thing.is_leaf else None, seen)
     elif isinstance(thing, torch.optim.Optimizer):
         seen += [(key, list(value.items())) for key, value in vars(thing).items() if key.endswith("_hooks")]
@@ -147,6 +149,19 @@ def test_a_whole_quick_check_up_leaves_no_trace(name):
     before = fingerprint(*things)
     checkup(case.model, case.loss_fn, case.batch, case.optimizer, quick=True, **(case.more or {}))
     assert fingerprint(*things) == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["nanoGPT", "resnet, label smoothing"])
+def test_a_whole_check_up_leaves_no_trace_on_a_gpu(name):
+    torch.manual_seed(0)
+    case: Case = SOUND[name]()
+    case.model.cuda()  # in place: the optimizer holds the same parameters
+    batch = moved(case.batch, torch.device("cuda"))
+    before = fingerprint(case.model, batch, case.optimizer)
+    result = checkup(case.model, case.loss_fn, batch, case.optimizer, **(case.more or {}))
+    assert result.passed
+    assert fingerprint(case.model, batch, case.optimizer) == before
 
 
 class Vandal(Check):
