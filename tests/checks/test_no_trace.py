@@ -99,9 +99,9 @@ class Patient:
         return self.model, self.optimizer, self.batch, self.scheduler, self.generator, own
 
 
-def lively() -> Patient:
+def lively(device: str = "cpu") -> Patient:
     torch.manual_seed(0)
-    model, loss_fn, batch = Lively(), nn.CrossEntropyLoss(), classes((12,), 4)
+    model, loss_fn, batch = Lively().to(device), nn.CrossEntropyLoss(), moved(classes((12,), 4), torch.device(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     model.body.register_forward_hook(lambda *args: None)
@@ -117,9 +117,13 @@ def lively() -> Patient:
     return Patient(model, loss_fn, batch, optimizer, scheduler, loader, generator)
 
 
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_no_check_leaves_a_trace_on_a_run_that_has_begun(check):
-    run, validation = lively(), classes((12,), 4)
+def test_no_check_leaves_a_trace_on_a_run_that_has_begun(check, device):
+    run, validation = lively(device), classes((12,), 4)
     before = fingerprint(*run.everything)
     history = list(run.model.history)
     result = checkup(
@@ -151,7 +155,7 @@ def test_a_whole_quick_check_up_leaves_no_trace(name):
     assert fingerprint(*things) == before
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@gpu
 @pytest.mark.parametrize("name", ["nanoGPT", "resnet, label smoothing"])
 def test_a_whole_check_up_leaves_no_trace_on_a_gpu(name):
     torch.manual_seed(0)

@@ -385,6 +385,13 @@ class Logs(nn.Linear):
         return super().forward(x) + (x[:, :3] > 0).float().log().clamp_min(-1e30 if self.training else -torch.inf)
 
 
+@pytest.fixture
+def fresh_compiler() -> None:
+    """As in a process that has compiled nothing: other tests have."""
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Doubles, "failed"), (nn.Linear, "passed"), (Rounds, "passed"), (Logs, "passed")]
@@ -393,11 +400,30 @@ def test_compiled(kind: type[nn.Linear], expected: str) -> None:
     assert status("compile-agrees", Case(kind(6, 3), nn.CrossEntropyLoss(), classes((6,), 3))) == expected
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_one_after_the_other() -> None:
     for function in (Tensor.detach, torch.round, Tensor.detach, torch.tanh):
         model = nn.Sequential(nn.Linear(6, 8), Applies(function), nn.Linear(8, 3))
         assert status("compile-agrees", Case(model, nn.CrossEntropyLoss(), classes((6,), 3))) == "passed"
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_process_has_compiled_is_not_thrown_away() -> None:
+    compilations = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        compilations.append(graph)
+        return graph.forward
+
+    model = nn.Linear(6, 3)
+    theirs = torch.compile(nn.Linear(6, 3), backend=backend)
+    theirs(torch.ones(2, 6))
+    result = checkup(model, nn.CrossEntropyLoss(), classes((6,), 3), select=("compile-agrees",)).results[0]
+    assert result.status == "skipped" and "has compiled other code" in result.message
+    theirs(torch.ones(2, 6))
+    assert len(compilations) == 1
 
 
 def test_skips_say_why() -> None:

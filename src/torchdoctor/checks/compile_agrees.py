@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,7 @@ class CompileAgrees(Check):
     that are a millionth off change (`torch.round` makes much of little). What is not finite is left out. On a CPU the
     graph is traced and differentiated as for compiling, but not turned into machine code, which would take minutes; on
     a GPU it is compiled in full. What cannot be compiled is skipped with the reason: it is no mistake of the model.
+    The compiler's cache belongs to the whole process: where something is in it already, this check is left out.
 
     ## What to do
     `torch._dynamo.explain(model)(x)` shows where the graph breaks. Take Python state and prints out of `forward`.
@@ -65,6 +67,8 @@ class CompileAgrees(Check):
             return "the model is compiled already"
         if sum(p.numel() for p in subject.parameters.values()) > self.parameters:
             return f"the model has more than {self.parameters:,} weights: compiling it takes too long for a check-up"
+        if _compiled_before():
+            return "this process has compiled other code, and this check would throw it away; `torchdoctor check` can"
         return None
 
     def run(self, subject: Subject) -> Outcome:
@@ -169,13 +173,14 @@ def nudged(thing: Any, sign: float) -> Any:
     return thing
 
 
+def _compiled_before() -> bool:
+    """Whether the compiler's caches hold anything: nothing has loaded it, or it was reset since."""
+    return bool(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
+
+
 @contextlib.contextmanager
 def _alone() -> Any:
-    """With empty caches of the compiler, before and after: it may take the code of another model of the same classes.
-
-    What was compiled before is compiled anew when it is next called.
-    """
-    torch.compiler.reset()
+    """Leaves the compiler's caches as empty as they were: it may take the code of another model of the same classes."""
     try:
         with unlooked():
             yield
