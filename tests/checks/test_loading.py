@@ -266,6 +266,29 @@ def test_a_pickle_is_never_run(here: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.parametrize(
+    "things",
+    [
+        (np.ones((4, 3)), np.zeros(4, dtype=np.int64)),
+        [(torch.ones(4, 3), torch.zeros(4, dtype=torch.long))],
+        {"x": np.ones((4, 3)), "y": np.zeros(4, dtype=np.int64)},
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 3), torch.zeros(4).long()), 4),
+    ],
+    ids=["arrays", "batches", "named arrays", "loader"],
+)
+def test_a_trusted_pickle_of_data(here: Path, things: Any) -> None:
+    (here / "data.pkl").write_bytes(pickle.dumps(things))
+    (inputs, targets), _ = loading.load_data("data.pkl", trust_pickle=True)
+    assert inputs.shape == (4, 3) and inputs.dtype is torch.float32
+    assert targets.dtype is torch.long
+
+
+def test_doubles_of_numpy_fit_a_model(here: Path) -> None:
+    np.savez("sample.npz", x=np.ones((4, 3)), y=np.zeros(4))
+    (inputs, targets), _ = loading.load_data("sample.npz")
+    assert inputs.dtype is targets.dtype is torch.float32
+
+
 def test_a_whole_model_needs_trust(here: Path) -> None:
     torch.save(nn.Linear(3, 2), "model.pt")
     torch.save((torch.zeros(4, 3), torch.zeros(4).long()), "sample.pt")

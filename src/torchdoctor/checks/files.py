@@ -8,7 +8,6 @@ that does not pass is refused: there is no second try with less caution.
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchdoctor.checks.pickles import unpickled
 from torchdoctor.errors import PatientError
 
 ZIP = b"PK\x03\x04"
@@ -49,7 +49,7 @@ def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
         with path.open("rb") as file:
             start = file.read(9)
         if trust_pickle and path.suffix not in (".safetensors", ".npz"):
-            return _unpickled(path)
+            return unpickled(path)
         if start.startswith(ZIP):
             return _npz(path) if path.suffix == ".npz" else _pt(path)
     except OSError as error:
@@ -57,19 +57,6 @@ def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
     if path.suffix == ".safetensors" or start[8:] == b"{":
         return _safetensors(path)
     raise PatientError(f"{path} is neither a zip archive, as torch.save writes it, nor safetensors. {CONVERT}")
-
-
-def _unpickled(path: Path) -> Any:
-    """Anything at all, and the only place where that is so: the user has given --trust-pickle for this file."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old classes, which their owner knows
-            return torch.load(path, weights_only=False, map_location="cpu")
-    except Exception as error:  # a pickle may raise anything
-        raise PatientError(
-            f"{path} cannot be unpickled: {type(error).__name__}: {str(error)[:300]}. It must have been written by "
-            "torch.save, and the classes in it must be importable from here."
-        ) from error
 
 
 def _pt(path: Path) -> Any:
@@ -173,11 +160,21 @@ def _npz(path: Path) -> dict[str, Tensor]:
             for entry in entries:
                 _check_array(archive, entry, str(path))
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+            return {name: as_tensor(arrays[name]) for name in arrays.files}
     except PatientError:
         raise
     except Exception as error:  # zip, zlib and numpy each have errors of their own
         raise PatientError(f"{path} is not an .npz of plain numbers: {str(error)[:300]}.") from error
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """The same numbers; doubles, which numpy makes where nobody asked for them, in torch's default precision.
+
+    >>> as_tensor(np.ones(2)).dtype
+    torch.float32
+    """
+    found = torch.from_numpy(array)
+    return found.to(torch.get_default_dtype()) if found.dtype is torch.float64 else found
 
 
 def _check_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> None:

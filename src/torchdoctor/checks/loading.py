@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.checkpoints import fill, weights_in
-from torchdoctor.checks.files import read_tensors
+from torchdoctor.checks.files import as_tensor, read_tensors
 from torchdoctor.checks.subject import Subject
 from torchdoctor.errors import PatientError, did_you_mean
 from torchdoctor.reports.wording import printable
@@ -220,6 +221,7 @@ def as_batch(found: Any, name: str) -> tuple[Any, Any]:
     >>> [item is given for item, given in zip(as_batch({"x": x, "y": y}, "sample.pt")[0], (x, y))]
     [True, True]
     """
+    found = _with_tensors(found)
     if isinstance(found, torch.utils.data.Dataset) and not isinstance(found, torch.utils.data.IterableDataset):
         found = torch.utils.data.DataLoader(found, batch_size=SAMPLES)
     if isinstance(found, Tensor):
@@ -233,6 +235,17 @@ def as_batch(found: Any, name: str) -> tuple[Any, Any]:
         raise PatientError(f"{name} holds {type(found).__name__}, in which there is no batch. Give (inputs, targets).")
     batch, _ = as_batch(first, name)
     return batch, found if hasattr(found, "__len__") or iter(found) is not found else None
+
+
+def _with_tensors(found: Any) -> Any:
+    """Arrays, alone or as the parts of a batch, as tensors."""
+    if isinstance(found, np.ndarray):
+        return as_tensor(found)
+    if isinstance(found, Mapping):
+        return {key: _with_tensors(item) for key, item in found.items()}
+    if type(found) in (tuple, list) and any(isinstance(item, np.ndarray) for item in found):
+        return type(found)(_with_tensors(item) for item in found)
+    return found
 
 
 def drawn_from(batches: Any) -> tuple[Any, ...]:
