@@ -308,6 +308,10 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
     "fixed divisor": ("accumulation-equals-batch", lambda: loss_by(lambda out, y: (out - y).square().sum() / 32)),
     "padding that is left out": ("accumulation-equals-batch", SOUND["tagger with padding"]),
     "class weights": ("accumulation-equals-batch", SOUND["unbalanced with weights"]),
+    "a layer as wide as the batch": (
+        "accumulation-equals-batch",
+        lambda: classifier(lambda m, x: m.out(m.body(x).tanh()), body=nn.Linear(6, 32), out=nn.Linear(32, 3)),
+    ),
     "mean in a buffer": (
         "state-dict-round-trip",
         lambda: Case(RunningMean(registered=True), nn.CrossEntropyLoss(), classes((6,), 3)),

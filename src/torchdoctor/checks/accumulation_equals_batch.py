@@ -74,10 +74,9 @@ class AccumulationEqualsBatch(Check):
         if _is_random(whole):
             raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
         with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward in eval mode
-            target, pairwise = self._gradient(whole, whole.samples)
-            if pairwise:
+            if _is_pairwise(whole):
                 raise CannotTell("the loss compares the samples of a batch with each other, and needs all of them")
-            halves = [self._gradient(part, 0)[0] for part in parts]
+            target, *halves = [self._gradient(part) for part in (whole, *parts)]
         size = float(target.norm())
         if not 0 < size < float("inf"):
             raise CannotTell(f"the gradient of the batch is {number_text(size)}")
@@ -97,16 +96,15 @@ class AccumulationEqualsBatch(Check):
         return self.failed(message, advice, value=apart, limit=self.most, severity="warning")
 
     @staticmethod
-    def _gradient(subject: Subject, samples: int) -> tuple[Tensor, bool]:
+    def _gradient(subject: Subject) -> Tensor:
         seed()
         loss = subject.loss()
         if not loss.requires_grad:
             raise CannotTell("the loss has no graph")
-        pairwise = samples > 2 and _is_pairwise(loss, samples)
         found = [grad.to_dense().flatten().double() for grad in subject.gradients(loss).values() if grad is not None]
         if not found:
             raise CannotTell("no parameter has a gradient")
-        return torch.cat(found), pairwise
+        return torch.cat(found)
 
 
 @torch.no_grad()
@@ -135,9 +133,16 @@ def _may_weigh(whole: Subject, parts: list[Subject], share: float) -> bool:
     return weighted or targets.dim() > 1 or ignored[0] != ignored[1]
 
 
-def _is_pairwise(loss: Tensor, samples: int) -> bool:
+def _is_pairwise(subject: Subject) -> bool:
+    """Whether the loss is made of pairs of samples: in a smaller batch too, as a layer may be as wide as the batch."""
+    sizes = [size for size in (subject.samples, subject.samples - 2) if size > 2]
+    return bool(sizes) and all(_has_square(subject.sized(size)) for size in sizes)
+
+
+def _has_square(subject: Subject) -> bool:
     """Whether something of samples × samples, or pairs of two views, is computed on the way from outputs to loss."""
-    waiting, seen = [loss.grad_fn], 0
+    seed()
+    waiting, seen = [subject.loss().grad_fn], 0
     while waiting and seen < 64:
         node = waiting.pop(0)
         seen += 1
@@ -145,7 +150,7 @@ def _is_pairwise(loss: Tensor, samples: int) -> bool:
             continue
         for known in getattr(node, "_input_metadata", ()):
             shape = tuple(known.shape)
-            if len(shape) >= 2 and shape[-1] == shape[-2] and shape[-1] in (samples, 2 * samples):
+            if len(shape) >= 2 and shape[-1] == shape[-2] and shape[-1] in (subject.samples, 2 * subject.samples):
                 return True
         waiting += [parent for parent, _ in node.next_functions]
     return False
