@@ -109,7 +109,8 @@ eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that
 (signal over noise of the batch's gradient, which is batch size over gradient noise scale) and ``gradient_samples``
 (samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along the step, for a step
 of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the valley's floor, above 2 it
-ends higher than it began).
+ends higher than it began). Where several processes train: ``forward_seconds`` (of this rank), and on the first rank
+``rank_*`` (how the ranks compare: see ``ranks.py``).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.rank_divergence import AVERAGED
 from torchdoctor.symptoms.weight_growth import lone_leap
 
 HOT = 87.0
@@ -45,6 +46,8 @@ class HardwareFault(Cause):
         "weight-growth",
         "activation-explosion",
         "step-time-regression",
+        "rank-divergence",
+        "straggler-rank",
     )
     prior = -3.5
     suggests = ("check-hardware", "roll-back")
@@ -56,6 +59,9 @@ class HardwareFault(Cause):
         if errors and errors.latest > errors.first:
             text = f"the device counted {number_text(errors.latest - errors.first)} memory errors it could not correct"
             yield Evidence(CERTAIN - 2, text)
+        if problem.has("rank-divergence", "straggler-rank"):
+            yield from _about_the_ranks(chart, problem)
+            return
         if problem.has("step-time-regression"):
             throttled = chart["gpu_throttled"].last(16)
             if throttled.size and float(throttled.mean()) > 0.3:
@@ -71,3 +77,16 @@ class HardwareFault(Cause):
         if problem.has("nan-or-inf", "loss-spike") and is_brief(problem) and is_over(chart, problem):
             lone = not loss_moved_at(chart, problem.first_step - 1)
             yield Evidence(0.5 if lone else 0.0, "one step stood out, and nothing before or after it")
+
+
+def _about_the_ranks(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """One rank among several that differs while all do the same is its machine's matter."""
+    if problem.has("rank-divergence"):
+        if chart["rank_gradients_apart"].latest > AVERAGED:
+            yield Evidence(-3.0, "gradients are not averaged: the loop, not a machine, lets ranks go their own ways")
+        elif chart["rank_apart"].latest >= 0:
+            yield Evidence(
+                4.0, f"rank {chart['rank_apart'].latest:.0f} alone has other weights, with the same gradients"
+            )
+    elif not chart["rank_lost"]:
+        yield Evidence(2.0, f"rank {chart['rank_slowest'].latest:.0f} alone is slow, in the same computation")

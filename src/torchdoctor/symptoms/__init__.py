@@ -45,6 +45,7 @@ from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice
 from torchdoctor.symptoms.overfitting import Overfitting
 from torchdoctor.symptoms.paper import PAPER_DETECTORS
+from torchdoctor.symptoms.rank_divergence import RankDivergence
 from torchdoctor.symptoms.saturated_activations import SaturatedActivations
 from torchdoctor.symptoms.schedule_anomaly import ScheduleAnomaly
 from torchdoctor.symptoms.skipped_steps import SkippedSteps
@@ -52,6 +53,7 @@ from torchdoctor.symptoms.slow_learning import SlowLearning
 from torchdoctor.symptoms.small_normalization_batch import SmallNormalizationBatch
 from torchdoctor.symptoms.state_overwritten import StateOverwritten
 from torchdoctor.symptoms.step_time_regression import StepTimeRegression
+from torchdoctor.symptoms.straggler_rank import StragglerRank
 from torchdoctor.symptoms.suspicious_loss import SuspiciousLoss
 from torchdoctor.symptoms.suspiciously_low_loss import SuspiciouslyLowLoss
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
@@ -98,6 +100,8 @@ DETECTORS: tuple[type[Detector], ...] = (
     DataStarvation,
     StepTimeRegression,
     MemoryGrowth,
+    RankDivergence,
+    StragglerRank,
     LopsidedLosses,
     EntropyCollapse,
     DeadUnits,

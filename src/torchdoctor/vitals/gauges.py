@@ -14,6 +14,7 @@ from torchdoctor.vitals.noise import NoiseGauge
 from torchdoctor.vitals.optimizer_state import OptimizerStateGauge
 from torchdoctor.vitals.outputs import OutputGauge
 from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.ranks import RankGauge
 from torchdoctor.vitals.schedule import ScheduleGauge
 from torchdoctor.vitals.state_witness import StateWitness
 from torchdoctor.vitals.validation import ValidationGauge
@@ -36,5 +37,6 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         ValidationGauge(setup.models, tell),
         ActingGauge(setup.models, tell),
         MachineGauge(setup),
+        *([RankGauge(setup, tell)] if RankGauge.wanted(setup) else []),
         *([CurvatureGauge(setup, tell)] if setup.curvature > 0 else []),
     ]

@@ -1,0 +1,75 @@
+"""RA02 straggler-rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.detector import Detector
+
+
+@dataclass(frozen=True)
+class StragglerRank(Detector):
+    """One rank is slower than the others, which wait for it; or it alone has a NaN.
+
+    ## What it means
+    Ranks meet at every step. One that is slow makes all of them slow, and the time is lost as often as there are
+    ranks. One whose loss alone is not finite had a batch, or a device, that the others had not; after the next average
+    all of them have its NaN.
+
+    ## How it is told apart
+    All steps take equally long, because the fast wait for the slow. So each rank's own part is compared: its data and
+    its forward pass, in which nobody waits. A rank must be the slowest in several comparisons in a row, by a third even
+    at its quickest, and cost a tenth of every step: a first rank that writes checkpoints is always a little slower.
+
+    ## What to do
+    `nvidia-smi -q -d PERFORMANCE,TEMPERATURE` on its machine; the same number of loader workers and processor cores for
+    each rank; batches of equal length (bucket by length over all ranks, not within each). A lone NaN: look at what that
+    rank was given at that step.
+
+    ## How to see that it is cured
+    Forward passes of all ranks take the same time, and steps are as short as those of the fastest rank alone.
+
+    ## Example
+    >>> chart = Chart.of(rank_waited=[0.3] * 4, rank_slowest=[2.0] * 4, rank_slowness=[1.6] * 4)
+    >>> print(StragglerRank().check(chart))
+    step 1: RA02 straggler-rank (warning): rank 2 takes 1.6 times as long as the others, which wait 30 % of each step
+    """
+
+    code = "RA02"
+    name = "straggler-rank"
+    reads = ("rank_waited", "rank_lost")
+    suggests = ("check-hardware", "speed-up-data")
+    references = ("https://pytorch.org/docs/stable/notes/ddp.html", "https://arxiv.org/abs/2402.15627")
+    closes_after = 4
+
+    samples: int = 3
+    """Comparisons in a row that must show the same rank."""
+    waited: float = 0.1
+    """Share of a step that the others wait."""
+    slowness: float = 1.3
+    """Times that it takes as long as they do."""
+
+    def check(self, chart: Chart) -> Symptom | None:
+        """A lone NaN, or the last comparisons of times."""
+        if chart["rank_lost"]:
+            rank, step = int(chart["rank_lost"].latest), int(chart["rank_lost_at"].latest)
+            message = f"the loss of rank {rank} alone was not finite at step {step}"
+            return replace(self.symptom(chart, "warning", message, value=float(step), since=step), rank=rank)
+        waited, slowness = (chart[name].last(self.samples) for name in ("rank_waited", "rank_slowness"))
+        slowest = chart["rank_slowest"].last(self.samples)
+        if waited.size < self.samples or float(np.ptp(slowest)) > 0:
+            return None
+        share, times = float(waited.min()), float(slowness.min())
+        if share < self.waited or times < self.slowness:
+            return None
+        rank = int(slowest[-1])
+        message = (
+            f"rank {rank} takes {number_text(times)} times as long as the others, which wait {share:.0%} of each step"
+        )
+        since = int(chart["rank_waited"].steps[-self.samples])
+        found = self.symptom(chart, "warning", message.replace("%", " %"), value=share, limit=self.waited, since=since)
+        return replace(found, rank=rank)
