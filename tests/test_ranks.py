@@ -29,19 +29,20 @@ fault = sys.argv[2]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-inner = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+device = "cuda" if torch.cuda.is_available() else "cpu"
+inner = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to(device)
 model = inner if fault == "not wrapped" else DistributedDataParallel(inner)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 generator = torch.Generator().manual_seed(rank)
 
 def slow(*args):
     if fault == "slow" and rank == 1:
-        time.sleep(0.02)
+        torch.cuda._sleep(40_000_000) if device == "cuda" else time.sleep(0.02)
 
 inner.register_forward_hook(slow)
 with Doctor(model, optimizer, journal=sys.argv[1], settings={"quiet": True}) as doctor:
     for step in range(400):
-        x = torch.randn(16, 8, generator=generator)
+        x = torch.randn(16, 8, generator=generator).to(device)
         if fault == "nan" and rank == 1 and step == 200:
             x[0] = float("nan")
         called = inner if fault == "bypassed" else model
