@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torchdoctor.clinic.kinds import KINDS
 from torchdoctor.diagnoses import calibration
 
 ROOT = Path(__file__).parents[1]
+BOTH = (True, True)
 
 
 @pytest.fixture(scope="module")
@@ -25,122 +27,125 @@ def calibrate():
     del sys.modules["calibrate"]
 
 
-def made(calibrate, boast, gain, count=600):
-    """Runs whose scores boast by a factor, and in which one cause is right more often than it says."""
+def made(calibrate, boast=1.0, timid=0.0, count=400):
+    """Runs of four authors whose scores boast by a factor, and give `unknown` too much."""
     rng = np.random.default_rng(0)
     names = ["lr-too-high", "bad-batch", "unknown"]
     runs = []
-    for _ in range(count):
+    for number in range(count):
         honest = rng.normal(0, 1.5, 3)
-        odds = np.exp(honest + np.array([0, gain, 0]))
-        truth = rng.choice(3, p=odds / odds.sum())
-        scores = np.full(len(calibrate.NAMES), -np.inf)
-        right = np.zeros(len(calibrate.NAMES), dtype=bool)
-        for place, name in enumerate(names):
-            scores[calibrate.NAMES.index(name)] = boast * honest[place]
-            right[calibrate.NAMES.index(name)] = place == truth
-        runs.append(calibrate.Run(scores, right))
+        truth = rng.choice(3, p=np.exp(honest) / np.exp(honest).sum())
+        scores = dict(zip(names, (boast * honest + np.array([0, 0, timid])).tolist(), strict=True))
+        right = frozenset(names[truth : truth + 1]) if truth < 2 else frozenset({"memory-leak"})
+        runs.append(calibrate.Run(str(number), scores, right, "made", f"author {number % 4}"))
     return runs
 
 
-def test_a_boastful_ranking_is_cooled_and_a_modest_cause_raised(calibrate):
-    runs = made(calibrate, boast=2.0, gain=1.0)
-    temperature, shifts = calibrate.fit(runs, calibrate.EVERYTHING, steps=1500)
-    assert 1.6 < temperature < 2.5
-    by_name = dict(zip(calibrate.NAMES, shifts, strict=True))
-    assert by_name["bad-batch"] - by_name["lr-too-high"] > 0.8
-    before, _ = calibrate.reliability(runs, calibrate.probabilities(runs, 1.0, 0 * shifts))
-    after, _ = calibrate.reliability(runs, calibrate.probabilities(runs, temperature, shifts))
-    assert after < 0.05 < before
+def fitted(calibrate, runs, moving=BOTH):
+    return calibrate.fit(calibrate.losses(runs), np.ones(len(runs)), moving)
+
+
+def error(calibrate, runs, *constants):
+    made = [calibrate.claim(run, *constants) for run in runs]
+    return calibrate.error([(item.said, item.first) for item in made])
+
+
+def test_a_boastful_ranking_is_cooled(calibrate):
+    runs = made(calibrate, boast=2.0)
+    temperature, unknown = fitted(calibrate, runs)
+    assert temperature >= 1.4 and abs(unknown) <= 0.5
+    assert error(calibrate, runs, temperature, unknown) < 0.7 * error(calibrate, runs, 1.0, 0.0)
+
+
+def test_an_unknown_that_is_given_too_much_is_lowered(calibrate):
+    runs = made(calibrate, timid=1.5)
+    temperature, unknown = fitted(calibrate, runs)
+    assert 0.9 <= temperature <= 1.2 and -2.0 <= unknown <= -1.0
+    assert error(calibrate, runs, temperature, unknown) < 0.7 * error(calibrate, runs, 1.0, 0.0)
 
 
 def test_an_honest_ranking_is_left_alone(calibrate):
-    temperature, shifts = calibrate.fit(made(calibrate, boast=1.0, gain=0.0), calibrate.EVERYTHING, steps=1500)
-    assert 0.85 < temperature < 1.15
-    assert np.abs(shifts).max() < 0.25
+    runs = made(calibrate)
+    temperature, unknown = fitted(calibrate, runs)
+    assert 0.9 <= temperature <= 1.1 and abs(unknown) <= 0.25
+    better, doubt = calibrate.gain(runs, calibrate.losses(runs), BOTH)
+    assert better < doubt
 
 
-def test_the_temperature_stays_above_its_floor(calibrate):
-    temperature, _ = calibrate.fit(made(calibrate, boast=0.3, gain=0.0), calibrate.EVERYTHING, steps=500)
-    assert temperature == pytest.approx(calibrate.FLOOR)
+def test_what_does_not_move_stays_at_nothing(calibrate):
+    runs = made(calibrate, boast=1.5, timid=1.5, count=100)
+    assert fitted(calibrate, runs, (False, True))[0] == 1.0
+    assert fitted(calibrate, runs, (True, False))[1] == 0.0
+    assert fitted(calibrate, runs, (False, False)) == (1.0, 0.0)
 
 
-def test_kinds_count_alike(calibrate):
-    runs = [calibrate.Run(None, None, kind) for kind in ("often", "often", "often", "once")]
-    assert calibrate.weights(runs).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0])
+def test_what_only_one_author_asks_for_is_not_taken_for_a_gain(calibrate):
+    runs = made(calibrate, count=120)
+    odd = [run._replace(cause=frozenset({"memory-leak"})) if run.fold == "author 0" else run for run in runs]
+    table = calibrate.losses(odd)
+    others = dict(zip([run.fold for run in odd], calibrate.elsewhere(odd, table, BOTH), strict=True))
+    assert others["author 0"] == fitted(calibrate, [run for run in odd if run.fold != "author 0"])
+    assert others["author 1"] != others["author 0"]
 
 
-def test_a_shift_that_only_one_kind_asks_for_does_not_carry_over(calibrate):
-    runs = [run._replace(kind=f"k{number % 20}") for number, run in enumerate(made(calibrate, 1.0, 0.0, count=200))]
-    place = calibrate.NAMES.index("bad-batch")
-    right = np.arange(len(calibrate.NAMES)) == place
-    runs = [run._replace(right=right) if run.kind == "k0" else run for run in runs]
-    plain, moved = (calibrate.elsewhere(runs, moving) for moving in (calibrate.NOTHING, calibrate.EVERYTHING))
-    odd = [number for number, run in enumerate(runs) if run.kind == "k0"]
-    assert np.allclose(plain.sum(axis=1), 1) and np.allclose(moved.sum(axis=1), 1)
-    assert moved[odd, place].mean() == pytest.approx(plain[odd, place].mean(), abs=0.1)
-    assert not calibrate.helps(runs, plain, moved)
-    truth = np.stack([run.right for run in runs]).astype(float)
-    assert calibrate.helps(runs, plain, truth)
+def test_a_certain_cause_is_left_alone(calibrate):
+    run = calibrate.Run("a", {"stale-loss": 5.0, "unknown": 0.0}, frozenset(), "made", "b", certain=True)
+    assert run.ranked(1.5, -3.0) == run.ranked(1.0, 0.0)
 
 
-def line(kind, preset="default", **causes):
+def test_even_bins_hold_about_as_many_claims_each(calibrate):
+    claims = [(0.9, True)] * 30 + [(0.5, False)] * 30
+    assert calibrate.error(claims) == calibrate.error(claims, even=True) == pytest.approx(0.3)
+
+
+def line(kind, preset="default", evidence="", **causes):
     ranked = [
-        {"problem": 1, "cause": name.replace("_", "-"), "probability": share, "evidence": []}
+        {"problem": 1, "cause": name.replace("_", "-"), "probability": share, "evidence": [evidence]}
         for name, share in causes.items()
     ]
-    return json.dumps({"kind": kind, "preset": preset, "report": {"diagnoses": ranked}})
+    return json.dumps({"kind": kind, "preset": preset, "report": {"diagnoses": ranked, "symptoms": []}})
 
 
-def test_only_development_runs_with_an_uncertain_cause_count(calibrate, tmp_path):
-    kinds = {kind.split: kind for kind in calibrate.KINDS.values() if kind.cause}
+def test_only_development_runs_with_a_known_cause_count(calibrate, tmp_path):
+    kinds = {kind.split: kind for kind in KINDS.values() if kind.cause}
     known = kinds["development"]
-    cause = known.cause[0]
-    certain = json.loads(line(known.slug, **{cause: 0.99, "unknown": 0.01}))
-    certain["report"]["diagnoses"][0]["evidence"] = ["certain: it is so"]
-    path = tmp_path / "results.jsonl"
     texts = [
-        line(known.slug, **{cause: 0.8, "unknown": 0.2}),
-        line(known.slug, unknown=1.0),
+        line(known.slug, bad_batch=0.8, unknown=0.2),
+        line(known.slug, evidence="certain: it is so", stale_loss=0.99, unknown=0.01),
+        line(known.slug),
         line(known.slug, preset="paper", unknown=1.0),
         line(kinds["held-out"].slug, unknown=1.0),
         line("gone", unknown=1.0),
-        line(known.slug),
-        json.dumps(certain),
     ]
+    path = tmp_path / "results.jsonl"
     path.write_text("\n".join(texts), encoding="utf-8")
-    first, second = calibrate.read(path)
-    assert first.right[calibrate.NAMES.index(cause)]
-    assert second.right[calibrate.NAMES.index("unknown")]
+    doubtful, certain, silent = calibrate.of_the_clinic(path)
+    assert doubtful.cause == frozenset(known.cause)
+    assert certain.certain and not doubtful.certain and not silent.scores
+    # What is read, and calibrated again with the same constants, is what was said.
+    constants = calibration.TEMPERATURE, calibration.SHIFTS.get("unknown", 0.0)
+    assert dict(doubtful.ranked(*constants)) == pytest.approx({"bad-batch": 0.8, "unknown": 0.2})
 
 
-def test_first_runs_are_read_with_the_constants_of_their_time(calibrate, tmp_path):
-    lines = [
-        {"run": "a", "sick": True, "first": True, "lead": "bad-batch", "p": 0.8},
-        {"run": "b", "sick": True, "first": False, "lead": "bad-batch", "p": 0.8},
-        {"run": "c", "sick": True, "first": True, "lead": "detached-graph", "p": 0.995},
-        {"run": "d", "sick": True, "first": False, "lead": None, "p": None},
-        {"run": "e", "sick": False, "first": None, "lead": "bad-batch", "p": 0.4},
-        {"run": "f", "sick": True, "first": False, "lead": "unknown", "p": 0.6},
-    ]
-    ranked = {
-        "ranked": [["unknown", 0.6], ["bad-batch", 0.3]],
-        "cause": ["bad-batch"],
-        "temperature": 2.0,
-        "unknown": 0.5,
-    }
+def test_first_runs_are_kept_and_read_again(calibrate, tmp_path):
     path = tmp_path / "first.jsonl"
-    path.write_text("\n".join(map(json.dumps, [*lines, lines[-1] | ranked])), encoding="utf-8")
-    right, wrong, whole = calibrate.read_first(path)
-    place, unknown = calibrate.NAMES.index("bad-batch"), calibrate.NAMES.index("unknown")
-    assert right.right[place] and wrong.right[unknown] and whole.right[place]
-    assert whole.scores[unknown] - whole.scores[place] == pytest.approx(2 * np.log(2) - 0.5)
+    run = calibrate.Run("a", {"bad-batch": 1.25, "unknown": 0.0}, frozenset({"bad-batch"}), "labels", "somebody")
+    path.write_text("\n".join(calibrate.kept(run, number) for number in (1, 3)), encoding="utf-8")
+    old, new = calibrate.of_first_runs(path)
+    assert (new.scores, new.cause, new.fold, new.weight) == (run.scores, run.cause, "somebody", 1.0)
+    assert old.weight == pytest.approx(0.25)
+
+
+def test_the_first_runs_of_the_project_can_be_read(calibrate):
+    runs = calibrate.of_first_runs(calibrate.FIRST_RUNS)
+    assert len(runs) > 400 and len({run.fold for run in runs}) >= 10
+    assert all(run.cause for run in runs) and all("unknown" in run.scores for run in runs if run.scores)
 
 
 def test_what_is_written_is_what_the_package_reads(calibrate):
     source = Path(calibration.__file__).read_text(encoding="utf-8")
-    changed = calibrate.written(source, 1.7, {"bad-batch": -0.4})
-    again = calibrate.written(changed, 1.2, {})
-    assert "TEMPERATURE: float = 1.7\n" in changed
-    assert 'SHIFTS: Mapping[str, float] = {\n    "bad-batch": -0.4,\n}' in changed
-    assert "TEMPERATURE: float = 1.2\n" in again and "SHIFTS: Mapping[str, float] = {}\n" in again
+    changed = calibrate.written(source, 1.2, -0.75)
+    again = calibrate.written(changed, 1.0, 0.0)
+    assert "TEMPERATURE: float = 1.2\n" in changed
+    assert 'SHIFTS: Mapping[str, float] = {"unknown": -0.75}\n' in changed
+    assert "TEMPERATURE: float = 1.0\n" in again and "SHIFTS: Mapping[str, float] = {}\n" in again

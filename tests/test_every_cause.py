@@ -15,7 +15,10 @@ from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS
 
 SECTIONS = ("## What it is", "## How to confirm it", "## What to change", "## How to see it cured")
-NOT_CAUSES = {"__init__", "calibration", "cause", "depth", "findings", "mechanisms", "origin", "precursors", "ranking"}
+NOT_CAUSES = {
+    *("__init__", "calibration", "cause", "configuration", "depth", "findings", "mechanisms", "origin", "precursors"),
+    "ranking",
+}
 NAMES = [detector.name for detector in DETECTORS if detector.name not in INFORMATIVE]
 every_cause = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 

@@ -122,7 +122,9 @@ def test_ordinary_stretches_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     """Else nothing would be gained, and nothing above would be tested."""
     examination, entered = Examination(Settings()), []
     extend = Chart.extend
-    monkeypatch.setattr(Chart, "extend", lambda self, stretch: (entered.extend(stretch.steps), extend(self, stretch)))
+    monkeypatch.setattr(
+        Chart, "extend", lambda self, stretch, ranges: (entered.extend(stretch.steps), extend(self, stretch, ranges))
+    )
     for start in range(0, STEPS, 16):
         rows = Rows()
         rows.add(records()[start : start + 16])

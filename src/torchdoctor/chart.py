@@ -114,13 +114,13 @@ class Chart:
         if step > self.step:
             self.step = step
 
-    def extend(self, stretch: Stretch) -> None:
-        """Insert several steps of the same vitals, all finite, in one go."""
+    def extend(self, stretch: Stretch, ranges: Mapping[str, Sequence[float]]) -> None:
+        """Insert several steps of the same vitals, all finite, in one go; the lowest value of each is known."""
         for vital, values in stretch.columns.items():
             series = self._series.get(vital)
             if series is None:
                 series = self._series[vital] = Series()
-            series.extend(stretch.steps, values)
+            series.extend(stretch.steps, values, ranges[vital][0])
         self.step = max(self.step, int(stretch.steps[-1]))
 
     def add(self, record: Record) -> None:

@@ -27,7 +27,7 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.unjudged import unjudged
 from torchdoctor.series import YOUNG, Series, lifetime
 from torchdoctor.settings import Settings
-from torchdoctor.stretch import WORTHWHILE, Stretch
+from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms import Detector, build
 from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.treatments import prescribe
@@ -118,10 +118,7 @@ class Examination:
             return [self._event("closed", symptom) for symptom in self._close_all()]
         else:
             return []
-        events = self._ask(keys)
-        if events and any(item["type"] == "symptom" for item in events):
-            events += self._ask(("symptoms",))
-            events += self._diagnosed(events)
+        events = self._concluded(self._ask(keys))
         if kind == "validation":
             events += self._judged(record["step"])
         return events
@@ -138,14 +135,17 @@ class Examination:
             position, size = 0, len(piece)
             while position < size:
                 rest = piece[position:] if position else piece
-                calm = self._enter_calm(rest)
-                if calm:
-                    yield rest if calm == len(rest) else rest[:calm], []
-                    position += calm
-                else:
+                calm, found = self._enter_calm(rest)
+                position += calm
+                if not calm:
                     record = piece.record(position)
                     yield record, self.take(record)
                     position += 1
+                elif found:
+                    yield rest[: calm - 1], []
+                    yield rest.record(calm - 1), found
+                else:
+                    yield rest if calm == len(rest) else rest[:calm], []
 
     def take_stretch(self, stretch: Stretch) -> list[Record]:
         """Enter the steps of a stretch in order and return the records that follow from them."""
@@ -155,7 +155,8 @@ class Examination:
         breaks = [*np.flatnonzero(~finite).tolist(), len(stretch)]
         while position < len(stretch):
             until = breaks[bisect_left(breaks, position)]
-            calm = self._enter_calm(stretch[position : min(until, position + LONGEST)])
+            calm, events = self._enter_calm(stretch[position : min(until, position + LONGEST)])
+            found += events
             position += calm
             if calm:
                 singly = 1
@@ -195,15 +196,19 @@ class Examination:
         )
         return in_its_clock(report)
 
-    def _enter_calm(self, stretch: Stretch) -> int:
-        """Enter as many of these steps, all finite, as hold nothing for any detector; how many these were."""
+    def _enter_calm(self, stretch: Stretch) -> tuple[int, list[Record]]:
+        """Enter as many of these steps, all finite, as hold nothing for the detectors of every step.
+
+        Returns how many these were, and what the patient ones find at the last of them.
+        """
         chart, vitals, most = self.chart, stretch.columns, len(stretch)
         patient, acute, judged = self._duties(tuple(vitals))
         for watch in patient:  # they look at their own times
-            most = min(most, watch.due - watch.asked - 1)
+            if watch.failures < TOLERATED_FAILURES:
+                most = min(most, watch.due - watch.asked)
         for vital in judged:
             most = min(most, chart[vital].steady)
-        while most >= WORTHWHILE:
+        while most > 0:
             calm = stretch[:most] if most < len(stretch) else stretch
             coming = {}
             for vital, values in calm.columns.items():
@@ -211,13 +216,15 @@ class Examination:
                 coming[vital] = min(numbers), max(numbers)
             stirred = next((watch for watch in acute if not self._is_calm(watch, coming)), None)
             if stirred is None:
-                chart.extend(calm)
-                for watch in (*patient, *acute):
+                chart.extend(calm, coming)
+                for watch in acute:
                     watch.pass_over(most)
-                return most
+                for watch in patient:
+                    watch.asked += most
+                return most, self._concluded(self._ask_in_turn(patient))
             vital = next(name for name in stirred.detector.reads if name in vitals)
             most = int(calm.columns[vital].argmax())  # up to what is most likely to have stirred it
-        return 0
+        return 0, []
 
     def _is_calm(self, watch: _Watch, coming: Mapping[str, Sequence[float]]) -> bool:
         if watch.failures >= TOLERATED_FAILURES:
@@ -248,10 +255,16 @@ class Examination:
         return duties
 
     def _ask(self, keys: tuple[str, ...]) -> list[Record]:
+        """Have everybody who reads any of these look, if it is their turn."""
+        watches = self._watching(keys)
+        for watch in watches:
+            watch.asked += 1
+        return self._ask_in_turn(watches)
+
+    def _ask_in_turn(self, watches: Sequence[_Watch]) -> list[Record]:
         events: list[Record] = []
         chart = self.chart
-        for watch in self._watching(keys):
-            watch.asked += 1
+        for watch in watches:
             if watch.asked < watch.due or watch.failures >= TOLERATED_FAILURES:
                 continue
             watch.due = watch.next_due() if watch.evaluates or watch.detector.every > 1 else watch.asked + 1
@@ -262,6 +275,13 @@ class Examination:
                 continue
             if symptom is not None or watch.name in chart.open_episodes:
                 events.extend(self._follow(watch, symptom))
+        return events
+
+    def _concluded(self, events: list[Record]) -> list[Record]:
+        """What detectors have said, and what follows from it."""
+        if events and any(item["type"] == "symptom" for item in events):
+            events += self._ask(("symptoms",))
+            events += self._diagnosed(events)
         return events
 
     def _failed(self, watch: _Watch, error: Exception) -> Iterable[Record]:

@@ -56,6 +56,7 @@ key                             value
 ``mode.batchnorm_momentum``     share of a new batch in the running statistics of its last layer; None: the mean of all
 ``state.written``               stretches of steps in which something else than the optimizer wrote to all weights
 ``state.written_always``        samples at which that happened at every step (up to 5)
+``state.loaded``                the steps before which a state was loaded into a model (the last 8)
 ``state.restarted``             the step at which the optimizer's own count of steps began anew
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: at every batch
@@ -72,6 +73,8 @@ key                             value
 ``modules.names``               the watched modules, in the order in which the first sampled pass ran them
 ``modules.kinds``               their classes; ``modules.outputs``: those whose output is the model's
 ``modules.normalized``          how many normalization layers run; ``modules.widths``: units of each module
+``modules.entering``            units that each layer is made for to take in, 0 where it does not say
+``modules.batch_as_time``       layers with ``batch_first=False`` that are fed with the batch first
 ``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
 ``data.normalized_first``       whether one of the first two layers normalizes
 ``data.same_tensor``            whether the input is the very tensor of the sample before
@@ -79,6 +82,7 @@ key                             value
 ``loop.acts``                   true: the model is asked what to do, and no loss is made of what it says
 ``loss.function``               class of ``loss_fn``, or of the loss at backward; ``loss.classes``: how many it tells
 ``loss.chance``                 the loss of a guess (ln C), where the kind of loss says it
+``loss.label_smoothing``        share of each label that ``loss_fn`` spreads over all classes
 ``loss.shapes``                 shapes of output and target that an elementwise loss will broadcast
 ``loss.between_outputs``        true: it compares two outputs that both learn
 ``mode.idle``                   {"train": .., "eval": ..}: passes without gradients, by mode (up to 5 each)
@@ -91,14 +95,16 @@ key                             value
 By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share that depends on the input), ``act_zero``,
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
-``entry_ratio`` (what enters the first layer), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
+``entry_ratio`` (what enters the first layer), ``side_entry_rms`` (the largest input of a later layer that nothing
+that learns has made), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
 by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
 ``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
 not along their mean direction), ``target_is_next`` and ``target_after_next`` (share of labels that are the next token,
 or the one after it), ``attention_ahead`` (share of attention that goes to later tokens),
 ``label_in_input`` (the closest correlation of an input column with the label),
-``label_in_another`` (the next column's), ``weight_of_common`` (the loss's weight of the most common class over that of
+``label_in_another`` (the next column's), ``target_in_input`` (the largest share of samples whose number asked for is
+in one place of the input), ``weight_of_common`` (the loss's weight of the most common class over that of
 the others), ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients).
 

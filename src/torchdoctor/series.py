@@ -166,11 +166,13 @@ class Outline:
                 self._merge()
 
     def _merge(self) -> None:
-        left, right = self._buckets[::2], self._buckets[1::2]
-        self._buckets = [
-            (a[0], min(a[1], b[1]), (a[2] + b[2]) / 2, max(a[3], b[3])) for a, b in zip(left, right, strict=True)
-        ]
-        self._means = array("d", [bucket[2] for bucket in self._buckets])
+        starts, lows, _, highs = zip(*self._buckets[::2], strict=True)
+        _, other_lows, _, other_highs = zip(*self._buckets[1::2], strict=True)
+        means = np.array(self._means)
+        merged = ((means[::2] + means[1::2]) / 2).tolist()
+        lowest, highest = map(min, lows, other_lows), map(max, highs, other_highs)
+        self._buckets = list(zip(starts, lowest, merged, highest, strict=True))
+        self._means = array("d", merged)
         self._stride *= 2
 
     @property
@@ -210,6 +212,8 @@ class Series:
     __slots__ = (
         "_baselines",
         "_end",
+        "_outline",
+        "_outlined",
         "_steps",
         "_values",
         "count",
@@ -219,7 +223,6 @@ class Series:
         "lowest",
         "nonfinite",
         "nonfinite_steps",
-        "outline",
         "step",
     )
 
@@ -240,7 +243,9 @@ class Series:
         """The lowest finite value of the whole run."""
         self.nonfinite = 0
         self.nonfinite_steps: deque[int] = deque(maxlen=64)
-        self.outline = Outline()
+        self._outline = Outline()
+        self._outlined = 0
+        """Where the values begin that are not in the outline yet."""
         self.memo: tuple[Array, object] | None = None
         """Something concluded from `outline.settled()`, kept while that is the same array."""
 
@@ -262,40 +267,54 @@ class Series:
         if value < self.lowest:
             self.lowest = value
         end = self._end
-        if end == 2 * CAPACITY:  # once every CAPACITY insertions: amortised O(1), and windows stay contiguous views
-            self._steps[:CAPACITY] = self._steps[CAPACITY:]
-            self._values[:CAPACITY] = self._values[CAPACITY:]
-            end = CAPACITY
+        if end == 2 * CAPACITY:
+            end = self._make_room()
         self._steps[end] = step
         self._values[end] = value
         self._end = end + 1
         self.count += 1
-        self.outline.add(step, value)
 
-    def extend(self, steps: Steps, values: Array) -> None:
-        """Insert finite values in one go; the same as adding each."""
-        if not values.size:
+    def extend(self, steps: Steps, values: Array, lowest: float | None = None) -> None:
+        """Insert up to `CAPACITY` finite values, the lowest of which may be known; the same as adding each."""
+        size = len(values)
+        if not size:
             return
         self.step, self.latest = int(steps[-1]), float(values[-1])
         if self.count == 0:
             self.first = float(values[0])
-        self.lowest = min(self.lowest, float(values.min()))
-        size, end = len(values), self._end
+        self.lowest = min(self.lowest, float(values.min()) if lowest is None else lowest)
+        end = self._end
         if end + size > 2 * CAPACITY:
-            self._steps[:CAPACITY] = self._steps[end - CAPACITY : end]
-            self._values[:CAPACITY] = self._values[end - CAPACITY : end]
-            end = CAPACITY
+            end = self._make_room()
         self._steps[end : end + size] = steps
         self._values[end : end + size] = values
         self._end = end + size
         self.count += size
-        self.outline.extend(steps, values)
+
+    def _make_room(self) -> int:
+        """Move the newest values to the front: seldom, so that insertion is O(1) and windows are contiguous views."""
+        self.outline  # noqa: B018  what is moved over must be in it
+        start, self._end = self._end - CAPACITY, CAPACITY
+        self._steps[:CAPACITY] = self._steps[start : start + CAPACITY]
+        self._values[:CAPACITY] = self._values[start : start + CAPACITY]
+        self._outlined = CAPACITY
+        return CAPACITY
+
+    @property
+    def outline(self) -> Outline:
+        """The whole run; values go into it many at a time, when somebody looks."""
+        start, end = self._outlined, self._end
+        if start < end:
+            self._outline.extend(self._steps[start:end], self._values[start:end])
+            self._outlined = end
+        return self._outline
 
     @property
     def steady(self) -> int:
-        """How many values may still come before `baseline` is taken anew; 0 if it is at the very next one."""
-        left = -self.count % lifetime(self.count)
-        return min(left, YOUNG - 1 - self.count) if self.count < YOUNG else left
+        """How many values may come, all of them to be held against `upcoming` as it is now."""
+        span = lifetime(self.count + 1)
+        left = span - self.count % span
+        return min(left, YOUNG - 1 - self.count) if self.count < YOUNG - 1 else left
 
     @property
     def values(self) -> Array:
@@ -328,8 +347,16 @@ class Series:
         >>> base.count, base.centre, base.recent, round(base.spread, 1), base.noise
         (32, 24.5, 12.5, 11.9, 0.0)
         """
-        span = lifetime(self.count)
-        known = (self.count - 1) // span * span if self.count else 0
+        return self._baseline(self.count, window, log)
+
+    def upcoming(self, window: int = 50, *, log: bool = False) -> Baseline:
+        """What `baseline` will be when the next value has come: that value has no part in it."""
+        return self._baseline(self.count + 1, window, log)
+
+    def _baseline(self, count: int, window: int, log: bool) -> Baseline:
+        """The baseline that a value is held against, which is the latest of so many."""
+        span = lifetime(count)
+        known = (count - 1) // span * span if count else 0
         cached = self._baselines.get((window, log))
         if cached is not None and cached[0] == known:
             return cached[1]

@@ -28,6 +28,7 @@ TOLD = {
         {"loss": [1.0] * 200},
         "seen",
     ),
+    "labels smoothed away": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.9}, {}, "seen"),
     "clamped at every step": ("over-regularized", "not-learning", {"state.written_always": 5}, {}, "seen"),
 }
 QUIET = {
@@ -43,6 +44,7 @@ QUIET = {
     "a step that took longer all at once": (
         "memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, "a step takes 2 s and took 1 s",
     ),
+    "labels smoothed as usual": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.1}, {}, "seen"),
     "a written-to weight now and then": ("over-regularized", "not-learning", {"state.written": [[1, 9]]}, {}, "seen"),
 }  # fmt: skip
 

@@ -39,6 +39,21 @@ WON = {"d_loss": 1.4 * FADES, "g_loss": 0.7 + 6 * (1 - FADES)}
 EVEN = {"d_loss": np.full(N, 1.3), "g_loss": np.full(N, 0.9)}
 
 
+def test_a_game_that_was_won_before_outputs_were_alike_is_no_collapse_of_its_own():
+    together, after = (
+        Problem(
+            tuple(
+                Symptom(name, "", "warning", 0.9, first, 399)
+                for name, first in (("lopsided-losses", won), ("collapsed-output", 100))
+            )
+        )
+        for won in (100, 30)
+    )
+    chart = Chart.of(**WON)
+    weights = [sum(item.weight for item in ModeCollapse().weigh(chart, found)) for found in (together, after)]
+    assert weights[1] < weights[0]
+
+
 def test_players():
     won = Chart.of(**WON)
     assert odds(AdversarialImbalance, won, "lopsided-losses") > 3
@@ -46,6 +61,9 @@ def test_players():
     alike = sampled(Chart.of(**EVEN), "output_spread/generator", [1.0, 0.9, 0.4, 0.02, 0.02, 0.01])
     assert odds(ModeCollapse, alike, "collapsed-output") > 3
     assert odds(AdversarialImbalance, alike, "collapsed-output") < 0
+    free = Chart.of(d_loss=-np.exp(STEPS / 40), g_loss=-3 * np.exp(STEPS / 40))
+    assert odds(AdversarialImbalance, free, "activation-explosion") > 3
+    assert odds(AdversarialImbalance, Chart.of(**EVEN), "activation-explosion") < 0
     alone = Chart.of(loss=FADES)
     assert odds(ModeCollapse, alone, "collapsed-output") < -4
     assert odds(AdversarialImbalance, alone, "collapsed-output") < -4

@@ -86,6 +86,12 @@ FIRST = {
         [symptom("loss-oscillation", 60, message="loss swings between 1 and 2 every 50 steps")],
         {},
     ),
+    "a second input that is loud": ("unnormalized-inputs", [symptom("input-anomaly")], {"side_entry_rms": 577.0}),
+    "the same few batches": (
+        "repeated-batch",
+        [symptom("batch-anomaly")],
+        {"input_checksum": [float(s % 3) for s in range(len(STEPS))]},
+    ),
     "the same batch": ("repeated-batch", [symptom("batch-anomaly")], {"input_checksum": 7.5}),
     "the same batch, overfitted": (
         "repeated-batch",
@@ -98,6 +104,11 @@ FIRST = {
         {"last_position_loss": 2.5, "other_position_loss": 0.1},
     ),
     "targets that are inputs": ("information-leak", [symptom("target-anomaly")], {"target_is_input": 1.0}),
+    "a loader that ran out": (
+        "repeated-batch",
+        [symptom("batch-anomaly", 75)],
+        {"input_checksum": [*(float(place) for place in range(1, 10)), 9.5, 9.5, 9.5]},
+    ),
     "equal units": ("bad-initialization", [symptom("identical-units")], {}),
     "growth through depth": (
         "bad-initialization",
@@ -118,6 +129,17 @@ FIRST = {
         "saturating-nonlinearity",
         [symptom("collapsed-output"), symptom("not-learning")],
         {"facts": SIGMOIDS, "rows": {"act_spread": [0.9, 0.1, 0.09, 0.01, 0.009, 1e-3, 9e-4, 1e-4]}, **NORMAL},
+    ),
+    "depth that loses the signal": (
+        "missing-skip-connections",
+        [symptom("collapsed-output", 25), symptom("not-learning")],
+        {
+            "facts": stack(count=12),
+            "rows": {"act_spread": [0.4**index for index in range(12)]},
+            "output_spread": 2e-5,
+            "target_entropy": 2.0,
+            **NORMAL,
+        },
     ),
     "an output that cannot be negative": (
         "saturating-nonlinearity",
@@ -203,6 +225,12 @@ AGAINST = {
 @pytest.mark.parametrize(("cause", "symptoms", "given"), AGAINST.values(), ids=AGAINST)
 def test_is_out_of_the_question(cause, symptoms, given):
     assert ranked(*symptoms, **given).get(cause, 0.0) < 0.12
+
+
+def test_a_plain_rnn_is_a_row_of_tanh():
+    given = {"target_entropy": 2.0, **NORMAL}
+    plain, gated = (ranked(symptom("not-learning"), facts=stack(kind, count=1), **given) for kind in ("RNN", "GRU"))
+    assert plain["saturating-nonlinearity"] > 0.05 > 5 * gated.get("saturating-nonlinearity", 0.0)
 
 
 def test_a_deep_stack_without_normalization():

@@ -102,6 +102,11 @@ APART = {
         OFF,
         {"facts": CROSS, "validation": [2.9, 3.5, 4.0, 4.3, 4.5, 4.7], "ratio": 1e-3},
     ),
+    "validation that changed from one evaluation to the next": (
+        "train-val-mismatch",
+        OFF,
+        {"loss": 2.3 * np.exp(-T / 40), "facts": CROSS, "validation": [0.8, 0.3, 0.1, 0.05, 1.1, 1.05, 1.1]},
+    ),
     "labels that were stored one by one": (
         "label-noise-or-misalignment",
         OFF,

@@ -41,6 +41,7 @@ SICK = {
         {"schedule.per_batch": True, "schedule.milestones": [20, 40, 60]},
         "warning",
     ),
+    "samples taken for steps": (SuspiciousLoss, {"modules.batch_as_time": ["lstm"]}, "warning"),
     "a pair of small images": (
         SmallNormalizationBatch,
         {"mode.batchnorm": {"layers": 2, "most_values": 128, "most_samples": 2}},
@@ -132,3 +133,13 @@ def test_a_plateau_schedule_is_told_by_the_best_that_it_remembers(mode, best, lo
     facts = {"schedule.class": "ReduceLROnPlateau", "schedule.mode": mode, "schedule.best": best}
     built.add({"type": "facts", "step": 90, "facts": facts})
     assert (ScheduleAnomaly().check(built) is not None) == wrong
+
+
+@pytest.mark.parametrize(
+    ("cut_every", "per_batch", "fires"), [(12, True, True), (60, True, False), (12, False, False), (0, True, False)]
+)
+def test_a_plateau_schedule_that_is_asked_after_each_batch(cut_every, per_batch, fires):
+    chart = Chart.of(lr=[0.1 * 0.3 ** (step // cut_every if cut_every else 0) for step in range(200)])
+    told = {"schedule.class": "ReduceLROnPlateau", "schedule.per_batch": per_batch, "schedule.stepped": True}
+    chart.add({"type": "facts", "step": 8, "facts": told})
+    assert (ScheduleAnomaly().check(chart) is not None) is fires

@@ -13,12 +13,16 @@ RISES = np.linspace(0, 5, N) + RNG.standard_normal(N)
 SICK = {
     "flat reward": {"entropy": FALLS, "reward": FLAT},
     "falling return": {"policy_entropy": FALLS, "episode_return": -RISES},
+    "half of it, and the reward fell": {"entropy": np.linspace(1.6, 0.4, N), "reward": -RISES},
+    "gone at once": {"entropy": [1.6] + [0.0] * (N - 1), "reward": FLAT},
     "huge rewards": {"entropy": FALLS, "reward": 1e6 * FLAT},
 }
 HEALTHY = {
     "no entropy": {"loss": FLAT},
     "stays up": {"entropy": np.full(N, 1.6), "reward": FLAT},
     "falls slowly": {"entropy": np.linspace(1.6, 0.4, N), "reward": FLAT},
+    "falls slowly, and pays": {"entropy": np.linspace(1.6, 0.4, N), "reward": RISES},
+    "paid less, and as open as ever": {"entropy": np.full(N, 1.6), "reward": -RISES},
     "learnt its task": {"entropy": FALLS, "reward": RISES},
     "learnt it early": {"entropy": FALLS, "reward": np.minimum(np.arange(N) / 40, 1) * 5 + FLAT},
     "continuous actions": {"entropy": FALLS - 1, "reward": FLAT},

@@ -224,3 +224,19 @@ def test_a_leap_where_next_to_nothing_is_left_of_the_loss_is_a_note(left, severi
     losses = [max(left, 2.0 * 0.9**step) for step in range(201)]
     norms = [1.0, 1.2, 0.9, 1.1] * 50 + [12.0]
     assert GradientExplosion().check(Chart.of(loss=losses, grad_norm=norms)).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("start", "norm", "others", "severity"),
+    [(2.0, 8.0, 1.0, "info"), (2.0, 40.0, 1.0, "warning"), (-4.0, 8.0, 1.0, "warning"), (2.0, 8.0, 8.0, "warning")],
+)
+def test_a_leap_that_a_density_takes_no_notice_of_is_a_note_unless_all_tensors_rise_alike(
+    start, norm, others, severity
+):
+    norms = STEADY * 3
+    losses = [max(start - 0.1 * step, -4.0) for step in range(len(norms))]
+    chart = Chart.of(grad_norm=[*norms, norm], loss=[*losses, -4.0])
+    chart.add({"type": "header", "step": 0, "tensors": ["scale", "shift", "head"]})
+    for step, row in ((8, [1.0, 1.0, 1.0]), (len(norms), [norm, others, others])):
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    assert GradientExplosion().check(chart).severity == severity

@@ -12,6 +12,8 @@ SICK = {
     "the discriminator wins": {"d_loss": 1.4 * FADES * NOISE, "g_loss": (0.7 + 6 * (1 - FADES)) * NOISE},
     "the generator wins": {"d_loss": (1.4 + 4 * (1 - FADES)) * NOISE, "g_loss": 0.7 * FADES * NOISE},
     "least squares": {"disc_loss": 0.5 * FADES * NOISE, "gen_loss": (0.5 + 0.5 * (1 - FADES)) * NOISE},
+    "log(1 - D) that goes to zero": {"d_loss": 1.4 * FADES * NOISE, "g_loss": -0.7 * FADES * NOISE},
+    "a hinge": {"d_loss": 2 * FADES * NOISE, "g_loss": -0.1 + 4 * (1 - FADES) * NOISE},
     "scaled by a thousand": {"d_loss": 1400 * FADES * NOISE, "g_loss": 700 * (1 + 9 * (1 - FADES)) * NOISE},
 }
 SWING = 1 + 0.5 * np.sin(np.arange(600) / 30)
@@ -24,6 +26,9 @@ HEALTHY = {
         "d_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 0.02, 1.2) * NOISE,
         "g_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 5.0, 0.9) * NOISE,
     },
+    "a hinge, in balance": {"d_loss": 1.2 * NOISE, "g_loss": np.sin(np.arange(600) / 30) * NOISE},
+    "a hinge, the other does not climb": {"d_loss": 2 * FADES * NOISE, "g_loss": -0.1 + 0.5 * (1 - FADES) * NOISE},
+    "log(1 - D) in balance": {"d_loss": 1.4 * NOISE, "g_loss": -0.7 * NOISE},
     "both fall": {"d_loss": FADES * NOISE, "g_loss": FADES * NOISE},
     "the other stays where it was": {"d_loss": 1.4 * FADES * NOISE, "g_loss": 0.7 * NOISE},
     "a Wasserstein critic": {"d_loss": -5 * (1 - FADES) * NOISE, "g_loss": 3 * (1 - FADES) * NOISE},
@@ -41,3 +46,8 @@ def test_fires(vitals):
 @pytest.mark.parametrize("vitals", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(vitals):
     assert LopsidedLosses().check(Chart.of(**vitals)) is None
+
+
+def test_a_game_that_is_over_at_once_is_measured_from_its_first_values():
+    chart = Chart.of(d_loss=[0.8, 0.1] + [0.0] * 298, g_loss=[0.3] + [1.7] * 299)
+    assert LopsidedLosses().check(chart)

@@ -77,3 +77,7 @@ def test_scores_of_samples_that_follow_their_slope_come_back_to_zero():
     assert LossDivergence().check(chart).severity == "warning"
     chart.add({"type": "facts", "step": 0, "facts": {"data.differentiated": True}})
     assert LossDivergence().check(chart) is None
+    above = Chart.of(loss=[*(FALLING - FALLING[0] - 0.2), *np.linspace(-1.5, 0.05, 60), *[0.05] * 6])
+    assert LossDivergence().check(above).severity == "warning"
+    above.add({"type": "facts", "step": 0, "facts": {"data.differentiated": True}})
+    assert LossDivergence().check(above) is None

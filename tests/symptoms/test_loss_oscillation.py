@@ -81,3 +81,16 @@ def test_a_target_network_that_is_renewed_at_a_period_is_a_note():
     assert LossOscillation().check(chart).severity == "warning"
     chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
     assert LossOscillation().check(chart).severity == "info"
+
+
+@pytest.mark.parametrize("row", [[1.0, None], [1.0, 0.5]], ids=["own head", "all tensors"])
+def test_tasks_that_take_turns_are_a_note(row):
+    chart = Chart.of(loss=[3.0, 1.0, 2.9, 1.1] * 50, lr=[0.5] * 200)
+    chart.names = ("a.weight", "b.weight")
+    for step in range(8):
+        chart.add({"type": "tensors", "step": 192 + step, "vitals": {"grad_norm": row if step % 2 else [1.0, 0.5]}})
+    assert LossOscillation().check(chart).severity == ("info" if None in row else "warning")
+
+
+def test_a_loss_that_goes_about_zero_has_no_level():
+    assert check(0.02 * (T % 2) - 0.01 + 1e-4 * NOISE).severity == "info"

@@ -23,6 +23,10 @@ HEALTHY = {
     "zero now and then": ({}, [[0.0, 0.1, 1.0], [0.1, 0.1, 1.0]] * 6),
     "too few samples": ({}, [[0.0, 0.0, 1.0]] * 4),
     "a bias before a normalization": ({}, [[1.0, 0.0, 1.0]] * 6),
+    "biases by item in a table of width 1": (
+        {"modules.names": ["encoder"], "modules.kinds": ["Embedding"], "modules.widths": [1]},
+        [[0.0, 1.0, 1.0]] * 6,
+    ),
     "frozen": ({}, [[NAN, NAN, 1.0]] * 6),
     "converged to zero, the start forgotten": ({}, [[1.0, 1.0, 1.0]] + [[0.0, 0.0, 0.0]] * 64),
 }

@@ -122,3 +122,9 @@ def test_a_loss_function_that_is_not_shown_is_known_by_its_graph_and_its_first_v
     told = {"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 10}
     chart.add({"type": "facts", "step": 0, "facts": told})
     assert chance_level(chart) == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_one_batch_there_is_has_a_level_of_a_guess():
+    told = {"loss.chance": 2.303}
+    assert check(FLAT, facts=told, sorted_by_class=True) is None
+    assert check(FLAT, facts=told, sorted_by_class=True, input_checksum=[7.0] * 5).severity == "warning"

@@ -47,6 +47,13 @@ def test_stays_silent(group):
     assert OptimizerAdvice().check(chart(group)) is None
 
 
+@pytest.mark.parametrize(("decay", "last", "severity"), [(5.0, 2.8, "warning"), (5.0, 0.5, "info"), (0.5, 2.8, "info")])
+def test_a_decay_that_keeps_the_loss_up(decay, last, severity):
+    built = Chart.of(lr=[0.02] * 200, loss=[last + (3.5 - last) * 0.97**step for step in range(200)])
+    built.groups = [ADAM | {"optimizer": "AdamW", "weight_decay": decay}]
+    assert OptimizerAdvice().check(built).severity == severity
+
+
 def test_each_group_is_judged_by_its_own_rate():
     built = Chart.of(**{"lr": [0.5] * 10, "lr/1": [1e-3] * 10})
     built.groups = [{"optimizer": "SGD", "weight_decay": 0.0}, {"optimizer": "AdamW", "weight_decay": 0.01}]
@@ -80,9 +87,19 @@ def test_decay_through_the_gradient_is_a_warning_where_it_outweighs_it(decay, gr
     assert OptimizerAdvice().check(built).severity == severity
 
 
-@pytest.mark.parametrize(("fall", "severity"), [(0.0, "warning"), (0.005, "info")])
+@pytest.mark.parametrize(("fall", "severity"), [(0.0, "warning"), (0.015, "info")])
 def test_decay_that_takes_a_hundredth_a_step_is_a_warning_where_the_loss_stands_still(fall, severity):
     built = chart(ADAM | {"optimizer": "AdamW", "weight_decay": 10.0})
     for step in range(200):
         built.put(step, "loss", 3.3 - fall * step)
+    assert OptimizerAdvice().check(built).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("momentum", "falls", "severity"), [(0.999, 0, "warning"), (0.999, 1, "info"), (0.99, 0, "info")]
+)
+def test_momentum_is_a_warning_where_the_loss_does_not_fall(momentum, falls, severity):
+    built = chart({"optimizer": "SGD", "momentum": momentum, "weight_decay": 0.0})
+    for step in range(200):
+        built.put(step, "loss", 2.0 - 0.005 * falls * step + 0.05 * (step % 3))
     assert OptimizerAdvice().check(built).severity == severity

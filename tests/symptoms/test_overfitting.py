@@ -34,7 +34,17 @@ def test_without_a_training_loss_it_is_a_note():
     assert check(SEVERE, train=[]).severity == "info"
 
 
+def test_validation_that_stands_still_where_training_has_nothing_left():
+    known = np.maximum(3 * np.exp(-np.arange(1000) / 80), 0.01)
+    symptom = check([2.8, 2.6, 2.5, 2.45, 2.44, 2.44, 2.44, 2.43, 2.44, 2.43], known)
+    assert symptom.severity == "warning"
+    assert "stands at 2.44" in symptom.message
+
+
 HEALTHY = {
+    "half of the way": ([2.0, 1.5, 1.3, 1.25, 1.25, 1.24, 1.25, 1.24, 1.25, 1.25], TRAIN**3 / 9),
+    "still coming down": (np.linspace(2.9, 2.2, 10), np.maximum(3 * np.exp(-np.arange(1000) / 80), 0.01)),
+    "in other units": ([28.0, 26.0, 25.0, *[24.5] * 7], np.maximum(3 * np.exp(-np.arange(1000) / 80), 0.01)),
     "no evaluations": ([], TRAIN),
     "a constant gap": (GAP, TRAIN),
     "too few": (SEVERE[:4], TRAIN),

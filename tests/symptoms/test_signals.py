@@ -49,6 +49,14 @@ def sampled(facts=None, *, context=None, loss=(), **vitals) -> Chart:
     return chart
 
 
+def ended(kind, facts, **vitals) -> Chart:
+    """The same of a model that ends with an activation of some kind."""
+    chart = sampled(facts | {"modules.outputs": ["end"], "modules.kinds": ["Linear", kind]}, **vitals)
+    chart.module_names = ("in", "end")
+    chart.add({"type": "modules", "step": 2, "vitals": {"act_rms": [1.0, vitals["output_rms"][-1]]}})
+    return chart
+
+
 FALLING = [2.0 * 0.99**step for step in range(300)]
 FLAT = [2.0 + 0.01 * (step % 3) for step in range(300)]
 
@@ -70,6 +78,21 @@ def code(*rows, widths=(32, 4, 4, 20)):
     facts = {"modules.widths": widths, "modules.outputs": ["mean", "log_variance", "decoder"]}
     names = ["encoder", "mean", "log_variance", "decoder"]
     return layers("act_rms", rows, names=names, facts=facts, output_spread=[0.4] * len(rows))
+
+
+def halved_code(factor, samples=10):
+    """An encoder whose one layer gives mean and log-variance; the decoder takes half of its width."""
+    told = {"modules.widths": (32, 8, 48, 20), "modules.entering": (20, 32, 4, 48), "modules.outputs": ["code", "out"]}
+    rows = [[0.6, 0.3 * factor**sample, 0.5, 0.3] for sample in range(samples)]
+    return layers(
+        "act_rms", rows, names=["encoder", "code", "decoder", "out"], facts=told, output_spread=[0.4] * samples
+    )
+
+
+def inner_parts(factor, facts=None):
+    """Layers that a loop calls one by one: of the last, ever less depends on the input."""
+    told = {"loss.between_outputs": True} if facts is None else facts
+    return layers("act_spread", [[0.9, 0.9, 0.8, 0.5 * factor**sample] for sample in range(12)], facts=told)
 
 
 def same(*flags, **more):
@@ -101,10 +124,31 @@ def spiked(chart: Chart) -> Chart:
     return chart
 
 
+def drawn_together(facts=None):
+    """Outputs that come closer to each other from sample to sample."""
+    falls = [0.9**place for place in range(14)]
+    told = {"loss.between_outputs": True} if facts is None else facts
+    return sampled(told, output_spread=[0.5 * item for item in falls], output_std=falls, output_directions=falls)
+
+
+def few_batches(different=6, validation=None):
+    """Batches that come again and again, as sampled steps show them, and a loss that has all but gone."""
+    chart = sampled(
+        context={"batch_size": 32},
+        loss=[2.0 * 0.97**step for step in range(300)],
+        input_checksum=[float(step % different + 1) for step in range(len(EARLY))],
+    )
+    for step in (100, 200, 290):
+        if validation is not None:
+            chart.put(step, "val_loss", validation)
+    return chart
+
+
 SICK = {
     "a whole layer dead": (DeadUnits, dead(0.1, 0.95), "warning"),
     "a whole layer dead, and the output constant": (DeadUnits, dead(1.0, 1.0, output_spread=[0.0] * 2), "critical"),
-    "most died while training": (DeadUnits, dead(0.1, 0.3, 0.8, loss=FALLING), "warning"),
+    "most died while training": (DeadUnits, dead(0.1, 0.3, 0.8, loss=[*FALLING, *[1.0] * 60]), "warning"),
+    "most died, and the run learns": (DeadUnits, dead(0.1, 0.3, 0.8, loss=FALLING), "info"),
     "half are dead and the loss is stuck": (DeadUnits, dead(0.6, 0.6, loss=FLAT), "warning"),
     "half are dead and the run learns": (DeadUnits, dead(0.6, 0.6, loss=FALLING), "info"),
     "saturated from the start": (SaturatedActivations, saturated(0.9, 0.85, 0.9), "warning"),
@@ -127,6 +171,13 @@ SICK = {
         "warning",
     ),
     "equal rows that stay": (IdenticalUnits, same(1.0, 1.0, 1.0, 1.0, 1.0), "warning"),
+    "the last batch for ever": (
+        BatchAnomaly,
+        sampled(context=B32, input_checksum=[*(float(place) for place in range(1, 9)), 9.5, 9.5, 9.5]),
+        "warning",
+    ),
+    "drawn together": (CollapsedOutput, drawn_together(), "warning"),
+    "a few batches, learnt by heart": (BatchAnomaly, few_batches(validation=0.9), "warning"),
     "no spread at all": (CollapsedOutput, sampled(output_spread=[0.0] * 12), "critical"),
     "hardly any spread": (CollapsedOutput, sampled(output_spread=[5e-4] * 12), "warning"),
     "collapsed against its targets": (
@@ -170,9 +221,11 @@ SICK = {
     ),
     "a code that is the prior": (
         CollapsedOutput,
-        code(*([0.6, 0.25 * 0.6**sample, 0.3 * 0.6**sample, 0.3] for sample in range(8))),
+        code(*([0.6, 0.25 * 0.6**sample, 0.3 * 0.6**sample, 0.3] for sample in range(10))),
         "warning",
     ),
+    "a code in one layer that is the prior": (CollapsedOutput, halved_code(0.6), "warning"),
+    "a part that is drawn together, where no output is seen": (CollapsedOutput, inner_parts(0.75), "warning"),
     "padding that the loss counts": (
         TargetAnomaly,
         sampled(target_classes=[4.0] * 4, target_padding=[0.9, 0.8, 0.85, 0.9]),
@@ -198,6 +251,11 @@ SICK = {
     "raw pixels": (InputAnomaly, sampled(entry_rms=[140.0] * 3, entry_absmax=[255.0] * 3), "warning"),
     "rather large": (InputAnomaly, sampled(entry_rms=[15.0] * 3, entry_absmax=[40.0] * 3), "info"),
     "tiny": (InputAnomaly, sampled(entry_rms=[1e-4] * 3, entry_absmax=[4e-4] * 3), "warning"),
+    "a time in seconds": (
+        InputAnomaly,
+        sampled(entry_rms=[1.0] * 3, entry_absmax=[3.0] * 3, side_entry_rms=[577.0] * 3),
+        "warning",
+    ),
     "not finite": (InputAnomaly, sampled(input_nonfinite=[0.0, 3.0]), "warning"),
     "all samples equal": (InputAnomaly, sampled(input_constant=[1.0] * 3), "warning"),
     "targets never reached": (
@@ -290,6 +348,12 @@ SICK = {
         ),
         "warning",
     ),
+    "a regression whose answer is in the window": (TargetAnomaly, sampled(target_in_input=[1.0] * 4), "warning"),
+    "an error that a sigmoid cannot span": (
+        TargetAnomaly,
+        ended("Sigmoid", {"loss.kind": "l1", "loss.reduction": "mean"}, loss=[21.0] * 30, output_rms=[0.5] * 4),
+        "warning",
+    ),
     "the outcome is a column of the table": (TargetAnomaly, sampled(label_in_input=[1.0] * 6), "warning"),
     "a column that is filled in after the outcome": (
         TargetAnomaly,
@@ -344,6 +408,15 @@ HEALTHY = {
             guess_loss=[0.1] * 9,
             criterion=[0.1] * 9,
         ),
+    ),
+    "the answer is now and then what it was before": (TargetAnomaly, sampled(target_in_input=[0.3, 1.0, 0.4, 0.3])),
+    "an error within reach of a sigmoid": (
+        TargetAnomaly,
+        ended("Sigmoid", {"loss.kind": "l1", "loss.reduction": "mean"}, loss=[0.7] * 30, output_rms=[0.5] * 4),
+    ),
+    "a sum of errors": (
+        TargetAnomaly,
+        ended("Sigmoid", {"loss.kind": "l1", "loss.reduction": "sum"}, loss=[21.0] * 30, output_rms=[0.5] * 4),
     ),
     "a good feature": (TargetAnomaly, sampled(label_in_input=[0.99] * 6)),
     "several good features": (TargetAnomaly, sampled(label_in_input=[0.98] * 6, label_in_another=[0.95] * 6)),
@@ -417,6 +490,10 @@ HEALTHY = {
         ActivationExplosion,
         sizes(*[[1.0, 0.5, 0.0, 1.0]] * 5, *[[1.0, 0.5, 0.9, 1.0]] * 2),
     ),
+    "most branches began at zero": (
+        ActivationExplosion,
+        sizes([1.0, 0.0, 0.0, 0.0], *[[1.0, 1e-3, 1e-3, 0.1]] * 4, *[[1.0, 2.0, 3.0, 1.0]] * 2),
+    ),
     "grown fifty times": (ActivationExplosion, hurt(sizes(*[[1.0] * 4] * 5, *[[50.0] * 4] * 2))),
     "large in bfloat16": (
         ActivationExplosion,
@@ -425,6 +502,31 @@ HEALTHY = {
     "a zero that moves": (IdenticalUnits, same(1.0, 0.0, 0.0, 0.0, 0.0)),
     "before the learning rate is up": (IdenticalUnits, same(1.0, 1.0, 1.0)),
     "no learning rate": (IdenticalUnits, same(1.0, 1.0, 1.0, 1.0, 1.0, lr=[0.0] * 5)),
+    "a second input of a usual size": (
+        InputAnomaly,
+        sampled(entry_rms=[1.0] * 3, entry_absmax=[3.0] * 3, side_entry_rms=[9.0] * 3),
+    ),
+    "drawn together, but by targets": (CollapsedOutput, drawn_together(facts={})),
+    "compared with each other, and apart": (
+        CollapsedOutput,
+        sampled(
+            {"loss.between_outputs": True},
+            output_spread=[0.5] * 12,
+            output_std=[1.0] * 12,
+            output_directions=[0.4] * 12,
+        ),
+    ),
+    "a code in one layer that is used": (CollapsedOutput, halved_code(1.2)),
+    "a young code in one layer": (CollapsedOutput, halved_code(0.6, samples=8)),
+    "parts that are compared and stay apart": (CollapsedOutput, inner_parts(0.95)),
+    "a part that narrows for its targets": (CollapsedOutput, inner_parts(0.75, facts={})),
+    "two alike after many that differ": (
+        BatchAnomaly,
+        sampled(context=B32, input_checksum=[*(float(place) for place in range(1, 9)), 9.5, 9.5]),
+    ),
+    "a few batches, and validation follows": (BatchAnomaly, few_batches(validation=0.05)),
+    "a few batches, and no validation": (BatchAnomaly, few_batches()),
+    "many batches, learnt by heart": (BatchAnomaly, few_batches(different=12, validation=0.9)),
     "a young model": (CollapsedOutput, sampled(output_spread=[1e-4, 1e-4, 1e-4, 5e-4, 4e-3, 0.1, 0.4, 0.6])),
     "a zero head": (CollapsedOutput, sampled(output_spread=[0.0, 0.4, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8, 0.8])),
     "a small part of a large value": (
@@ -461,15 +563,15 @@ HEALTHY = {
     ),
     "a code that says something": (
         CollapsedOutput,
-        code(*([0.6, 0.25 + 0.1 * k, 0.3 + 0.1 * k, 0.3] for k in range(8))),
+        code(*([0.6, 0.25 + 0.1 * k, 0.3 + 0.1 * k, 0.3] for k in range(10))),
     ),
     "a code with a fixed spread": (
         CollapsedOutput,
-        code(*([0.6, 0.25 + 0.1 * k, 0.3 * 0.6**k, 0.3] for k in range(8))),
+        code(*([0.6, 0.25 + 0.1 * k, 0.3 * 0.6**k, 0.3] for k in range(10))),
     ),
     "two small answers": (
         CollapsedOutput,
-        code(*([0.6, 0.25 * 0.6**k, 0.3 * 0.6**k, 0.3] for k in range(8)), widths=(32, 4, 1, 20)),
+        code(*([0.6, 0.25 * 0.6**k, 0.3 * 0.6**k, 0.3] for k in range(10)), widths=(32, 4, 1, 20)),
     ),
     "texts that end in a few blanks": (
         TargetAnomaly,

@@ -35,6 +35,12 @@ def test_fires(losses, ratio):
     assert check(losses, ratio).severity == "warning"
 
 
+def test_steps_that_are_rounded_away_are_a_warning_whatever_the_ratio():
+    found = check(SLOW, 1e-3, update_lost=[0.9] * N)
+    assert found.severity == "warning"
+    assert "rounded away" in found.message
+
+
 def test_a_straight_line_is_a_note_where_updates_are_not_known():
     assert check(2.3 - 1e-4 * T).severity == "info"
 
@@ -45,6 +51,8 @@ HEALTHY = {
     "weights move": (SLOW, {"ratio": 1e-3}),
     "not at all: that is frozen": (SLOW, {"ratio": 0.0}),
     "falls well at a low ratio": (2.3 - 2e-3 * T, {"ratio": 4e-7}),
+    "some steps rounded away": (SLOW, {"ratio": 1e-3, "update_lost": [0.5] * N}),
+    "rounded away, and it learns": (2.3 - 2e-3 * T, {"ratio": 1e-3, "update_lost": [0.9] * N}),
     "bent": (1.7 + 6 * (1 + T) ** -0.35, {}),
     "noise": (2.3 + 0.1 * NOISE, {}),
     "in warm-up": (SLOW, {"ratio": 4e-7, "lr": 1e-9 * T}),

@@ -44,8 +44,9 @@ def test_what_holds_the_model_back_makes_it_a_warning():
     assert check(HIGH, like_training, decay=0.1, weights=grown).severity == "info"
 
 
-def narrow(*widths, entering=20):
+def narrow(*widths, entering=20, takers=()):
     facts = {
+        "modules.entering": list(takers),
         "modules.names": [f"fc{index}" for index in range(len(widths))],
         "modules.kinds": ["Linear"] * len(widths),
         "modules.widths": list(widths),
@@ -66,6 +67,8 @@ def test_two_units_that_all_must_pass_are_a_reason_even_at_a_lower_loss():
     assert narrow(64, 5) is None
     assert narrow(64, 2, 64, 20) is None  # an autoencoder's code
     assert narrow(2, 1, entering=2) is None
+    assert "goes through 2 units" in narrow(64, 2, 5, takers=(20, 64, 2)).message
+    assert narrow(64, 1, 5, takers=(20, 64, 64)) is None  # the scores of an attention
 
 
 HEALTHY = {

@@ -21,10 +21,12 @@ def rows(*weights: float, count: int = 8) -> list[list[float]]:
 SICK = {
     "too large, loss flat": (rows(0.3, 0.2, 0.15), FLAT, [0.1] * 200, "warning"),
     "too large, loss falls all the same": (rows(0.3, 0.2, 0.15), FALLING, [0.1] * 200, "info"),
+    "torn down in the first steps": (rows(30.0, 90.0, 2.0, count=2), [2.3, *[3e4] * 20], [0.1] * 21, "warning"),
     "too small from the start": (rows(1e-8, 2e-8, 5e-9), FLAT, [1e-9] * 200, "warning"),
 }
 HEALTHY = {
     "usual": (rows(1e-3, 2e-3, 3e-3), FALLING, [0.1] * 200),
+    "large first steps of tiny weights": (rows(30.0, 90.0, 2.0, count=2), [2.3, *[2.5] * 20], [0.1] * 21),
     "one layer large": (rows(1e-3, 2e-3, 0.9), FALLING, [0.1] * 200),
     "large for some samples only": (rows(0.3, 0.3, 0.3, count=5) + rows(1e-2, 1e-2, 1e-2), FLAT, [0.1] * 200),
     "sinks as the loss converges": (rows(1e-3, 1e-3, 1e-3) + rows(1e-9, 1e-9, 1e-9), FALLING, [0.1] * 200),

@@ -26,6 +26,7 @@ SICK = {
     "stuck since the third": (lambda step: TRAIN[min(step, 299)], "exactly"),
     "at chance throughout": (lambda step: 2.31 + 0.02 * WOBBLE[step], "never under"),
     "above the untrained model": (lambda step: 6 + 0.3 * WOBBLE[step], "never under"),
+    "from one evaluation to the next": (lambda step: TRAIN[step] + (1.0 if step > 550 else 0.05), "and stays"),
     "erratic": (lambda step: 9.0 if step % 300 == 299 else TRAIN[step], "leapt"),
 }
 
@@ -50,6 +51,8 @@ HEALTHY = {
     "below training, with dropout": lambda step: 0.6 * TRAIN[step],
     "summed over the set": lambda step: 500 * TRAIN[step],
     "overfitting": lambda step: 1.0 + 0.001 * step,
+    "one step up that is half undone": lambda step: TRAIN[step] + {599: 1.0, 699: 0.9, 799: 0.5}.get(step, 0.05),
+    "up with what training gained": lambda step: 1.3 - 0.2 * (step < 450) + 0.05 * WOBBLE[step],
     "jumpy at a high rate": lambda step: 0.6 + 0.5 * abs(WOBBLE[step]),
 }
 
@@ -65,8 +68,10 @@ def test_a_run_that_stands_still_explains_a_constant():
     assert ValidationAnomaly().check(chart_of(lambda step: 0.0, losses=arrived)) is None
 
 
-def test_two_evaluations_are_not_judged():
+def test_two_evaluations_are_judged_only_where_both_are_far_worse_than_untrained():
     assert ValidationAnomaly().check(chart_of(lambda step: 2.3104, losses=TRAIN[:250])) is None
+    assert ValidationAnomaly().check(chart_of(lambda step: 4.0 - 0.001 * step, losses=TRAIN[:250])) is None
+    assert ValidationAnomaly().check(chart_of(lambda step: 3.0 + 0.001 * step, losses=TRAIN[:250]))
 
 
 def test_validation_that_never_followed():

@@ -179,7 +179,7 @@ def test_an_absurd_learning_rate_is_not_just_halved(config, rate, factor):
         symptom("loss-divergence", 2, 399, severity="critical"), context={"config": config}, lr=np.full(N, rate)
     )
     assert found["scale-lr"].parameters["factor"] == factor
-    assert f"Here: from {rate:g} to " in found["scale-lr"].reason
+    assert f"Lower the learning rate, from {rate:g} to " in found["scale-lr"].reason
 
 
 def test_what_the_log_says_is_set_is_not_proposed():
@@ -207,3 +207,31 @@ def test_what_mends_the_likeliest_cause_comes_first():
 def test_a_cause_with_several_settings_treats_the_one_in_question():
     slugs = prescription.in_question(("lower-dropout", "set-weight-decay"), ("weight decay takes 0.02 of each weight",))
     assert slugs == ["set-weight-decay"]
+
+
+def test_the_best_step_is_that_of_the_whole_run_and_the_one_that_the_finding_names():
+    chart = Chart.of(context={"source": "CSV"})
+    for step in range(3000):  # more than are kept one by one
+        chart.put(step, "val_loss", 0.5 + abs(step - 100) / 1000)
+    case = Case(chart, Problem((symptom("overfitting", 100, 2999),)))
+    assert parameters(case, "stop-at-best") == {"step": 100.0}
+    near = Case(chart, Problem((symptom("overfitting", 104, 2999),)))  # as good as the best
+    assert parameters(near, "stop-at-best") == {"step": 104.0}
+    far = Case(chart, Problem((symptom("overfitting", 900, 2999),)))  # it was lower yet elsewhere
+    assert parameters(far, "stop-at-best")["step"] == pytest.approx(100, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("first", "clock", "there"),
+    [(2, "step", False), (200, "step", True), (1, "epoch", False), (9, "epoch", True), (0, "row", False)],
+)
+def test_there_is_nothing_to_go_back_to_at_the_beginning_of_a_log(first, clock, there):
+    chart = Chart.of(loss=[1.0] * 300, context={"source": "CSV", "clock": clock})
+    case = Case(chart, Problem((symptom("loss-divergence", first, 299, severity="critical"),)))
+    assert (parameters(case, "roll-back") is not None) == there
+
+
+def test_a_rate_at_which_nothing_moves_is_not_just_doubled():
+    found = merged(symptom("slow-learning"), lr=np.full(N, 1e-14))
+    assert found["scale-lr"].parameters["factor"] == 1e9
+    assert "Raise the learning rate, from 1.00e-14 to 1.00e-05." in found["scale-lr"].reason

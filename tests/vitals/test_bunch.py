@@ -60,12 +60,20 @@ def sometimes_two(step: int) -> dict[str, float]:
     return {"second": 0.5} if step % 7 else {}
 
 
+def two_rates(step: int) -> dict[str, float]:
+    return {"lr": 1e-3 * 0.99**step, "head": 1e-2 * 0.98**step}
+
+
+def sometimes_two_rates(step: int) -> dict[str, float]:
+    return {"head": 1e-2 if step % 50 > 20 else 1e-3}
+
+
 def late(step: int) -> dict[str, float]:
     return {"late": 1.0}
 
 
 LOOPS = [plain, leap, wild, broken_loss, broken_gradient, other_clip, no_clip, hidden_clip, schedule]
-LOOPS += [two_losses, sometimes_two, late]
+LOOPS += [two_losses, sometimes_two, two_rates, sometimes_two_rates, late]
 
 
 def journal(change, folder, monkeypatch) -> list[str]:
@@ -74,7 +82,7 @@ def journal(change, folder, monkeypatch) -> list[str]:
     monkeypatch.setattr(time, "perf_counter", lambda: 1e-3 * next(ticks))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD([{"params": layer.parameters()} for layer in model], lr=1e-3)
     told: list[dict] = []
     doctor = Doctor(model, optimizer, journal=folder, settings={"quiet": True, "sample_every": 60})
     doctor.subscribe(told.append)
@@ -82,6 +90,7 @@ def journal(change, folder, monkeypatch) -> list[str]:
     for step in range(STEPS):
         what = change(step)
         optimizer.param_groups[0]["lr"] = what.get("lr", 1e-3)
+        optimizer.param_groups[1]["lr"] = what.get("head", what.get("lr", 1e-3))
         loss = model(torch.ones(2, 3)).mean() * 0 + what.get("loss", 2 + 0.1 * float(torch.rand((), generator=draw)))
         noise = 1.0 if "constant" in what else 1 + 0.2 * float(torch.rand((), generator=draw))
         for tensor in model.parameters():
@@ -113,10 +122,11 @@ def test_the_same_journal_as_one_by_one(change, tmp_path, monkeypatch):
     assert sum('"type": "vitals"' in record for record in bunched) >= STEPS
 
 
-def test_ordinary_steps_are_bunched(tmp_path, monkeypatch):
+@pytest.mark.parametrize("change", [plain, two_rates], ids=lambda change: change.__name__)
+def test_ordinary_steps_are_bunched(change, tmp_path, monkeypatch):
     """Else nothing would be gained, and nothing above would be tested."""
     sizes: list[int] = []
     columns = Bunch.receive
     monkeypatch.setattr(Bunch, "receive", lambda self, *args: (sizes.append(len(self)), columns(self, *args))[1])
-    journal(plain, tmp_path, monkeypatch)
+    journal(change, tmp_path, monkeypatch)
     assert sum(sizes) > 0.6 * STEPS

@@ -85,3 +85,29 @@ def test_with_two_optimizers_nothing_is_known():
         write(model)
         gauge.after_step(0, SimpleNamespace(number=step))
     assert told == {}
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("at", [26, 40, 60])
+def test_a_state_that_is_loaded_tells_the_step_that_comes_next(optimizer, at):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    stepping, told = optimizer(model.parameters(), lr=1e-3), {}
+    gauge = StateWitness(Setup({"": model}, [stepping]), told.update)
+    early = copy.deepcopy(model.state_dict())
+    for step in range(76):
+        if step == at:
+            model.load_state_dict(early)
+        model(torch.randn(8, 4)).square().mean().backward()
+        if step in SAMPLES:
+            gauge.before_step(0, SimpleNamespace(number=step))
+        stepping.step()
+        if step in SAMPLES:
+            gauge.after_step(0, SimpleNamespace(number=step))
+        stepping.zero_grad()
+    assert told["state.loaded"] == [at]
+    told.clear()
+    copy.deepcopy(model).load_state_dict(early)
+    del gauge
+    model.load_state_dict(early)
+    assert told == {}

@@ -242,6 +242,46 @@ def huge_eps() -> Found:
     return train(model, torch.optim.Adam(model.parameters(), lr=1e-3, eps=10.0))
 
 
+class Cosines(nn.Module):
+    """A classifier by angle, for more classes than the labels are of."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.trunk, self.classes, self.scale = nn.Linear(8, 16), nn.Parameter(torch.randn(12, 16)), scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        cosines = F.linear(F.normalize(self.trunk(inputs)), F.normalize(self.classes))
+        return cosines if self.scale == 1 else self.scale * cosines
+
+
+class Sequences(nn.Module):
+    """A recurrent layer that reads time first, fed with the batch first unless it is turned around."""
+
+    def __init__(self, *, turned: bool) -> None:
+        super().__init__()
+        self.layer, self.head, self.turned = nn.GRU(2, 16), nn.Linear(16, 3), turned
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        steps = inputs.view(-1, 4, 2)
+        states = self.layer(steps if self.turned else steps.transpose(0, 1))[0]
+        return self.head(states[:, -1] if self.turned else states[-1])
+
+
+def parts(*, training: bool) -> Found:
+    """A model that nobody calls: the loop calls its parts, as the steps of a LightningModule do."""
+    model = nn.ModuleDict({"trunk": network(), "drop": nn.Dropout(0.1), "head": nn.Linear(3, 3)}).train(training)
+    optimizer = adam(model)
+    doctor = watch(model, optimizer)
+    for _ in range(STEPS):
+        inputs, targets = batch()
+        loss = F.cross_entropy(model["head"](model["drop"](model["trunk"](inputs))), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        doctor.log_loss(loss.item())
+    return verdict(doctor)
+
+
 BUGS = {
     "no zero_grad": (no_zero_grad, "gradients-not-cleared", "missing-zero-grad"),
     "zero_grad before the step": (zero_grad_before_the_step, "no-gradient", "missing-zero-grad"),
@@ -273,9 +313,22 @@ BUGS = {
             o.sigmoid(), F.one_hot(t, 3).float())),
         "suspicious-loss", "loss-misuse",
     ),
+    "relu before bce with logits": (
+        lambda: train(network().append(nn.ReLU()), loss_fn=lambda o, t: F.binary_cross_entropy_with_logits(
+            o, F.one_hot(t, 3).float())),
+        "suspicious-loss", "loss-misuse",
+    ),
+    "cosines without a scale": (lambda: train(Cosines(1.0)), "suspicious-loss", "loss-misuse"),
+    "the batch for time": (lambda: train(Sequences(turned=True)), "suspicious-loss", "loss-misuse"),
+    "parts in eval mode": (lambda: parts(training=False), "wrong-mode", "eval-mode-in-training"),
     "raw outputs into nll": (lambda: train(network(), loss_fn=F.nll_loss), "suspicious-loss", "loss-misuse"),
     "softmax over the batch": (
         lambda: train(network(), loss_fn=lambda o, t: F.nll_loss(F.log_softmax(o, dim=0), t)),
+        "suspicious-loss", "loss-misuse",
+    ),
+    "probabilities into a KL divergence": (
+        lambda: train(network(), loss_fn=lambda o, t: F.kl_div(
+            F.softmax(o, dim=1), F.one_hot(t, 3) * 0.7 + 0.1, reduction="batchmean")),
         "suspicious-loss", "loss-misuse",
     ),
     "broadcast by hand": (lambda: regress(lambda o, t: (o - t).pow(2).mean()), "suspicious-loss", "loss-misuse"),
@@ -744,6 +797,9 @@ HEALTHY = {
     "warm restarts": warm_restarts,
     "tight clipping with Adam": lambda: clip_everything(torch.optim.Adam),
     "attention before cross-entropy": attention_before_cross_entropy,
+    "cosines with a scale": lambda: train(Cosines(16.0)),
+    "time first": lambda: train(Sequences(turned=False)),
+    "parts in train mode": lambda: parts(training=True),
     "log_softmax and nll": lambda: train(network().append(nn.LogSoftmax(dim=1)), loss_fn=F.nll_loss),
     "softmax before mse": lambda: train(
         network().append(nn.Softmax(dim=1)), loss_fn=lambda o, t: F.mse_loss(o, F.one_hot(t, 3).float())

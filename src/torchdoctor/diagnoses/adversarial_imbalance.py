@@ -8,7 +8,11 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.lopsided_losses import players
+
+FAR = 100.0
+"""Times where they began that the losses of both players may be."""
 
 
 class AdversarialImbalance(Cause):
@@ -43,6 +47,9 @@ class AdversarialImbalance(Cause):
         "loss-plateau",
         "loss-oscillation",
         "loss-divergence",
+        "activation-explosion",
+        "weight-growth",
+        "gradient-explosion",
     )
     prior = -1.0
     suggests = ("balance-players", "spectral-norm", "scale-lr")
@@ -59,5 +66,15 @@ class AdversarialImbalance(Cause):
         words = f"{pair[0]} is {number_text(first)}, {pair[1]} {number_text(second)}"
         if problem.has("lopsided-losses"):
             yield Evidence(4.5, f"one player has won: {words}")
+        elif (times := _unbounded(chart, pair)) > FAR:
+            yield Evidence(6.0, f"both losses grew, {number_text(times)} times and more: nothing bounds the critic")
         elif min(first, second) > 0 and 0.1 < first / second < 10:
             yield Evidence(-1.5, f"both losses are of the same order: {words}")
+
+
+def _unbounded(chart: Chart, pair: tuple[str, str]) -> float:
+    """How many times its beginning each of two losses has been, the smaller; 0 where neither was ever negative."""
+    if not min(chart[name].lowest for name in pair) < 0:
+        return 0.0
+    sizes = [[abs(bucket[2]) for bucket in chart[name].outline.buckets()] for name in pair]
+    return min(max(size) / max(median(size[:10]), 1e-12) for size in sizes)

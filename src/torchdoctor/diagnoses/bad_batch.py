@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -39,29 +40,23 @@ class BadBatch(Cause):
 
     name = "bad-batch"
     explains = ("loss-spike", "gradient-explosion", "loss-divergence", "nan-or-inf")
-    prior = -1.0
+    prior = -1.2
     suggests = ("clean-data", "set-clip-norm", "skip-window")
     references = ("https://arxiv.org/abs/2204.02311",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loss jumped at the same step, and whether everything was back at once."""
         onset = breaking_step(problem)
-        leap = loss_leap(chart, onset)
-        if leap > LEAP:
-            words = f"the loss of step {onset} was {number_text(leap)} times above its level, before that step's update"
-            yield Evidence(3.5, words)
-        elif loss_moved_at(chart, onset):
-            yield Evidence(1.8, f"the loss stood out at step {onset} itself, before that step's update")
-        else:
-            yield Evidence(-0.8, f"the loss of step {onset} was ordinary")
+        leap, moved = loss_leap(chart, onset), loss_moved_at(chart, onset)
+        yield from _about_its_loss(chart, onset, leap, moved)
         if problem.has("nan-or-inf") and not leap > LEAP:
             yield Evidence(-1.5, "values that are not finite followed")
         if problem.grave(*DAMAGE) and not leap > LEAP:
-            yield Evidence(-1.5, "the run did not recover")
-        elif is_brief(problem):
-            yield Evidence(0.8, "it lasted only a few steps")
+            yield Evidence(-2.0, "the run did not recover")
+        elif is_brief(problem) and moved:  # else it is as brief as anything that heals
+            yield Evidence(1.2, "it lasted only a few steps")
             if is_over(chart, problem):
-                yield Evidence(0.7, "the run went on as before")
+                yield Evidence(1.0, "the run went on as before")
         ill = [item for item in problem.symptoms if item.name in ILL and item.first_step < onset - 10]
         if ill:
             yield Evidence(-2.5, f"{ill[0].name} was there at step {ill[0].first_step} already")
@@ -70,6 +65,16 @@ class BadBatch(Cause):
         if chart["pooled_top_share"].latest > 0.85:
             yield Evidence(-2.5, "one class is so common that any batch with another one stands out")
         yield from _about_its_numbers(chart, onset)
+
+
+def _about_its_loss(chart: Chart, step: int, leap: float, moved: bool) -> Iterator[Evidence]:
+    if leap > LEAP:
+        words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
+        yield Evidence(3.0, words)
+    elif moved:
+        yield Evidence(1.2, f"the loss stood out at step {step} itself, before that step's update")
+    elif not math.isnan(leap) or not chart["loss"] or step >= int(chart["loss"].steps[0]):  # else it is long gone
+        yield Evidence(-0.8, f"the loss of step {step} was ordinary")
 
 
 def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:

@@ -62,7 +62,7 @@ class BadInitialization(Cause):
         "loss-plateau",
         "underfitting",
     )
-    prior = -2.5
+    prior = -2.2
     suggests = ("initialize", "add-normalization")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html", "https://arxiv.org/abs/1502.01852")
 
@@ -91,7 +91,7 @@ def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     elif 0 < gain < 0.2:
         yield Evidence(2.5, f"{text}, {sizes}")
     elif not math.isnan(gain) and not problem.has(*AT_FIRST):
-        yield Evidence(-2.0, text)
+        yield Evidence(-1.2, text)
     entry = chart["entry_rms"].first
     if low < 0.01 * entry and inputs_are_fine(chart):
         yield Evidence(3.0, f"the first layer made {number_text(low)} of inputs of size {number_text(entry)}")

@@ -50,7 +50,7 @@ class BatchSizeUnsuited(Cause):
         "loss-oscillation",
         "underfitting",
     )
-    prior = -2.2
+    prior = -2.7
     suggests = ("change-batch-size", "scale-lr")
     references = ("https://arxiv.org/abs/1812.06162",)
 

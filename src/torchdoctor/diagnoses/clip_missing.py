@@ -39,7 +39,7 @@ class ClipMissing(Cause):
         "nan-or-inf",
         "loss-oscillation",
     )
-    prior = -1.5
+    prior = -1.8
     suggests = ("set-clip-norm", "adaptive-clip", "set-clip-value", "use-gru-or-layernorm-rnn")
     references = ("https://arxiv.org/abs/1211.5063",)
 
@@ -60,10 +60,10 @@ class ClipMissing(Cause):
             return
         yield Evidence(0.8, "no clipping was seen")
         if len(explosions) > 1:
-            yield Evidence(1.2, f"the gradient norm exploded {len(explosions)} times")
+            yield Evidence(0.8, f"the gradient norm exploded {len(explosions)} times")
         spike = problem.get("loss-spike") or problem.get("loss-divergence")
         if spike is not None and spike.first_step > explosions[0].first_step:
             late = spike.first_step - explosions[0].first_step
-            yield Evidence(1.0, f"the loss rose {late} steps after the gradient norm")
+            yield Evidence(0.7, f"the loss rose {late} steps after the gradient norm")
         elif spike is None and is_over(chart, problem):
             yield Evidence(-1.0, "the loss did not follow")

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.diagnoses.configuration import OPTIMIZERS, configured, configured_name
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
@@ -179,9 +180,10 @@ def working_update(chart: Chart) -> float:
 
 
 def optimizer_names(chart: Chart) -> str:
-    """The optimizers' class names; empty where unknown."""
+    """The optimizers' class names, or what a log's configuration says; empty where unknown."""
     items = chart.context.get("optimizer") or ()
-    return ", ".join(str(item.get("class", "")) for item in items if isinstance(item, dict))
+    seen = ", ".join(str(item.get("class", "")) for item in items if isinstance(item, dict))
+    return seen or configured_name(chart, OPTIMIZERS)
 
 
 def has_attention(chart: Chart) -> bool:
@@ -201,15 +203,15 @@ def has_tiny_batches(chart: Chart) -> bool:
 
 
 def weight_decay(chart: Chart) -> float:
-    """The highest weight decay of any parameter group; NaN where unknown."""
+    """The highest weight decay of any parameter group, or what a log's configuration says; NaN where unknown."""
     values = [group["weight_decay"] for group in chart.groups if isinstance(group.get("weight_decay"), int | float)]
-    return float(max(values, default=math.nan))
+    return float(max(values)) if values else configured(chart, "weight_decay")
 
 
 def dropout(chart: Chart) -> float:
-    """The highest dropout rate of the model, 0 where it has none; NaN where unknown."""
+    """The highest dropout rate of the model, 0 where it has none, or what a log's configuration says; else NaN."""
     rates = chart.context.get("dropout")
-    return math.nan if rates is None else float(max(rates, default=0.0))
+    return float(max(rates, default=0.0)) if isinstance(rates, list | tuple) else configured(chart, "dropout")
 
 
 def is_absent(chart: Chart, name: str, since: int, within: int) -> bool:

@@ -34,7 +34,7 @@ class FrozenByMistake(Cause):
 
     name = "frozen-by-mistake"
     explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
-    prior = -2.0
+    prior = -1.8
     suggests = ("unfreeze", "add-parameters-to-optimizer")
     references = ("https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",)
 

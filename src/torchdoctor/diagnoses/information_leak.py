@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import is_given_away, looks_ahead
+from torchdoctor.symptoms.target_anomaly import is_copied, is_given_away, looks_ahead
 
 
 class InformationLeak(Cause):
@@ -32,7 +32,7 @@ class InformationLeak(Cause):
 
     name = "information-leak"
     explains = ("suspiciously-low-loss", "uneven-position-loss", "target-anomaly", "validation-anomaly", "overfitting")
-    prior = -3.0
+    prior = -2.7
     suggests = ("fix-mask", "clean-data", "cross-validate")
     references = ("https://arxiv.org/abs/1706.03762", "https://doi.org/10.1145/2382577.2382579")
 
@@ -51,6 +51,8 @@ class InformationLeak(Cause):
             yield Evidence(CERTAIN, "the labels are the next tokens, and no layer's attention is masked against them")
         elif is_given_away(chart):
             yield Evidence(CERTAIN, "one column of the inputs follows the label, and no other comes near")
+        elif is_copied(chart):
+            yield Evidence(CERTAIN, "one place of the input holds the number that is asked for, in each sample")
         elif last_level(chart["label_in_input"], 5) > 0.9999:
             yield Evidence(CERTAIN, "one column of the inputs follows the label without exception")
         elif problem.names == ("target-anomaly",):

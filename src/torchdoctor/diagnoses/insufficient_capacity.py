@@ -35,7 +35,7 @@ class InsufficientCapacity(Cause):
 
     name = "insufficient-capacity"
     explains = ("underfitting", "loss-plateau", "slow-learning", "not-learning")
-    prior = -1.2
+    prior = -1.7
     suggests = ("resize-model", "transfer-learning")
     references = ("https://arxiv.org/abs/2001.08361",)
 

@@ -16,6 +16,8 @@ BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
 ELEMENTWISE = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss")
 EARLY = 100
 """Steps within which it must have begun."""
+SHORT = 0.05
+"""Share of themselves by which weights must have moved before labels can be blamed: steps times updates."""
 
 
 class LabelNoiseOrMisalignment(Cause):
@@ -69,7 +71,9 @@ class LabelNoiseOrMisalignment(Cause):
         else:
             yield from _about_the_losses(chart, chance)
         ratio = working_update(chart)
-        if 1e-4 < ratio < 1e-1:
+        if ratio * chart.step < SHORT:
+            yield Evidence(-0.8, f"weights have moved by at most {number_text(ratio * chart.step)} of themselves")
+        elif 1e-4 < ratio < 1e-1:
             yield Evidence(0.7, f"weights move, by {number_text(ratio)} of themselves a step")
         elif ratio < 1e-5:
             against = -2.0 if ratio < 1e-6 else -1.2
@@ -87,6 +91,8 @@ def _was_broken(chart: Chart, problem: Problem) -> bool:
     """Whether something kept the model from learning from early on: units that die of wrong labels die late."""
     if (collapsed := problem.get("collapsed-output")) is not None and collapsed.first_step <= 2:
         return True  # before any label was learnt
+    if collapsed is not None and 0 < chart["output_spread"].first < 1e-4:
+        return True
     found = [item for item in (*problem.symptoms, *chart.open_episodes.values()) if item.name in BROKEN]
     return any(item.first_step < EARLY or item.first_step <= problem.first_step for item in found)
 
@@ -113,7 +119,7 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
     now, best = last_level(own, 8 if own is not chart["loss"] else 20), chart["val_loss"].lowest
     guess = f"{number_text(chance)}, what guessing gives"
     if abs(now - chance) < 0.03 * chance:
-        yield Evidence(1.6, f"the training loss stays at {number_text(now)}; {guess}")
+        yield Evidence(1.3, f"the training loss stays at {number_text(now)}; {guess}")
     elif 0.9 * chance < now < chance:
         yield Evidence(0.9, f"the training loss is still {number_text(now)}; {guess}")
     elif now > 1.1 * chance:
@@ -123,7 +129,7 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
             low = number_text(now)
             yield Evidence(3.0, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
             if fell_at_once(chart, chance):
-                yield Evidence(-2.5, "the training loss fell within the first fifth: these labels can be learnt")
+                yield Evidence(-2.0, "the training loss fell within the first fifth: these labels can be learnt")
         elif math.isfinite(best):
             yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
         else:

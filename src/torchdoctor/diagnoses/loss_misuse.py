@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
-from torchdoctor.records import number_text
+from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.suspicious_loss import weight_of_common
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
@@ -68,6 +68,8 @@ class LossMisuse(Cause):
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
+        elif turned := chart.fact("modules.batch_as_time"):
+            yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
         elif weight_of_common(chart) > 2:
             yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):

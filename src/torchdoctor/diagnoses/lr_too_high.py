@@ -43,7 +43,13 @@ LASTING = (
 """Findings that tell of a state."""
 STATES = ("not-learning", "loss-oscillation", "dead-units", "saturated-activations")
 """Those of them that may be there long before anything breaks."""
-BEFORE = ("unexpected-initial-loss", "activation-explosion", "saturated-activations", "gradient-vanishing")
+BEFORE = (
+    "unexpected-initial-loss",
+    "activation-explosion",
+    "saturated-activations",
+    "gradient-vanishing",
+    "nan-or-inf",
+)
 """Findings that may be there before a rate has had any effect."""
 USUAL_ADAM, USUAL_SGD, USUAL_ATTENTION = 2e-2, 1.0, 5e-3
 """Learning rates above which few runs learn: Adam's, that of plain steps, and Adam's on attention."""
@@ -71,7 +77,7 @@ class LrTooHigh(Cause):
 
     name = "lr-too-high"
     explains = (*ACUTE, *LASTING)
-    prior = -0.5
+    prior = -1.0
     suggests = ("scale-lr", "set-clip-norm", "roll-back", "reinitialize-dead-units")
     references = ("https://arxiv.org/abs/1506.01186",)
 
@@ -99,7 +105,7 @@ class LrTooHigh(Cause):
         times = rate / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
         if times > 1:
             what = f"{names} on attention" if attention and "Adam" in names else names
-            yield Evidence(3.5 if times > 10 else 1.5, f"a learning rate of {number_text(rate)} is high for {what}")
+            yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {number_text(rate)} is high for {what}")
         if not names and "source" in chart.context:
             yield from _about_a_written_rate(chart)
         if lasting:
@@ -124,7 +130,8 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
         yield Evidence(against, f"the loss stood out at step {onset} at once, before that step's update")
     if problem.grave("loss-divergence"):
-        yield Evidence(1.7, "the loss left its level and did not come back")
+        back = " for a while" if is_over(chart, problem) else " and did not come back"
+        yield Evidence(1.7, f"the loss left its level{back}")
     if problem.has("gradient-instability") and not has_tiny_batches(chart):  # whose norms swing at any rate
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
@@ -178,7 +185,7 @@ def _about_the_rate(chart: Chart, rise: float, leap: float) -> Iterator[Evidence
         rate = number_text(chart["lr"].latest)
         yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {rate}")
     elif rise > 1.001:
-        yield Evidence(1.2 if rise > 3 else 0.7, "the learning rate was at its highest so far when it began")
+        yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was at its highest so far when it began")
     elif rise <= 1.001:
         yield Evidence(-0.5, "the learning rate had not risen when it began")
 

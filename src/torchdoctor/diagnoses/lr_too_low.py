@@ -10,6 +10,12 @@ from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_na
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 
+STILL = 1e-8
+"""A rate at which no optimizer moves anything in a run's time."""
+
+SHORT = 0.05
+"""Share of themselves by which weights have moved at most, from which on nothing can have been learnt."""
+
 
 class LrTooLow(Cause):
     """The learning rate is too low: weights hardly move.
@@ -48,10 +54,12 @@ class LrTooLow(Cause):
         yield from _about_the_updates(chart)
         rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
         adaptive = "Adam" in optimizer_names(chart)
-        if rate <= 0.1 * top:
+        if 0 < top < STILL:
+            yield Evidence(4.0, f"the learning rate was never above {number_text(top)}: nothing can move at that")
+        elif rate <= 0.1 * top:
             yield Evidence(-2.0, f"the learning rate was {number_text(top)}; it is the schedule that has lowered it")
         elif 0 < rate < (3e-6 if adaptive else 1e-5):
-            yield Evidence(1.5, f"the learning rate is {number_text(rate)}")
+            yield Evidence(2.2, f"the learning rate is {number_text(rate)}")
         elif rate >= (3e-4 if adaptive else 1e-2):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
         cosine = chart["momentum_cosine"].last(8)
@@ -72,6 +80,8 @@ def _about_the_updates(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
     elif 0 < ratio < 1e-4:
         yield Evidence(1.5, f"weights move by {number_text(ratio)} of themselves a step, a thousandth is usual")
+    elif 0 < ratio * chart.step < SHORT:
+        yield Evidence(1.5, f"in {chart.step} steps weights have moved by at most {number_text(ratio * chart.step)}")
     elif ratio > 3e-4:
         yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
     if ratio < 1e-3 and falls_steadily(chart):

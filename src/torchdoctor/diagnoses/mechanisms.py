@@ -100,6 +100,16 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
         *_WILD,
         *_STILL,
     ),
+    "uneven-position-loss": ("suspiciously-low-loss", "overfitting", "validation-anomaly"),
+    "suspiciously-low-loss": (  # the last of them where it has no bottom
+        "overfitting",
+        "validation-anomaly",
+        "weight-growth",
+        "activation-explosion",
+        "collapsed-output",
+        "dead-units",
+        "gradient-explosion",
+    ),
     "weight-growth": (
         "activation-explosion",
         "gradient-explosion",
@@ -146,8 +156,6 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
     "not-learning": ("loss-plateau", "underfitting", "validation-anomaly"),
     "slow-learning": ("loss-plateau", "underfitting"),
     "loss-plateau": ("underfitting",),
-    "uneven-position-loss": ("suspiciously-low-loss", "overfitting", "validation-anomaly"),
-    "suspiciously-low-loss": ("overfitting", "validation-anomaly"),
     "overfitting": ("double-descent", "validation-anomaly"),
 }
 """From the root towards the consequence, never back; of two that begin at the same step, the upper is told first."""

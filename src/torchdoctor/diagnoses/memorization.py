@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import has_not_fallen
+from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.validation_anomaly import never_followed
+from torchdoctor.symptoms.validation_anomaly import never_followed, step_up
 
 HEART = 0.01
 """Share of the first loss under which a data set is known by heart: most that is not small leaves more."""
@@ -36,7 +36,7 @@ class Memorization(Cause):
 
     name = "memorization"
     explains = ("overfitting", "validation-anomaly", "suspiciously-low-loss", "double-descent")
-    prior = 0.2
+    prior = 0.0
     suggests = ("stop-at-best", "augment-data", "raise-dropout", "more-data", "keep-training", "ensemble")
     references = ("https://arxiv.org/abs/1611.03530",)
 
@@ -44,8 +44,13 @@ class Memorization(Cause):
         """How far the training loss is below the best validation loss, and parameters against samples."""
         if not problem.has("overfitting", "validation-anomaly", "double-descent"):
             yield Evidence(-1.5, "validation does not tell of it")
+        if problem.has("nan-or-inf") and not problem.has("overfitting"):
+            yield Evidence(-3.0, "what is learnt by heart stays finite")
+        if chart["val_loss"].nonfinite and not math.isfinite(chart["val_loss"].latest):
+            yield Evidence(-3.0, "the validation loss is not finite: that comes of numbers, not of learning by heart")
         yield from _about_the_curves(chart)
-        train = chart["loss"].baseline(128).recent
+        base = chart["loss"].baseline(128)
+        train = base.recent if base else last_level(chart["loss"])
         best = chart["val_loss"].lowest
         if math.isfinite(best) and best > 0 and chart["loss"]:
             if 0 <= train < HEART * chart["loss"].first:
@@ -66,5 +71,7 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(-3.0, "a loss below zero is nothing that a model learns by heart")
     if has_not_fallen(chart):
         yield Evidence(-3.0, "the training loss has not fallen")
+    if chart["loss"] and step_up(chart) is not None:
+        yield Evidence(-4.0, "validation got worse from one evaluation to the next: learning by heart takes longer")
     if never_followed(chart):
         yield Evidence(-1.5, "validation was never better than the untrained model, from the first evaluation on")

@@ -42,9 +42,9 @@ class MemoryLeak(Cause):
         slower = problem.get("step-time-regression")
         if growth is None:
             seen = chart["memory"] or chart["host_memory"]
-            yield Evidence(-2.0 if seen else -1.0, "memory does not grow much" if seen else "memory is not known")
+            yield Evidence(-3.0 if seen else -1.5, "memory does not grow much" if seen else "memory is not known")
             if slower is not None and "grows with every step" in slower.message:
-                yield Evidence(3.5, f"steps become slower at one pace since step {slower.first_step}: something grows")
+                yield Evidence(4.5, f"steps become slower at one pace since step {slower.first_step}: something grows")
             return
         yield Evidence(2.0, f"memory has grown at one pace since step {growth.first_step}, and nothing was given back")
         if slower is not None:

@@ -48,7 +48,7 @@ class MissingNormalization(Cause):
         "not-learning",
         "slow-learning",
     )
-    prior = -3.0
+    prior = -3.4
     suggests = ("add-normalization", "initialize", "add-residuals")
     references = ("https://arxiv.org/abs/1502.03167", "https://arxiv.org/abs/1607.06450")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, weight_layers
+from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, signal_lost_by_layer, weight_layers
 from torchdoctor.diagnoses.findings import has_attention
 
 AT_ONCE = 60
@@ -50,6 +50,9 @@ class MissingSkipConnections(Cause):
         if not problem.has("gradient-vanishing"):
             if layers >= 10 and not chart.fact("modules.normalized"):
                 yield Evidence(1.5, f"{layers} weight layers follow each other without a normalization")
+                lost = signal_lost_by_layer(chart)
+                if problem.has("collapsed-output") and lost > 1.3:
+                    yield Evidence(3.0, f"each divides what depends on the input by {lost:.1f}, from the first step on")
             return
         if has_attention(chart):
             yield Evidence(-2.5, "blocks with attention have shortcuts as a rule")

@@ -35,7 +35,7 @@ class ModeCollapse(Cause):
 
     name = "mode-collapse"
     explains = ("collapsed-output", "lopsided-losses", "loss-oscillation")
-    prior = -1.0
+    prior = -1.2
     suggests = ("prevent-collapse", "balance-players", "scale-lr")
     references = ("https://arxiv.org/abs/1606.03498", "https://arxiv.org/abs/1704.00028")
 
@@ -50,6 +50,9 @@ class ModeCollapse(Cause):
             yield Evidence(
                 2.5, f"two players train against each other ({pair[0]}, {pair[1]}), and outputs are all alike"
             )
+        won, alike = problem.get("lopsided-losses"), problem.get("collapsed-output")
+        if won is not None and alike is not None and won.first_step < alike.first_step:
+            yield Evidence(-1.5, "one player had won before outputs were all alike")
         name, shrunk = _most_shrunk(chart)
         if shrunk < 0.2:
             what = name.removeprefix("output_spread").lstrip("/") or "the model"

@@ -155,4 +155,4 @@ def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         low = number_text(ratio)
         yield Evidence(3.5, f"weights are in {formats[0]}, and updates of {low} of a weight are rounded away")
     else:
-        yield Evidence(-1.5, "all values are finite")
+        yield Evidence(-2.5, "all values are finite")

@@ -14,8 +14,15 @@ from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed
 from torchdoctor.symptoms.underfitting import shrinkage
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
-WILD = ("loss-oscillation", "gradient-instability", "gradient-explosion", "loss-spike", "loss-divergence")
-
+WILD = (
+    "loss-oscillation",
+    "gradient-instability",
+    "gradient-explosion",
+    "loss-spike",
+    "loss-divergence",
+    "activation-explosion",
+    "dead-units",
+)
 
 USUAL_EPS = 1e-7
 

@@ -10,7 +10,11 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, optimizer_names, validation_leads, weight_decay
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.underfitting import shrinkage
+
+SMOOTH = 0.6
+"""Share of each label that may be spread over all classes."""
 
 
 class OverRegularized(Cause):
@@ -50,7 +54,7 @@ class OverRegularized(Cause):
         "loss-divergence",
         "optimizer-advice",
     )
-    prior = -2.0
+    prior = -1.5
     suggests = ("lower-dropout", "set-weight-decay")
     references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
 
@@ -61,9 +65,12 @@ class OverRegularized(Cause):
                 yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
             return
         collapsed = problem.get("collapsed-output")
-        if collapsed is not None and len(collapsed.where) == 2:  # mean and log-variance of a variational code
+        if collapsed is not None and collapsed.message.endswith(SAYS_NOTHING):
             yield Evidence(6.0, "the code is the prior: its penalty outweighs what it is needed for")
             return
+        if chart.fact("loss.label_smoothing", 0.0) > SMOOTH:
+            share = chart.fact("loss.label_smoothing")
+            yield Evidence(6.0, f"label smoothing takes {share:.0%} of each label: hardly anything of it is left")
         yield from _about_its_strength(chart, problem)
         train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
         if dropout(chart) > 0 and 0 < held_out < 0.7 * train:

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, same_at_last
 
 
 class RepeatedBatch(Cause):
@@ -48,5 +48,9 @@ class RepeatedBatch(Cause):
             yield Evidence(weight, f"each step is given the same {size} samples: all there are, it seems")
         elif different == 1:
             yield Evidence(7.0, f"the inputs of {sums.size} batches looked at are the same {size} samples")
+        elif (same := same_at_last(chart["input_checksum"])) > 2 and problem.grave("batch-anomaly"):
+            yield Evidence(7.0, f"the last {same} batches looked at are the same {size} samples")
+        elif different <= BatchAnomaly.few and sums.size >= 2 * BatchAnomaly.few and problem.grave("batch-anomaly"):
+            yield Evidence(5.0, f"{sums.size} batches looked at were {different} different ones, of {size} samples")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
 
-BROKEN = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "dead-units", "update-ratio-abnormal")
+BROKEN = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "update-ratio-abnormal")
 """What makes outputs alike whatever the loss compares."""
 
 
@@ -39,8 +39,15 @@ class RepresentationCollapse(Cause):
     """
 
     name = "representation-collapse"
-    explains = ("collapsed-output", "not-learning", "loss-plateau", "suspiciously-low-loss", "underfitting")
-    prior = -2.0
+    explains = (
+        "collapsed-output",
+        "dead-units",
+        "not-learning",
+        "loss-plateau",
+        "suspiciously-low-loss",
+        "underfitting",
+    )
+    prior = -1.8
     suggests = ("prevent-collapse", "scale-lr", "add-normalization")
     references = ("https://arxiv.org/abs/2105.04906", "https://arxiv.org/abs/2011.10566")
 
@@ -66,7 +73,7 @@ class RepresentationCollapse(Cause):
             item.name in BROKEN and (began is None or item.first_step < began.first_step) for item in problem.symptoms
         ):
             yield Evidence(-2.0, "the run was in trouble before its outputs were all alike")
-        yield from _about_the_loss(chart, collapsed=began is not None)
+        yield from _about_the_loss(chart, collapsed=problem.has("collapsed-output", "dead-units"))
 
 
 def _guesses(batch: Any, loss: float) -> bool:

@@ -49,7 +49,7 @@ class ResumeError(Cause):
         "update-ratio-abnormal",
         "validation-anomaly",
     )
-    prior = -2.0
+    prior = -1.7
     suggests = ("restore-state", "restart-warmup", "roll-back")
     references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
 
@@ -84,6 +84,9 @@ def _replaced_before(chart: Chart, problem: Problem) -> str:
     onset, restarted = problem.first_step, chart.fact("state.restarted")
     if restarted is not None and restarted <= onset <= restarted + NEAR:
         return f"the optimizer counts its steps from zero again since step {restarted}"
+    for step in chart.fact("state.loaded") or ():
+        if step <= onset <= step + 3:
+            return f"a state was loaded into the model before step {step}"
     for first, last in chart.fact("state.written") or ():
         if first <= onset <= last:
             return f"weights were written to by something else than the optimizer between steps {first} and {last}"

@@ -35,7 +35,7 @@ class SaddlePoint(Cause):
 
     name = "saddle-point"
     explains = ("loss-plateau", "not-learning", "gradient-vanishing")
-    prior = -2.8
+    prior = -3.2
     suggests = ("set-momentum", "change-schedule", "initialize")
     references = ("https://arxiv.org/abs/1406.2572",)
 

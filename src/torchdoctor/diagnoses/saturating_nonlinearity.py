@@ -13,7 +13,7 @@ from torchdoctor.diagnoses.depth import (
     signal_lost_by_layer,
 )
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import output_range
+from torchdoctor.symptoms.target_anomaly import is_beyond, output_range
 
 
 class SaturatingNonlinearity(Cause):
@@ -44,7 +44,7 @@ class SaturatingNonlinearity(Cause):
         "loss-plateau",
         "underfitting",
     )
-    prior = -1.5
+    prior = -1.9
     suggests = ("use-relu-family", "add-normalization", "initialize")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html",)
 
@@ -56,6 +56,9 @@ class SaturatingNonlinearity(Cause):
             if kind and (least < low or most > high):
                 given = f"targets reach from {number_text(least)} to {number_text(most)}"
                 yield Evidence(CERTAIN, f"the model ends with {kind}, which cannot give all of them: {given}")
+                return
+            if kind and not chart["target_std"] and is_beyond(chart, high - low):
+                yield Evidence(CERTAIN, f"the model ends with {kind}, and the mean error is more than it can span")
                 return
             yield Evidence(-3.0, "the last layer can give what the targets ask for")
         yield from _about_the_layers(chart)
@@ -74,7 +77,9 @@ class SaturatingNonlinearity(Cause):
 
 def _about_the_layers(chart: Chart) -> Iterator[Evidence]:
     layers = saturating_layers(chart)
-    if layers == 0 and not chart.fact("activations.hidden"):
+    if layers < 3 and "RNN" in (chart.fact("modules.kinds") or ()):
+        yield Evidence(1.8, "a plain RNN takes the gradient through a tanh at each place of the sequence")
+    elif layers == 0 and not chart.fact("activations.hidden"):
         yield Evidence(-3.0, "no sigmoid or tanh module was seen at work")
     elif is_far_from_extremes(chart):
         yield Evidence(-3.0, "at first, values were far from the extremes of tanh, where it is as good as linear")

@@ -46,7 +46,7 @@ class ScheduleError(Cause):
         "update-ratio-abnormal",
         "nan-or-inf",
     )
-    prior = -2.0
+    prior = -1.5
     suggests = ("change-schedule",)
     references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
 

@@ -11,7 +11,7 @@ from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
 from torchdoctor.diagnoses.memorization import HEART
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import input_sizes, validates_in_training_mode
+from torchdoctor.symptoms.validation_anomaly import input_sizes, step_up, validates_in_training_mode
 
 
 class TrainValMismatch(Cause):
@@ -38,7 +38,7 @@ class TrainValMismatch(Cause):
 
     name = "train-val-mismatch"
     explains = ("validation-anomaly", "overfitting")
-    prior = -0.8
+    prior = -1.2
     suggests = ("match-validation", "set-train-mode", "cross-validate")
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval",)
 
@@ -54,9 +54,13 @@ class TrainValMismatch(Cause):
         if validates_in_training_mode(chart):
             yield Evidence(4.0, "the model is in training mode whenever it is validated")
         start, first, best = Progress.of(train).start, float(values[0]), float(values.min())
+        if step_up(chart) is not None:
+            yield Evidence(5.0, "validation got worse from one evaluation to the next, and training did not notice")
+            return
         if problem.has("overfitting") and best < 0.8 * start:
             yield Evidence(-2.5, "validation followed training at first")
-        if values.size >= 3 and bool((values[-3:] == values[-1]).all()):
+        stands = bool((train.last(3) == train.latest).all())  # training too: nothing moves any more
+        if values.size >= 3 and bool((values[-3:] == values[-1]).all()) and not stands:
             yield Evidence(4.0, f"validation is exactly {number_text(float(values[-1]))} again and again")
         yield from _about_training(chart, problem, start, best)
         if first > 1.5 * start > 0:
@@ -70,10 +74,10 @@ def _about_training(chart: Chart, problem: Problem, start: float, best: float) -
     never = best > 0.95 * start
     if never:
         strength = 3.2 if best > start else 1.5
-        beginning = "untrained"
         if "source" in chart.context:  # a log begins when somebody first logs, which may be late
-            strength, beginning = 1.0, "first logged"
-        yield Evidence(strength, f"validation was never better than the {beginning} {number_text(start)}")
+            strength = 1.0
+        text = f"validation was never under {number_text(best)}, and training began at {number_text(start)}"
+        yield Evidence(strength, text)
         if 0 <= last_level(chart["loss"]) < HEART * start:
             yield Evidence(-1.5, "training has come to nearly nothing: a small set, learnt by heart")
     if has_not_fallen(chart) or problem.has("not-learning"):

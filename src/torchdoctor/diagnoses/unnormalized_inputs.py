@@ -64,6 +64,11 @@ class UnnormalizedInputs(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The scale at the door of the first layer, and whether a normalization takes care of it."""
         size, largest = input_size(chart)
+        side = last_level(chart["side_entry_rms"], 3)
+        if side > 3 * LOUD:
+            text = f"what enters a later layer, and nothing that learns has made, is of size {number_text(side)}"
+            yield Evidence(CERTAIN if side > 10 * LOUD else 7.0, text)
+            return
         if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
             return
         text = f"what enters the first layer has a root mean square of {number_text(size)}"
@@ -92,6 +97,8 @@ def input_size(chart: Chart) -> tuple[float, float]:
 def inputs_are_fine(chart: Chart) -> bool:
     """Whether the inputs are known to be of a usual size, or are made so."""
     size, largest = input_size(chart)
+    if last_level(chart["side_entry_rms"], 3) > LOUD:
+        return False
     if chart["token_top_share"] and not chart["input_std"]:
         return True  # whole numbers that are looked up have no size
     return bool(chart.fact("data.normalized_first")) or (size < LOUD and largest > QUIET)

@@ -56,7 +56,7 @@ class UnnormalizedTargets(Cause):
         "loss-plateau",
         "underfitting",
     )
-    prior = -3.0
+    prior = -2.7
     suggests = ("normalize-targets", "scale-lr", "set-clip-norm")
     references = ("https://arxiv.org/abs/1602.07714",)
 

@@ -49,7 +49,7 @@ class WarmupMissing(Cause):
         "not-learning",
         "loss-plateau",
     )
-    prior = -1.5
+    prior = -2.5
     suggests = ("restart-warmup", "scale-lr")
     references = ("https://arxiv.org/abs/2002.04745",)
 
@@ -62,13 +62,13 @@ class WarmupMissing(Cause):
             yield Evidence(2.0, f"norms come after the residual sums, and by step {faded} the signal was lost")
         elif not problem.has(*SHARP, "gradient-instability"):
             yield Evidence(-2.5, "nothing broke in the first steps")
+        if chart.context.get("clock") == "row":
+            yield Evidence(-2.0, "the log counts no steps: the run may have begun long before it")
+            return
         if onset > EARLY:
             yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
             return
-        if problem.names == ("nan-or-inf",) and onset > FIRST:
-            yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first value that was not finite")
-        elif onset <= EARLY // 3:
-            yield Evidence(1.0, f"it began at step {onset}")
+        yield from _about_the_onset(problem, onset)
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
             yield Evidence(-2.0, "the loss took no harm")
         buckets = rates.outline.buckets()
@@ -80,6 +80,15 @@ class WarmupMissing(Cause):
             else:
                 yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
         yield from _about_the_model(chart)
+
+
+def _about_the_onset(problem: Problem, onset: int) -> Iterator[Evidence]:
+    if onset == 0 and problem.has(*SHARP):
+        yield Evidence(-3.0, "it was there before the first step was taken")
+    elif problem.names == ("nan-or-inf",) and onset > FIRST:
+        yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first value that was not finite")
+    elif onset <= EARLY // 3:
+        yield Evidence(1.0, f"it began at step {onset}")
 
 
 def is_post_norm(chart: Chart) -> bool:

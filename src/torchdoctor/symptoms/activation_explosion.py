@@ -98,8 +98,10 @@ class ActivationExplosion(Detector):
             return None
         with np.errstate(all="ignore"):
             early = np.sort(rows[:4, columns], axis=0)[1]
-            usual = np.nanmedian(rows[:4, columns]) if np.isfinite(rows[:4, columns]).any() else math.nan
-            growth = np.min(rows[-2:, columns], axis=0) / np.maximum(early, 0.01 * usual + TINY)
+            # A layer that begins at zero has no level of its own: that of the others is what it may come up to.
+            levels = rows[:4, columns][rows[:4, columns] > 0]
+            usual = median(levels) if levels.size else math.nan
+            growth = np.min(rows[-2:, columns], axis=0) / np.maximum(early, 0.1 * usual + TINY)
         growth = np.where(np.isfinite(growth), growth, 0.0)
         worst = int(np.argmax(growth))
         hurt = is_hurt(chart) or (not is_game(chart) and _has_lost(chart))

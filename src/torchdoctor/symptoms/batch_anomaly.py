@@ -9,9 +9,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
-from torchdoctor.series import median
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import acts
+from torchdoctor.symptoms.progress import Progress, acts
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class BatchAnomaly(Detector):
     ## How it is told apart
     Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
     too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
-    read anew each time with the same content, or where validation does not follow. For order, the chance that two
-    samples of a batch share a class is compared with that of two samples of the whole run: balanced or few-shot
-    samplers stay far below what sorted data show.
+    read anew each time with the same content, or where validation does not follow; so it is where all batches looked at
+    are a handful, put together alike each time, and validation is ten times as high as training. For order, the chance
+    that two samples of a batch share a class is compared with that of two samples of the whole run: balanced or
+    few-shot samplers stay far below what sorted data show.
 
     ## What to do
     `for x, y in loader:` instead of `next(iter(loader))` inside of the loop; `DataLoader(..., shuffle=True)`; with
@@ -53,6 +54,8 @@ class BatchAnomaly(Detector):
     """Samples that must agree."""
     small: int = 128
     """Samples in a batch, at most, of which it is doubted that they are the whole data set."""
+    few: int = 6
+    """Different batches, at most, that the data seem to consist of."""
     order: float = 0.35
     """Difference between the chance of one class within a batch and over the run."""
     narrow: float = 0.3
@@ -60,13 +63,14 @@ class BatchAnomaly(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """Repeated, then sorted by label, then sorted by value."""
-        return self._repeated(chart) or self._sorted(chart) or self._narrow(chart)
+        return self._repeated(chart) or self._few(chart) or self._sorted(chart) or self._narrow(chart)
 
     def _repeated(self, chart: Chart) -> Symptom | None:
         series = chart["input_checksum"]
         last = series.last(self.samples)
-        if last.size < self.samples or not (last == last[0]).all() or last[0] == 0:
+        if last.size < self.samples or last[-1] == 0 or same_at_last(series) < self._enough(series):
             return None
+        last = last[last == last[-1]]
         equal = series.values == last[0]
         since = int(series.steps[int(np.flatnonzero(~equal)[-1]) + 1 if not equal.all() else 0])
         size = chart.context.get("batch_size")
@@ -75,13 +79,33 @@ class BatchAnomaly(Detector):
         apart = _validation_is_apart(chart)
         doubtful = few and (apart or (reread and not _is_whole(chart)))
         severity: Severity = "warning" if doubtful and size != 1 else "info"
-        message = f"every batch looked at is the same one, of {size} samples"
+        looked = f"looked at since step {since}" if not equal.all() else "looked at"
+        message = f"every batch {looked} is the same one, of {size} samples"
         if apart:
             message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
             message += f" {chart['loss'].baseline(32).recent:.3g}"
         elif severity == "info":
             message += "; nothing is wrong if these are all the data there are"
         return self.symptom(chart, severity, message, value=float(last.size), since=since)
+
+    def _enough(self, series: Series) -> int:
+        """Samples that must agree: fewer where each one before was a batch of its own."""
+        before = series.values[: len(series) - same_at_last(series)]
+        return self.samples - 2 if np.unique(before).size == before.size >= self.samples else self.samples
+
+    def _few(self, chart: Chart) -> Symptom | None:
+        """A handful of batches, put together alike each time, that the model knows by heart and nothing else."""
+        series = chart["input_checksum"]
+        different = np.unique(series.values).size
+        if len(series) < 2 * self.few or not 1 < different <= self.few or _is_whole(chart):
+            return None
+        high = chart["val_loss"].latest > 0.2 * Progress.of(chart["loss"]).start
+        if not high or not _validation_is_apart(chart, times=10.0):
+            return None
+        size = chart.context.get("batch_size")
+        message = f"the same {different} batches of {size} samples come again and again, and validation is "
+        message += f"at {chart['val_loss'].latest:.3g} while training is at {chart['loss'].baseline(32).recent:.3g}"
+        return self.symptom(chart, "warning", message, since=int(series.steps[0]))
 
     def _sorted(self, chart: Chart) -> Symptom | None:
         within, over = chart["target_collision"].last(2 * self.samples), chart["pooled_collision"].latest
@@ -105,6 +129,16 @@ class BatchAnomaly(Detector):
             return None  # values that the model foretells itself move as it learns
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
         return self.symptom(chart, severity, message + "the data are in order", value=within)
+
+
+def same_at_last(series: Series) -> int:
+    """How many of the last values are one and the same.
+
+    >>> same_at_last(Chart.of(input_checksum=[1.0, 2.0, 3.0, 3.0])["input_checksum"])
+    2
+    """
+    values = series.values
+    return int(np.argmax(np.append((values != values[-1])[::-1], True))) if values.size else 0
 
 
 def _is_whole(chart: Chart) -> bool:
@@ -147,8 +181,8 @@ def _has_hurt(chart: Chart) -> bool:
     )
 
 
-def _validation_is_apart(chart: Chart) -> bool:
+def _validation_is_apart(chart: Chart, times: float = 2.0) -> bool:
     """Whether validation is far worse than training, and no longer gets better."""
     validation, train = chart["val_loss"], chart["loss"].baseline(32).recent
     values = validation.last(3)
-    return values.size == 3 and float(values.min()) > 2 * abs(train) and float(values[-1]) > 0.95 * float(values[0])
+    return values.size == 3 and float(values.min()) > times * abs(train) and float(values[-1]) > 0.95 * float(values[0])

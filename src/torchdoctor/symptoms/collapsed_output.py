@@ -12,6 +12,10 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess
+from torchdoctor.symptoms.progress import is_game
+
+SAYS_NOTHING = "the code says nothing about the input"
+"""How the finding ends where a variational code has become its prior."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class CollapsedOutput(Detector):
 
     code = "OU01"
     name = "collapsed-output"
-    reads = ("output_spread",)
+    reads = ("output_spread", "modules/act_spread")
     suggests = ("initialize", "rebalance-classes", "scale-lr", "reinitialize-dead-units", "ask-for-help")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1606.03498")
     closes_after = 3
@@ -64,6 +68,8 @@ class CollapsedOutput(Detector):
     """Size of mean and log-variance of a code under which it is told from noise no longer."""
     directions: float = 0.04
     """Share of embeddings that is not along their mean direction, under which they have collapsed."""
+    together: float = 0.4
+    """Share of their first deviation to which outputs that are compared with each other have come together."""
     one_class: int = 200
     """Steps over which only one class was predicted."""
     guess: float = 0.93
@@ -79,12 +85,23 @@ class CollapsedOutput(Detector):
             return self.symptom(chart, severity, message, value=value, limit=self.spread, since=since)
         code, since = self._code(chart)
         if code:
-            message = f"{code[0]} and {code[1]} fell to zero: the code says nothing about the input"
+            message = f"{' and '.join(code)} fell to zero: {SAYS_NOTHING}"
             return self.symptom(chart, "warning", message, where=code, since=since)
         shrunk, since = self._shrunk(chart)
         if shrunk < 20 * self.spread:
             message = f"outputs came to depend on the input by only {number_text(shrunk)} of their size"
             return self.symptom(chart, "warning", message, value=shrunk, limit=20 * self.spread, since=since)
+        drawn = self._drawn_together(chart)
+        if drawn is not None:
+            share = chart["output_std"].latest / chart["output_std"].first
+            message = f"outputs differ by {number_text(share)} of what they did, and the loss compares them with each "
+            message += "other: it is smallest where all are the same"
+            return self.symptom(chart, "warning", message, value=share, limit=self.together, since=drawn)
+        inner, share, since = self._inner(chart)
+        if inner:
+            message = f"{inner} came to depend on the input by only {number_text(share)} of its size, and the loss "
+            message += "compares outputs with each other: it is smallest where all are the same"
+            return self.symptom(chart, "warning", message, value=share, where=(inner,), since=since)
         pointing, since = self._aligned(chart)
         if pointing < self.directions:
             message = f"outputs point one way, whatever comes in: all but {number_text(pointing)} of their size"
@@ -115,11 +132,17 @@ class CollapsedOutput(Detector):
         outputs, widths, names = chart.fact("modules.outputs", ()), chart.fact("modules.widths", ()), chart.module_names
         series = chart.modules("act_rms")
         rows = series.matrix()
-        if len(outputs) < 3 or len(rows) < 2 * self.samples or not rows.shape[1] == len(names) == len(widths):
+        if len(outputs) < 2 or len(rows) < 2 * self.samples or not rows.shape[1] == len(names) == len(widths):
+            return (), 0
+        if series.rows[-1][0] - series.rows[-self.samples][0] < self.steps:  # a young code may be nothing for a while
             return (), 0
         places = [names.index(name) for name in outputs if name in names]
         low = rows[-self.samples :].max(axis=0)
         gone = [place for place in places if low[place] < self.latent and low[place] < 0.5 * rows[0, place]]
+        entering = chart.fact("modules.entering", ())
+        halved = [names[place] for place in gone if widths[place] in [2 * width for width in entering if width]]
+        if len(halved) == 1:  # it gives both, and half of its width goes on
+            return (halved[0],), series.rows[-self.samples][0]
         if len(gone) != 2 or len(places) < 3 or widths[gone[0]] != widths[gone[1]]:
             return (), 0
         return (names[gone[0]], names[gone[1]]), series.rows[-self.samples][0]
@@ -129,6 +152,31 @@ class CollapsedOutput(Detector):
         deviation = chart["output_std"]
         fell = bool(deviation) and float(deviation.last(self.samples).max()) < 0.02 * deviation.first
         return self._highest(chart["output_spread"]) if fell and not self._follows_targets(chart) else (math.nan, 0)
+
+    def _drawn_together(self, chart: Chart) -> int | None:
+        """Since when outputs that are compared with each other, and learn on both sides, shrink towards one point."""
+        deviation, pointing = chart["output_std"], chart["output_directions"]
+        if not chart.fact("loss.between_outputs") or len(deviation) < 2 * self.samples or is_game(chart):
+            return None
+        shrunk, since = self._highest(deviation)
+        narrowed, _ = self._highest(pointing)
+        shrinks = shrunk < self.together * deviation.first and narrowed < 0.6 * float(pointing.values.max())
+        return since if shrinks and bool((np.diff(deviation.last(self.samples)) < 0).all()) else None
+
+    def _inner(self, chart: Chart) -> tuple[str, float, int]:
+        """A module that tells inputs apart ever less, where no output is seen: the loop calls parts of its model."""
+        series, names = chart.modules("act_spread"), chart.module_names
+        if not chart.fact("loss.between_outputs") or chart["output_std"] or len(series.rows) < 2 * self.samples:
+            return "", math.nan, 0
+        rows = series.matrix()
+        if rows.shape[1] != len(names) or is_game(chart) or series.rows[-1][0] < self.steps:
+            return "", math.nan, 0
+        recent = np.nanmax(rows[-self.samples :], axis=0, initial=0.0)
+        gone = np.flatnonzero((recent > 0) & (recent < 0.3 * rows[0]) & (rows[-1] < rows[-self.samples]))
+        gone = gone[recent[gone] < 3 * self.directions]
+        if not gone.size:
+            return "", math.nan, 0
+        return names[gone[-1]], float(recent[gone[-1]]), series.rows[-self.samples][0]
 
     def _aligned(self, chart: Chart) -> tuple[float, int]:
         """What is left of the differences in direction between embeddings: outputs that no target is given for."""

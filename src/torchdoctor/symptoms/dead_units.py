@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts
+from torchdoctor.symptoms.progress import Progress, acts, gets_better
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class DeadUnits(Detector):
     Zeros are not death: a healthy ReLU layer is at zero half of the time, and sparse features more often. A unit counts
     only if it was zero for every sample of the last few batches looked at, a hundred inputs at least. Up to half of
     a layer may be dead in a healthy run, above all when inputs are positive or have few dimensions: that is a note. It
-    is a warning where nearly the whole layer is dead, where most of it died while training, or where the loss does not
-    move.
+    is a warning where nearly the whole layer is dead, where most of it died while training and the loss is not at its
+    best, or where it does not move.
 
     ## What to do
     If they died while training: lower the learning rate, add a warm-up, clip gradients. If they were dead from the
@@ -88,7 +88,7 @@ class DeadUnits(Detector):
         if share > self.most:
             spread = chart["output_spread"]
             return "critical" if spread and spread.latest < 1e-6 else "warning"
-        return "warning" if rise > self.died or is_stuck(chart) else "info"
+        return "warning" if is_stuck(chart) or (rise > self.died and not gets_better(chart)) else "info"
 
 
 def first_known(rows: Array) -> Array:
@@ -104,4 +104,4 @@ def is_stuck(chart: Chart, least: int = 50) -> bool:
     if loss.count < least or acts(chart):
         return False
     progress = Progress.of(loss)
-    return not progress.is_learning(loss.baseline(128).noise) or loss.baseline(32).recent > progress.start
+    return not progress.is_below(loss.baseline(128)) or loss.baseline(32).recent > progress.start

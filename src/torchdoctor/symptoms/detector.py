@@ -38,8 +38,8 @@ class Detector(ABC):
         Of the vitals that come the lowest and the highest value are given.
 
         A short cut for the ordinary stretches that runs mostly consist of, for detectors that look at every step. It is
-        asked only while no episode of this detector is open, for values that are finite, and for no more steps than the
-        baselines of the vitals that detectors of every step read last.
+        asked only while no episode of this detector is open, for values that are finite, and for no more steps than one
+        baseline lasts of the vitals that detectors of every step read: the one that `Series.upcoming` gives.
         """
         return False
 

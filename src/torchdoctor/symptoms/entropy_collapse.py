@@ -26,7 +26,8 @@ class EntropyCollapse(Detector):
     ## How it is told apart
     A policy that has learnt its task is decided too. Then the reward has risen by more than its own noise since the
     start, and there is nothing to report. Where no reward was logged, this is a remark only. Entropies of continuous
-    actions, which may be negative, are not judged.
+    actions, which may be negative, are not judged. Where the reward has fallen, half of the entropy is enough: a policy
+    that becomes surer of what pays less is taught the wrong way round, or has run away.
 
     ## What to do
     Pay for entropy in the loss, lower the learning rate or the number of epochs a batch, and normalize advantages.
@@ -50,6 +51,8 @@ class EntropyCollapse(Detector):
 
     low: float = 0.05
     """Share of its first level under which the entropy must be."""
+    surer: float = 0.5
+    """The same, where the reward has fallen."""
     steps: int = 50
     """Steps that it must last."""
 
@@ -58,26 +61,37 @@ class EntropyCollapse(Detector):
         series = next((chart[name] for name in ENTROPIES if chart[name]), None)
         if series is None or series.count < 2 * self.steps or series.lowest < 0:
             return None
-        start = median([bucket[2] for bucket in series.outline.buckets()[:10]])
+        start = max(series.first, median([bucket[2] for bucket in series.outline.buckets()[:10]]))  # it may go at once
         recent = series.last(self.steps)
-        if not float(np.quantile(recent, 0.9)) < self.low * start:
+        reward = next((name for name in REWARDS if chart[name].count >= 2 * self.steps), None)
+        level = float(np.quantile(recent, 0.9))
+        if not level < self.surer * start:
             return None
-        over = np.flatnonzero(series.values >= self.low * start)
+        worse = reward is not None and rise(chart, reward) < -1
+        low = self.surer if worse else self.low
+        if not level < low * start:
+            return None
+        over = np.flatnonzero(series.values >= low * start)
         since = int(series.steps[min(over[-1] + 1, len(series) - 1)]) if over.size else int(series.steps[0])
         told = f"entropy fell from {number_text(start)} to {number_text(median(recent))}"
-        reward = next((name for name in REWARDS if chart[name].count >= 2 * self.steps), None)
         severity: Severity = "info"
         if reward is not None:
             if has_risen(chart, reward):
                 return None
-            severity, told = "warning", f"{told} and {reward} did not rise"
+            severity, told = "warning", f"{told} and {reward} {'fell' if worse else 'did not rise'}"
         return self.symptom(chart, severity, told, since=since)
 
 
 def has_risen(chart: Chart, reward: str) -> bool:
     """Whether the latest fifth of a reward is above its first fifth by more than the noise of both."""
+    return rise(chart, reward) > 1
+
+
+def rise(chart: Chart, reward: str) -> float:
+    """By how much the latest fifth of a reward is above its first fifth; 1 is more than the noise of both."""
     levels = np.array([bucket[2] for bucket in chart[reward].outline.buckets()])
     size = max(levels.size // 5, 1)
     first, last = levels[:size], levels[-size:]
     noise = float(np.hypot(first.std(), last.std())) / size**0.5
-    return bool(last.mean() - first.mean() > 3 * noise + 0.02 * abs(float(first.mean())))
+    usual = 3 * noise + 0.02 * abs(float(first.mean()))
+    return float(last.mean() - first.mean()) / usual if usual > 0 else 0.0

@@ -62,7 +62,8 @@ class GradientExplosion(Detector):
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
     times, and still to next to nothing, the leap is a note; so it is where as high a norm came twice before at the
     same distance (a penalty at every sixteenth step), at the last, smaller batch of an epoch, where such steps are used
-    to larger norms, and where the optimizer takes signs only. A norm that is not finite is `nan-or-inf`.
+    to larger norms, where the optimizer takes signs only, and where a loss that has fallen below zero, as that of a
+    density does, takes no notice and not all tensors rose alike. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -130,7 +131,7 @@ class GradientExplosion(Detector):
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether the highest of these norms would end at the first tests."""
-        base = chart["grad_norm"].baseline(self.window, log=True)
+        base = chart["grad_norm"].upcoming(self.window, log=True)
         if base.count < self.history or base.recent < NOTHING:
             return True
         if chart.open_episodes and is_hurt(chart, chart.step + 1):
@@ -204,7 +205,8 @@ class GradientExplosion(Detector):
         if "clip" in chart and chart["clip"].latest > 0:
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         if severity == "warning" and not is_hurt(chart) and not lr_jump(chart) > JUMP:
-            spent = norm < 3 * self.ratio * typical and _is_spent(chart)
+            narrow = bool(where) and not widely and _is_density(chart)
+            spent = norm < 3 * self.ratio * typical and (_is_spent(chart) or narrow)
             usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
             severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
@@ -258,6 +260,12 @@ def _is_spent(chart: Chart, share: float = 0.01) -> bool:
         return False
     levels = outline_levels(series)  # of its first quarter: a violent start makes everything after it look small
     return max(series.baseline(128).recent, series.latest) < share * median(levels[: max(1, levels.size // 4)])
+
+
+def _is_density(chart: Chart) -> bool:
+    """Whether the loss has fallen below zero, as that of a density does: a sample in a narrow place is steep there."""
+    series = chart["loss"]
+    return bool(series) and series.baseline(128).recent < 0 < Progress.of(series).start and is_calm(chart)
 
 
 def _keeps_rhythm(chart: Chart, norm: float) -> bool:

@@ -85,5 +85,5 @@ class GradientInstability(Detector):
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """The spread is the baseline's, whatever comes."""
-        base = chart["grad_norm"].baseline(self.window, log=True)
+        base = chart["grad_norm"].upcoming(self.window, log=True)
         return base.count < self.history or not base.noise > self.swing

@@ -91,7 +91,7 @@ class GradientVanishing(Detector):
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether the lowest of these norms is no collapse; decay through depth is for sampled steps."""
-        base = chart["grad_norm"].baseline(self.window, log=True)
+        base = chart["grad_norm"].upcoming(self.window, log=True)
         lowest = max(min(coming["grad_norm"]), 0.0)
         return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.collapse)
 

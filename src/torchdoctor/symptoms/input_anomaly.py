@@ -20,8 +20,9 @@ class InputAnomaly(Detector):
     If all samples of a batch are equal, there is nothing to learn from.
 
     ## How it is told apart
-    What counts is the scale at the door of the first layer, after whatever the model does to its inputs, and not where
-    a normalization comes first or right after it. Pixels in [0, 1], one-hot and sparse inputs are healthy; so is an
+    What counts is the scale at the door of the first layer, and of later ones that are fed with an input too (a time, a
+    second model's data), after whatever the model does to its inputs, and not where a normalization comes first or
+    right after it. Pixels in [0, 1], one-hot and sparse inputs are healthy; so is an
     offset. Border pixels are constant in every batch: only a batch whose samples are all equal is a finding.
 
     ## What to do
@@ -38,7 +39,7 @@ class InputAnomaly(Detector):
 
     code = "DA01"
     name = "input-anomaly"
-    reads = ("entry_rms", "input_nonfinite", "input_constant")
+    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant")
     suggests = ("normalize-inputs", "clean-data", "add-normalization")
     references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
     closes_after = 3
@@ -60,7 +61,17 @@ class InputAnomaly(Detector):
         if constant.size == self.samples and float(constant.min()) == 1.0:
             message = "all samples of a batch are equal: the inputs carry nothing to learn from"
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["input_constant"].steps[0]))
-        return self._scale(chart)
+        return self._scale(chart) or self._side(chart)
+
+    def _side(self, chart: Chart) -> Symptom | None:
+        """The scale at another door: a second input, a time, what a second model is fed."""
+        series = chart["side_entry_rms"]
+        sizes = series.last(self.samples)
+        if sizes.size < self.samples or not float(sizes.min()) > self.large:
+            return None
+        message = f"a second input of size {number_text(median(sizes))} enters a layer that expects about 1"
+        first = int(series.steps[-sizes.size])
+        return self.symptom(chart, "warning", message, value=median(sizes), limit=self.large, since=first)
 
     def _scale(self, chart: Chart) -> Symptom | None:
         sizes, largest = chart["entry_rms"].last(self.samples), chart["entry_absmax"].last(self.samples)

@@ -31,7 +31,8 @@ class LopsidedLosses(Detector):
     ## How it is told apart
     The losses of a healthy pair swing about levels of the same order for the whole run, and a lead that passes is
     normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 60 steps
-    and for a fifth of the run. Losses that can be negative (a Wasserstein critic) are not judged.
+    and for a fifth of the run. A winner's loss that can be negative (a Wasserstein critic's) is not judged; where the
+    other's can (the generator of a hinge loss), it must have climbed by more than both began at.
 
     ## What to do
     Slow down the winner: a lower learning rate, fewer steps, label smoothing or a gradient penalty. If the
@@ -78,18 +79,28 @@ class LopsidedLosses(Detector):
         """Since when the winner's loss is next to nothing and the other's high; None where it is not so."""
         lasting = max(self.steps, int(self.share * winner.count))
         start, other = _start(winner), _start(loser)
-        if winner.count < 2 * self.steps or winner.lowest < 0 or loser.lowest < 0 or not (start > 0 and other > 0):
+        if start == winner.first:  # the game was over at once, for the other too
+            other = loser.first
+        if winner.count < 2 * self.steps or winner.lowest < 0 or not start > 0:
             return None
+        limit = self.high * other
+        if loser.lowest < 0 or not other > 0:
+            limit = abs(other) + max(abs(other), start)
+        if loser.outline.highest <= 0 > loser.first:  # log(1 - D) of a generator that is seen through goes to zero
+            limit = self.low * loser.first
         recent = winner.last(min(lasting, len(winner)))
-        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(50)) > self.high * other:
+        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(50)) > limit:
             over = np.flatnonzero(winner.values >= self.low * start)
             return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
         return None
 
 
 def _start(series: Series) -> float:
-    """The level at which a loss began."""
-    return median([bucket[2] for bucket in series.outline.buckets()[:10]]) if series else 0.0
+    """The level at which a loss began; its first value where the game was over at once."""
+    if not series:
+        return 0.0
+    level = median([bucket[2] for bucket in series.outline.buckets()[:10]])
+    return series.first if 0 <= level < 0.01 * series.first else level
 
 
 def _levels(series: Series) -> str:

@@ -119,14 +119,14 @@ class LossDivergence(Detector):
         series = chart["loss"]
         progress = Progress.of(series)
         limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
-        if level > limit and float(series.last(self.steps).min()) > progress.start:
-            far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+        far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+        # Scores of data against those of samples that follow their slope: the samples catch up, and it goes to zero.
+        contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
+        if level > limit and float(series.last(self.steps).min()) > progress.start and (far or not contrast):
             lasting = far and self._lasting(chart, limit)
             return self._diverged(chart, level, limit, "critical" if lasting else "warning")
         limit = progress.best + self.given_back * progress.descent
-        if chart.fact("data.differentiated") and progress.best < 0:
-            return None  # scores of data against those of samples that follow their slope: the samples catch up
-        if has_held(levels, progress, limit) and _rising(series.last(64), noise):
+        if not contrast and has_held(levels, progress, limit) and _rising(series.last(64), noise):
             return self._diverged(chart, level, limit, "warning")
         return None
 

@@ -11,7 +11,10 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts, is_adversarial, trend_gain
+from torchdoctor.symptoms.progress import Progress, is_adversarial, is_game, trend_gain
+
+SHORT = 8
+"""Steps within which a loop that has several tasks comes back to the first."""
 
 
 class Swing(NamedTuple):
@@ -41,8 +44,8 @@ class LossOscillation(Detector):
     ## How it is told apart
     Noise has no period, and a loss that wanders has none that lasts: the autocorrelation must return at one, two and
     three periods, and be negative half-way. Where the learning rate itself is cyclic the loss follows it, which is
-    healthy. Waves that ride on a falling loss, or are small against what the run has gained, are a note; two
-    adversarial losses are not judged.
+    healthy. Waves that ride on a falling loss, or are small against what the run has gained, are a note; so are tasks
+    that take turns, a policy's loss, and any other that goes about zero. Two adversarial losses are not judged.
 
     ## What to do
     Period 2: halve the learning rate. Tens of steps: lower momentum or the rate. The length of an epoch:
@@ -91,7 +94,10 @@ class LossOscillation(Detector):
         # Waves that grow, and whose crests are above the untrained model, are no ripple on the way down.
         growing = swing.height > 1.2 * swing.before and centre + swing.height / 2 > progress.start
         grave = swing.height > self.share * max(progress.start - centre, 0.0) and (growing or not swing.gaining)
-        grave = grave and not acts(chart)  # a target network that is renewed at a period lifts the loss at that period
+        # A target network that is renewed at a period lifts the loss at that period. A loss that goes about zero has no
+        # level to come down from: passes over the same samples take it down and the next samples up again.
+        grave = grave and not is_game(chart) and not (series.lowest < 0 and abs(centre) < swing.height)
+        grave = grave and not (swing.period < SHORT and _takes_turns(chart))
         severity: Severity = "warning" if grave else "info"
         message = (
             f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "
@@ -163,6 +169,13 @@ def _height(values: Array, lag: int) -> float:
     whole = values[values.size % lag :].reshape(-1, lag)
     shape = np.median(whole, axis=0)
     return float(shape.max() - shape.min())
+
+
+def _takes_turns(chart: Chart, least: int = 2) -> bool:
+    """Whether some tensors have a gradient at some steps and none at others: tasks in turn, each with its own level."""
+    there = np.isfinite(chart.tensors("grad_norm").matrix(8))
+    times = there.sum(axis=0)
+    return bool(((times >= least) & (times <= len(there) - least)).any())
 
 
 def _rate_swings(chart: Chart, since: int) -> bool:

@@ -29,8 +29,10 @@ ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
 SHAKEN = 3.5
 """Deviations that are enough right after a leap of the gradient that no loss accounts for."""
-ROBUST = ("l1", "smooth-l1", "huber")
-"""Losses whose gradient does not grow with the error."""
+LASTING = 3
+"""Losses among which one that is followed by another high one may have been the highest."""
+ABSURD = 1000.0
+"""Times the recent loss that no sample is as hard as: a wrong one."""
 SKIP = 8
 """Values before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -51,7 +53,8 @@ class LossSpike(Detector):
     the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
     start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
     is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
-    So is a single loss whose gradient is like any other: a robust loss keeps an outlier away from the weights.
+    So is a single high loss whose gradient rose no further than itself: hard samples do that. If the next loss is high
+    too, the update has done harm.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -108,18 +111,21 @@ class LossSpike(Detector):
         if not jump and not rise > limit:
             return None
         progress = Progress.of(series)
-        if not jump and not self._unprecedented(chart, rise, progress, deviations):
+        loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time
+        if not jump and not loaded and not self._unprecedented(chart, rise, progress, deviations):
             return None
         positive = base.recent > 0 and series.lowest > 0
+        alone = bool(series.values[-2] < base.recent + limit)
+        worst = loss if alone else float(series.last(LASTING).max())
         grave = (
-            self._grave(progress, base, loss, positive, positive and _has_settled(series, base.recent))
+            self._grave(progress, base, worst, positive, positive and _has_settled(series, base.recent))
             or jump
-            or (_exploding(chart) and rise > 0.25 * progress.descent)
+            or ((loaded or _exploding(chart)) and rise > 0.25 * progress.descent)
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
-        if grave and not jump and series.values[-2] < base.recent + limit and _leaves_gradient(chart):
-            grave = shaken = False  # a robust loss keeps an outlier away from the weights; the next loss will tell
+        if grave and not jump and alone and _is_outlier(chart, loss / base.recent if positive else 1.0):
+            grave = shaken = False  # so far it is the batch's own; whether the update did harm, the next loss will tell
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
         if not grave and (not notable or is_restart(chart)):
@@ -134,7 +140,7 @@ class LossSpike(Detector):
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether the highest of these losses would end at the first tests."""
-        base = chart["loss"].baseline(self.window)
+        base = chart["loss"].upcoming(self.window)
         rise, scale = max(coming["loss"]) - base.recent, max(base.noise, 0.003 * abs(base.recent))
         if base.count < self.history or not rise > ALERT * scale:
             return True
@@ -174,18 +180,24 @@ def _has_settled(series: Series, recent: float) -> bool:
     return float(before.min()) > math.sqrt(recent * middle) and series.latest < 1.5 * middle
 
 
+def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
+    """Whether a state was loaded into the model just before; a loop that does so again and again means it."""
+    steps = chart.fact("state.loaded") or ()
+    return any(0 <= chart.step - step < within for step in steps) and len(steps) <= habit
+
+
 def _exploding(chart: Chart) -> bool:
     episode = chart.open_episodes.get("gradient-explosion")
     return episode is not None and episode.severity != "info" and episode.last_step >= chart.step - 5
 
 
-def _leaves_gradient(chart: Chart, times: float = 1.5) -> bool:
-    """Whether the gradient of this step is like those before: what lifted the loss has not reached the weights."""
+def _is_outlier(chart: Chart, times: float) -> bool:
+    """Whether the gradient of this step rose no further than its loss, and that by no absurd factor: hard samples."""
     norms = chart["grad_norm"]
     base = norms.baseline(128, log=True)
-    if chart.fact("loss.kind") not in ROBUST or base.count < SETTLED or not norms.latest > 0:
+    if base.count < SETTLED or not norms.latest > 0 or norms.step != chart.step:
         return False
-    return norms.step == chart.step and abs(math.log(norms.latest) - base.recent) < math.log(times)
+    return times < ABSURD and math.log(norms.latest) - base.recent < math.log(max(1.5, times))
 
 
 def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:

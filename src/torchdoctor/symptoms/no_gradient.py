@@ -84,5 +84,13 @@ class NoGradient(Detector):
             return (), 0
         never = np.nonzero((rows == 0).all(axis=0))[0]
         # A bias before a normalization has a gradient of zero by arithmetic.
-        names = tuple(chart.names[index] for index in never if not chart.names[index].endswith("bias"))
+        biases = ("bias", *single_columns(chart))
+        names = tuple(chart.names[index] for index in never if not chart.names[index].endswith(biases))
         return names, sampled.rows[0][0]
+
+
+def single_columns(chart: Chart) -> tuple[str, ...]:
+    """Weights of embeddings of width 1: biases by item, which drop out of a loss that compares two of the same user."""
+    kinds, widths = chart.fact("modules.kinds") or (), chart.fact("modules.widths") or ()
+    known = zip(chart.module_names, kinds, widths, strict=False)
+    return tuple(f"{name}.weight" for name, kind, width in known if kind == "Embedding" and width == 1)

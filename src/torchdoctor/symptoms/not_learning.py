@@ -87,8 +87,8 @@ class NotLearning(Detector):
         chance = chance_level(chart)
         if has_gained(series, chance):
             return None
-        if "batch-anomaly" in chart.open_episodes:  # of batches of one class each, no level is that of a guess
-            return None
+        if "batch-anomaly" in chart.open_episodes and not _is_one_batch(chart):
+            return None  # of batches of one class each, no level is that of a guess
         since = working_since(chart)
         buckets = series.outline.buckets()
         if since is None or buckets[0][0] > self.notice:  # a later step label: this run goes on from a checkpoint
@@ -115,8 +115,7 @@ class NotLearning(Detector):
         else:
             known = "loss.chance" in chart.facts and waited >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)
-        gain, doubt = trend_gain(half)
-        stuck = stuck and not (level < chance and gain > 3 * doubt)  # below a guess, and slowly on its way down
+        stuck = stuck and not (level < chance and _is_on_its_way(half, later))
         severity: Severity = "warning" if stuck or (waited >= self.steps and not better) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:
@@ -154,6 +153,18 @@ def _is_flat(levels: Array, limit: float) -> bool:
     gain, doubt = trend_gain(levels)
     doubt = max(doubt, 3 * _scatter(levels) / math.sqrt(levels.size))
     return gain <= 5 * doubt and abs(gain) + 2 * doubt < limit
+
+
+def _is_one_batch(chart: Chart) -> bool:
+    checksums = chart["input_checksum"].last(3)
+    return checksums.size == 3 and bool((checksums == checksums[0]).all())
+
+
+def _is_on_its_way(half: Array, whole: Array) -> bool:
+    """Whether the loss falls, if slowly: for sure in the second half, or evenly from the start on."""
+    gain, doubt = trend_gain(half)
+    way, about = trend_gain(whole)
+    return gain > 3 * doubt or (gain > 2 * doubt and way > 5 * about and gain > 0.3 * way)
 
 
 def _falls(levels: Array) -> bool:

@@ -33,9 +33,9 @@ class OptimizerAdvice(Detector):
 
     ## How it is told apart
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
-    weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still, or
-    what decay adds to the
-    gradient is half of it and more; and where the first beta cannot be meant beside the second.
+    weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still (a
+    decay of 1 and more need only keep it from falling far), or what decay adds to the gradient is half of it and more;
+    and where the first beta cannot be meant beside the second.
 
     ## What to do
     `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
@@ -116,11 +116,13 @@ class OptimizerAdvice(Detector):
                 )
         if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
             text = f"momentum is {number_text(group['momentum'])}: it multiplies the rate by {_gain(group['momentum'])}"
-            yield "info", text
+            felt = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
+            yield ("warning" if felt else "info"), text + (", and the loss does not fall" if felt else "")
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED:
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
+            felt = felt or (decay >= 1 and _is_held_up(chart))
             yield ("warning" if felt else "info"), text
 
 
@@ -165,6 +167,12 @@ def _stands_still(chart: Chart, steps: int = 100) -> bool:
     half = levels[levels.size // 2 :]
     gain, doubt = trend_gain(half)
     return gain <= doubt and median(half) > 0.5 * Progress.of(losses).start > 0
+
+
+def _is_held_up(chart: Chart, steps: int = 50) -> bool:
+    """Whether the loss is still more than half of what it was at the start."""
+    losses = chart["loss"]
+    return losses.count >= steps and losses.baseline(128).recent > 0.5 * Progress.of(losses).start > 0
 
 
 def _shrank(chart: Chart) -> bool:

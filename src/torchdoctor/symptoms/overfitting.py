@@ -30,7 +30,8 @@ class Overfitting(Detector):
     A constant gap between training and validation is a gap, not overfitting; validation below training is normal with
     dropout. Here the validation loss rises from its best, over several evaluations, beyond its own noise and by a
     share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
-    other trouble.
+    other trouble. Validation that stands still is overfitting as well where training has come down to next to nothing
+    and validation followed it for less than half of the way.
 
     ## What to do
     Keep the weights of the best step. More dropout or weight decay, augmentation, more data, a smaller model.
@@ -63,8 +64,34 @@ class Overfitting(Detector):
     """Share of its gain that validation has lost: critical."""
     deviations: float = 4.0
     """Noise deviations of the validation loss that the rise must exceed."""
+    left: float = 0.1
+    """Share of the first training loss that is left where training data is known by heart."""
+    followed: float = 0.4
+    """Share of training's way that validation has followed at most, there."""
 
     def check(self, chart: Chart) -> Symptom | None:
+        """A rise of validation from its best, or a halt of it far above what training has come down to."""
+        return self._risen(chart) or self._by_heart(chart)
+
+    def _by_heart(self, chart: Chart) -> Symptom | None:
+        """Validation stands still near where it began, while training has little left to learn."""
+        validation, train = chart["val_loss"], chart["loss"]
+        values = validation.values
+        if values.size < self.evaluations or not train:
+            return None
+        start, level = Progress.of(train).start, level_at(train, int(validation.steps[-1]))
+        way, best = start - level, float(values.min())
+        if not 0 < level < self.left * start or not 0 < start - best < self.followed * way:
+            return None
+        recent = values[-self.patience - 1 :]
+        if not float(recent[0] - recent[1:].min()) < 0.02 * way or not float(values.max()) < 2 * start:
+            return None
+        message = f"validation loss stands at {number_text(median(recent))} while training went from "
+        message += f"{number_text(start)} to {number_text(level)}"
+        since = int(validation.steps[-self.patience - 1])
+        return self.symptom(chart, "warning", message, value=median(recent), limit=start, confidence=0.8, since=since)
+
+    def _risen(self, chart: Chart) -> Symptom | None:
         """Compare the present validation level with its best, and the training loss at both times."""
         validation, train = chart["val_loss"], chart["loss"]
         values = validation.values

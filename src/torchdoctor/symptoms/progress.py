@@ -49,6 +49,10 @@ class Progress:
         """Whether the descent is more than chance: only then is it a yardstick."""
         return self.descent > max(0.01 * abs(self.start), 5 * noise)
 
+    def is_below(self, base: Baseline) -> bool:
+        """Whether the present level is below the start by more than the noise of that one value."""
+        return self.start - base.recent > max(0.01 * abs(self.start), 2.5 * base.noise)
+
     @classmethod
     def of(cls, series: Series) -> Progress:
         """The progress of a series with at least one value."""
@@ -228,6 +232,20 @@ def is_hurt(chart: Chart, within: int = 10) -> bool:
         for name in ("loss-spike", "loss-divergence")
         if (episode := chart.open_episodes.get(name)) is not None
     )
+
+
+def gets_better(chart: Chart) -> bool:
+    """Whether the loss is in the lower part of what the run has covered, and in no trouble.
+
+    >>> gets_better(Chart.of(loss=[3.0 * 0.99**step for step in range(400)]))
+    True
+    """
+    loss = chart["loss"]
+    if not loss or is_hurt(chart):
+        return False
+    progress, base = Progress.of(loss), loss.baseline(128)
+    slack = max(0.3 * progress.descent, 2 * base.noise)  # the best of many noisy levels is a lucky one
+    return progress.is_below(base) and base.recent < progress.best + slack
 
 
 def extreme(deviations: float, count: int) -> float:

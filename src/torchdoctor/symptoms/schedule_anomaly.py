@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.symptoms.detector import Detector
@@ -17,7 +19,8 @@ class ScheduleAnomaly(Detector):
     A scheduler was given and `scheduler.step()` is never called: the learning rate stays what it was. Or it counts
     epochs and is stepped at every batch: a cosine that was to end with the run ends within some batches, rises again,
     and does so for ever. A one-cycle that counts batches and is stepped once an epoch stays in its warm-up. And
-    `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate.
+    `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate. Stepped with
+    the loss of each batch, it takes their noise for a plateau, and the rate is gone within an epoch.
 
     ## How it is told apart
     A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
@@ -57,6 +60,8 @@ class ScheduleAnomaly(Detector):
     """Validations without one step of the scheduler after which it is forgotten."""
     interval: int = 5
     """Optimizer's steps between two of the scheduler's from which it is stepped by epochs."""
+    patience: int = 40
+    """Steps for each cut of the rate under which a plateau schedule judges by the noise of batches."""
     steps: int = 5000
     """Steps without one of the scheduler after which it is forgotten, where there is no validation."""
 
@@ -75,7 +80,7 @@ class ScheduleAnomaly(Detector):
                 message = f"milestones up to {max(milestones)} were passed batch by batch: since then the rate is "
                 message += f"{number_text(rates.latest)}, and {chart.step + 1} steps are done"
                 return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
-        wrong = self._by_epochs(chart) or self._wrong_way(chart)
+        wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart)
         if wrong:
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
         if chart.fact("schedule.stepped") is not False:
@@ -98,6 +103,19 @@ class ScheduleAnomaly(Detector):
             return ""
         message = f"OneCycleLR plans {total} steps of its own and takes one every {interval} of the optimizer's: "
         return message + f"it would need {total * interval} batches"
+
+    def _hasty(self, chart: Chart) -> str:
+        """A plateau schedule that is asked after each batch, and takes the noise between batches for a plateau."""
+        rates = chart["lr"]
+        if chart.fact("schedule.class") != "ReduceLROnPlateau" or not chart.fact("schedule.per_batch"):
+            return ""
+        top = rates.outline.highest
+        cuts = int((np.diff(rates.values) < 0).sum())
+        # a gap of an epoch is patience; some dozens of batches are not
+        if not 0 < rates.latest <= 0.1 * top or cuts < 2 or chart.step / cuts > self.patience:
+            return ""
+        message = f"ReduceLROnPlateau is stepped at every batch and has cut the rate {cuts} times in {chart.step + 1} "
+        return message + f"steps, from {number_text(top)} to {number_text(rates.latest)}"
 
     def _wrong_way(self, chart: Chart) -> str:
         """A plateau schedule whose best is the worst of what was validated, twice or more beaten since."""

@@ -32,7 +32,8 @@ class SlowLearning(Detector):
     ## How it is told apart
     A healthy run falls quickly first and slowly later: its curve is bent. Here it is a straight line from the start,
     with little gained. It is a warning where update ratios say that weights hardly move, and a note where they are not
-    known. Warm-up, the end of a schedule, and fine-tuning of a model that knows its task already (a loss far under that
+    known. It is a warning too where most weights, in half precision, do not move because what a step adds is rounded
+    away. Warm-up, the end of a schedule, and fine-tuning of a model that knows its task already (a loss far under that
     of a guess) are not judged.
 
     ## What to do
@@ -68,12 +69,10 @@ class SlowLearning(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare what was gained with the size of updates, or with a straight line."""
-        series, ratio = chart["loss"], median_ratio(chart)
-        if series.count < self.steps or ratio > self.ratio or has_fallen_far(series):
+        series, ratio, rounded = chart["loss"], median_ratio(chart), is_rounded_away(chart)
+        if series.count < self.steps or (ratio > self.ratio and not rounded) or has_fallen_far(series):
             return None
-        if math.isnan(ratio) and has_gained(series):
-            return None
-        if is_adversarial(chart) or _was_wild(chart):
+        if (math.isnan(ratio) and has_gained(series)) or is_adversarial(chart) or _was_wild(chart):
             return None
         since = working_since(chart)
         buckets = series.outline.buckets()
@@ -89,14 +88,16 @@ class SlowLearning(Detector):
         fallen = gain > max(3 * doubt, enough) if hopeless else begun - level > enough
         if fallen or level < 0.5 * chance_level(chart):
             return None
-        if hopeless or (0 < ratio < self.ratio and gain + 2 * doubt < enough):
+        if hopeless or ((rounded or 0 < ratio < self.ratio) and gain + 2 * doubt < enough):
             severity: Severity = "warning"
         elif math.isnan(ratio) and gain > 6 * doubt and self._is_straight(levels) and gain > 0:
             severity = "info"
         else:
             return None
         message = f"loss gained {number_text(max(gain, 0.0))} in {chart.step - since + 1} steps"
-        if severity == "warning":
+        if rounded:
+            message += f"; {chart['update_lost'].latest:.0%} of the weights do not move: steps are rounded away"
+        elif severity == "warning":
             message += f"; weights move by {number_text(ratio)} of themselves a step"
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
 
@@ -104,6 +105,16 @@ class SlowLearning(Detector):
         half = levels.size // 2
         first, second = trend_gain(levels[:half])[0], trend_gain(levels[half:])[0]
         return second > self.straight * first > 0
+
+
+def is_rounded_away(chart: Chart, share: float = 0.8) -> bool:
+    """Whether most weights in half precision do not move, gradient or not: what a step adds is under their last digit.
+
+    >>> is_rounded_away(Chart.of(update_lost=[0.9] * 5)), is_rounded_away(Chart.of(update_lost=[0.3] * 5))
+    (True, False)
+    """
+    lost = chart["update_lost"].last(5)
+    return lost.size == 5 and float(lost.min()) > share
 
 
 def _was_wild(chart: Chart) -> bool:

@@ -34,7 +34,7 @@ class StragglerRank(Detector):
     Forward passes of all ranks take the same time, and steps are as short as those of the fastest rank alone.
 
     ## Example
-    >>> chart = Chart.of(rank_waited=[0.3] * 4, rank_slowest=[2.0] * 4, rank_slowness=[1.6] * 4)
+    >>> chart = Chart.of(rank_waited=[0.3] * 6, rank_slowest=[2.0] * 6, rank_slowness=[1.6] * 6)
     >>> print(StragglerRank().check(chart))
     step 1: RA02 straggler-rank (warning): rank 2 takes 1.6 times as long as the others, which wait 30 % of each step
     """
@@ -46,7 +46,7 @@ class StragglerRank(Detector):
     references = ("https://pytorch.org/docs/stable/notes/ddp.html", "https://arxiv.org/abs/2402.15627")
     closes_after = 4
 
-    samples: int = 3
+    samples: int = 5
     """Comparisons in a row that must show the same rank."""
     waited: float = 0.1
     """Share of a step that the others wait."""

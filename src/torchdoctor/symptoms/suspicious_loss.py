@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, names_text, number_text
 from torchdoctor.symptoms.detector import Detector
 
 MEANING = {
@@ -14,8 +14,12 @@ MEANING = {
     "sigmoid-before-cross-entropy": "cross-entropy is fed with the output of a sigmoid: pass logits",
     "sigmoid-before-bce-with-logits": "BCE-with-logits is fed with probabilities (sigmoid is applied twice)",
     "softmax-before-bce-with-logits": "BCE-with-logits is fed with the output of a softmax: pass logits",
+    "relu-before-bce-with-logits": "BCE-with-logits is fed with the output of a ReLU: nothing can be called unlikely",
+    "relu-before-cross-entropy": "cross-entropy is fed with the output of a ReLU, which cuts off scores below 0",
+    "cosines-without-scale": "cross-entropy is fed with cosines: between -1 and 1 they stay near even odds; scale them",
     "nll-without-log-softmax": "NLL is fed with raw outputs: its minimum is minus infinity; apply log_softmax first",
     "nll-of-probabilities": "NLL is fed with probabilities instead of their logarithms",
+    "kl-of-probabilities": "KL divergence is fed with probabilities instead of their logarithms: log_softmax",
     "softmax-over-the-batch": "the softmax runs over the samples of the batch (dim=0), not over the classes",
     "negated": "the loss has a minus sign in front: training makes it worse without end",
     "scrambled": "a view exchanges dimensions of the outputs and leaves values where they are: permute them",
@@ -30,17 +34,19 @@ class SuspiciousLoss(Detector):
 
     ## What it means
     The graph behind the logged loss shows it: probabilities where logits belong, outputs and targets of shapes that
-    broadcast against each other, a loss that was cut off from the model, or the same loss logged again and
-    again. Training runs without an error, and learns slowly, wrongly or nothing.
+    broadcast against each other, outputs of other samples than the targets', a loss that was cut off from the model, or
+    the same loss logged again and again. Training runs without an error, and learns slowly, wrongly or nothing.
 
     ## How it is told apart
-    The order of operations is read, not guessed: softmax feeding log-softmax, sigmoid feeding BCE-with-logits, N × 1
-    against N. A softmax inside attention, one before an MSE, `log_softmax` with `nll_loss`, and pairwise differences
-    made on purpose are all fine. A loss logged as a number or detached is unknown, not suspicious.
+    The order of operations is read, not guessed: softmax feeding log-softmax, sigmoid or ReLU feeding BCE-with-logits,
+    cosines that no temperature divides, N × 1 against N, as many outputs as a layer takes for its steps. A softmax
+    inside attention, one before an MSE, `log_softmax` with `nll_loss`, and pairwise differences made on purpose are all
+    fine. A loss logged as a number or detached is unknown, not suspicious.
 
     ## What to do
     `F.cross_entropy(logits, target)` and `F.binary_cross_entropy_with_logits(logits, target)` take raw outputs.
-    `assert output.shape == target.shape` before MSE and L1. Compute the loss anew in each step.
+    `assert output.shape == target.shape` before MSE and L1. `batch_first=True` where the batch comes first. Compute the
+    loss anew in each step.
 
     ## How to see that it is cured
     At the first step the loss is near ln(classes), and one batch can be overfitted to a loss under 0.01.
@@ -54,7 +60,14 @@ class SuspiciousLoss(Detector):
 
     code = "GP04"
     name = "suspicious-loss"
-    reads = ("tensors/grad_norm", "facts/loss.lint", "facts/loss.detached", "facts/loss.stale", "weight_of_common")
+    reads = (
+        "tensors/grad_norm",
+        "facts/loss.lint",
+        "facts/loss.detached",
+        "facts/loss.stale",
+        "facts/modules.batch_as_time",
+        "weight_of_common",
+    )
     suggests = ("fix-loss",)
     references = (
         "https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",
@@ -75,6 +88,11 @@ class SuspiciousLoss(Detector):
             if chart.fact("loss.stale") == "outputs":
                 message = "the loss is made of outputs of an earlier step: the model was run once and not again"
             return self._said(chart, "loss.stale", message, critical=True)
+        turned = chart.fact("modules.batch_as_time")
+        if turned:
+            message = f"{names_text(turned)} takes samples for steps (batch_first=False): each output that the loss "
+            message += "compares is made of all samples of its batch"
+            return self._said(chart, "modules.batch_as_time", message)
         codes = [code for code in chart.fact("loss.lint") or () if code in MEANING]
         if codes:
             return self._said(chart, "loss.lint", "; ".join(MEANING[code] for code in codes))

@@ -14,7 +14,11 @@ from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import Progress, is_adversarial, outline_levels
 from torchdoctor.symptoms.weight_growth import total_growth
 
-NONNEGATIVE = ("CrossEntropyLoss", "BCEWithLogitsLoss", "BCELoss", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+# fmt: off
+NONNEGATIVE = (
+    "CrossEntropyLoss", "BCEWithLogitsLoss", "BCELoss", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KLDivLoss",
+)
+# fmt: on
 """Losses that no target allows to be negative."""
 
 
@@ -78,9 +82,7 @@ class SuspiciouslyLowLoss(Detector):
         if level < 0 and (text := _impossible(chart)):
             return self._found(chart, level, f"{low}, and {text}")
         if level < 0 and _is_bottomless(chart, level):
-            return self._found(
-                chart, level, f"{low}, from {number_text(start)}, falls ever faster, and the weights grow"
-            )
+            return self._found(chart, level, f"{low}, from {number_text(start)}, falls ever faster: nothing stops it")
         yardstick = chance if chance > 0 else start
         epochs = _epochs(chart)
         if epochs > 1 or not yardstick > 0 or level < 0:
@@ -117,12 +119,14 @@ def _impossible(chart: Chart) -> str:
 
 
 def _is_bottomless(chart: Chart, level: float, times: float = 10.0, growth: float = 1.7) -> bool:
-    """Whether the loss is far below zero, falls ever faster, and takes the weights with it."""
+    """Whether the loss is far below zero, falls ever faster, and takes the weights with it or runs away."""
     series = chart["loss"]
     if series.count < 60 or not -level > times * max(abs(Progress.of(series).start), series.baseline(128).jitter):
         return False
     first, second, third, last = (median(part) for part in np.array_split(outline_levels(series), 4))
-    return last < third < second < first and third - last > 1.2 * (first - second) and total_growth(chart) > growth
+    if not (last < third < second < first and third - last > 1.2 * (first - second)):
+        return False
+    return total_growth(chart) > growth or third - last > 3 * (second - third) > 9 * (first - second)
 
 
 def _epochs(chart: Chart) -> float:

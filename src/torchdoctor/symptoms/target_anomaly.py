@@ -63,6 +63,8 @@ class TargetAnomaly(Detector):
         "target_is_input",
         "target_padding",
         "label_in_input",
+        "target_in_input",
+        "output_rms",
         "part_target_size",
     )
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
@@ -112,6 +114,10 @@ class TargetAnomaly(Detector):
     def _is_a_column(self, chart: Chart) -> Symptom | None:
         """A table that still holds its outcome: one column follows the label exactly, in every batch looked at."""
         closest, first = chart["label_in_input"], chart["label_in_input"].steps[:1]
+        if is_copied(chart):
+            message = "the number that is asked for is in the input, at the same place of each sample"
+            since = int(chart["target_in_input"].steps[0])
+            return self.symptom(chart, "warning", message, value=chart["target_in_input"].latest, since=since)
         if is_given_away(chart, self.exact):
             message = "one column of the inputs is the label itself, in other numbers: there is nothing to learn"
         elif is_given_away(chart):
@@ -167,6 +173,8 @@ class TargetAnomaly(Detector):
 
     def _out_of_range(self, chart: Chart) -> Symptom | None:
         kind, low, high = output_range(chart)
+        if kind and not chart["target_std"]:
+            return self._beyond(chart, kind, high - low)
         mean, deviation = chart["target_mean"].latest, chart["target_std"].latest
         margin = 0.1 * deviation
         below = mean - deviation < low - margin and chart["target_min"].latest < low - margin
@@ -178,6 +186,15 @@ class TargetAnomaly(Detector):
         message = f"targets go to {number_text(value)}, but the last layer, {kind}, gives {reach}"
         first = int(chart["target_std"].steps[0])
         return self.symptom(chart, "warning", message, value=value, limit=low if below else high, since=first)
+
+    def _beyond(self, chart: Chart, kind: str, width: float) -> Symptom | None:
+        """Targets that are not seen: a mean loss larger than the width of all answers has some outside of them."""
+        if not is_beyond(chart, width):
+            return None
+        level = number_text(chart["loss"].latest)
+        message = f"the mean error is {level}, but all that the last layer, {kind}, can give is within "
+        message += number_text(width)
+        return self.symptom(chart, "warning", message, value=chart["loss"].latest, limit=width, since=0)
 
     def _one_class(self, chart: Chart) -> Symptom | None:
         classes, size = chart.fact("loss.classes"), chart.context.get("batch_size")
@@ -220,6 +237,12 @@ def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> boo
     return close > 0.999 or (another.size == 5 and float(another.max()) < others)
 
 
+def is_copied(chart: Chart, samples: int = 3) -> bool:
+    """Whether one place of the input held the very numbers that a regression asks for, in all of the last samples."""
+    shares = chart["target_in_input"].last(samples)
+    return shares.size == samples and float(shares.min()) > 0.99
+
+
 def is_faint(chart: Chart, samples: int = 5) -> bool:
     """Whether all targets of a binary loss are 0 or one and the same number next to it."""
     high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)
@@ -234,6 +257,14 @@ def looks_ahead(chart: Chart) -> float:
     return chart["attention_ahead"].lowest if chart["attention_ahead"].count > 1 else 0.0
 
 
+def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
+    """Whether the lowest loss so far says that targets lie outside of all that a bounded last layer can give."""
+    power = {"l1": 1, "mse": 2}.get(chart.fact("loss.kind", ""), 0)
+    if not power or chart.fact("loss.reduction") != "mean" or chart["output_rms"].count < samples:
+        return False
+    return chart["loss"].lowest > 2 * width**power
+
+
 def output_range(chart: Chart) -> tuple[str, float, float]:
     """The activation that ends the model, and the least and the largest value it can give; empty where it is open."""
     outputs, kinds = chart.fact("modules.outputs", ()), chart.fact("modules.kinds", ())
@@ -241,6 +272,6 @@ def output_range(chart: Chart) -> tuple[str, float, float]:
     if len(outputs) != 1 or outputs[0] not in chart.module_names or row.size != len(kinds):
         return "", 0.0, 0.0
     index = chart.module_names.index(outputs[0])
-    if kinds[index] not in RANGES or not abs(row[index] - size) < 1e-2 * size:  # what enters the loss is something else
+    if kinds[index] not in RANGES or not abs(row[index] - size) <= 1e-2 * size:  # what enters the loss is another
         return "", 0.0, 0.0
     return (kinds[index], *RANGES[kinds[index]])

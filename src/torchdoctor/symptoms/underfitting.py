@@ -123,7 +123,8 @@ def narrowest(chart: Chart) -> int:
     """The units of the narrowest hidden layer, 0 where it is not known or the model gives back what it is given.
 
     An encoder's code is narrow on purpose: what follows it is as wide as what came before. Adapters beside frozen
-    layers, and branches of deep models, are narrow without everything going through them.
+    layers, and branches of deep models, are narrow without everything going through them; so is a layer that no other
+    one takes in as it is, such as the scores of an attention or one term of a sum.
     """
     kinds, widths = chart.fact("modules.kinds", ()), chart.fact("modules.widths", ())
     outputs, names = chart.fact("modules.outputs", ()), chart.module_names
@@ -132,7 +133,12 @@ def narrowest(chart: Chart) -> int:
     layers = [
         (width, name in outputs) for kind, width, name in zip(kinds, widths, names, strict=True) if kind in WEIGHTED
     ]
-    hidden = [width for width, last in layers if not last]
+    takers = chart.fact("modules.entering", ())
+    hidden = [
+        width
+        for place, (kind, width, name) in enumerate(zip(kinds, widths, names, strict=True))
+        if kind in WEIGHTED and name not in outputs and (not takers or width in takers[place + 1 :])
+    ]
     if len(layers) > PLAIN:
         return 0
     entering = (chart.context.get("input_shape") or [0])[-1]

@@ -11,7 +11,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.symptoms.progress import Progress, is_hurt
+from torchdoctor.symptoms.progress import gets_better
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class UpdateRatioAbnormal(Detector):
     ## How it is told apart
     Biases, gains, embeddings and weights that begin at zero have huge ratios for good reasons, and so has everything in
     the first steps of Adam: the median over the weight matrices must be off, at several samples in a row. A large
-    ratio is a warning only while the loss does not get better. Ratios that sink as the loss converges or as
+    ratio is a warning only while the loss does not get better; weights that are replaced rather than moved, with a loss
+    ten times the first, are one at once. Ratios that sink as the loss converges or as
     the schedule ends are healthy: a small one must have been small from the start, at full learning rate.
 
     ## What to do
@@ -58,7 +59,9 @@ class UpdateRatioAbnormal(Detector):
     samples: int = 4
     """Samples in a row that must show it."""
     after: int = 20
-    """Steps at the start that are not judged."""
+    """Steps at the start that are not judged, unless they tear everything down."""
+    replaced: float = 1.0
+    """Median ratio at which nothing of the weights is left after a step."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """The median over the weight matrices, at the last samples."""
@@ -66,7 +69,15 @@ class UpdateRatioAbnormal(Detector):
         columns = list(weight_columns(chart.names))
         first = sampled.rows[0][0] if sampled else 0
         rows = [row for step, row in sampled.rows if step - first >= self.after and row.size == len(chart.names)]
-        if len(rows) < self.samples or not columns:
+        if not columns:
+            return None
+        if (
+            torn := self._torn(
+                chart, [_median(row[columns]) for _, row in list(sampled.rows)[-2:] if row.size == len(chart.names)]
+            )
+        ) is not None:
+            return torn
+        if len(rows) < self.samples:
             return None
         medians = np.array([_median(row[columns]) for row in rows])
         recent = medians[-self.samples :]
@@ -74,7 +85,7 @@ class UpdateRatioAbnormal(Detector):
         message = f"weights move by {number_text(ratio)} of themselves a step"
         since = sampled.rows[-self.samples][0]
         if float(recent.min()) > self.high:
-            severity: Severity = "info" if _gets_better(chart) else "warning"
+            severity: Severity = "info" if gets_better(chart) else "warning"
             row = rows[-1][columns]
             order = np.argsort(-np.nan_to_num(row))[:4]
             where = tuple(chart.names[columns[int(index)]] for index in order)
@@ -86,16 +97,16 @@ class UpdateRatioAbnormal(Detector):
             return self.symptom(chart, "warning", message, value=ratio, limit=self.low, since=first)
         return None
 
+    def _torn(self, chart: Chart, medians: list[float]) -> Symptom | None:
+        """Weights that were replaced rather than moved, twice in a row, and a loss that went up by a power of ten."""
+        loss = chart["loss"]
+        if len(medians) < 2 or not min(medians) > self.replaced or not loss.latest > 10 * abs(loss.first):
+            return None
+        message = f"weights move by {number_text(min(medians))} of themselves a step, and the loss went from "
+        message += f"{number_text(loss.first)} to {number_text(loss.latest)}"
+        return self.symptom(chart, "warning", message, value=min(medians), limit=self.replaced)
+
 
 def _median(row: Array) -> float:
     known = row[np.isfinite(row)]
     return median(known) if known.size else float("nan")
-
-
-def _gets_better(chart: Chart) -> bool:
-    """Whether the loss is in the lower part of what the run has covered, and in no trouble."""
-    loss = chart["loss"]
-    if not loss or is_hurt(chart):
-        return False
-    progress, base = Progress.of(loss), loss.baseline(128)
-    return progress.is_learning(base.noise) and base.recent < progress.best + 0.3 * progress.descent

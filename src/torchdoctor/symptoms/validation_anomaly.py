@@ -26,14 +26,15 @@ class ValidationAnomaly(Detector):
     The number by which you choose the model may be wrong. It is *constant* to the last digit while training moves:
     validation runs on other weights, on one cached result, or on nothing. It is *worse than untrained* while training
     has learnt: validation data is fed or preprocessed differently, its labels are shifted, or BatchNorm's running
-    statistics are off. Or it leaps up for one evaluation and comes back.
+    statistics are off. Or it leaps up, for one evaluation or for good.
 
     ## How it is told apart
     Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
     anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
-    training has stopped moving is explained. One leap that heals is a note. What is fed to the model without gradients
-    is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so is a model
-    that is never in eval mode there, if it has dropout or batch statistics.
+    training has stopped moving is explained. One leap that heals is a note; one that stays, from one evaluation to the
+    next and by far more than they ever differed, is no overfitting, which grows. What is fed to the model without
+    gradients is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so
+    is a model that is never in eval mode there, if it has dropout or batch statistics.
 
     ## What to do
     Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
@@ -76,17 +77,29 @@ class ValidationAnomaly(Detector):
             found = self._fed_otherwise(chart) or self._in_training_mode(chart)
             if found is not None:
                 return found
-        if values.size < self.evaluations or not train or not math.isfinite(series.latest):
+        if values.size < 2 or not train or not math.isfinite(series.latest):
             return None
         steps = [int(step) for step in series.steps]
         levels = levels_at(train, series.steps)
         if not np.isfinite(levels).all():
             return None
+        if values.size < self.evaluations:
+            return self._untrained(chart, levels, steps) if self._starts_worse(chart) else None
         return (
             self._constant(chart, levels, steps)
             or self._untrained(chart, levels, steps)
             or self._leap(chart, levels, steps)
+            or self._stepped_up(chart, steps)
         )
+
+    def _starts_worse(self, chart: Chart) -> bool:
+        """Whether two evaluations are enough: both are clearly worse than the untrained model, and the second is worst.
+
+        Running statistics need some dozens of steps to be of use.
+        """
+        values, steps = chart["val_loss"].values, chart["val_loss"].steps
+        worse = self.worse / 2 * abs(Progress.of(chart["loss"]).start)
+        return int(steps[0]) >= 40 and bool(values[1] >= values[0] > Progress.of(chart["loss"]).start + worse)
 
     def _fed_otherwise(self, chart: Chart) -> Symptom | None:
         """Inputs without gradients are of another scale than those of training, and validation suffers."""
@@ -117,7 +130,8 @@ class ValidationAnomaly(Detector):
         start = Progress.of(chart["loss"]).start
         moved = float(levels[-same] - levels[-1])
         times = 1 if same == values.size else 2  # it has never moved, not even while the run learnt most
-        if not moved > 0.05 * (start - float(levels[-1])) or not moved > times * chart["loss"].baseline(128).noise:
+        least = max(0.05 * (start - float(levels[-1])), 1e-3 * abs(start))  # the last digit of a guess is no progress
+        if not moved > least or not moved > times * chart["loss"].baseline(128).noise:
             return None
         message = (
             f"validation loss is exactly {number_text(float(values[-1]))} at {same} evaluations while training fell "
@@ -166,6 +180,34 @@ class ValidationAnomaly(Detector):
             f"{number_text(high)} that the run began with, and came back; training stayed calm"
         )
         return self.symptom(chart, severity, message, value=float(values[top]), since=steps[leaps[0]])
+
+    def _stepped_up(self, chart: Chart, steps: list[int]) -> Symptom | None:
+        place = step_up(chart, self.evaluations, self.learnt)
+        if place is None:
+            return None
+        before, found = (float(value) for value in chart["val_loss"].values[place - 1 : place + 1])
+        message = f"validation loss went from {number_text(before)} to {number_text(found)} at step {steps[place]} "
+        return self.symptom(
+            chart, "warning", message + "and stays; training did not", value=found, limit=before, since=steps[place]
+        )
+
+
+def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | None:
+    """The evaluation at which validation lost a share of its gain at once and for good, though training stayed calm."""
+    values, progress = chart["val_loss"].values, Progress.of(chart["loss"])
+    levels = levels_at(chart["loss"], chart["val_loss"].steps)
+    for place in range(max(evaluations, values.size - 10), values.size - 1):
+        before, after = values[:place], values[place:]
+        lost = float(after.min() - before[-1])
+        gained = max(progress.start, float(before[0])) - float(before.min())
+        usual = max(0.0, float(np.diff(before).max()))
+        moved = float(levels[place - 1] - levels[place])
+        calm = moved > -0.05 * progress.descent and levels[-1] <= levels[place - 1]
+        # what training gains at the expense of validation is of the same size
+        least = max(share * max(gained, progress.start), 3 * usual, 2 * float(np.ptp(after)), 3 * moved)
+        if calm and gained > 0 and lost > least:
+            return place
+    return None
 
 
 def _fall(first: float, last: float) -> float:

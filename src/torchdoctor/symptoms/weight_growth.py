@@ -81,12 +81,12 @@ class WeightGrowth(Detector):
             return self.symptom(chart, "warning", message, value=times, limit=self.leap, where=(leap.name,))
         if len(rows) < self.samples or not columns:
             return None
-        totals = [math.sqrt(float(np.nansum(np.square(row[columns])))) for _, row in rows]
         border = rows[0][0] + 0.75 * (rows[-1][0] - rows[0][0])
         late = max(index for index, (step, _) in enumerate(rows) if step <= border)
-        if not 0 < totals[0] < math.inf or not totals[-1] < math.inf or not totals[late] > 0:
+        start, before, now = (math.sqrt(float(np.nansum(np.square(rows[at][1][columns])))) for at in (0, late, -1))
+        if not 0 < start < math.inf or not now < math.inf or not before > 0:
             return None
-        whole, lately = totals[-1] / totals[0], totals[-1] / totals[late]
+        whole, lately = now / start, now / before
         if not (whole > self.times and lately > (self.still if whole < self.grave else 1.2)):
             return None
         severity: Severity = "warning" if is_hurt(chart) or (whole > self.grave and not _pays(chart)) else "info"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over, lr_rise
+from torchdoctor.diagnoses.configuration import configured
+from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
+from torchdoctor.diagnoses.lr_too_low import STILL
 from torchdoctor.records import Severity, worst
-from torchdoctor.treatments.configured import configured, configured_decay, configured_dropout, highest_rate, usual_rate
+from torchdoctor.treatments.configured import highest_rate, usual_rate
 
 WINDOW = 1000
 """Steps within which the same finding coming back counts as repeated."""
@@ -22,6 +25,12 @@ SLOW = ("gradient-vanishing", "loss-plateau", "slow-learning", "learning-rate-va
 """Findings that, if any, ask for a higher one."""
 DIRECTIONS = {"lr-too-high": "down", "warmup-missing": "down", "lr-too-low": "up"}
 """Causes that know which way the rate must go, whatever was found."""
+NEAR = 0.02
+"""Share of the best validation loss within which another is as good: noise decides between them."""
+FRESH = {"step": 10, "epoch": 1, "row": 0}
+"""By what a log counts, until when a run has hardly more to go back to than its beginning."""
+LOWEST_RATE = 1e-5
+"""The lowest learning rate at which models are usually trained."""
 Values = dict[str, float]
 
 
@@ -64,7 +73,16 @@ def _scale_lr(case: Case) -> Values | None:
         rise = lr_rise(case.chart, case.problem.first_step)
         factor = float(f"{1 / rise:.1g}") if rise > 3 else (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]
         return {"factor": max(min(factor, float(f"{_far_too_high(case.chart):.1g}")), 1e-4)}
-    return {"factor": 2.0} if way == "up" else None
+    return {"factor": _up(highest_rate(case.chart))} if way == "up" else None
+
+
+def _up(rate: float) -> float:
+    """Twice the rate; of one at which nothing can move, the factor to the lowest at which models are trained.
+
+    >>> _up(3e-4), _up(1e-14)
+    (2.0, 1000000000.0)
+    """
+    return float(f"{LOWEST_RATE / rate:.1g}") if 0 < rate < STILL else 2.0
 
 
 def _far_too_high(chart: Chart) -> float:
@@ -95,30 +113,38 @@ def _set_clip_norm(case: Case) -> Values | None:
 
 
 def _raise_dropout(case: Case) -> Values | None:
-    rate = configured_dropout(case.chart)
+    rate = dropout(case.chart)
     if math.isnan(rate):
         return {}  # the code says by how much, and not from where
     return None if rate >= 0.5 else {"rate": round(min(rate + 0.1, 0.5), 2)}
 
 
 def _lower_dropout(case: Case) -> Values | None:
-    rate = configured_dropout(case.chart)
+    rate = dropout(case.chart)
     return {"rate": round(min(rate / 2, 0.3), 2)} if rate > 0.05 else None
 
 
 def _set_weight_decay(case: Case) -> Values | None:
     """Up one notch, or down into the range where there is too much of it."""
-    decay = configured_decay(case.chart)
+    decay = weight_decay(case.chart)
     if case.cause in ("over-regularized", "optimizer-misconfigured") or case.problem.has("underfitting"):
         return {"value": 0.01} if decay > 0.02 else None
     return None if decay >= 0.1 else {"value": 0.1 if decay >= 0.01 else 0.01}
 
 
 def _stop_at_best(case: Case) -> Values:
+    """The step from which on the finding says that validation got worse, unless it was lower yet elsewhere."""
     validation = case.chart["val_loss"]
     if not validation:
         return {}
-    return {"step": float(max(int(validation.steps[int(validation.values.argmin())]), 0))}
+    steps, lows, *_ = zip(*validation.outline.buckets(), strict=True)
+    lowest = min(range(len(lows)), key=lows.__getitem__)
+    found = case.problem.get("overfitting")
+    if found is not None and found.first_step >= steps[0]:
+        named = bisect.bisect_right(steps, found.first_step) - 1
+        if lows[named] <= lows[lowest] + NEAR * abs(lows[lowest]):
+            return {"step": float(max(found.first_step, 0))}
+    return {"step": float(max(steps[lowest], 0))}
 
 
 def _onset(case: Case) -> Values:
@@ -126,6 +152,10 @@ def _onset(case: Case) -> Values:
 
 
 def _roll_back(case: Case) -> Values | None:
+    """To before the trouble; None where the run began with it: there is nothing to go back to."""
+    clock = str(case.chart.context.get("clock", "step"))
+    if "source" in case.chart.context and case.problem.first_step <= FRESH.get(clock, 0):
+        return None
     lost = case.problem.grave("loss-divergence", "nan-or-inf", "loss-spike") or case.cause
     return _onset(case) if lost or case.repeats >= 3 else None
 

@@ -16,6 +16,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem
 from torchdoctor.records import SEVERITIES, Diagnosis, Suggestion, number_text
 from torchdoctor.symptoms import DETECTORS
+from torchdoctor.treatments.action import Action
 from torchdoctor.treatments.actions import ACTIONS
 from torchdoctor.treatments.configured import highest_rate
 from torchdoctor.treatments.parameters import WINDOW, Case, parameters
@@ -239,14 +240,18 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
         safety=action.safety,
         parameters=values,
         priority=action.priority,
-        reason=f"{reason}: {action.summary}{_here(case, slug, values)}",
+        reason=f"{reason}: {_what(case, action, values)}",
     )
 
 
-def _here(case: Case, slug: str, values: Mapping[str, float]) -> str:
-    """What it comes to in this run, where that is known."""
-    rate = highest_rate(case.chart) if slug == "scale-lr" else math.nan
-    return "" if math.isnan(rate) else f" Here: from {number_text(rate)} to {number_text(rate * values['factor'])}."
+def _what(case: Case, action: Action, values: Mapping[str, float]) -> str:
+    """What the action does; of a rate, which way, and what that comes to in this run where it is known."""
+    if action.slug != "scale-lr":
+        return action.summary
+    way = "Lower" if values["factor"] < 1 else "Raise"
+    rate = highest_rate(case.chart)
+    known = "" if math.isnan(rate) else f", from {number_text(rate)} to {number_text(rate * values['factor'])}"
+    return f"{way} the learning rate{known}."
 
 
 def _word(name: str, value: float) -> str:

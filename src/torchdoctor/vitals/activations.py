@@ -60,6 +60,11 @@ class ActivationGauge(PassGauge):
         self._functional = not any(isinstance(module, ZEROING) for module in self._watched)
         self._samples = 0
         self._inside = 0
+        self._models = tuple(models.values())
+        self._all_learn = False
+        """Whether no parameter is frozen: behind frozen layers, what does not learn is not what came in."""
+        self._beside: Tensor | None = None
+        """The size of what entered the last layer, if that was an input."""
 
     def _walk(self, name: str, module: nn.Module) -> None:
         if is_compiled(module):
@@ -86,6 +91,7 @@ class ActivationGauge(PassGauge):
             if hidden or missing:
                 self.tell(hidden | missing)
         self._inside = 0
+        self._all_learn = all(item.requires_grad for model in self._models for item in model.parameters())
         for module in self._watched:
             self.after(module, "_passed")
         for model in self._entrances:
@@ -131,6 +137,8 @@ class ActivationGauge(PassGauge):
                 self._compare_rows(weight, measured)
         if not self._seen:
             self._measure_entry(inputs)
+        else:
+            self._measure_side_entry(module, inputs)
         self._seen[module] = measured
         self._widths[module] = value.shape[1 if value.dim() > 3 else -1]
         self._places[module] = tensor.data_ptr()
@@ -206,6 +214,23 @@ class ActivationGauge(PassGauge):
             features = value.square().mean(0).sqrt()
             self._scalars["entry_ratio"] = features.amax() / features.median().clamp_min(1e-30)
 
+    def _measure_side_entry(self, module: nn.Module, inputs: Any) -> None:
+        """What enters later layers without having passed anything that learns: a time, a second input, another model's.
+
+        The largest of them; not where a normalization follows.
+        """
+        if self._beside is not None and isinstance(module, NORMS):
+            self._beside = None
+        elif self._beside is not None:
+            known = self._scalars.get("side_entry_rms", self._beside)
+            self._scalars["side_entry_rms"] = torch.maximum(known, self._beside)
+            self._beside = None
+        tensor = next(plain_tensors(inputs), None)
+        if not (isinstance(module, WEIGHTED) and self.learns and self._all_learn) or tensor is None:
+            return
+        if tensor.is_floating_point() and not tensor.requires_grad:
+            self._beside = rms(part_of(tensor).float())
+
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over the rows; the first of them settles the order of the modules."""
         if self._seen:
@@ -232,6 +257,7 @@ class ActivationGauge(PassGauge):
                 "modules.names": [self._watched[module] for module in order],
                 "modules.kinds": [type(module).__name__ for module in order],
                 "modules.widths": [self._widths.get(module, 0) for module in order],
+                "modules.entering": [_entering(module) for module in order],
                 "modules.outputs": [self._watched[module] for module in order if module in self._outputs],
                 "modules.normalized": sum(isinstance(module, NORMS) for module in self._seen),
                 "data.normalized_first": any(isinstance(module, NORMS) for module in first),
@@ -243,6 +269,7 @@ class ActivationGauge(PassGauge):
         super().forget()
         self._seen = {}
         self._places = {}
+        self._beside = None
 
 
 class _Units:
@@ -263,6 +290,11 @@ class _Units:
         if len(kept) < SPAN or seen < ROWS:
             return None
         return (torch.stack([values for values, _ in kept]).amax(0) == 0).float().mean()
+
+
+def _entering(module: nn.Module) -> int:
+    sizes = (getattr(module, name, None) for name in ("in_features", "in_channels", "input_size", "embed_dim"))
+    return next((size for size in sizes if isinstance(size, int)), 0)
 
 
 def relative_entropy(weights: Tensor, dimension: int | None) -> Tensor:

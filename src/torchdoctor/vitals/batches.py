@@ -22,6 +22,7 @@ from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
     checksum,
+    entrances,
     is_compiled,
     is_plain,
     part_of,
@@ -50,6 +51,7 @@ class BatchGauge(PassGauge):
     def __init__(self, models: Mapping[str, nn.Module], loss_fn: Any, tell: Tell) -> None:
         super().__init__(tell)
         self._models = [model for model in models.values() if getattr(model, "_compiled_call_impl", None) is None]
+        self._doors = [door for door in entrances(models) if getattr(door, "_compiled_call_impl", None) is None]
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._inputs: weakref.ref[Tensor] | None = None
         self._saw_inputs = self._saw_targets = False
@@ -66,8 +68,8 @@ class BatchGauge(PassGauge):
         """Hooks on the models' doors and on the loss."""
         super().arm()
         self._entered_at = 0.0
-        for model in self._models:
-            self.before(model, "begins")
+        for door in self._doors:
+            self.before(door, "begins")
         if self._loss_fn is not None:
             self.before(self._loss_fn, "_asked")
         if len(self._models) == 1:
@@ -110,10 +112,9 @@ class BatchGauge(PassGauge):
                 self._scalars["attention_ahead"] = ahead
         if self._saw_targets or "guess_loss" in self._scalars:
             return
+        self._measure_parts(parts_compared(loss))
         compared = what_is_compared(loss)
-        if compared is None:
-            self._measure_parts(parts_compared(loss))
-        elif not compared.between_outputs:
+        if compared is not None and not compared.between_outputs:
             self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
 
     def _measure_parts(self, parts: list[Compared]) -> None:
@@ -157,6 +158,18 @@ class BatchGauge(PassGauge):
         self._scalars["label_in_input"] = closest * whole
         self._scalars["label_in_another"] = other * whole
 
+    def _measure_copies(self, target: Tensor) -> None:
+        """The largest share of samples in which one place of the input holds the very number that is asked for."""
+        inputs = self._inputs() if self._inputs is not None else None
+        if inputs is None or inputs.dtype != target.dtype or inputs.dim() < 2 or inputs.numel() > LARGEST:
+            return
+        if target.numel() != inputs.shape[0] or target.numel() < ROWS:
+            return
+        asked = target.detach().reshape(-1, 1)
+        counted = asked != asked.mode(0).values  # what most targets are, a column may be as well
+        same = ((inputs.detach().flatten(1) == asked) & counted).sum(0).amax()
+        self._scalars["target_in_input"] = same / counted.sum().clamp_min(ROWS // 2)
+
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], first: int | None = None) -> None:
         output, target = output_and_target(args, kwargs)
         if target is None or not self.learns:
@@ -175,6 +188,8 @@ class BatchGauge(PassGauge):
         self._measure_tokens(target, getattr(module, "ignore_index", IGNORED), first)
         if classes or isinstance(module, BINARY):
             self._measure_columns(target)
+        elif isinstance(module, ELEMENTWISE):
+            self._measure_copies(target)
 
     def _measure_inputs(self, tensor: Tensor) -> None:
         self._saw_inputs = True

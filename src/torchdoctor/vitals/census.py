@@ -16,7 +16,7 @@ from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_graph import LossGraph, read_graph
 from torchdoctor.vitals.passes import PassGauge, is_compiled
-from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names, unwrap_model
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, own_tensors, tensor_names, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
 FIRST = 5
@@ -86,9 +86,12 @@ class GraphCensus(PassGauge):
 
     def _has_thawed(self) -> bool:
         """Whether what requires gradients has changed: then the next samples are censused like the first."""
-        named = self._named()
-        trainable = sum(tensor.requires_grad for tensor in named)
+        setup = self._setup
+        tensors = {id(tensor): tensor for model in setup.models.values() for tensor in own_tensors(unwrap_model(model))}
+        tensors |= {id(tensor): tensor for optimizer in setup.optimizers for tensor in optimizer_tensors(optimizer)}
+        trainable = sum(tensor.requires_grad for tensor in tensors.values())
         if trainable != self._trainable:
+            named = self._named()
             self._asked = 0 if self._trainable < 0 else SURE
             self._trainable = trainable
             self._frozen.update(name for tensor, name in named.items() if not tensor.requires_grad)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchdoctor.vitals.acting import ActingGauge
 from torchdoctor.vitals.activations import ActivationGauge
+from torchdoctor.vitals.axes import AxesCensus
 from torchdoctor.vitals.batches import BatchGauge
 from torchdoctor.vitals.census import GraphCensus
 from torchdoctor.vitals.curvature import CurvatureGauge
@@ -27,6 +28,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         GraphCensus(setup, tell),
         ZeroingLedger(setup, tell),
         ModeCensus(setup, tell),
+        AxesCensus(setup.models, tell),
         OptimizerStateGauge(setup),
         StateWitness(setup, tell),
         NoiseGauge(setup, tell),

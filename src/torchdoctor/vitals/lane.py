@@ -14,6 +14,7 @@ through, and its total compared with ours.
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from torchdoctor.vitals.monitor import Monitor
 
 is_capturing = torch.cuda.is_current_stream_capturing
+NO_NUMBER = 2**63
+"""What a node without a sequence number says at least."""
+_rate = operator.itemgetter("lr")
 
 Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
@@ -165,7 +169,7 @@ class Lane(taps.Listener):
             self._enter()
             return
         self._stepping = False
-        rates = [group["lr"] for group in optimizer.param_groups]
+        rates = list(map(_rate, optimizer.param_groups))
         total = self._total
         assert total is not None
         now = time.perf_counter()
@@ -183,14 +187,14 @@ class Lane(taps.Listener):
 
     def take_loss(self, loss: Any, name: str, step: int | None) -> bool:
         """Take a loss that has its graph and memory of its own; False if it is not for the short way."""
-        if not self.is_open or type(loss) is not Tensor or name not in self._previous or self._stepping or loss.dim():
+        if not self.is_open or type(loss) is not Tensor or self._stepping:
             return False
-        node = loss.grad_fn
-        if node is None:
+        node, known = loss.grad_fn, self._previous
+        if node is None or name not in known or loss.dim():
             return False
         number = node._sequence_nr()
         early = number >= self._mark
-        if number >= 2**63 or (step is not None and step != self._label + len(self._steps) - (not early)):
+        if number >= NO_NUMBER or (step is not None and step != self._label + len(self._steps) - (not early)):
             return False
         value: Tensor | float
         if loss.is_cpu:
@@ -198,10 +202,10 @@ class Lane(taps.Listener):
             if not math.isfinite(value):
                 return False
         else:
-            value, previous = loss.detach(), self._previous[name]
+            value, previous = loss.detach(), known[name]
             if previous is not None and previous.data_ptr() == value.data_ptr():
                 return False
-            self._previous[name], version = value, value._version
+            known[name], version = value, value._version
         if early:
             self._losses.append((name, value, version))
         elif self._steps:

@@ -35,13 +35,17 @@ KINDS = {
 }
 # fmt: off
 FRAGILE = {
-    "Log": "log", "Log2": "log", "Log10": "log", "Sqrt": "sqrt", "Rsqrt": "sqrt", "Pow": "root", "Cdist": "norm",
-    "Norm": "norm", "LinalgVectorNorm": "norm", "Div": "division", "Reciprocal": "division", "Acos": "acos",
-    "Asin": "asin", "Atan2": "atan2",
+    "Log": "log", "Log1P": "log", "Log2": "log", "Log10": "log", "Sqrt": "sqrt", "Rsqrt": "sqrt", "Pow": "root",
+    "Cdist": "norm", "Norm": "norm", "LinalgVectorNorm": "norm", "Div": "division", "Reciprocal": "division",
+    "Acos": "acos", "Asin": "asin", "Atan2": "atan2",
 }
 """Operations that are not finite, or whose derivative is not, at some finite number."""
 # fmt: on
+OF_LOGITS = {"LogSoftmax": "cross-entropy", "BinaryCrossEntropyWithLogits": "bce-with-logits"}
+"""What takes raw scores."""
 REDUCTIONS = {1: "mean", 2: "sum"}
+MANY = 8
+"""Classes from which a softmax of plain cosines stays near even: at best e² to 1 for each of the others."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def read_graph(root: Any) -> LossGraph:
         hidden = hidden or name.startswith("CompiledFunction")
         if kind is None:
             kind = _kind(node, name, in_head=count <= HEAD)
-            reduction = REDUCTIONS.get(getattr(node, "_saved_reduction", 0)) if kind else None
+            reduction = _reduction(node, root) if kind else None
         for parent in _parents(node):
             if type(parent).__name__ == "AccumulateGrad":
                 newest = max(newest, node._sequence_nr())
@@ -146,13 +150,20 @@ def _kind(node: Any, name: str, *, in_head: bool) -> str | None:
     return None
 
 
+def _reduction(node: Any, root: Any) -> str | None:
+    """How a loss is reduced: its own node says it, or, of one that is put together, the last node of all."""
+    if hasattr(node, "_saved_reduction"):
+        return REDUCTIONS.get(node._saved_reduction)
+    return _name(root).lower() if _name(root) in ("Mean", "Sum") and _source(root) is node else None
+
+
 def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
     source = _source(node) if name in KINDS or name.startswith("NllLoss") else None
     fed_by = "" if source is None else _name(source)
-    if name == "LogSoftmax" and fed_by in ("Softmax", "Sigmoid"):
-        yield f"{fed_by.lower()}-before-cross-entropy"
-    elif name == "BinaryCrossEntropyWithLogits" and fed_by in ("Softmax", "Sigmoid"):
-        yield f"{fed_by.lower()}-before-bce-with-logits"
+    if name in OF_LOGITS and fed_by in ("Softmax", "Sigmoid", "Relu"):
+        yield f"{fed_by.lower()}-before-{OF_LOGITS[name]}"
+    elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm") and _is_cosine(source):
+        yield "cosines-without-scale"
     elif name.startswith("NllLoss"):
         if fed_by in LINEAR or fed_by == "Relu":
             yield "nll-without-log-softmax"
@@ -162,8 +173,35 @@ def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
             yield "softmax-over-the-batch"
     elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
         yield "broadcast"
+    elif in_head and name in ("Sum", "Mean") and _is_kl_of_probabilities(node):
+        yield "kl-of-probabilities"
     if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
         yield "scrambled"
+
+
+def _is_kl_of_probabilities(node: Any) -> bool:
+    """Whether `kl_div`, t log t - t x, was given probabilities as x, which it takes for their logarithms."""
+    for name in ("Sub", "Mul"):
+        node = next(_parents(node), None)
+        if node is None or _name(node) != name or node.next_functions[0][0] is not None:  # the target has no graph
+            return False
+    source = _source(node)
+    return source is not None and _name(source) == "Softmax"
+
+
+def _is_cosine(node: Any) -> bool:
+    """Whether a product of matrices is one of unit vectors, for so many classes that cosines cannot tell them apart."""
+    operands = [parent if _name(parent) not in SHAPING else _source(parent) for parent in _parents(node)]
+    return _shape(node)[-1:] >= (MANY,) and len(operands) == 2 and all(map(_is_unit, operands))
+
+
+def _is_unit(node: Any) -> bool:
+    """Whether a node divides something by its norm."""
+    if node is None or _name(node) != "Div":
+        return False
+    norm = next((_source(parent) for parent in _parents(node) if _name(parent) == "Expand"), None)
+    norm = _source(norm) if norm is not None and _name(norm) in ("ClampMin", "Clamp") else norm
+    return norm is not None and _name(norm) in ("LinalgVectorNorm", "Norm")
 
 
 def _is_scrambled(node: Any) -> bool:

@@ -7,6 +7,7 @@ kept. Tensors that were packed away (offloaded, or to be computed again) stay wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -46,12 +47,12 @@ def what_is_compared(loss: Tensor) -> Compared | None:
 
 def parts_compared(loss: Tensor) -> list[Compared]:
     """The comparisons of a loss that is a sum of several, as for boxes and classes; empty where it is none."""
-    found = _comparisons(loss)
+    found = _comparisons(loss, (*MODULES, "Abs"))
     known = [part for name, node in found if (part := _compared(name, node)) is not None] if len(found) > 1 else []
     return known if len(known) == len(found) and not any(part.between_outputs for part in known) else []
 
 
-def _comparisons(loss: Tensor) -> list[tuple[str, Any]]:
+def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[str, Any]]:
     """The nodes of torch's losses next to the end of the graph."""
     found: list[tuple[str, Any]] = []
     seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
@@ -60,7 +61,7 @@ def _comparisons(loss: Tensor) -> list[tuple[str, Any]]:
         if node is None:
             break
         name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
-        if name in MODULES:
+        if name in names:
             found.append((name, node))
             continue  # what lies behind it is the model
         for parent, _ in node.next_functions:
@@ -71,6 +72,8 @@ def _comparisons(loss: Tensor) -> list[tuple[str, Any]]:
 
 
 def _compared(name: str, node: Any) -> Compared | None:
+    if name == "Abs":
+        return _distance(node)
     output, target = kept(node, "self"), kept(node, "target")
     if output is None or target is None or not target.dim():
         return None
@@ -89,6 +92,15 @@ def _compared(name: str, node: Any) -> Compared | None:
     if name == "BinaryCrossEntropyWithLogits":
         settings["pos_weight"] = node._saved_pos_weight
     return Compared(MODULES[name](**settings), output.detach(), target.detach(), target.requires_grad, skipped(node))
+
+
+def _distance(node: Any) -> Compared | None:
+    """The mean absolute error has no node of its own: the size of a difference, of which neither side is kept."""
+    before, difference = node.next_functions[0][0], kept(node, "self")
+    if difference is None or not difference.dim() or not type(before).__name__.startswith("SubBackward"):
+        return None
+    difference = difference.detach()
+    return Compared(nn.L1Loss(), difference.new_zeros(()).expand_as(difference), difference, False, None)
 
 
 def skipped(node: Any) -> int | None:

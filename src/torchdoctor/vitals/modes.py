@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.passes import PassGauge, is_compiled, is_plain
+from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain
 from torchdoctor.vitals.patient import Setup, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
 MOST_HOOKS = 256
+MOST_PARTS = 8
 LISTED = 32
 BatchNorm = nn.modules.batchnorm._BatchNorm
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
@@ -34,6 +35,8 @@ class ModeCensus(PassGauge):
         super().__init__(tell)
         self._models = setup.models
         self._names: dict[int, str] = {}
+        self._whole: dict[int, tuple[str, nn.Module]] = {}
+        """By what a loop calls: the name of the model that it belongs to, and that model."""
         self._eval: dict[str, tuple[list[str], bool]] = {}
         """By model: the modules that were in eval mode, and whether all that could be were."""
         self._batches: dict[str, tuple[int, int]] = {}
@@ -49,7 +52,9 @@ class ModeCensus(PassGauge):
         """Hooks on the models, and on what can be told from its own input only."""
         super().arm()
         for prefix, model in self._models.items():
-            self._watch(model, prefix, "_model_runs")
+            for part in entrances({prefix: model})[:MOST_PARTS]:  # of a model without forward(), what is called instead
+                self._whole[id(part)] = prefix, unwrap_model(model)
+                self.before(part, "_model_runs")
             if is_compiled(model):
                 continue
             for path, module in unwrap_model(model).named_modules():
@@ -65,7 +70,7 @@ class ModeCensus(PassGauge):
 
     def _model_runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.learns:
-            prefix, inner = self._names[id(module)], unwrap_model(module)
+            prefix, inner = self._whole[id(module)]
             able = [(_joined(prefix, path), child.training) for path, child in _mode_dependent(inner)]
             resting = [path for path, training in able if not training]
             self._eval[prefix] = resting, bool(able) and len(resting) == len(able) and not inner.training
@@ -141,7 +146,8 @@ class ModeCensus(PassGauge):
 
 
 def _is_frozen(module: nn.Module) -> bool:
-    return not any(tensor.requires_grad for tensor in module.parameters(False))
+    # not `parameters(False)`, which is four generators deep: this is asked of every module at every look
+    return not any(tensor is not None and tensor.requires_grad for tensor in module._parameters.values())
 
 
 def _is_even(weight: Tensor) -> Tensor:

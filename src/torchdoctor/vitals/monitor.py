@@ -6,6 +6,7 @@ Nothing here waits for the device, and nothing here raises into the loop: every 
 from __future__ import annotations
 
 import math
+import operator
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -364,7 +365,7 @@ class Monitor(taps.Listener):
         ledger = self._ledger
         before = steps[:-1]
         if before and ledger.upcoming is None and not self._interrupted and Bunch.are_alike(before):
-            seconds = [self._pass(ledger.clock.count + place, step[5]) for place, step in enumerate(before)]
+            seconds = self._pass(ledger.clock.count, [step[5] for step in before])
             ledger.enter(Bunch(ledger.clock.count, before, seconds, order.indices, clips))
             steps = steps[-1:]
         for total, version, norms, clip, rates, now, losses in steps:
@@ -482,19 +483,20 @@ class Monitor(taps.Listener):
 
     def _time(self, slot: Slot, now: float) -> None:
         if not self._interrupted:
-            slot.facts["seconds"] = self._pass(slot.number, now)
+            slot.facts["seconds"] = self._pass(slot.number, [now])[0]
         self._stepped_at, self._interrupted = now, False
         if slot.sampled and self._cuda:
             slot.facts["memory"] = float(torch.cuda.memory_allocated(self._device))
 
-    def _pass(self, number: int, now: float) -> float:
-        """The seconds of a step that has just ended."""
-        passed, self._stepped_at = now - self._stepped_at, now
-        sampling = self._looks.sampling
-        sampling.watched += passed
-        if number % 32 == 5:
-            self._ledger.transfer.pace(min(passed, sampling.watched / number))
-        return passed
+    def _pass(self, number: int, ends: Sequence[float]) -> list[float]:
+        """The seconds of some steps, the first of which has this number, by the times at which they ended."""
+        seconds = list(map(operator.sub, ends, (self._stepped_at, *ends)))
+        self._stepped_at, sampling = ends[-1], self._looks.sampling
+        sampling.watched += sum(seconds)
+        place = (5 - number) % 32
+        if place < len(seconds):
+            self._ledger.transfer.pace(min(seconds[place], sampling.watched / (number + len(seconds) - 1)))
+        return seconds
 
     def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
         """The loss scale that is still in the gradients, if a scaler is at work and has not taken it out."""

@@ -58,8 +58,7 @@ class OutputGauge(PassGauge):
             self.before(model, "begins")
         for model in self._models:  # from the first sample on: a hook that comes later makes a compiler start anew
             self.after(model, "_returns")
-        if len(self._models) == 1:
-            self.at_backward()
+        self.at_backward()
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters a model: tokens are remembered for this step, to tell one position from another."""
@@ -113,6 +112,7 @@ class OutputGauge(PassGauge):
         module, output, target, between, _ = compared
         if between:
             self.tell({"loss.between_outputs": True})
+        if between or len(self._models) > 1:
             return
         dimension = class_dimension(module, output, target)
         if dimension:  # logarithms of probabilities: what was returned says more of the outputs' scale
@@ -121,7 +121,9 @@ class OutputGauge(PassGauge):
         elif isinstance(module, ELEMENTWISE):
             self._measure(output)
             self._measure_sides(module, output)
-        self._scalars["criterion"] = module.forward(output, target)
+        value = module.forward(output, target)
+        if value.numel() == 1:  # one value for each sample is put together by the loop itself
+            self._scalars["criterion"] = value
         self.tell(_chance(module, output, target))
 
     def _measure_sides(self, module: nn.Module, output: Tensor) -> None:
@@ -211,6 +213,8 @@ def _chance(module: nn.Module, output: Tensor, target: Tensor) -> dict[str, Any]
     reduction = getattr(module, "reduction", None)
     if reduction in ("mean", "sum"):
         facts["loss.reduction"] = reduction
+    if smoothing := getattr(module, "label_smoothing", 0.0):
+        facts["loss.label_smoothing"] = smoothing
     dimension = class_dimension(module, output, target)
     if dimension:
         facts["loss.classes"] = output.shape[dimension]

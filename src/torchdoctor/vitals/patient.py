@@ -96,6 +96,17 @@ def tensor_names(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer
     return names
 
 
+def own_tensors(model: nn.Module) -> list[Tensor]:
+    """The parameters of a model in no order, some of them twice: in a tenth of the time that naming them takes."""
+    modules = {id(model): model}
+    waiting = [model]
+    while waiting:
+        inner = {id(item): item for item in waiting.pop()._modules.values() if item is not None}
+        waiting += [item for key, item in inner.items() if key not in modules]
+        modules |= inner
+    return [tensor for module in modules.values() for tensor in module._parameters.values() if tensor is not None]
+
+
 def optimizer_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
     """The tensors of an optimizer, group by group."""
     for group in optimizer.param_groups:

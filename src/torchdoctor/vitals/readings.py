@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -63,6 +64,19 @@ class Decoder:
         """Whether none of these steps is odd and all is finite; if so, their norms are taken note of."""
         if not bunch.is_true or not bunch.is_finite():
             return False
+        typical = self._typical
+        for level in map(math.log, [norm + 1e-30 for norm in bunch.totals]):
+            distance = level - typical
+            if not -1.0 <= distance <= 1.0:
+                return self._is_calm_in_turn(bunch)
+            typical += 0.1 * distance
+        if -bunch.number % 50 < len(bunch):
+            self._allowance = EXTRA_ROWS
+        self._typical, self._was_finite = typical, True
+        return True
+
+    def _is_calm_in_turn(self, bunch: Bunch) -> bool:
+        """The same where a norm is far off, or the first: then its neighbours count."""
         typical, allowance, number = self._typical, self._allowance, bunch.number
         log = math.log
         for norm in bunch.totals:
@@ -84,22 +98,23 @@ class Decoder:
 
     def columns(self, bunch: Bunch) -> dict[str, list[float]] | None:
         """The vitals of calm steps, as `decode` would have them one by one; None where it must."""
-        norms, same = shortened(bunch.totals), self._same_norm
+        norms = shortened(bunch.totals)
         if bunch.clip is None:
+            value, count = self._same_norm
             for norm in norms:
-                same = (same[0], same[1] + 1) if _is_same(norm, same[0]) else (norm, 0)
-                if same[1] == HIDDEN_AFTER:
-                    return None
+                if norm > 0 and -1e-4 * norm <= norm - value <= 1e-4 * norm:  # `_is_same`, without a call
+                    count += 1
+                    if count == HIDDEN_AFTER:
+                        return None
+                else:
+                    value, count = norm, 0
+            self._same_norm = value, count
         elif bunch.clip != self._clip:
             return None
-        self._same_norm, self._was_well = same, True
+        self._was_well = True
         columns = {name: shortened(values) for name, values in bunch.losses.items()}
-        columns["seconds"] = [round(value, 7) for value in bunch.seconds]
-        columns["lr"] = rates = []
-        for rate in bunch.rates:
-            if rate != self._rate[0]:
-                self._rate = rate, short(rate)
-            rates.append(self._rate[1])
+        columns["seconds"] = list(map(round, bunch.seconds, repeat(7)))
+        columns |= {name: shortened(values) for name, values in bunch.rates.items()}
         columns["grad_norm"] = norms
         return columns
 

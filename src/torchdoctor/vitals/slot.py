@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -131,13 +133,16 @@ class Bunch:
     """Ordinary steps that are over and measured the same: a number or scalar of each, by what it is.
 
     Sixteen slots are a hundred objects, and each costs a microsecond when the caches are full of the loop's own work.
+    So does a line of Python a step: what can be said of all steps at once is.
     """
 
-    __slots__ = ("_steps", "clips", "indices", "is_true", "losses", "number", "seconds", "totals")
+    __slots__ = ("_kept", "_steps", "clips", "indices", "is_true", "losses", "number", "seconds", "totals")
 
     def __init__(self, number: int, steps: Sequence[Raw], seconds: Sequence[float], indices: Indices, clips: bool):
         self.number, self._steps, self.seconds = number, steps, seconds
         self.indices, self.clips = indices, clips
+        self._kept: list[tuple[str | None, Sequence[Tensor], Sequence[int]]] = []
+        """What was sent: the name of a loss (None: the total norms), a scalar of each step and its version."""
         self.is_true = True
         """Whether nobody has written to the scalars since they were kept."""
         self.totals: list[float] = []
@@ -147,21 +152,20 @@ class Bunch:
 
     @staticmethod
     def are_alike(steps: Sequence[Raw]) -> bool:
-        """Whether these steps can be a bunch: the same losses, the same clip, one learning rate each."""
-        clip, losses = steps[0][3], steps[0][6]
-        names = [item[0] for item in losses]
-        kind = type(losses[0][1]) if losses else float
-        if not OTHERS.isdisjoint(names) or len(set(names)) < len(names):
+        """Whether these steps can be a bunch: the same losses, clip, and groups with rates of their own."""
+        _, _, norms, clips, rates, _, losses = zip(*steps, strict=True)
+        count, names = len(steps), [item[0] for item in losses[0]]
+        if clips.count(clips[0]) != count or type(None) in map(type, norms) or set(map(len, losses)) != {len(names)}:
             return False
-        for _, _, norms, own, rates, _, found in steps:
-            if norms is None or own != clip or len(found) != len(names) or rates.count(rates[0]) != len(rates):
+        if not OTHERS.isdisjoint(names) or len(set(names)) < len(names) or _rates(rates) is None:
+            return False
+        kinds: set[type] = set()
+        for name, lot in zip(names, zip(*losses, strict=True), strict=True):
+            called, values, _ = zip(*lot, strict=True)
+            kinds.update(map(type, values))
+            if called.count(name) != count:
                 return False
-            if type(rates[0]) is not float:
-                return False
-            for name, (mine, value, _) in zip(names, found, strict=True):
-                if mine != name or type(value) is not kind:
-                    return False
-        return True
+        return len(kinds) <= 1
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -178,48 +182,48 @@ class Bunch:
         return self._steps[0][3]
 
     @property
-    def rates(self) -> list[float]:
-        """The learning rates."""
-        return [step[4][0] for step in self._steps]
+    def rates(self) -> dict[str, Sequence[float]]:
+        """The learning rates: of the first group, and of those whose rate is another."""
+        return _rates([step[4] for step in self._steps]) or {}
 
     def scalars(self) -> list[Tensor]:
         """What is to be sent: the totals, then the losses by name."""
-        steps = self._steps
-        scalars = [step[0] for step in steps]
-        for number, (_, value, _) in enumerate(steps[0][6]):
-            if type(value) is not float:
-                scalars += [step[6][number][1] for step in steps]
-        return scalars
+        totals, versions, *_, losses = zip(*self._steps, strict=True)
+        self._kept = [(None, totals, versions)]
+        for lot in zip(*losses, strict=True):
+            names, values, versions = zip(*lot, strict=True)
+            if type(values[0]) is float:
+                self.losses[names[0]] = [0.0 + value for value in values]
+            else:
+                self._kept.append((names[0], values, versions))
+        return list(chain.from_iterable(scalars for _, scalars, _ in self._kept))
 
     def receive(self, numbers: Sequence[float], position: int) -> int:
         """Take the numbers of what was sent, from that position on; returns where they end."""
-        steps, size = self._steps, len(self._steps)
-        self.totals = list(numbers[position : position + size])
-        position += size
-        for number, (name, value, _) in enumerate(steps[0][6]):
-            if type(value) is float:
-                self.losses[name] = [0.0 + step[6][number][1] for step in steps]
+        size = len(self._steps)
+        for name, scalars, versions in self._kept:
+            values = list(numbers[position : position + size])
+            position += size
+            if name is None:
+                self.totals = values
             else:
-                self.losses[name] = list(numbers[position : position + size])
-                position += size
-        for total, version, _, _, _, _, losses in steps:
-            if total._version != version:
+                self.losses[name] = values
+            if tuple(map(_version, scalars)) != versions:
                 self.is_true = False
-            for _, value, version in losses:
-                if type(value) is not float and value._version != version:
-                    self.is_true = False
+        self._kept = []
         return position
 
     def slots(self, *, calm: bool = False) -> list[Slot]:
         """The same as a slot for each step, with its numbers; `calm`: none of them is odd."""
-        slots = []
-        for place, (total, version, norms, clip, rates, _, losses) in enumerate(self._steps):
+        slots, by_group = [], self.rates.items()
+        for place, (total, version, norms, clip, _, _, losses) in enumerate(self._steps):
             slot = Slot(self.number + place, "vitals")
             slot.finished = True
             slot.enter_losses(losses)
             slot.enter_norms((total, version), norms, clip, self.indices, clips=self.clips)
             slot.receive([*(self.losses[name][place] for name, *_ in slot.kept[:-1]), self.totals[place]], 0)
-            slot.facts["seconds"], slot.facts["lr"] = self.seconds[place], rates[0]
+            slot.facts["seconds"] = self.seconds[place]
+            slot.facts.update((name, rates[place]) for name, rates in by_group)
             if calm:
                 slot.facts["total"], slot.facts["odd"] = self.totals[place], False
             slots.append(slot)
@@ -227,6 +231,30 @@ class Bunch:
 
     def is_finite(self) -> bool:
         """Whether all that was measured is finite."""
-        return all(map(math.isfinite, self.totals)) and all(
-            all(map(math.isfinite, values)) for values in self.losses.values()
-        )
+        return all(map(math.isfinite, chain(self.totals, *self.losses.values())))
+
+
+_version = operator.attrgetter("_version")
+
+
+def _rates(rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[float]] | None:
+    """The learning rates of some steps, each a row by group, as `GroupGauge.enter_rates` has them at each step.
+
+    None where they are no numbers, not finite, or the same in two groups at some of the steps only.
+
+    >>> _rates([[0.1, 0.1, 0.2], [0.1, 0.1, 0.3]])
+    {'lr': (0.1, 0.1), 'lr/2': (0.2, 0.3)}
+    >>> _rates([[0.1, 0.1], [0.1, 0.2]])
+    """
+    if len(set(map(len, rows))) != 1:
+        return None
+    first, *others = zip(*rows, strict=True)
+    found: dict[str, Sequence[float]] = {"lr": first}
+    for number, rates in enumerate(others, 1):
+        if rates != first:
+            if any(map(operator.eq, rates, first)):
+                return None
+            found[f"lr/{number}"] = rates
+    if any(set(map(type, rates)) != {float} or not all(map(math.isfinite, rates)) for rates in found.values()):
+        return None
+    return found

@@ -3,23 +3,28 @@
 An in-place write adds to a tensor's version. How many writes a step makes is seen at each sample, so what the steps
 between two samples account for is known, and what is left over is somebody else's: a checkpoint that was loaded, an
 average that was put in for a validation, a clamp. Adam counts its own steps, and a count that falls was started anew.
-Numbers of the host only: no kernel, no wait. Writes through `tensor.data` leave no trace, and are not seen.
+A `load_state_dict` says so itself, at once. Numbers of the host only: no kernel, no wait. Writes through
+`tensor.data` leave no trace, and are not seen.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Gauge, Tell
-from torchdoctor.vitals.patient import Setup, optimizer_tensors
+from torchdoctor.vitals.hooks import Hook
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
 WITNESSES = 3
 """Tensors that must all have been written to: a norm that is kept on an embedding writes to that one alone."""
 LISTED = 4
 """Stretches of steps that the fact holds: the last ones."""
+MOST_LOADS = 8
+"""Steps before which a state was loaded that the fact holds: the last ones."""
 ENOUGH = 5
 """Samples with a write at each step after which no more are counted."""
 
@@ -37,6 +42,23 @@ class StateWitness(Gauge):
         self._always = 0
         self._count: int | None = None
         """Steps that the optimizer says it has taken."""
+        self._loaded: list[int] = []
+        for model in setup.models.values():
+            inner = unwrap_model(model)
+            handle = inner.register_load_state_dict_post_hook(Hook(self, "loaded"))  # type: ignore[no-untyped-call]
+            weakref.finalize(self, handle.remove).atexit = False
+
+    def loaded(self, model: nn.Module, keys: Any) -> None:
+        """Weights were loaded into a model: which step comes next is told by how often they were written to."""
+        known, chosen = self._after, self._chosen()
+        if not self._alone or known is None or not min(known[3]) > 0 or len(chosen) != len(known[1]):
+            return
+        if any(tensor is not other for tensor, other in zip(chosen, known[1], strict=True)):
+            return
+        written = [tensor._version - 1 - last for tensor, last in zip(chosen, known[2], strict=True)]
+        step = known[0] + 1 + min(extra // each for extra, each in zip(written, known[3], strict=True))
+        self._loaded = [*self._loaded, step][-MOST_LOADS:]
+        self._tell({"state.loaded": self._loaded})
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Versions before the step, and the optimizer's own count of steps."""

@@ -120,7 +120,7 @@ DATA: tuple[Action, ...] = (
         0.75,
         "Prepare validation data exactly as training data, without augmentation, in eval mode.",
         when="Validation is far from training from the first evaluation on, constant, or spikes.",
-        code="model.eval()\n"
+        code="model.eval()  # while validating, on data prepared as for training\n"
         "with torch.no_grad():\n"
         "    val_loss = loss_fn(model(preprocess(inputs)), targets)  # the same preprocess, the same reduction",
         check="Validate on a batch of the training set: the loss is that of training, up to dropout.",

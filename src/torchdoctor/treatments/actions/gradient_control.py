@@ -59,7 +59,7 @@ GRADIENT_CONTROL: tuple[Action, ...] = (
         'for group in optimizer.param_groups: group["lr"] *= {factor}  # and the base_lrs of a schedule',
         check="Down: no new spike in 200 steps, and the loss falls below its level before the trouble. Up: the loss "
         "falls faster over the next 200 steps and no spike appears.",
-        parameters={"factor": (1e-4, 10.0)},
+        parameters={"factor": (1e-4, 1e12)},
         references=("https://arxiv.org/abs/1506.01186",),
     ),
     Action(

@@ -1,0 +1,48 @@
+"""What a log says of its hyper-parameters, under the names that people log them by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchdoctor.chart import Chart
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate", "lr", "base_lr", "max_lr", "lr0"),
+    "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size", "total_batch_size"),
+    "weight_decay": ("weight_decay", "wd"),
+    "dropout": ("dropout", "dropout_rate", "hidden_dropout_prob", "attn_pdrop"),
+    "total_steps": ("max_steps", "total_steps", "max_iters", "num_training_steps"),
+    "clip": ("max_grad_norm", "grad_clip", "gradient_clip_val", "clip_grad_norm"),
+    "parameters": ("parameters", "num_parameters", "n_params"),
+    "dataset_size": ("dataset_size", "train_size", "num_train_samples"),
+}
+"""The names under which hyper-parameters are logged."""
+OPTIMIZERS = ("optim", "optimizer", "optimizer_name")
+
+
+def configured(chart: Chart, name: str) -> float:
+    """A number of the run's context, or of the configuration that its log holds; NaN where there is none.
+
+    >>> configured(Chart.of(context={"config": {"hidden_dropout_prob": 0.1}}), "dropout")
+    0.1
+    """
+    places: list[Mapping[str, Any]] = [chart.context]
+    places += [item for key in ("config", "model") if isinstance(item := chart.context.get(key), Mapping)]
+    for key in (name, *NAMES.get(name, ())):
+        for place in places:
+            value = place.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+    return math.nan
+
+
+def configured_name(chart: Chart, keys: Sequence[str]) -> str:
+    """A name in the configuration that a log holds, under the first key that is there; empty where there is none.
+
+    >>> configured_name(Chart.of(context={"config": {"optim": "adamw_torch"}}), OPTIMIZERS)
+    'adamw_torch'
+    """
+    config = chart.context.get("config")
+    return next((str(config[key]) for key in keys if key in config), "") if isinstance(config, Mapping) else ""

@@ -1,0 +1,91 @@
+"""Evidence must be true of the run: sentences that were seen to be wrong on real logs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.records import Symptom
+from torchdoctor.symptoms.hindsight import in_hindsight
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+LOG = {"source": "CSV", "clock": "epoch"}
+
+
+def symptom(name, first=0, last=19, severity="warning"):
+    return Symptom(name, "", severity, 0.9, first, last)
+
+
+def said(cause, chart, *names, first=0, last=19):
+    weighed = next(item for item in CAUSES if item.name == cause)()
+    problem = Problem(tuple(symptom(name, first, last) for name in names))
+    return {item.text: item.weight for item in weighed.weigh(chart, problem)}
+
+
+def test_few_losses_are_not_taken_for_zero():
+    chart = Chart.of(loss=[0.59, 0.34, 0.23, 0.19], val_loss=[0.72, 3.6, 3.76, 184.0], context=LOG)
+    assert not any("hardly anything is left" in text for text in said("memorization", chart, "overfitting"))
+
+
+def test_a_loss_that_is_not_finite_was_not_learnt_by_heart():
+    chart = Chart.of(loss=[math.nan] * 20, val_loss=[math.nan] * 20, context=LOG)
+    assert said("memorization", chart, "nan-or-inf", "validation-anomaly")["what is learnt by heart stays finite"] < -2
+
+
+def test_what_validation_was_never_under_is_said_of_validation():
+    chart = Chart.of(loss=[0.6 - 0.02 * step for step in range(20)], val_loss=[0.9] * 19 + [0.8], context=LOG)
+    texts = said("train-val-mismatch", chart, "overfitting")
+    assert any("never under 0.8, and training began at 0.6" in text for text in texts)
+
+
+@pytest.mark.parametrize(("tail", "told"), [(0.2, False), (None, True)])
+def test_validation_that_stands_is_odd_only_while_training_moves(tail, told):
+    falling = [1.0 - 0.04 * step for step in range(20)]
+    losses = falling if tail is None else falling[:17] + [tail] * 3
+    chart = Chart.of(loss=losses, val_loss=[0.5] * 20, context=LOG)
+    texts = said("train-val-mismatch", chart, "overfitting")
+    assert any("again and again" in text for text in texts) == told
+
+
+def test_the_last_digit_of_a_guess_is_no_progress():
+    losses = [2.3030] * 5 + [2.3029] * 5
+    assert ValidationAnomaly().check(Chart.of(loss=losses, val_loss=[2.3026] * 10, context=LOG)) is None
+
+
+def test_a_rate_at_which_nothing_moves_is_too_low_whatever_the_schedule_did():
+    chart = Chart.of(loss=[0.66] * 20, lr=[1e-14] * 10 + [1e-15] * 10, context=LOG)
+    texts = said("lr-too-low", chart, "not-learning")
+    assert any("never above 1.00e-14" in text and weight > 3 for text, weight in texts.items())
+
+
+def test_rows_do_not_say_when_the_run_began():
+    chart = Chart.of(loss=[math.nan] * 7, lr=[5e-5] * 7, context={"source": "text", "clock": "row"})
+    texts = said("warmup-missing", chart, "nan-or-inf", last=6)
+    assert all(weight < 0 for weight in texts.values())
+
+
+def test_a_step_that_is_long_gone_is_not_called_ordinary():
+    chart = Chart.of(loss=[1.0] * 5000)
+    assert not any("ordinary" in text for text in said("bad-batch", chart, "loss-spike", first=100, last=100))
+    assert any("ordinary" in text for text in said("bad-batch", chart, "loss-spike", first=4900, last=4900))
+
+
+def test_a_loss_that_came_back_is_not_said_to_have_stayed_away():
+    chart = Chart.of(loss=[1.0] * 300)
+    gone = Problem((symptom("loss-divergence", 100, 110, "critical"),))
+    there = Problem((symptom("loss-divergence", 100, 299, "critical"),))
+    cause = next(item for item in CAUSES if item.name == "lr-too-high")()
+    assert any(item.text == "the loss left its level for a while" for item in cause.weigh(chart, gone))
+    assert any(item.text == "the loss left its level and did not come back" for item in cause.weigh(chart, there))
+
+
+def test_validation_alone_that_rises_is_one_finding():
+    chart = Chart.of(context={"source": "text", "clock": "step"})
+    for step in range(60):
+        chart.put(step, "val_loss", 1.7 - 0.1 * step if step < 9 else 0.8 + 0.12 * (step - 9))
+    found = {item.name: item for item in in_hindsight(chart).episodes}
+    assert found["overfitting"].severity == "critical" and "got worse as well" not in found["overfitting"].message
+    assert "loss-divergence" not in found
