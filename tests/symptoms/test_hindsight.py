@@ -139,7 +139,16 @@ def test_healthy(name):
 
 def test_a_live_run_is_not_judged_again():
     chart = Chart.of(loss=[1.64, 11.8, 11.6, 10.4, 10.37, 10.37])
-    assert in_hindsight(chart) is chart
+    assert in_hindsight(chart).episodes == chart.episodes == []
+
+
+@pytest.mark.parametrize(("later", "severity"), [(1.0, "info"), (2.5, "warning")])
+def test_a_live_run_that_learnt_all_the_same_has_outgrown_a_slow_start(later, severity):
+    chart = Chart.of(loss=[3.0] * 200 + [later] * 400)
+    chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 199, value=3.0, message="flat"))
+    assert in_hindsight(chart).episodes[0].severity == severity
+    chart.open_episodes["not-learning"] = chart.episodes[0]  # it goes on
+    assert in_hindsight(chart).episodes[0].severity == "warning"
 
 
 def test_the_chart_itself_is_left_alone():
@@ -254,3 +263,41 @@ def test_training_that_climbs_for_many_epochs_has_diverged_though_validation_is_
     rise, other = [0.06, 0.067, 0.11, 0.2, 0.33, 0.46, 0.55], [0.06, 0.076, 0.11, 0.33, 0.33, 0.73, 0.18]
     assert "loss-divergence" in raised(examined(fall + rise, held_out + other))
     assert "loss-divergence" not in raised(examined(fall + rise, held_out + [0.06] * 7))
+
+
+SWINGING = [0.4, 2.4] * 10
+ACCURACIES = [0.95, 0.55] * 10
+
+
+def test_validation_that_swings_up_to_the_end_is_a_warning():
+    higher = {"val_accuracy": "higher"}
+    assert "validation-anomaly" in raised(examined(loss=FALL, val=SWINGING, val_accuracy=ACCURACIES, better=higher))
+    noisy = [2.0 * 0.85**epoch * (1.2 if epoch % 2 else 1.0) + 0.3 for epoch in range(20)]
+    assert not raised(examined(loss=FALL, val=noisy))
+
+
+def test_a_loss_that_leapt_in_a_short_log_and_stayed_there_has_diverged():
+    assert "loss-divergence" in raised(examined(loss=[0.141, 0.097, 0.083, 0.505, 0.495, 0.493, 0.488, 0.487, 0.486]))
+
+
+def test_a_metric_excuses_validation_only_as_far_as_it_gained():
+    doubled = [0.6, 0.45, 0.375, 0.48, 0.5, 0.58, 0.65, 0.7, 0.75, 0.77]
+    slight = [0.6, 0.45, 0.375, 0.39, 0.4, 0.41, 0.42, 0.42, 0.43, 0.43]
+    scores = [0.7, 0.75, 0.78, 0.79, 0.8, 0.81, 0.82, 0.83, 0.83, 0.83]
+    better = {"val_accuracy": "higher"}
+    for val, sick in ((doubled, True), (slight, False)):
+        report = examined(loss=[0.7 * 0.5**epoch for epoch in range(10)], val=val, val_accuracy=scores, better=better)
+        assert ("overfitting" in raised(report)) is sick
+
+
+def test_training_that_stands_still_is_no_overfitting():
+    still = [0.1 + 0.004 * ((7 * epoch) % 5 - 2) for epoch in range(32)]
+    val = [0.106] * 11 + [0.01, 0.003, 0.0006, 0.0006, 0.0006, 0.0006, 0.0006] + [0.06, 0.08] + [0.1] * 12
+    assert "overfitting" not in raised(examined(loss=still, val=val))
+
+
+def test_what_is_said_of_overfitting_does_not_contradict_itself():
+    loss = [1.0, 0.8, 0.6, 0.5, 0.4, 0.35, 0.3, 0.28] + [0.9] * 6
+    report = examined(loss=loss, val=[1.0, 0.8, 0.7, 0.9, 1.0, 1.1, 1.2, 1.3] + [1.3] * 6)
+    for item in report.symptoms:
+        assert not ("went on" in item.message and "training got worse" in item.message)

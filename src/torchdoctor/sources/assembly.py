@@ -22,7 +22,7 @@ from torchdoctor.sources.clock import counts, is_epoch
 from torchdoctor.sources.description import context_of, remarks_on
 from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, Wish
 from torchdoctor.sources.naming import Understood, understand
-from torchdoctor.sources.repair import Mended, mend
+from torchdoctor.sources.repair import Mended, mend, unveil
 from torchdoctor.sources.run import Piece, Run
 from torchdoctor.stretch import Stretch
 
@@ -51,6 +51,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         )
     mended = {vital: mend(_combined(vital, points, understood)) for vital in understood.columns}
     mended = {vital: found for vital, found in mended.items() if len(found.points) and not _runs_on(vital, found)}
+    mended = unveil(mended)
     training = {vital: found.points for vital, found in mended.items() if not vital.startswith("val_")}
     validation = {vital: found.points for vital, found in mended.items() if vital.startswith("val_")}
     resumed = _resumed(mended)

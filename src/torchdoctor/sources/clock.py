@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.sources.logged import STEP_LIMIT, Clock
-from torchdoctor.sources.words import SPLITS, is_measure, listed, words_of
+from torchdoctor.sources.words import SPLITS, is_measure, listed, taken_apart, words_of
 
-COUNTS = listed("step steps iter iters iteration iterations it itr update updates timestep timesteps")
+COUNTS = listed("step steps iter iters iteration iterations it itr update updates nupdates timestep timesteps")
 STEPS = listed("step steps timestep timesteps")
 LOCAL = listed("batch minibatch")
 ROUNDS = listed("episode episodes generation generations round rounds")
@@ -30,6 +30,12 @@ EPOCHS = frozenset({"epoch", "epochs"})
 GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
 """Words under which loggers gather their counts."""
 MOSTLY = 0.8
+CONSTANT = 0.9
+"""Share of one and the same number in a column that counts nothing: the last batch of every epoch."""
+SELDOM = 4
+"""How many times as often a measure may be given as what counts it; half as often where epochs come with each."""
+EVENLY = 8
+"""Numbers from which on even gaps between them are no accident."""
 TOTAL = " of"
 """What the name of a count is followed by in the name of the column that says how far it goes."""
 ROWS = "no column counts steps: the rows are counted"
@@ -62,15 +68,76 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
             raise SourceError(f"--map step={named}: there is no such numeric column. {did_you_mean(named, columns)}")
         kind: Clock = "epoch" if is_epoch(named) else "step"
         return Time(kind, _whole(_filled(columns[named], rows)), (named,))
+    columns = _told_apart(columns)
     epochs = _merged([name for name in columns if is_epoch(name)], columns)
     candidates = [(names, count) for names in _counts(columns) if _moves(count := _column_of(names, columns))]
-    most = max((len(count.rows) for _, count in candidates), default=0)
-    rising = [(names, count) for names, count in candidates if not _falls(count) and len(count.rows) * 4 >= most]
-    for names, count in (rising or candidates)[:1]:
+    measured = _fullest(columns, candidates)
+    most = max([measured, *(len(count.rows) for _, count in candidates)])
+    seldom = SELDOM if len(_column_of(epochs, columns).rows if epochs else ()) < measured else SELDOM / 2
+    often = [(names, count) for names, count in candidates if len(count.rows) * seldom >= most]
+    if (
+        epochs
+        and _is_beside(columns, _column_of(epochs, columns))
+        and _by_epoch(columns, epochs, rows).clock == "epoch"
+    ):
+        often = [(names, count) for names, count in often if _is_beside(columns, count, 0.0)]
+    rising = [(names, count) for names, count in often if not _falls(count)]
+    for names, count in (rising or often)[:1]:
         return _by_count(count, names, columns, epochs, rows)
     if epochs:
         return _by_epoch(columns, epochs, rows)
+    unknown = _unknown_count(columns)
+    if unknown:
+        return Time("step", _whole(_filled(columns[unknown], rows)), (unknown,))
     return Time("row", _row_steps(columns, rows), notes=(ROWS,))
+
+
+def _told_apart(columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    """Columns with epoch and batch apart where a stroke is between them: "Batch 0/100", "Batch 0/200", "Batch 1/0"."""
+    for name, count in columns.items():
+        far = columns.get(name + TOTAL)
+        if far is None or is_epoch(name) or any(map(is_epoch, columns)) or len(far.rows) != len(count.rows):
+            continue
+        if len(far.rows) >= EVENLY and (np.diff(far.values) != 0).mean() > 0.5:  # no total changes so often
+            return {**columns, "epoch": count, name: far, name + TOTAL: Column(far.rows[:0], far.values[:0])}
+    return columns
+
+
+def _fullest(columns: Mapping[str, Column], counted: Sequence[tuple[tuple[str, ...], Column]]) -> int:
+    """How often the measure that is given most often is given: what is counted far more seldom does not count it."""
+    known = {name for names, _ in counted for name in names}
+    sizes = [len(found.rows) for name, found in columns.items() if name not in known and is_measure(name)]
+    return max(sizes, default=0)
+
+
+def _is_beside(columns: Mapping[str, Column], count: Column, share: float = 0.99) -> bool:
+    """Whether a count is given in the rows of the measures, in more than a share: "Update[90]: rate 0.01" is alone."""
+    rows = [found.rows for name, found in columns.items() if is_measure(name)]
+    measured = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+    return len(measured) > 0 and bool(np.isin(measured, count.rows).mean() > share)
+
+
+def _unknown_count(columns: Mapping[str, Column]) -> str:
+    """A column that counts by what it holds, whatever it is called: "Snapshot 2000 saved, loss: 2.5".
+
+    >>> rows = np.arange(9)
+    >>> _unknown_count({"snapshot": Column(rows, rows * 500.0), "loss": Column(rows, 1.0 / (rows + 1))})
+    'snapshot'
+    """
+    measures = {name: found for name, found in columns.items() if is_measure(name)}
+    longest = max(measures.values(), key=lambda found: len(found.rows), default=None)
+    if longest is None or len(longest.rows) < EVENLY:
+        return ""
+    full = {taken_apart(name, 0).split for name, found in measures.items() if len(found.rows) == len(longest.rows)}
+    if "val" in full and len(full) > 1:  # training and validation in every row: these are epochs
+        return ""
+    for name, found in columns.items():
+        if is_measure(name) or not np.array_equal(found.rows, longest.rows) or not _are_whole(found.values):
+            continue
+        gaps = np.diff(found.values)
+        if found.values[0] >= 0 and (gaps > 1).all() and (gaps == np.median(gaps)).mean() > MOSTLY:
+            return name
+    return ""
 
 
 @lru_cache(maxsize=4096)
@@ -129,6 +196,8 @@ def _merged(names: Sequence[str], columns: Mapping[str, Column]) -> tuple[str, .
         together = _column_of((*chosen, name), columns)
         if len(other.rows) > 1 and not _moves(other):  # always the same: the last batch of every validation
             continue
+        if _are_whole(one.values) != _are_whole(other.values):  # "time for 1 epoch: 29.4 s"
+            continue
         if not np.intersect1d(one.rows, other.rows).size and _falls(together) <= _falls(one) + _falls(other):
             chosen = (*chosen, name)
     return chosen
@@ -151,13 +220,17 @@ def _column_of(names: Sequence[str], columns: Mapping[str, Column]) -> Column:
 
 
 def _moves(column: Column) -> bool:
-    """Whether a column counts at all: whole numbers, not always the same."""
+    """Whether a column counts at all: whole numbers, not nearly always the same."""
     values = column.values
-    return len(values) > 0 and (len(values) == 1 or bool((np.diff(values) != 0).any())) and _are_whole(values)
+    if not len(values) or not _are_whole(values):
+        return False
+    if len(values) < EVENLY:
+        return len(values) == 1 or bool((np.diff(values) != 0).any())
+    return bool(np.unique(values, return_counts=True)[1].max() <= CONSTANT * len(values))
 
 
 def _are_whole(values: NDArray[np.float64]) -> bool:
-    return bool((values == np.floor(values)).mean() > 0.95)
+    return len(values) == 0 or bool((values == np.floor(values)).mean() > 0.95)
 
 
 def _starts_over(count: Column, epochs: NDArray[np.float64] | None) -> bool:
@@ -191,7 +264,8 @@ def _by_count(
     steps = _filled(count, rows)
     epochs = _filled(_column_of(epoch_names, columns), rows) if epoch_names else None
     totals = columns.get(f"{names[0]}{TOTAL}")
-    total = int(totals.values[-1]) if totals is not None and 0 < totals.values[-1] < STEP_LIMIT else 0
+    last = float(totals.values[-1]) if totals is not None and len(totals.values) else 0.0
+    total = int(last) if 0 < last < STEP_LIMIT else 0
     if not _starts_over(count, epochs):
         return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
     note = f"{names[0]} starts over in every epoch: counted on"
@@ -223,7 +297,10 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     whole = bool(np.array_equal(column.values, np.floor(column.values)))
     if len(column.values) == 0:
         return Time("row", _row_steps(columns, rows), names)
-    distinct = max(1, len(np.unique(epochs))) + _begun_again(epochs)
+    again = _begun_again(epochs)
+    if again and _goes_on(columns, column, epochs):
+        epochs, again = _unrolled(epochs), 0
+    distinct = max(1, len(np.unique(epochs))) + again
     sizes = {name: len(found.rows) for name, found in columns.items() if name not in names}
     measured = {name: size for name, size in sizes.items() if is_measure(name)}
     most = max((measured or sizes).values(), default=0)
@@ -242,16 +319,51 @@ def _begun_again(epochs: NDArray[np.float64]) -> int:
     >>> _begun_again(np.array([1.0, 2, 3, 1, 2, 3])), _begun_again(np.array([1.0, 1, 2, 2]))
     (3, 0)
     """
-    anew = np.flatnonzero((np.diff(epochs) < 0) & (epochs[1:] == epochs[0])) + 1
+    anew = _beginnings(epochs)
     if not len(anew) or (np.diff(epochs) < 0).sum() > len(anew):
         return 0
     passes = np.split(epochs, anew)
     return sum(len(np.unique(each)) for each in passes) - len(np.unique(epochs))
 
 
+def _beginnings(epochs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Where epochs begin anew: at 0 or 1, or where they began first."""
+    first = max(float(epochs[0]), float(epochs.min()) + 1.0)
+    return np.flatnonzero((np.diff(epochs) < 0) & (epochs[1:] <= first)).astype(np.int64) + 1
+
+
+def _goes_on(columns: Mapping[str, Column], count: Column, epochs: NDArray[np.float64]) -> bool:
+    """Whether a run goes on where its epochs begin anew: the loss is nearer to its last value than to its first.
+
+    >>> rows, epochs = np.arange(9), np.tile([1.0, 2.0, 3.0], 3)
+    >>> falling = Column(rows, 9.0 - rows)
+    >>> _goes_on({"loss": falling}, Column(rows, epochs), epochs)
+    True
+    >>> _goes_on({"loss": Column(rows, 4.0 - epochs)}, Column(rows, epochs), epochs)
+    False
+    """
+    losses = [found for name, found in columns.items() if is_measure(name) and "loss" in words_of(name)]
+    loss = max(losses, key=lambda found: len(found.rows), default=None)
+    if loss is None:
+        return False
+    borders = np.searchsorted(loss.rows, _beginnings(epochs))
+    passes = [part for part in np.split(loss.values, borders) if len(part)]
+    kept = [
+        later[0] < (earlier[0] + earlier[-1]) / 2
+        for earlier, later in zip(passes, passes[1:], strict=False)
+        if earlier[-1] < earlier[0]
+    ]
+    return bool(kept) and bool(sum(kept) > MOSTLY * len(kept))
+
+
 def _row_steps(columns: Mapping[str, Column], rows: int) -> NDArray[np.int64]:
-    """Rows that the fullest column has are counted; the others belong to the one before."""
-    fullest = max(columns.values(), key=lambda found: len(found.rows), default=None)
+    """Rows that the fullest measure has are counted; the others belong to the one before."""
+    measures = [found for name, found in columns.items() if is_measure(name)] or [*columns.values()]
+    fullest = max(measures, key=lambda found: len(found.rows), default=None)
     if fullest is None or len(fullest.rows) == rows:
         return np.arange(rows)
-    return np.maximum(np.searchsorted(fullest.rows, np.arange(rows), side="right") - 1, 0).astype(np.int64)
+    counted = fullest.rows
+    for other in measures:  # those that were written before it, or after it
+        if len(other.rows) >= EVENLY and len(np.unique(np.searchsorted(counted, other.rows))) * 2 < len(other.rows):
+            counted = np.union1d(counted, other.rows)
+    return np.maximum(np.searchsorted(counted, np.arange(rows), side="right") - 1, 0).astype(np.int64)

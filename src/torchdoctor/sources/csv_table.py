@@ -22,7 +22,7 @@ from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.tidy import Tidy, layout
-from torchdoctor.sources.words import is_measure, taken_apart
+from torchdoctor.sources.words import SPLITS, is_measure, taken_apart
 
 CHUNK = 20_000
 """Rows that are turned into numbers at once."""
@@ -36,11 +36,14 @@ ACROSS = 8
 """Numbers in a row from which on it is a series."""
 COUNTING = 0.8
 """Share of its rows in which a count rises; it goes back where a run was resumed."""
+MONITOR = ("r", "l", "t")
+"""What the monitor of gym and Stable-Baselines calls reward, length and time of an episode."""
 SPACES = "  "
 """Stands for any two spaces or more."""
 PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
+_SAID = re.compile(r"(?i)loss\w{0,12}\s?[:=]\s?(?:nan|inf|\d)")
 _PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
 RULE = re.compile(r"[\s|:+=-]+\Z")
 _EXPORTED = re.compile(r"(?P<run>.+?) - (?P<name>.+)\Z")
@@ -59,7 +62,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
         raise SourceError(f"{path} is no table: no row of names over rows of numbers.")
     if shape.across:
         return [_across(path, shape).logged(path, "CSV", wish)]
-    table, kept = Table(), _Rows(shape, tag_of(path))
+    table, kept = Table(), _Rows(shape, path)
     for line, text in _rows(path, shape, table):
         kept.add(line, text, table)
     kept.flush(table)
@@ -86,8 +89,8 @@ class _Shape:
 class _Rows:
     """Rows that wait to become columns."""
 
-    def __init__(self, shape: _Shape, tag: str | None) -> None:
-        self.delimiter, self.comma, self.tag = shape.delimiter, shape.comma, tag
+    def __init__(self, shape: _Shape, path: Path) -> None:
+        self.delimiter, self.comma, self.tag, self.stem = shape.delimiter, shape.comma, tag_of(path), _stem(path)
         self.ragged = False
         """Whether the last row was short."""
         self._waiting: list[str | Sequence[str]] = []
@@ -98,10 +101,16 @@ class _Rows:
 
     def _name(self, names: Sequence[str]) -> None:
         self.header = tuple(names)
-        self.names = unique(plain_names(names))
+        self.names = unique([self._told(name) for name in plain_names(names)])
+        if tuple(name.lower() for name in names[:3]) == MONITOR:
+            self.names[:3] = ["reward", "length", "elapsed"]
         if self.tag is not None and {name.lower() for name in names} == {"wall time", "step", "value"}:
             self.names = [self.tag if name.lower() == "value" else name for name in names]  # TensorBoard's download
         self.phase = next((place for place, name in enumerate(names) if is_phase_column(name)), None)
+
+    def _told(self, name: str) -> str:
+        """A name; where it says no more than the split, what the file is called says what was measured."""
+        return f"{name} {self.stem}" if name.lower() in SPLITS and is_measure(self.stem) else name
 
     def add(self, line: int, text: str, table: Table) -> None:
         """One more row."""
@@ -215,6 +224,8 @@ def _shape(path: Path) -> _Shape | None:
     """How a file is laid out; None where this is no table. There may be a remark above the names, or no names."""
     rows = _first_rows(path)
     for above in range(min(PREAMBLE, len(rows) - 1)):
+        if above and _SAID.search(rows[above - 1]):  # a printed log with a table in it
+            return None
         for delimiter in DELIMITERS:
             names = split(rows[above], delimiter)
             body = [split(row, delimiter) for row in rows[above + 1 :]]
@@ -292,7 +303,11 @@ def is_header(cells: Sequence[str]) -> bool:
     """Whether cells are names: words, and no number that a line of printed text would give."""
     named = [cell for cell in cells if cell]
     return bool(named) and all(
-        number(cell) is None and cell.lower() not in ("nan", "none") and not _PRINTED.search(cell) for cell in named
+        number(cell) is None
+        and cell.lower() not in ("nan", "none")
+        and "%|" not in cell  # a bar of tqdm
+        and not _PRINTED.search(cell)
+        for cell in named
     )
 
 

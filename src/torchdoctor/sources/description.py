@@ -113,6 +113,8 @@ def remarks_on(
         yield f"{what}: their mean is used"
     outside = max((found.outside for found in mended.values()), default=0)
     yield from [f"{outside} points are at steps below zero or beyond 10^12: left out"] * bool(outside)
+    hidden = any(found.hidden for found in mended.values())
+    yield from ["a loss of 0 beside gradients that are not finite is the NaN that the trainer filtered out"] * hidden
     absent = [vital for vital, found in mended.items() if found.absent]
     if absent:
         yield f"NaN in {names_text(absent)} comes and goes with the rows: taken for cells without a value"

@@ -171,6 +171,13 @@ def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
             found.update({f"{key}/{name}": cells for name, cells in _columns(inner).items()})
         if isinstance(inner, list) and inner and _is_series(inner):
             found[str(key)] = inner
+    if found:  # what was measured beside them, an object each time
+        longest = max(map(len, found.values()))
+        for key, inner in value.items():
+            if isinstance(inner, list) and len(inner) == longest and all(isinstance(item, dict) for item in inner):
+                rows = [measured(item) for item in inner]
+                for name in rows[0]:
+                    found.setdefault(f"{key}/{name}", [row.get(name) for row in rows])
     return found
 
 

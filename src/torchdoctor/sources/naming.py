@@ -72,6 +72,7 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     wished = {vital: (name,) for vital, name in (mapping or {}).items()}
     taken = {name for names in wished.values() for name in names}
     apart = [taken_apart(name, count) for name, count in counts.items() if name not in taken]
+    apart = _evaluated_twins(apart)
     by_split = any(_TRAINED.search(item.original) for item in apart)
     names = [replace(item, split="val") if by_split and _EVALUATED.search(item.original) else item for item in apart]
     held_out = _held_out(names)
@@ -86,18 +87,22 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     if not evaluated:
         trained, evaluated = _beside(trained, names)
     offer(_losses("", trained))
-    offer(_losses("val_", evaluated, whole_only="d_loss" in columns))
+    offer(_losses("val_", evaluated, whole_only="d_loss" in columns, like="".join(columns.get("loss", ())[:1])))
     if len(columns.get("val_loss", ())) > 1 and len(columns.get("loss", ())) == 1:
         averaged.add("val_loss")  # one loss is trained on: these are several validation sets
     metrics, better = _metrics(names, held_out)
     offer(metrics)
     offer({vital: found for vital, rule in RULES.items() if (found := _best(names, rule))})
     offer(_stand_ins(names, columns, held_out))
+    negated = [item.original for item in names if item.words == ("entropy", "loss") and item.split == "train"]
+    scales = {vital: scale for vital in SCALED if vital in columns and (scale := scale_of(columns[vital][0])) != 1.0}
+    if negated and "entropy" not in columns:  # what Stable-Baselines makes of it
+        columns["entropy"], scales["entropy"] = (negated[0],), -1.0
     used = {name for found in columns.values() for name in found}
     return Understood(
         columns=columns,
         averaged=frozenset(averaged),
-        scales={vital: scale for vital in SCALED if vital in columns and (scale := scale_of(columns[vital][0])) != 1.0},
+        scales=scales,
         better={vital: way for vital, way in better.items() if vital in columns and vital not in wished},
         left_out=tuple(item.original for item in names if item.original not in used),
     )
@@ -119,11 +124,28 @@ def _beside(trained: list[Name], names: Sequence[Name]) -> tuple[list[Name], lis
     return [item for item in trained if item is not plain[0]], plain
 
 
-def _losses(prefix: str, losses: Sequence[Name], whole_only: bool = False) -> dict[str, tuple[str, ...]]:
+def _evaluated_twins(names: Sequence[Name]) -> list[Name]:
+    """Names with those apart that are others with a v before them: v_loss and v_kl beside loss and kl.
+
+    >>> [item.split for item in _evaluated_twins([taken_apart(name, 9) for name in ("loss", "kl", "v_loss", "v_kl")])]
+    ['', '', 'val', 'val']
+    """
+    given = {item.original for item in names}
+    twins = {name for name in given if name.startswith("v_") and name[2:] in given}
+    if len(twins) < 2 or "v_loss" not in twins:  # one alone is the loss of a value
+        return list(names)
+    known = {name: replace(taken_apart(name[2:], 0), split="val", original=name) for name in twins}
+    return [replace(known[item.original], count=item.count) if item.original in twins else item for item in names]
+
+
+def _losses(
+    prefix: str, losses: Sequence[Name], whole_only: bool = False, like: str = ""
+) -> dict[str, tuple[str, ...]]:
     """The loss, its parts under their own names, and where only parts are logged all of these."""
     longest = max((item.count for item in losses), default=0)
     losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
-    whole = sorted((item for item in losses if not item.rest), key=_rank) or _deep_totals(losses)
+    whole = [item for item in losses if not item.rest] or _deep_totals(losses)
+    whole.sort(key=lambda item: _rank(item, like))
     parts = [item for item in losses if item.rest and not item.has(SMOOTHED - FILLERS)]
     found: dict[str, tuple[str, ...]] = {}
     if whole:
@@ -173,10 +195,16 @@ def _players(parts: Sequence[Name]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _rank(item: Name) -> tuple[bool, int, bool, bool, int, int]:
-    """Which of several names is the loss: often logged, as it was, of training, and plainly named."""
+def _rank(item: Name, like: str = "") -> tuple[bool, int, bool, bool, bool, int, int]:
+    """Which of several names is the loss: often logged, as it was, of training, written `like` another, and plain."""
     often = item.count.bit_length()  # counts that differ by less than twice are alike
-    return (item.count <= 2, -often, item.has(SMOOTHED), item.split == "", len(item.words), len(item.original))
+    odd = bool(like) and _style(item.original) != _style(like)
+    return (item.count <= 2, -often, item.has(SMOOTHED), item.split == "", odd, len(item.words), len(item.original))
+
+
+def _style(name: str) -> tuple[bool, ...]:
+    """How a name is written: "Valid Loss" goes with "Train Loss", "val_loss" with "loss"."""
+    return name[:1].isupper(), " " in name, "/" in name
 
 
 def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[str, ...]], dict[str, Better]]:
@@ -206,8 +234,12 @@ def _stand_ins(
     if "d_loss" in columns or ("loss" in columns and "val_loss" in columns):
         return {}
     usable = [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
-    if not usable and "loss" not in columns and "val_loss" not in columns:  # better the losses of records than none
-        usable = [item for item in names if item.is_record and item.count > 2]
+    if "loss" not in columns and "val_loss" not in columns:
+        totals = [item for item in names if item.words == ("total",) and item.count > 2]
+        if totals:  # the sum of what has names of its own: box, obj, cls, total
+            return {"loss": (max(totals, key=lambda item: item.count).original,)}
+        if not usable:  # better the losses of records than none
+            usable = [item for item in names if item.is_record and item.count > 2]
     trained = [item for item in usable if item.split in ("train", "")]
     evaluated = [item for item in usable if item.split == held_out]
     if "loss" in columns:  # the stand-in must be of the same kind, or the two cannot be compared

@@ -15,12 +15,20 @@ from collections.abc import Sequence
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import TOTAL, counts
 from torchdoctor.sources.csv_table import RULE, SPACES, is_header, plain_names, split
-from torchdoctor.sources.words import is_measure
+from torchdoctor.sources.words import is_measure, words_of
 
 LENGTH = 2000
 """Characters of the longest line that may be of a table."""
 MOST_NAMES = 100
+MOST_TABLES = 8
+DETECTOR = frozenset({"box", "obj", "cls"})
+_SAID = re.compile(r"\s*(?:\d{4}-\d\d-\d\d )?(?:\d\d:\d\d:\d\d[.,\d]* )?\s?\[?(?:INFO|DEBUG)\]?\s?[:|-]?(?=\s{2})")
+"""What a logger puts before a row."""
+_MEAN_PRECISION = re.compile(r"mAP@0?\.5(:0?\.95)?(?![\d.])")
 _BAR = re.compile(r"\s*:?\s+(\d{1,3})%\s?[|\u2501\u2500].*")
+LOOSE = frozenset({"epoch", "step "})
+_PHASED = re.compile(r"(?i)\b(train|training|valid|validation|val|test) (loss|acc|accuracy)\b")
+_CELL = re.compile(r"(?i)-?[\d.]+(?:e[-+]?\d+)?%?\Z|\d+:[\d:]+\Z|nan\Z|inf\Z|none\Z|#na#\Z")
 _FRAME = str.maketrans("\u2502\u2503\u2551", "|||")
 _OF = re.compile(r"(\d+)/(\d+)\Z")
 _SENTENCE = re.compile(r"[=;!?]|:(?!-)(?<!-:)|\.\s|(?<![\w-])\d")
@@ -35,13 +43,22 @@ class PrintedTable:
         self._delimiter = SPACES
         self._first = False
         """Whether the next row is the first under its names."""
+        self._earlier: dict[int, tuple[list[str], str]] = {}
+        """Names that other tables began with, by their number: training's rows go on after those of validation."""
+        self._loose: list[str] = []
+        """Names of a table whose cells are one space apart: what a page made of it."""
 
     def read(self, line: str) -> dict[str, float] | None:
         """The numbers of a row by name, none of a row of names; None where the line is of no table."""
-        if not line.isascii():
-            line = line.translate(_FRAME)
-        if len(line) > LENGTH or not ("  " in line or "|" in line or "\t" in line):
+        if len(line) > LENGTH:
             return None
+        line = line.translate(_FRAME) if not line.isascii() else line
+        if not ("  " in line or "|" in line or "\t" in line):
+            return self._loosely(line)
+        return self._spaced(_MEAN_PRECISION.sub(_precision, line) if "@" in line else line)
+
+    def _spaced(self, line: str) -> dict[str, float] | None:
+        line = line[said.end() :] if (said := _SAID.match(line)) else line
         bar = _BAR.search(line) if "%" in line else None
         text = line[: bar.start()] if bar else line
         if _SENTENCE.search(text) is None and self._begins(text):
@@ -50,24 +67,49 @@ class PrintedTable:
             return None
         if RULE.match(text):
             return {}
-        cells = self._cells(text)
-        if len(cells) != len(self._names):
-            return None
-        row = _row(self._names, cells)
+        cells, names = self._cells(text), self._names
+        if len(cells) != len(names):
+            names, delimiter = self._earlier.get(len(cells), ([], ""))
+            if delimiter != self._delimiter:
+                return None
+        row = _row(names, cells)
         if len(row) * 2 < len(cells):
             return None
-        of_all = self._first or number(cells[0]) is not None or _OF.match(cells[0]) is not None
+        first = self._first and names is self._names
+        of_all = first or number(cells[0]) is not None or _OF.match(cells[0]) is not None
         self._first = False
         return row if of_all and (bar is None or bar[1] == "100") else {}
+
+    def _loosely(self, line: str) -> dict[str, float] | None:
+        """The same of a table that came through a page or a mail.
+
+        >>> table = PrintedTable()
+        >>> table.read("epoch train loss valid_loss accuracy time"), table.read("0 nan 0.7 0.5 00:12")
+        ({}, {'epoch': 0.0, 'train loss': nan, 'valid_loss': 0.7, 'accuracy': 0.5})
+        """
+        if line[:1] in "eEsS" and line[:5].lower() in LOOSE:
+            names = _PHASED.sub(r"\1\t\2", line.strip()).split(" ")
+            if 2 < len(names) <= MOST_NAMES and is_header(names) and sum(map(is_measure, names)) > 1:
+                self._loose = [name.replace("\t", " ") for name in names]
+                return {}
+        cells = line.split() if self._loose and line[:1].isdigit() else []
+        if len(cells) != len(self._loose) or not cells or not all(map(_CELL.match, cells)):
+            return None
+        return _row(self._loose, cells)
 
     def _begins(self, text: str) -> bool:
         """Whether a line is a row of names, one of which is measured."""
         for delimiter in ("|", "\t", SPACES):
             cells = [cell for cell in split(text, delimiter) if cell]
             if 2 < len(cells) <= MOST_NAMES and is_header(cells):
-                names = plain_names(cells)
-                if any(map(is_measure, cells)) and (any(map(counts, names)) or len(cells) > 4):
+                names = _of_a_detector(plain_names(cells))
+                counted = any(map(counts, names))
+                summed = counted and any(words_of(name) == ("total",) for name in names)  # box, obj, cls, total
+                measured = summed or any(map(is_measure, names))
+                if measured and (counted or len(cells) > 4):
                     self._names, self._delimiter, self._first = names, delimiter, True
+                    if len(self._earlier) < MOST_TABLES:
+                        self._earlier[len(names)] = (names, delimiter)
                     return True
         return False
 
@@ -76,6 +118,22 @@ class PrintedTable:
         if self._delimiter == SPACES and len(cells) != len(self._names):
             cells = text.split()
         return cells
+
+
+def _of_a_detector(names: list[str]) -> list[str]:
+    """The names over a table, with what the parts of a detector's loss are where YOLOv5 does not say it.
+
+    >>> _of_a_detector(["Epoch", "gpu_mem", "box", "obj", "cls", "labels", "img_size"])
+    ['Epoch', 'gpu_mem', 'box_loss', 'obj_loss', 'cls_loss', 'labels', 'img_size']
+    """
+    given = {name.lower() for name in names}
+    if not given >= DETECTOR or "total" in given:
+        return names
+    return [f"{name}_loss" if name.lower() in DETECTOR else name for name in names]
+
+
+def _precision(found: re.Match[str]) -> str:
+    return "mAP50-95" if found[1] else "mAP50"
 
 
 def _row(names: Sequence[str], cells: Sequence[str]) -> dict[str, float]:

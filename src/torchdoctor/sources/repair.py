@@ -9,7 +9,8 @@ A log that was appended to by a resumed run goes back: the later part replaces w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ class Mended:
     """NaN values that only said that nothing was measured."""
     outside: int = 0
     """Points at steps below zero or beyond all counting, left out."""
+    hidden: int = 0
+    """Zeros that stand for NaN, and are NaN again."""
 
 
 def mend(points: Points) -> Mended:
@@ -52,7 +55,8 @@ def mend(points: Points) -> Mended:
     steps, values = points.steps, points.values
     back = np.flatnonzero(np.diff(steps) < 0)
     resumed: tuple[tuple[int, int], ...] = ()
-    disordered = len(back) > DISORDER * len(steps)
+    anew = back[steps[back + 1] == steps.min()] if len(back) else back  # several models, one after the other
+    disordered = len(back) - len(anew) > DISORDER * len(steps) or 2 * len(anew) >= len(steps) > 2
     if disordered:
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
@@ -62,6 +66,24 @@ def mend(points: Points) -> Mended:
     before = len(steps)
     steps, values = _once(steps, values)
     return Mended(Points(steps, values), resumed, before - len(steps), disordered, absent, outside)
+
+
+def unveil(mended: Mapping[str, Mended]) -> dict[str, Mended]:
+    """A loss of exactly 0 whose gradients are not finite was NaN: Hugging Face's trainer writes one for the other.
+
+    >>> found = unveil({"loss": mend(Points.of([10, 20, 30], [2.5, 0.0, 0.0])),
+    ...                 "grad_norm": mend(Points.of([10, 20, 30], [1.2, np.nan, np.nan]))})
+    >>> found["loss"].points.values.tolist(), found["loss"].hidden
+    ([2.5, nan, nan], 2)
+    """
+    if "loss" not in mended or "grad_norm" not in mended:
+        return dict(mended)
+    loss, norm = mended["loss"].points, mended["grad_norm"].points
+    hidden = (loss.values == 0) & np.isin(loss.steps, norm.steps[~np.isfinite(norm.values)])
+    if not hidden.any():
+        return dict(mended)
+    points = Points(loss.steps, np.where(hidden, np.nan, loss.values))
+    return {**mended, "loss": replace(mended["loss"], points=points, hidden=int(hidden.sum()))}
 
 
 def _measured(points: Points) -> tuple[Points, int]:

@@ -133,6 +133,10 @@ def _one_after_another(several: Sequence[Points]) -> Points:
     )
 
 
+ULTRALYTICS = frozenset({"metrics/precision", "metrics/recall", "train/box_loss", "val/box_loss"})
+"""Names that it writes once an epoch, and counts by epochs."""
+
+
 def _joined(parts: dict[Path, _Part]) -> list[_Part]:
     """The runs: folders that hold a part of the run above them, or beside them, go into it."""
     for folder in sorted(parts, key=lambda folder: len(folder.parts), reverse=True):
@@ -147,6 +151,9 @@ def _joined(parts: dict[Path, _Part]) -> list[_Part]:
                 _add(run, part, {tag: f"{part.folder.name}/{tag}" for tag in part.points})
                 del parts[part.folder]
             run.clock = _keras_clock(run)
+    for run in parts.values():
+        if ULTRALYTICS.issubset(tag.partition("(")[0] for tag in run.points):
+            run.clock = "epoch"
     return [parts[folder] for folder in sorted(parts)]
 
 

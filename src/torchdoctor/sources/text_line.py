@@ -20,11 +20,9 @@ from dataclasses import dataclass
 
 from torchdoctor.sources.cells import UNITS, odd_number
 from torchdoctor.sources.clock import TOTAL, counts, is_epoch
-from torchdoctor.sources.opening import uncoloured
-from torchdoctor.sources.words import HIGHER, LOWER, SPLITS, is_measure, taken_apart, words_of
+from torchdoctor.sources.rewriting import HOLE, clean, without_moments
+from torchdoctor.sources.words import HIGHER, LOWER, REWARD, SPLITS, is_measure, taken_apart, words_of
 
-LENGTH = 8192
-"""Characters of a line that are looked at."""
 SHAPES_LIMIT = 4096
 """Shapes that are remembered."""
 LEARNED_LENGTH = 1000
@@ -32,11 +30,6 @@ LEARNED_LENGTH = 1000
 BEFORE = 96
 """Characters before a number among which its name is."""
 
-_MOMENTS = re.compile(
-    r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?|\d{1,2}/\d{1,2} (?=\d\d:)|"
-    r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)|"
-    r"\| [A-Z]{4,8} *\| [\w.<>]{1,64}:[\w.<>]{1,64}:\d{1,6} - "  # loguru: where in the code it was said
-)
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
 _ZEROS = str.maketrans("123456789", "0" * 9)
@@ -52,7 +45,7 @@ _LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
 """What a logger puts before its messages."""
 _UNIT = re.compile(r"( ?)([A-Za-z%µ]+)")
 _OF = re.compile(r"\s*/\s*\Z|\s+of\s+\Z")
-_AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for)\s+((?:global )?(?:step|iteration|iter|epoch|update))\Z")
+_AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for|in)\s+((?:global )?(?:step|iteration|iter|epoch|update|episode))\Z")
 _BARE = re.compile(r"(?:.*[|\[(:\]━%])?\s*\Z")
 _BOTH = re.compile(
     r"(?i)(?P<head>[A-Za-z]*)\s*[(\[]?\btrain(?:ing)?\s*[/,|]\s*(?:val|valid|validation|dev|test|eval)\b[)\]]?"
@@ -60,21 +53,13 @@ _BOTH = re.compile(
 )
 _BETWEEN = re.compile(r"\s*[/,|]\s*\Z")
 _GIVEN = re.compile(r"\s*\]?\s*(?:[:=]|is|was|->)\s*\Z")
-_PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w./-])")
+_PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w/-]|\.\S)")
 _COUNTED = re.compile(r"\s+(?:in|samples|examples|images|records|batches|files|on)\b")
 """What comes after a number of things: "Train 1792 in 4 s"."""
-_CYCLE_GAN = re.compile(r"\(epoch: \d+, iters: \d+, time: ")
-_PLAYER = re.compile(r"(?<= )([A-Za-z]\w*)(?=: )")
 _THOUSANDS = re.compile(r"([KkM])(?![A-Za-z])")
 THOUSANDS = {"k": 1e3, "m": 1e6}
-HOLE = "\x01"
 SHORT = {"s": "step", "trl": "train loss", "tel": "val loss", "Ep.": "epoch", "Up.": "update", "Ep": "epoch"}
 """Names that llm.c and Marian write short."""
-MEANINGS = (
-    *(("\uff1a", ":"), ("\uff0c", ", "), ("训练", " train "), ("验证", " val "), ("测试", " test ")),
-    *(("损失", "loss"), ("学习率", "lr"), ("准确率", "accuracy")),
-)
-"""What Chinese logs write between English words."""
 APART = frozenset({"ms", "gib", "gb", "mib", "mb"})
 """Units that may stand apart from their number."""
 SIZES = frozenset({"gib", "gb", "mib", "mb", "kib", "kb"})
@@ -115,7 +100,7 @@ class LineReader:
         """Remember where a line has the numbers that were made of it."""
         if len(line) > LEARNED_LENGTH or len(self._plans) >= SHAPES_LIMIT or _BAR.match(line) or "\x1b" in line:
             return
-        blank = _MOMENTS.sub(lambda found: " " * len(found[0]), line)
+        blank = without_moments(line)
         places = [(found.start(), found.end()) for found in self._number.finditer(blank)]
         parts = self._number.split(clean(line))
         if [line[start:end] for start, end in places] != parts[1::2]:
@@ -154,20 +139,6 @@ class LineReader:
                     value /= self._value(numbers[place + 1]) or 1.0
                 found[slot.name] = value * slot.scale
         return found
-
-
-def clean(line: str) -> str:
-    """A line without colours, dates and times of day, and no longer than is looked at."""
-    line = uncoloured(line[:LENGTH])
-    if not line.isascii():
-        for word, meaning in MEANINGS:
-            line = line.replace(word, meaning)
-    if "(epoch: " in line and _CYCLE_GAN.match(line):  # its losses are named D_A, G_A, cycle_A
-        head, close, rest = line.partition(")")
-        line = head + close + _PLAYER.sub(r"loss_\1", rest)
-    elif "===" in line and "Training Loss (" in line:
-        return ""
-    return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
 
 
 def _plain(text: str) -> float:
@@ -221,7 +192,7 @@ class _Line:
         """What a number is, by the text before it and after it."""
         name, outside = (None, own) if after.startswith("%|") else _named(own)
         self.phase = _phase(outside) or self.phase
-        if name is None and self.waiting and _GIVEN.match(own):
+        if self.waiting and _GIVEN.match(own):
             return _Slot(self.waiting)  # "Loss after epoch 3: 0.5"
         self.waiting = ""
         if name is not None and not taken_apart(name, 0).words:  # nothing but a phase
@@ -234,6 +205,9 @@ class _Line:
             return (
                 _Slot(f"{name} loss") if not self.lost and not _COUNTED.match(after) else None
             )  # "train 0.12 val 0.34"
+        if name is not None and words_of(name)[-1:] == ("loader",):  # "Validation DataLoader 0:  50%|##| 5/10"
+            self.phase = taken_apart(name, 0).split or self.phase
+            return None
         if name is None and own.endswith("[") and after.startswith("] "):
             return _Slot("iteration")  # "... logging_writer.py:48] [100] loss=2.3"
         if name is None:
@@ -285,7 +259,8 @@ def _named(text: str) -> tuple[str | None, str]:
     found = _NAME.search(text)
     if found is None:
         return None, text
-    name, outside = _LEVEL.sub("", found[1].strip()).rpartition(". ")[2], text[: found.start()]
+    said, _, name = _LEVEL.sub("", found[1].strip()).rpartition(". ")
+    outside = text[: found.start()] + said  # "Loader: valid. Accuracy: 0.9"
     if name in SHORT and (name != "s" or not outside.strip()):
         return SHORT[name], outside
     at = _AT.match(name)
@@ -297,7 +272,8 @@ def _named(text: str) -> tuple[str | None, str]:
 def _measure_at_the_end(outside: str) -> str:
     """The loss or metric that is named last: "Loss after "."""
     found = re.search(r"([A-Za-z][\w ./-]{0,40}?)\s+(?:at|after|on|for|in)\s+\Z", outside)
-    return found[1] if found and is_measure(found[1]) else ""
+    name = found[1].rpartition(" - ")[2] if found else ""
+    return name if is_measure(name) or taken_apart(name, 0).has(REWARD) else ""
 
 
 def _total(before: _Slot | None) -> _Slot | None:

@@ -7,21 +7,25 @@ groups of a regular expression are taken instead.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from torchdoctor.errors import SourceError
+from torchdoctor.sources.boxes import Box
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.headings import Phases
 from torchdoctor.sources.json_lines import loaded
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, is_binary, uncoloured
 from torchdoctor.sources.printed_table import PrintedTable
+from torchdoctor.sources.rewriting import clean
 from torchdoctor.sources.single_names import RULES
 from torchdoctor.sources.table import Table
-from torchdoctor.sources.text_line import LineReader, clean
+from torchdoctor.sources.text_line import LineReader
 from torchdoctor.sources.words import HIGHER, LOWER, REWARD, listed, taken_apart
 
 PROBE = 2**22
@@ -35,13 +39,15 @@ SELDOM, MANY = 3, 20
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 _EPOCH = listed("epoch epochs")
+_SUM = ("total",)
+"""What a table may call the loss."""
 _DOCUMENT = re.compile(r'\s*(?:\{\s*"|\[\s*[{\[])')
-_UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)")
+_UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)|\s*\d+/\d+\s\[=+\] - ETA:")
 """Keras' bar within an epoch: what it shows is the mean since the epoch began."""
 
 
 def recognises(path: Path) -> bool:
-    """Whether two lines or more give a loss or a metric by name."""
+    """Whether two lines or more give a loss or a metric by name, or one a loss that is NaN."""
     text = beginning(path, PROBE)
     if is_binary(text) or _breaks_off(text):
         return False
@@ -49,10 +55,18 @@ def recognises(path: Path) -> bool:
     found = 0
     for line in text.splitlines():
         row = table.read(uncoloured(line))
-        found += any(map(_is_judged, reader.read(line) if row is None else row))
-        if found >= 2:
+        names = reader.read(line) if row is None else row
+        found += any(map(_is_judged, names)) or (
+            bool(row) and any(taken_apart(name, 0).words == _SUM for name in names)
+        )
+        if found >= 2 or (found and _is_broken(names)):
             return True
     return False
+
+
+def _is_broken(row: Mapping[str, float]) -> bool:
+    """Whether a line gives a loss that is no number: it tells enough by itself."""
+    return any(taken_apart(name, 0).is_loss and not math.isfinite(value) for name, value in row.items())
 
 
 def _breaks_off(text: str) -> bool:
@@ -77,13 +91,16 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
 
 def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
     """The rows of a log: what comes before the first line that counts is source code or settings."""
-    reader, printed = LineReader(_has_comma(path)), PrintedTable()
+    reader, printed, phases, box = LineReader(_has_comma(path)), PrintedTable(), Phases(), Box()
     waiting: list[dict[str, float]] = []
     begun = False
     for _, text in table.whole(path):
         row = reader.again(text)
         if row is None:
             row = _row(text, reader, printed)
+        row = box.gathered(text, row)
+        row = phases.named(row) if row else row
+        phases.heading(text)
         if not row:
             continue
         if not begun and any(_is_measure(name) for name in row) and any(map(counts, row)):
@@ -171,7 +188,8 @@ def _is_telling(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_judged(name: str) -> bool:
     part = taken_apart(name, 0)
-    return _is_measure(name) or part.is_record or RULES["grad_norm"](part) is not None
+    told = any(RULES[rule](part) is not None for rule in ("grad_norm", "loss_scale"))
+    return _is_measure(name) or part.is_record or told
 
 
 @lru_cache(maxsize=4096)

@@ -42,6 +42,8 @@ _GLUED = re.compile(
     r"^(train|training|val|valid|validation|eval|test|avg|mean|total)"
     r"(loss|acc|accuracy|error|err|ppl|perplexity|wer|cer|bleu|auc|f1|miou|iou|map|mse|mae|rmse|dice|psnr|ssim)$"
 )
+_LOST = re.compile(r"^(?!(?:log|mlog|multilog|stop|f|p)loss)([a-z]{1,8})(loss)$")
+"""A part of a loss: genloss, bboxloss."""
 _PAIRS = {
     ("cross", "entropy"): "xent",
     ("learning", "rate"): "lr",
@@ -58,6 +60,7 @@ _PAIRS = {
     ("batch", "cost"): "dt",
     ("reader", "cost"): "runtime",
     ("data", "cost"): "runtime",
+    ("time", "cost"): "runtime",
 }
 """Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
 LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion"})
@@ -66,10 +69,10 @@ KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
 FILLERS = listed(
     "step epoch avg average mean global running batch batches iter iteration current cur the of per log logs logged "
     "metrics metric scalar scalars stats stat set data split overall micro macro info raw meter reduced sync synced "
-    "dist all total sum full final lm main monitor model performance on rate train"
+    "dist all total tot sum full final lm main monitor model performance on rate train"
 )
 """Words that say how something was gathered, not what it is."""
-TOTAL = frozenset({"total", "sum", "overall", "full", "main"})
+TOTAL = frozenset({"total", "tot", "sum", "overall", "full", "main"})
 SMOOTHED = frozenset({"smooth", "smoothed", "ema", "running", "epoch", "median", "avg", "average", "mean"})
 ODD = listed(
     "min max std var best last count num n scale scaler weight weights ratio delta coef coefficient lambda "
@@ -78,8 +81,8 @@ ODD = listed(
 )
 """Words that make something else of a loss."""
 HIGHER = listed(
-    "acc accuracy f1 auc auroc roc ap map precision recall specificity sensitivity iou miou jaccard dice bleu rouge "
-    "chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec spearman "
+    "acc accu accuracy f1 auc auroc roc ap map precision recall specificity sensitivity iou miou jaccard dice bleu "
+    "rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec spearman "
     "pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
 )
 LOWER = listed(
@@ -91,7 +94,14 @@ FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape
 EVALUATED = listed("wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits")
 """Metrics that nobody computes on training batches: of validation even where the name does not say so."""
 REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})
-SYNONYMS = {"acc": "accuracy", "prec": "precision", "perplexity": "ppl", "err": "error", "errors": "error"}
+SYNONYMS = {
+    "acc": "accuracy",
+    "accu": "accuracy",
+    "prec": "precision",
+    "perplexity": "ppl",
+    "err": "error",
+    "errors": "error",
+}
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,7 @@ def words_of(name: str) -> tuple[str, ...]:
     name = _LETTER.sub("loss_", name)
     found: list[str] = []
     for word in _WORDS.findall(name):
-        glued = _GLUED.match(word.lower())
+        glued = _GLUED.match(word.lower()) or _LOST.match(word.lower())
         for part in glued.groups() if glued else (word.lower(),):
             pair = _PAIRS.get((found[-1], part)) if found else None
             if pair is not None:

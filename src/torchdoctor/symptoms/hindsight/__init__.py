@@ -2,7 +2,8 @@
 
 A live run must be warned when it happens. Of a finished one people ask how it went: a start that was slow and then
 learnt, a gradient that leapt and harmed nothing, validation that rose for a while and came back are notes. Only logs of
-other people's runs are judged like this; a journal gives the report that the live run gave.
+other people's runs are judged like this; a journal gives the report that the live run gave, in which a start without
+any gain is a note once the run has learnt all the same.
 
 >>> chart = Chart.of(loss=[3.0] * 30 + [3.0 * 0.9**step for step in range(30)], context={"source": "CSV"})
 >>> chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 29, message="loss has stayed at 3"))
@@ -20,11 +21,14 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
+from torchdoctor.symptoms.hindsight.constant import frozen, nothing_right
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
-from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, vanished
+from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
-from torchdoctor.symptoms.hindsight.softening import softened
-from torchdoctor.symptoms.hindsight.standstill import at_chance, hardly, one_answer, stuck
+from torchdoctor.symptoms.hindsight.rewards import lost
+from torchdoctor.symptoms.hindsight.softening import outgrown, softened
+from torchdoctor.symptoms.hindsight.standstill import at_chance, hardly, one_answer, stuck, unlearnable
+from torchdoctor.symptoms.hindsight.unstable import unstable
 
 __all__ = ["in_hindsight"]
 
@@ -32,21 +36,22 @@ MANY = 3
 """Notes of one name that are shown one by one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
-    *(diverged, unlearnt, spiked, set_back, dead),
-    *(stuck, hardly, at_chance, one_answer),
-    *(vanished, not_finite, broke_off),
+    *(diverged, unlearnt, spiked, set_back, dead, unstable),
+    *(stuck, hardly, at_chance, unlearnable, one_answer, frozen, nothing_right),
+    *(vanished, not_finite, broke_off, scaled_away, lost),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
 
 
 def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
-    """The chart with its episodes as they look from the end; the chart itself where it is of a live run.
+    """The chart with its episodes as they look from the end; of a live run, with few of them changed.
 
     `names` are the findings that are asked for, None: all.
     """
-    if "source" not in chart.context:
-        return chart
     judged = copy.copy(chart)
+    if "source" not in chart.context:
+        judged.episodes = [outgrown(chart, episode) for episode in chart.episodes]
+        return judged
     with np.errstate(all="ignore"):
         judged.episodes = [softened(chart, episode) for episode in chart.episodes]
         replace_overfitting(judged)
@@ -63,7 +68,13 @@ def _enter(chart: Chart, found: Symptom) -> None:
     same = [episode for episode in chart.episodes if episode.name == found.name]
     if any(SEVERITIES.index(episode.severity) >= SEVERITIES.index(found.severity) for episode in same):
         return
+    if found.name == "loss-divergence" and not chart["loss"] and _overfits(chart):
+        return  # one curve that rose is one finding
     chart.episodes = [episode for episode in chart.episodes if episode.name != found.name] + [found]
+
+
+def _overfits(chart: Chart) -> bool:
+    return any(episode.name == "overfitting" and episode.severity != "info" for episode in chart.episodes)
 
 
 def _gathered(episodes: list[Symptom]) -> Iterator[Symptom]:

@@ -86,7 +86,9 @@ def improved(chart: Chart, since: int, share: float = 0.1) -> str:
         then, now = float(later[0]), median(later[-3:])
         top = 1.0 if float(np.abs(values).max()) <= 1 else 100.0
         lacking = (top - then, top - now) if way == "higher" else (then, now)
-        if lacking[1] < (1 - share) * lacking[0]:
+        least = top - float(later.max()) if way == "higher" else float(later.min())
+        kept = lacking[0] - lacking[1] >= 0.5 * (lacking[0] - least)  # what was given back is no gain
+        if kept and lacking[1] < (1 - share) * lacking[0]:
             return str(name)
     return ""
 

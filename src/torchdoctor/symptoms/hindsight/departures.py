@@ -2,7 +2,7 @@
 
 >>> chart = Chart.of(loss=[1.64, 11.8, 11.6, 10.4, 10.37, 10.37, 10.37], context={"source": "CSV"})
 >>> print(*diverged(chart))
-step 1: LO02 loss-divergence (critical): loss is 10.4 at the end, above the 1.64 that the run began with
+step 1: LO02 loss-divergence (critical): loss is about 10.4 at the end, above the 1.64 that the run began with
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     rise, followed = level - lowest, _validation_follows(chart)
     late = curve.values[-max(3, curve.values.size // 4) :]
     far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
-    never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0
-    lasting = rise > 6 * curve.noise and float(late.min()) > lowest + 0.3 * rise
-    said = f"{curve.name} is {number_text(level)} at the end"
+    never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0 or _never_came_down(curve)
+    settled = late.size >= 3 and float(np.ptp(late)) < 0.1 * rise  # few points: the leap itself is their noise
+    held_up = (settled or rise > 6 * curve.noise) and float(late.min()) > lowest + 0.3 * rise
+    lasting = held_up or _is_far_away(curve, late)
+    said = f"{curve.name} is about {number_text(level)} at the end"
     above = level > start + ABOVE * abs(start) and float(late.min()) > start > 0
     if far and (never_back or (lasting and above)):
         since = int(np.argmax(curve.values > start + ABOVE * abs(start)))
@@ -60,6 +62,19 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     if given_back or crept or left or (followed is None and _is_up(curve, late)):
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
+
+
+def _is_far_away(curve: Curve, late: Array) -> bool:
+    """Whether the end is at five times, or more, of the highest that the first third held."""
+    begun = curve.values[: curve.values.size // 3]
+    return curve.values.size >= 2 * FEW and float(late.min()) > 5 * float(begun.max()) > 0
+
+
+def _never_came_down(curve: Curve) -> bool:
+    """Whether no value is as low as the first, and half of all are at nearly twice of it."""
+    first = curve.start
+    low, usual = float(curve.values[1:].min()), median(curve.values)
+    return curve.values.size >= 2 * FEW and low > 1.1 * first > 0 and min(usual, curve.level) > 1.8 * first
 
 
 def _crept(chart: Chart, curve: Curve, followed: bool | None) -> bool:
@@ -142,8 +157,9 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
     for place in np.flatnonzero(high):
         step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
         back = held_out.values[place:] < 1.3 * level
-        if back.any() and np.any((leapt >= step - apart) & (leapt <= step + apart)):
-            value, until = float(held_out.values[place]), place + int(np.argmax(back))
+        value = float(held_out.values[place])
+        if value > 1.5 * level and back.any() and np.any((leapt >= step - apart) & (leapt <= step + apart)):
+            until = place + int(np.argmax(back))
             message = (
                 f"validation loss leapt from {number_text(level)} to {number_text(value)} at step {int(step)}, the "
                 f"training loss with it, and was back at step {int(held_out.steps[until])}"

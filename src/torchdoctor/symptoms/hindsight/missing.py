@@ -17,7 +17,11 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.skipped_steps import SkippedSteps
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+SMALLEST = 8.0
+"""Loss scale under which small gradients are lost."""
 
 
 def vanished(chart: Chart) -> Iterator[Symptom]:
@@ -43,7 +47,7 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     if not series.nonfinite or math.isfinite(series.latest):
         return
     bad = [step for step in series.nonfinite_steps if not series or step > series.steps[-1]]
-    if len(bad) < 2 and chart["loss"]:
+    if len(bad) < 2 and chart["loss"].count > 2:
         return
     lone = not chart["loss"] and not chart["loss"].nonfinite
     detector: type[Detector] = NanOrInf if lone else ValidationAnomaly
@@ -52,6 +56,25 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     yield Symptom(
         detector.name, detector.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
+
+
+def scaled_away(chart: Chart) -> Iterator[Symptom]:
+    """The loss scale was halved again and again, to next to nothing: whatever it is, the gradients overflow.
+
+    >>> chart = Chart.of(loss=[2.0] * 5, loss_scale=[64.0, 32.0, 16.0, 8.0, 4.0], context={"source": "CSV"})
+    >>> print(*scaled_away(chart))
+    step 0: NU02 skipped-steps (warning): the loss scale fell from 64 to 4: steps are skipped at every scale
+    """
+    series = chart["loss_scale"]
+    if series.count < 3:
+        return
+    first, now = float(series.values[0]), float(series.values[-1])
+    if now > SMALLEST or first < 4 * now or np.any(np.diff(series.values) > 0):
+        return
+    message = f"the loss scale fell from {number_text(first)} to {number_text(now)}: steps are skipped at every scale"
+    begun, last = int(series.steps[0]), int(series.steps[-1])
+    code, count = SkippedSteps.code, series.count
+    yield Symptom(SkippedSteps.name, code, "warning", 0.8, begun, last, count, (), None, now, SMALLEST, message)
 
 
 def broke_off(chart: Chart) -> Iterator[Symptom]:

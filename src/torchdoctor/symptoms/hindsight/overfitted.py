@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,8 +18,17 @@ from torchdoctor.symptoms.progress import Progress, is_game
 
 STRONG = 0.15
 """Share of its best that validation lost: overfitting, however far it had come down before."""
-MODERATE, SLIGHT = 0.05, 0.02
+MODERATE, SLIGHT = 0.05, 0.04
 """Shares of its gain, and of its best, that validation must have lost at least."""
+LOSING = 0.5
+"""How much more of what it lacks a metric must gain, for as much as validation lost: a loss that doubles is dear."""
+FAR = 8
+"""Evaluations since the best, from which on it is known how near to it they come."""
+APART = 0.15
+"""How much more often training is right than validation, where both are all that is known."""
+STILL = 0.01
+"""Share of itself within which training has not gone on."""
+_WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
 
 
 def replace_overfitting(chart: Chart) -> None:
@@ -30,7 +40,8 @@ def replace_overfitting(chart: Chart) -> None:
         final = [max(earlier, key=lambda episode: SEVERITIES.index(episode.severity))]
         excuse = _excuse(chart, final[0])
         if excuse and final[0].severity != "info":
-            final = [replace(final[0], severity="info", message=f"{final[0].message}; {excuse}")]
+            said = _WENT_ON.sub("", final[0].message)  # what was so at the time is not so at the end
+            final = [replace(final[0], severity="info", message=f"{said}; {excuse}")]
     chart.episodes = rest + final
 
 
@@ -38,16 +49,21 @@ def _excuse(chart: Chart, found: Symptom) -> str:
     """Why validation that rose is no harm, in words; empty where there is no reason."""
     values = chart["val_loss"].values
     lowest = float(_levels(values).min()) if values.size else math.inf
-    metric = improved(chart, found.first_step)
+    noise, now = evaluation_noise(values) if values.size > 5 else 0.0, _at_the_end(values)
+    lost = max((now - lowest) / abs(lowest), 0.0) if lowest and math.isfinite(lowest) else 0.0
+    metric = improved(chart, found.first_step, 0.1 + LOSING * min(lost, 1.0))
     if metric:
         return f"{metric.removeprefix('val_')} got better all the same"
+    whole = Curve.of(chart["val_loss"], "")
+    before = whole.values[whole.steps <= found.first_step]
+    if before.size and now < 0.8 * float(before.min()):
+        return f"later it fell to {number_text(now)}"
     if _measures_others(chart):
         return "it is the mean of several evaluation sets"
-    noise = evaluation_noise(values) if values.size > 5 else 0.0
-    if median(values[-3:]) - lowest <= max(SLIGHT * abs(lowest), 2 * noise):
+    if now - lowest <= max(SLIGHT * abs(lowest), 2 * noise):
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
-    return "" if later < then else "training got worse as well"
+    return "training got worse as well" if later >= then else ""
 
 
 def _measures_others(chart: Chart) -> bool:
@@ -62,6 +78,11 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     values = curve.values
     if not chart["val_loss"].count and not is_game(chart):
         yield from _unlearns(chart)
+        yield from _parts_ways(chart)
+    if values.size == 2 and not is_game(chart):
+        yield from _first_and_last(chart)
+    if not is_game(chart):
+        yield from _learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
     smooth = _levels(values)
@@ -69,22 +90,25 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     since = values.size - 1 - best
     if since < (2 if values.size < 8 else 3):
         return
-    lowest, now = float(smooth[best]), median(values[-3:])
+    lowest, now = float(smooth[best]), _at_the_end(values)
     rise = now - lowest
     train = chart["loss"]
     first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
     gained = max(first - lowest, 1e-12)
     noise = evaluation_noise(values) if values.size > 5 else 0.0
     strong = rise > STRONG * abs(lowest) and (since >= 4 or values.size < 6)
-    slight = SLIGHT if values.size > 5 else MODERATE if values.size > 3 else STRONG
-    if not rise > max(2 * noise, slight * abs(lowest)) or not (strong or rise > MODERATE * gained):
+    slight = SLIGHT if values.size > 3 else STRONG
+    apart = since >= FAR and float(values[best + 2 :].min()) > (1 + STRONG) * lowest > 0  # never near it again
+    if not rise > max((1 if apart else 2) * noise, slight * abs(lowest)) or not (strong or rise > MODERATE * gained):
         return
-    if climbs(values[best:]) < 0.4:
+    if climbs(values[best:]) < (0.2 if apart else 0.4):
         return
     step = int(curve.steps[best])
     then, later = level_at(train, step), level_at(train, int(curve.steps[-1]))
+    if math.isnan(then) and train.count > 2:  # the first loss was written after it
+        then = float(train.values[0])
     known = math.isfinite(then) and bool(train) and int(train.step) > step
-    if known and not later < then:
+    if known and not then - later > max(STILL * abs(then), 0.5 * Curve.of(train, "loss").noise):
         return
     severity: Severity = "critical" if rise > max(0.25 * gained, 0.1 * abs(lowest)) else "warning"
     message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)}"
@@ -135,6 +159,77 @@ def _unlearns(chart: Chart) -> Iterator[Symptom]:
         )
         yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
         return
+
+
+def _at_the_end(values: Array) -> float:
+    """The median of the last three; of three or four in all, the mean of the last two."""
+    return median(values[-3:]) if values.size > 4 or values.size < 3 else float(np.mean(values[-2:]))
+
+
+def _first_and_last(chart: Chart) -> Iterator[Symptom]:
+    """Of the first epoch and the last, which is all that was told: validation is far up, training next to nothing.
+
+    >>> chart = Chart.of(loss=[0.048, 0.001], val_loss=[0.038, 0.092], context={"source": "CSV", "clock": "epoch"})
+    >>> chart["val_loss"].steps[-1] = 29
+    >>> print(*_first_and_last(chart))
+    step 0: GE01 overfitting (warning): validation loss is 0.092 after 0.038 in the first epoch, training 0.001
+    """
+    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
+    steps = chart["val_loss"].steps
+    if train.size != 2 or chart.context.get("clock") != "epoch" or steps[-1] - steps[0] < 5:
+        return
+    first, now = float(curve.values[0]), float(curve.values[1])
+    if now > 1.5 * first > 0 and float(train[1]) < 0.3 * float(train[0]):
+        message = (
+            f"validation loss is {number_text(now)} after {number_text(first)} in the first epoch, "
+            f"training {number_text(float(train[1]))}"
+        )
+        yield shown(Overfitting, curve, 0, "warning", message, value=now, limit=first)
+
+
+def _learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
+    """Training is always right, validation seldom, and that has been so for many times the loss of training.
+
+    >>> chart = Chart.of(loss=[0.41, 0.03, 0.017, 0.015, 0.012], val_loss=[6.8, 8.6, 5.1, 6.7, 6.2],
+    ...     train_accuracy=[0.88, 0.99, 0.99, 0.99, 0.99], val_accuracy=[0.26, 0.24, 0.36, 0.35, 0.35])
+    >>> print(*_learnt_by_heart(chart))
+    step 1: GE01 overfitting (warning): training is right at 0.99 of the data and validation at 0.35, with a loss of 6.2
+    """
+    right, held_out = chart["train_accuracy"].values, Curve.of(chart["val_accuracy"], "accuracy")
+    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
+    if min(right.size, held_out.values.size, curve.values.size, train.size) < 5:
+        return
+    top = 1.0 if max(float(right.max()), float(held_out.values.max())) <= 1 else 100.0
+    known, now = median(right[-3:]) / top, median(held_out.values[-3:]) / top
+    level, best = median(curve.values[-3:]), float(curve.values.min())
+    if known > 0.95 and now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start:
+        message = (
+            f"training is right at {number_text(known)} of the data and validation at {number_text(now)}, "
+            f"with a loss of {number_text(level)}"
+        )
+        yield shown(Overfitting, curve, 1, "warning", message, value=level)
+
+
+def _parts_ways(chart: Chart) -> Iterator[Symptom]:
+    """Of few epochs, the accuracy of validation falls in each while that of training rises, and they are far apart.
+
+    >>> chart = Chart.of(train_accuracy=[0.55, 0.58, 0.60], val_accuracy=[0.41, 0.40, 0.38], context={"source": "CSV"})
+    >>> print(*_parts_ways(chart))
+    step 0: GE01 overfitting (warning): validation accuracy fell from 0.41 to 0.38 while that of training rose to 0.6
+    """
+    held_out, train = (Curve.of(chart[name], "accuracy") for name in ("val_accuracy", "train_accuracy"))
+    if min(held_out.values.size, train.values.size) < 3 or held_out.values.size >= FAR:
+        return
+    top = 1.0 if max(float(held_out.values.max()), float(train.values.max())) <= 1 else 100.0
+    first, now, learnt = (float(value) for value in (held_out.values[0], held_out.values[-1], train.values[-1]))
+    if climbs(held_out.values) > -0.9 or climbs(train.values) < 0.9 or learnt - now < APART * top:
+        return
+    if first - now > 0.05 * first:
+        message = (
+            f"validation accuracy fell from {number_text(first)} to {number_text(now)} "
+            f"while that of training rose to {number_text(learnt)}"
+        )
+        yield shown(Overfitting, held_out, 0, "warning", message, value=now, limit=first)
 
 
 def _levels(values: Array) -> Array:

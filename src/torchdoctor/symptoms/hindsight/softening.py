@@ -11,6 +11,7 @@ from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve, loss_of
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
+from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import level_at
 from torchdoctor.symptoms.progress import Progress, is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
@@ -43,6 +44,19 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
     if not excuse and _ended_well(curve):
         excuse = _excuse(chart, episode, curve)
     return replace(episode, severity="info", message=f"{episode.message}; {excuse}") if excuse else episode
+
+
+def outgrown(chart: Chart, episode: Symptom) -> Symptom:
+    """A start without any gain is a note once the run has learnt a good deal, for longer than it had stood still."""
+    losses, over = chart["loss"], chart.step - episode.last_step
+    if episode.name != NotLearning.name or episode.severity == "info" or episode.name in chart.open_episodes:
+        return episode
+    if not episode.value or over < max(LONG, episode.last_step - episode.first_step):
+        return episode
+    now = losses.baseline(128).recent
+    if not 0 <= now < 0.7 * episode.value:
+        return episode
+    return replace(episode, severity="info", message=f"{episode.message}; later it fell to {number_text(now)}")
 
 
 def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:

@@ -1,0 +1,71 @@
+"""What a line says of the lines after it: titles that name a phase, and evaluations that follow an epoch.
+
+>>> phases = Phases()
+>>> phases.heading("Epoch 1 Validation metrics:")
+>>> phases.named({"accuracy": 0.8}), phases.named({"f1": 0.5}), phases.named({"epoch": 2.0, "loss": 0.5})
+({'val/accuracy': 0.8}, {'val/f1': 0.5}, {'epoch': 2.0, 'loss': 0.5})
+"""
+
+from __future__ import annotations
+
+from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.words import SPLITS, is_measure, taken_apart, words_of
+
+LONGEST = 60
+"""Characters of a title."""
+UNDER = 8
+"""Rows that a title may speak of."""
+FRAME = "=-#*~"
+ENDS = (":", *FRAME)
+BAR = "batch"
+
+
+class Phases:
+    """Follows the lines of a log, and names what its rows leave unnamed."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._left = 0
+        self._seen: set[str] = set()
+        self._evaluated = False
+        """Whether the epoch has given its validation, so that its training is over."""
+
+    def heading(self, text: str) -> None:
+        """A line that may be a title: "Validation:", "=== Test ==="."""
+        bare = text.strip() if len(text) < 2 * LONGEST else ""
+        if not bare or len(bare) > LONGEST or not bare.endswith(ENDS):
+            return
+        if bare[-1] != ":" and bare[0] not in FRAME:
+            return
+        words = words_of(bare)
+        if not words:  # a rule between two parts
+            return
+        found = [SPLITS[word] for word in words if word in SPLITS]
+        self._phase, self._left, self._seen = (found[-1] if len(set(found)) == 1 else ""), UNDER, set()
+
+    def named(self, row: dict[str, float]) -> dict[str, float]:
+        """A row with the phase that its title gives it, or that of an evaluation after the end of an epoch."""
+        counted = any(map(counts, row))
+        if counted and not (row.keys() & {BAR} and len(row) > 2):
+            self._phase, self._evaluated = "", False
+            return row
+        plain = [name for name in row if is_measure(name) and not taken_apart(name, 0).split]
+        evaluated = any(is_measure(name) and taken_apart(name, 0).split in ("val", "test") for name in row)
+        phase = self._of_the_title(row, plain)
+        if BAR in row:
+            full = row[BAR] == row.get(BAR + TOTAL)
+            if full and plain and not evaluated and self._evaluated:
+                return {f"test/{name}": row[name] for name in plain}
+            self._evaluated |= full and evaluated and bool(plain)
+        if not phase:
+            return row
+        return {f"{phase}/{name}" if name in plain else name: value for name, value in row.items()}
+
+    def _of_the_title(self, row: dict[str, float], plain: list[str]) -> str:
+        if not self._phase or not plain:
+            return ""
+        self._left -= 1
+        if self._left < 0 or BAR in row or not self._seen.isdisjoint(plain):
+            self._phase = ""
+        self._seen.update(plain)
+        return self._phase

@@ -1,0 +1,114 @@
+"""A printed line made plain before it is read: without colours, dates and times, in the words that are known.
+
+>>> clean("('Losses', {u'ner': 0.25})"), clean("Score at iteration 100 is 1.39")
+("('Losses' {'ner_loss': 0.25})", 'loss at iteration 100 is 1.39')
+>>> clean("第 3 轮，损失：0.5").split(), clean("Validation: |  | 0/? [00:00<?, ?it/s]Epoch 3: v_loss 0.5")
+(['epoch', '3', ',', 'loss:0.5'], 'Epoch 3: v_loss 0.5')
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchdoctor.sources.opening import uncoloured
+
+LENGTH = 8192
+"""Characters of a line that are looked at."""
+HOLE = "\x01"
+MEANINGS = {
+    **{"\uff1a": ":", "\uff0c": ", ", "\uff08": "(", "\uff09": ")", "\uff1d": "=", "\uff05": "%", "\u3001": ", "},
+    **{"训练": " train ", "验证": " val ", "测试": " test ", "学習": " train ", "検証": " val ", "훈련": " train "},
+    **{
+        "验证集": " val ",
+        "训练集": " train ",
+        "测试集": " test ",
+        "검증": " val ",
+        "테스트": " test ",
+        "テスト": " test ",
+    },
+    **{"损失": "loss", "损失值": "loss", "損失": "loss", "손실": "loss", "потери": "loss", "лосс": "loss"},
+    **{"pérdida": "loss", "学习率": "lr", "学習率": "lr", "학습률": "lr"},
+    **{"准确率": "accuracy", "正确率": "accuracy", "正解率": "accuracy", "정확도": "accuracy", "точность": "accuracy"},
+    **{
+        "précision": "accuracy",
+        "轮次": "epoch",
+        "エポック": "epoch",
+        "에포크": "epoch",
+        "эпоха": "epoch",
+        "época": "epoch",
+    },
+    **{
+        "époque": "epoch",
+        "迭代": "iteration",
+        "步数": "step",
+        "平均": "mean ",
+        "обучение": "train",
+        "валидация": "val",
+    },
+}
+"""What logs in other languages call what is known here, and their punctuation."""
+_MEANT = re.compile("|".join(sorted(map(re.escape, MEANINGS), key=len, reverse=True)), re.IGNORECASE)
+_ROUND = re.compile(r"第\s*(\d+)\s*(?:轮|回|個?エポック|个?\s*epoch)")
+_MOMENTS = re.compile(
+    r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?:[T ]\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?|\d{1,2}/\d{1,2}(?:/\d\d)? (?=\d\d:)|"
+    r"(?<!\d)\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\d)|"
+    r"\| [A-Z]{4,8} *\| [\w.<>]{1,64}:[\w.<>]{1,64}:\d{1,6} - "  # loguru: where in the code it was said
+)
+_CYCLE_GAN = re.compile(r"\(epoch: \d+, iters: \d+, time: ")
+_PLAYER = re.compile(r"(?<= )([A-Za-z]\w*)(?=: )")
+_LAST = re.compile(r"(?i) (?:over |of |in )?(?:the )?(?:last|past|previous) \d{1,9} [a-z]{1,20}(?=\s?[:=])")
+"""Over how much a mean goes: "Avg reward last 100 episodes: 3.7"."""
+_COUNTED = re.compile(r"(?i)\s*([a-z][a-z ]{0,20})\s?\[(\d+),\s?(\d+)\]\s?(?:\([^()]{0,40}\))?\s?:")
+"""A measure before its epoch and batch: "Loss [1, 100](epoch, minibatch): 9.66"."""
+_JOINED = re.compile(r"\b(step|loss)_(-?\d[\d.]*)(?=[:\s]|$)")
+"""What is one word with its number: "step_20: loss_-4.1"."""
+_TUPLE = re.compile(r"(?<=['\"]),(?=\s)|(?<!\w)u(?=['\"])")
+"""What Python 2 puts between the things that it prints."""
+_LOSSES = re.compile(r"(?i)(?<![a-z])losses['\"]?\s{0,4}[:=,]?\s{0,4}\{[^{}]{0,2000}\}")
+_KEY = re.compile(r"(?<=['\"])(\w{1,64})(?=['\"]\s{0,4}:)")
+_OTHER_BAR = re.compile(
+    r"(?i)\s*(?:valid|val|test|eval)[a-z]{0,8}[^|]{0,24}\|[^|]{0,200}\|\s{0,4}[\d?]+/[\d?]+\s{0,4}\[[^\]]{0,80}\](?=.*\w)"
+)
+"""A bar of validation that stands before what a logger says of something else."""
+
+
+def clean(line: str) -> str:
+    """A line without colours, dates and times of day, and no longer than is looked at."""
+    line = uncoloured(line[:LENGTH])
+    if not line.isascii():
+        line = _MEANT.sub(_meaning, _ROUND.sub(r" epoch \1 ", line))
+    if "|" in line and (bar := _OTHER_BAR.match(line)):
+        line = line[bar.end() :]
+    if line.startswith(("('", '("')):
+        line = _TUPLE.sub("", line)
+    if "osses" in line and "{" in line:  # spaCy: Losses {'ner': 0.25}
+        line = _LOSSES.sub(lambda found: _KEY.sub(r"\1_loss", found[0]), line)
+    elif "Score at iteration " in line:  # Deeplearning4j
+        line = line.replace("Score at iteration ", "loss at iteration ")
+    line = _counted_first(line)
+    if "ast " in line or "revious " in line:
+        line = _LAST.sub("", line)
+    if "(epoch: " in line and _CYCLE_GAN.match(line):  # its losses are named D_A, G_A, cycle_A
+        head, close, rest = line.partition(")")
+        line = head + close + _PLAYER.sub(r"loss_\1", rest)
+    elif "===" in line and "Training Loss (" in line:
+        return ""
+    return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
+
+
+def _counted_first(line: str) -> str:
+    """A line whose count comes as a word of its own, before what it counts."""
+    if "step_" in line:
+        line = _JOINED.sub(r"\1 \2", line)
+    if "[" in line and (counted := _COUNTED.match(line)):
+        line = f"[{counted[2]}, {counted[3]}] {counted[1]}:{line[counted.end() :]}"
+    return line
+
+
+def without_moments(line: str) -> str:
+    """A line with blanks for dates and times, every letter where it was."""
+    return _MOMENTS.sub(lambda found: " " * len(found[0]), line)
+
+
+def _meaning(found: re.Match[str]) -> str:
+    return MEANINGS[found[0].lower()]

@@ -1,0 +1,128 @@
+"""Losses that are one and the same number to the last digit, and metrics that never leave their worst.
+
+>>> chart = Chart.of(loss=[1.9112] + [1.9105] * 5, context={"source": "CSV", "clock": "epoch"})
+>>> print(*frozen(chart))
+step 1: LO04 not-learning (warning): loss is exactly 1.91 at 5 of 6 records: nothing moves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.curve import Curve, improved, loss_of, shown
+from torchdoctor.symptoms.not_learning import NotLearning
+from torchdoctor.symptoms.progress import is_game
+
+FEW = 4
+"""Equal numbers that are no accident, where an accuracy is equal too; one more where there is none."""
+EQUAL = 2e-4
+"""Share of itself within which a number is the same: it was rounded."""
+FALLEN = 0.1
+"""Share of its first value that a loss may have lost before it stood still; what fell further has converged."""
+RIGHT = 0.9
+"""Accuracy above which there may be nothing left to learn."""
+LONG = 10
+"""Equal numbers, each far from zero, that are no end of a run either."""
+PLAYERS = ("d_loss", "g_loss")
+WRONG = 0.98
+"""Share of all words, or more, that are wrong."""
+LATE = {"epoch": 10, "step": 2000, "row": 2000}
+"""From which count on a metric should have moved."""
+EVALUATIONS = 15
+"""Evaluations after which nothing at all should be right at least once."""
+
+
+def frozen(chart: Chart) -> Iterator[Symptom]:
+    """The loss is the same number from its second record on, and so is the accuracy where there is one."""
+    if is_game(chart):
+        yield from _players(chart)
+        return
+    curve = loss_of(chart)
+    values = curve.values
+    yield from _both(chart)
+    if values.size < FEW or not float(np.abs(values).min()) > 0 or _is_coarse(values):
+        return
+    level = float(values[-1])
+    same = np.abs(values[1:] - level) <= EQUAL * abs(level)
+    rates = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count >= FEW - 1]
+    still = [rate for rate in rates if float(np.ptp(rate[1:])) <= 2 * EQUAL * max(float(rate[-1]), 1e-9)]
+    if not same.all() or len(still) < len(rates) or values.size < FEW + (not rates):
+        return
+    if abs(float(values[0]) - level) > FALLEN * abs(float(values[0])) or improved(chart, int(curve.steps[0])):
+        return
+    top = 1.0 if all(float(rate.max()) <= 1 for rate in rates) else 100.0
+    begins = curve.steps[0] <= (1 if chart.context.get("clock") == "epoch" else 0.2 * curve.steps[-1])
+    converged = float(rates[0][-1]) > RIGHT * top if rates else values.size < LONG or level < 1
+    if not begins and converged:  # it is told from the midst on
+        return
+    count = int(same.sum())
+    message = f"{curve.name} is exactly {number_text(level)} at {count} of {values.size} records: nothing moves"
+    yield shown(NotLearning, curve, 1, "warning", message, value=level)
+
+
+def _both(chart: Chart) -> Iterator[Symptom]:
+    """Three epochs, in which neither the loss nor that of validation has moved."""
+    curves = [Curve.of(chart[name], "") for name in ("loss", "val_loss")]
+    if any(curve.values.size != FEW - 1 or _is_coarse(curve.values) for curve in curves):
+        return
+    if (
+        all(0 <= float(np.ptp(curve.values)) <= EQUAL * 2 * abs(curve.start) for curve in curves)
+        and curves[1].start > 0
+    ):
+        level = curves[0].level
+        message = f"loss is {number_text(level)} and validation {number_text(curves[1].level)} in each of three epochs"
+        yield shown(NotLearning, Curve("loss", *curves[0][1:]), 0, "warning", message, value=level)
+
+
+def _players(chart: Chart) -> Iterator[Symptom]:
+    """Both players' losses are the same numbers at every record."""
+    curves = [Curve.of(chart[name], name.replace("_", " ")) for name in PLAYERS]
+    if any(curve.values.size < FEW + 1 or float(np.ptp(curve.values)) > 0 for curve in curves):
+        return
+    said = " and ".join(f"{curve.name} {number_text(curve.start)}" for curve in curves)
+    message = f"both players' losses are the same at every record, {said}: neither learns"
+    yield shown(NotLearning, curves[0], 0, "warning", message, value=curves[0].start)
+
+
+def _is_coarse(values: Array) -> bool:
+    """Whether the numbers were rounded so far that equal ones say nothing: 0.04, 0.35."""
+    last = float(values[-1])
+    return abs(last * 1000 - round(last * 1000)) < 1e-9 * max(1.0, abs(last) * 1000) and abs(last) < 1
+
+
+def nothing_right(chart: Chart) -> Iterator[Symptom]:
+    """Late in a run every word is wrong still, or no metric of validation has ever left zero.
+
+    >>> chart = Chart.of(loss=[80.0, 79.0, 81.0], val_wer=[100.0, 99.9, 100.0],
+    ...     context={"source": "CSV", "clock": "epoch", "better": {"val_wer": "lower"}})
+    >>> chart.step = 20
+    >>> print(*nothing_right(chart))
+    step 0: LO04 not-learning (warning): wer is 100 at all 3 evaluations: nothing is right
+    """
+    better = chart.context.get("better") or {}
+    judged = {name: way for name, way in better.items() if name.startswith("val_") and chart[name].count >= 3}
+    if not judged or chart.step < LATE.get(str(chart.context.get("clock")), 2000) or is_game(chart):
+        return
+    words = [name for name in judged if name.endswith("_wer")]
+    errors = words or [name for name in judged if name.endswith(("_cer", "_ter"))]
+    if errors:
+        stuck = [name for name in errors if _is_at_the_top(chart[name].values)]
+        found = stuck[0] if len(stuck) == len(errors) else ""
+    else:
+        rates = [name for name, way in judged.items() if way == "higher" and chart[name].count >= EVALUATIONS]
+        found = rates[0] if rates and not any(chart[name].values.any() for name in rates) else ""
+    if found:
+        curve = Curve.of(chart[found], found.removeprefix("val_").replace("_", " "))
+        level = median(curve.values)
+        message = f"{curve.name} is {number_text(level)} at all {curve.values.size} evaluations: nothing is right"
+        yield shown(NotLearning, curve, 0, "warning", message, value=level)
+
+
+def _is_at_the_top(values: Array) -> bool:
+    lowest, highest = float(values.min()), float(values.max())
+    return (lowest >= WRONG and highest < 1.5) or (lowest >= 100 * WRONG and highest < 150)

@@ -1,0 +1,52 @@
+"""Rewards that were earned and lost again.
+
+>>> values = [2.0 + 3 * step for step in range(20)] + [60.0] * 10 + [60.0 - 4 * step for step in range(15)] + [1.0] * 9
+>>> print(*lost(Chart.of(reward=values, context={"source": "CSV", "better": {"reward": "higher"}})))
+step 20: LO02 loss-divergence (warning): reward fell from 59.4 to 1, where it began with 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
+from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
+from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.overfitting import smoothed
+
+FEW, MANY = 5, 16
+"""Rewards under which nothing is said; and from which on it is known what was earned."""
+KEPT = 0.2
+"""Share of what was earned that a policy has at the end, which has lost it."""
+FAR = 5
+"""How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
+
+
+def lost(chart: Chart) -> Iterator[Symptom]:
+    """The reward rose, was held for a while, and is back where it began; or it does nothing but fall, and far."""
+    curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
+    values = curve.values
+    if values.size < FEW:
+        return
+    late, first = values[-max(3, values.size // 6) :], median(values[:3])
+    if values.size >= MANY:
+        smooth = smoothed(values)
+        held = float(np.percentile(smooth, 80))
+        limit = first + KEPT * (held - first)
+        noise = float(np.median(np.abs(np.diff(values))))
+        if held - first > max(4 * noise, 0.5 * abs(first)) and float(late.max()) < limit:
+            since, now = int(np.argmax(smooth >= held)), median(late)
+            said = f"reward fell from {number_text(held)} to {number_text(now)}"
+            said += f", where it began with {number_text(first)}"
+            yield shown(LossDivergence, curve, since, "warning", said, value=now, limit=limit)
+        return
+    begun = values[: max(2, values.size // 2)]
+    span = FAR * max(float(np.ptp(begun)), abs(float(values[0])))
+    if climbs(values) < -0.7 and float(values[-2:].max()) < float(values[0]) - span:
+        now = float(values[-1])
+        said = f"reward fell from {number_text(float(values[0]))} to {number_text(now)}, and does so still"
+        yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=float(values[0]))

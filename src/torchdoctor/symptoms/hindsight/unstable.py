@@ -1,0 +1,56 @@
+"""Validation that swings from one evaluation to the next, up to the end, while training falls calmly.
+
+>>> chart = Chart.of(loss=[2.0 * 0.9**step for step in range(20)], val_loss=[0.4, 2.4] * 10, context={"source": "CSV"})
+>>> print(*unstable(chart))
+step 10: VA01 validation-anomaly (warning): validation loss swings between 0.4 and 2.4 up to the end; training is calm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.curve import Curve, shown
+from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+FEW, FEWER = 12, 8
+"""Evaluations under which it is not known how they are wont to go; and where they swing, with an accuracy, by far."""
+SWING = 0.4
+"""Logarithm of how far half of the evaluations, or more, are from the one before: to 1.5 times of it."""
+ALONE = 0.8
+"""The same where no accuracy swings with it: errors of a regression do so by themselves."""
+CALM = 0.25
+"""Share of that by which training may swing."""
+RIGHT = 0.2
+"""How far an accuracy must swing with it, where there is one."""
+
+
+def unstable(chart: Chart) -> Iterator[Symptom]:
+    """In its second half too, validation is now good and now bad: which evaluation is the last is chance."""
+    train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
+    number = min(train.values.size, curve.values.size)
+    if number < FEWER or is_game(chart):
+        return
+    late, level = curve.values[curve.values.size // 2 :], train.values[train.values.size // 2 :]
+    if not min(float(late.min()), float(level.min())) > 0:
+        return
+    swing, rates = _swing(late), chart["val_accuracy"].values[-late.size :]
+    sure = chart["val_accuracy"].count >= number
+    if number < FEW and (swing < ALONE or not sure):
+        return
+    if swing < (SWING if sure else ALONE) or _swing(level) > CALM * swing or float(late.max()) < 3 * float(late.min()):
+        return
+    if sure and float(np.ptp(rates)) < RIGHT * (1.0 if float(rates.max()) <= 1 else 100.0):
+        return
+    low, high = number_text(float(late.min())), number_text(float(late.max()))
+    message = f"validation loss swings between {low} and {high} up to the end; training is calm"
+    yield shown(ValidationAnomaly, curve, curve.values.size - late.size, "warning", message, value=float(late.max()))
+
+
+def _swing(values: Array) -> float:
+    return median(np.abs(np.diff(np.log(values))))

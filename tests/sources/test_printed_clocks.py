@@ -1,0 +1,98 @@
+"""What people print: which column counts, which lines are of validation, several runs in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.sources import read
+from torchdoctor.sources.vital_series import vital_series
+
+FALLING = [2.0 / (1 + step) for step in range(12)]
+
+LOGS = {
+    "a bar that is always full does not count": (
+        "".join(f"Epoch {e}/12: 100%|####| 935/935 [01:10<00:00, loss={v:.4f}]\n" for e, v in enumerate(FALLING, 1)),
+        {"loss": 12},
+        "epoch",
+    ),
+    "a count that comes seldom does not count": (
+        "Update[100]: now\nUpdate[200]: now\n"
+        + "".join(f"Epoch[{e}] Batch [{b}] loss={v + b / 1e4:.4f}\n" for e, v in enumerate(FALLING) for b in (20, 40)),
+        {"loss": 24},
+        "step",
+    ),
+    "a title names the phase of the lines under it": (
+        "".join(
+            f"Epoch {e} loss: {v:.4f}\nValidation metrics:\naccuracy: {1 - v / 3:.4f}\n" for e, v in enumerate(FALLING)
+        ),
+        {"loss": 12, "val_accuracy": 12},
+        "epoch",
+    ),
+    "an evaluation after the epoch is not training": (
+        "".join(
+            f"Epoch {e}/12\n9/9 [=====] - ETA: 0s - loss: {v:.4f}\n"
+            f"9/9 [=====] - 1s - loss: {v:.4f} - val_loss: {v:.4f}\n"
+            for e, v in enumerate(FALLING, 1)
+        )
+        + "4/4 [=====] - 0s - loss: 9.0\n",
+        {"loss": 12, "val_loss": 12},
+        "epoch",
+    ),
+    "a run whose epochs are counted anew goes on": (
+        "".join(f"Epoch {1 + e % 3}/3\nloss: {v:.4f}\n" for e, v in enumerate(FALLING)),
+        {"loss": 12},
+        "epoch",
+    ),
+    "a number that rises evenly counts": (
+        "".join(f"Snapshot {2000 * e} saved, average loss: {v:.4f}\n" for e, v in enumerate(FALLING)),
+        {"loss": 12},
+        "step",
+    ),
+    "epoch and batch with a stroke between them": (
+        "".join(f"TRAIN Batch {e // 6}/{100 * (e % 6)} loss {v:.4f} lr 0.001\n" for e, v in enumerate(FALLING)),
+        {"loss": 12},
+        "step",
+    ),
+    "a table whose sum is called total": (
+        "Starting training for 12 epochs\n" * 6
+        + "     Epoch   gpu_mem       box       obj     total    labels\n"
+        + "".join(
+            f"      {e}/11     3.01G   {v:.4f}   {v:.4f}   {2 * v:.4f}   12: 100%|##| 9/9 [00:01<00:00]\n"
+            for e, v in enumerate(FALLING)
+        ),
+        {"loss": 12},
+        "epoch",
+    ),
+    "Deeplearning4j and Python 2": (
+        "".join(f"[main] INFO listeners.Listener - Score at iteration {9 * e} is {v}\n" for e, v in enumerate(FALLING)),
+        {"loss": 12},
+        "step",
+    ),
+    "spaCy's losses": (
+        "".join(f"('Epoch : ', {e}, ' batch : ', 436)\n('Losses', {{u'ner': {v}}})\n" for e, v in enumerate(FALLING)),
+        {"loss": 12},
+        "epoch",
+    ),
+    "a bar of validation before another's line": (
+        "".join(
+            f"Validation: |   | 0/? [00:00<?, ?it/s]INFO Epoch {e}: v_kl {v} kl {v} v_loss {v + 1} loss {v}\n"
+            for e, v in enumerate(FALLING)
+        ),
+        {"loss": 12, "val_loss": 12},
+        "epoch",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_printed(name: str, tmp_path: Path) -> None:
+    text, wanted, clock = LOGS[name]
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    run = read(path)
+    series = vital_series(run.records)
+    assert {vital: len(series[vital][1]) for vital in wanted} == wanted
+    assert run.header["context"]["clock"] == clock
+    assert series[next(iter(wanted))][1][-1] < series[next(iter(wanted))][1][0]
