@@ -169,6 +169,21 @@ def test_a_subject_knows_what_it_is(name):
     assert (subject.kind, subject.classes, subject.predicts_next) == KINDS[name]
 
 
+def equation(model: nn.Module, batch: Tensor) -> Tensor:
+    """The slope is the value's opposite, everywhere."""
+    x = batch.clone().requires_grad_(True)
+    value = model(x)
+    (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    return (slope + value).square().mean()
+
+
+def test_a_loss_may_take_a_derivative():
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    result = checkup(model, equation, torch.rand(12, 1), ignore=["compile-agrees"])
+    assert not result.failed, result
+    assert not [item for item in result.results if "could not be done" in item.message], result
+
+
 def test_a_language_model_says_its_vocabulary_and_context():
     case = SOUND["nanoGPT"]()
     subject = Subject.of(case.model, None, case.batch)

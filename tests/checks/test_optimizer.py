@@ -68,7 +68,23 @@ def everything(model: nn.Module) -> Any:
     return Adam(model.parameters())
 
 
+class MadeOnTheWay(Net):
+    """A head that is another one in each pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.Linear(4, 4)(super().forward(x))
+
+
+def perceptual() -> Case:
+    """A loss that compares by a net of its own, which nobody has frozen."""
+    judge = nn.Linear(4, 8)
+    case = held(everything)
+    case.loss_fn = lambda out, y: (judge(out) - judge(nn.functional.one_hot(y, 4).float())).square().mean()
+    return case
+
+
 BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
+    "layer made in forward": ("optimizer-coverage", lambda: held(everything, MadeOnTheWay())),
     "only the head": ("optimizer-coverage", lambda: held(lambda m: SGD(m.last.parameters(), lr=0.1))),
     "one bias forgotten": ("optimizer-coverage", lambda: held(lambda m: SGD(list(m.parameters())[:-1], lr=0.1))),
     "held twice": ("optimizer-coverage", lambda: held(twice)),
@@ -99,6 +115,7 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
 
 LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
     "all of it": ("optimizer-coverage", lambda: held(everything)),
+    "a net in the loss": ("optimizer-coverage", perceptual),
     "frozen first layer": ("optimizer-coverage", lambda: held(everything, frozen("first", "norm"))),
     "frozen and not held": (
         "optimizer-coverage",

@@ -248,6 +248,9 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
         lambda: language_model(lambda m, x: m.head(m.token(x) - m.token(x).mean(1, keepdim=True))),
     ),
     "targets in the logits": ("causal-leakage", lambda: Case(ShowsTargets(), None, text())),
+    "decoder that sees what comes": ("causal-leakage", lambda: translation(hides=False)),
+    "encoder that mixes samples": ("batch-independence", lambda: translation(hides=True, mixes=True)),
+    "labels among the inputs": ("causal-leakage", lambda: Case(GivenLabels(3.0), None, classes((6,), 5))),
     "noise of its own": (
         "determinism",
         lambda: classifier(lambda m, x: m.out(x + torch.rand(x.shape, generator=secret)), out=nn.Linear(6, 3)),
@@ -281,7 +284,51 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
     "tied by configuration only": ("tied-weights", lambda: tied("promised")),
 }
 
+
+class Translation(nn.Module):
+    """Reads one text and writes another."""
+
+    def __init__(self, hides: bool, mixes: bool) -> None:
+        super().__init__()
+        self.hides, self.mixes = hides, mixes
+        self.token, self.position, self.head = nn.Embedding(29, 16), nn.Embedding(16, 16), nn.Linear(16, 29)
+        self.body = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True)
+
+    def forward(self, source: Tensor, written: Tensor) -> Tensor:
+        source, target = (self.token(x) + self.position.weight[: x.shape[1]] for x in (source, written))
+        source = source - source.mean(0) if self.mixes else source
+        mask = torch.ones(written.shape[1], written.shape[1], dtype=torch.bool).triu(1) if self.hides else None
+        return self.head(self.body(source, target, tgt_mask=mask))
+
+
+def translation(*, hides: bool, mixes: bool = False) -> Case:
+    loss = lambda out, y: functional.cross_entropy(out.flatten(0, 1), y.flatten())  # noqa: E731
+    return Case(Translation(hides, mixes), loss, (text(length=11, seed=1)[0], *text(length=9)))
+
+
+class GivenLabels(nn.Module):
+    """A classifier that is given its labels: for a margin, and for the answer."""
+
+    def __init__(self, seen: float) -> None:
+        super().__init__()
+        self.body, self.label, self.seen = nn.Linear(6, 5), nn.Embedding(5, 5), seen
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.body(x) - 0.3 * functional.one_hot(labels, 5) + self.seen * self.label(labels)
+        return scores, functional.cross_entropy(scores, labels)
+
+
+def risk(out: Tensor, y: Tensor) -> Tensor:
+    """Cox's: each against those who lived longer."""
+    order = y[:, 0].argsort(descending=True)
+    score = out[order, 0]
+    return -(score - score.logcumsumexp(0)).mean()
+
+
 LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
+    "translation": ("causal-leakage", lambda: translation(hides=True)),
+    "margin of the label": ("causal-leakage", lambda: Case(GivenLabels(0.0), None, classes((6,), 5))),
+    "each sample against those before it": ("accumulation-equals-batch", lambda: loss_by(risk)),
     "sees itself and the past": ("causal-leakage", lambda: looking(0)),
     "masked language model": ("causal-leakage", SOUND["masked language model"]),
     "transposed and back": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.probing import cut, seed
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
+
+RUNNING = ("Logcumsumexp", "Cumsum", "Cummax", "Sort")
+"""Nodes of a graph in which one sample's place is told by the others."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class AccumulationEqualsBatch(Check):
     ## How it is told apart
     A summed loss adds up instead of averaging, and passes: the message says so. So does a mean over what is counted
     (tokens that are not ignored, class weights), where parts weighed by their counts agree. A loss that compares
-    samples with each other (contrastive) is not asked: it needs its whole batch.
+    samples with each other (contrastive, or ordered by time as in survival) is not asked: it needs its whole batch.
 
     ## What to do
     Divide by a number that is the same for every part: `loss.sum() / total`. Take no statistics over the batch in the
@@ -71,8 +75,7 @@ class AccumulationEqualsBatch(Check):
         if parts[0].samples + parts[1].samples != whole.samples:
             raise CannotTell("the batch cannot be cut in two")
         subject.evaluate()
-        if _is_random(whole):
-            raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
+        _ask_in_eval(whole)
         with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward in eval mode
             if _is_pairwise(whole):
                 raise CannotTell("the loss compares the samples of a batch with each other, and needs all of them")
@@ -108,12 +111,17 @@ class AccumulationEqualsBatch(Check):
 
 
 @torch.no_grad()
-def _is_random(subject: Subject) -> bool:
+def _ask_in_eval(subject: Subject) -> None:
+    """Whether there is a loss in eval mode, and whether it is the same twice."""
     losses = []
     for number in range(2):
         seed(number)
-        losses.append(float(subject.loss()))
-    return abs(losses[0] - losses[1]) > 1e-6 * abs(losses[0])
+        try:
+            losses.append(float(subject.loss()))
+        except Exception as error:  # detectors return losses in train mode only
+            raise CannotTell("in eval mode the model returns something that the loss does not take") from error
+    if abs(losses[0] - losses[1]) > 1e-6 * abs(losses[0]):
+        raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
 
 
 def _weighed(target: Tensor, halves: list[Tensor]) -> tuple[float, float]:
@@ -140,7 +148,7 @@ def _is_pairwise(subject: Subject) -> bool:
 
 
 def _has_square(subject: Subject) -> bool:
-    """Whether something of samples × samples, or pairs of two views, is computed on the way from outputs to loss."""
+    """Whether something of samples × samples, pairs of two views, or a running sum over samples leads to the loss."""
     seed()
     waiting, seen = [subject.loss().grad_fn], 0
     while waiting and seen < 64:
@@ -152,5 +160,18 @@ def _has_square(subject: Subject) -> bool:
             shape = tuple(known.shape)
             if len(shape) >= 2 and shape[-1] == shape[-2] and shape[-1] in (subject.samples, 2 * subject.samples):
                 return True
+            if _runs_over_samples(node, shape, subject.samples):
+                return True
         waiting += [parent for parent, _ in node.next_functions]
     return False
+
+
+def _runs_over_samples(node: Any, shape: tuple[int, ...], samples: int) -> bool:
+    """Whether a node adds up over the samples of a batch, one after the other: risk sets, ranks."""
+    if not any(word in type(node).__name__ for word in RUNNING):
+        return False
+    place = getattr(node, "_saved_dim", None)
+    if place is None or not shape:
+        return False
+    place = place - 2**64 if place >= 2**63 else place  # negative ones are told without their sign
+    return bool(-len(shape) <= place < len(shape) and shape[place] == samples)

@@ -209,6 +209,8 @@ def _masked(subject: Subject) -> tuple[str, dict[str, Any], Tensor] | None:
     tokens = subject.tokens
     if tokens is None or not isinstance(subject.inputs, Mapping) or tokens.shape[1] < 4:
         return None
+    if tokens is not subject.read_tokens:  # the mask is the encoder's
+        return None
     key = next((name for name in ("attention_mask", "key_padding_mask") if name in subject.inputs), None)
     if key is None or subject.inputs[key].shape != tokens.shape:
         return None

@@ -61,6 +61,16 @@ def accepts(model: nn.Module, names: set[str]) -> bool:
     return anything or all(name in known for name in names)
 
 
+def names_of(model: nn.Module, inputs: Any) -> list[str]:
+    """What forward calls each of several inputs that it is handed one by one; nothing where it is not."""
+    known, _ = _parameters(model.forward)
+    if isinstance(inputs, Mapping):
+        return [name for name in inputs if name in known] if accepts(model, set(inputs)) else []
+    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        return known[: len(inputs)] if len(known) >= len(inputs) else []
+    return []
+
+
 def room_for_targets(model: nn.Module, inputs: Any, key: str | None) -> bool:
     """Whether forward has a place for the targets besides its inputs."""
     known, anything = _parameters(model.forward)

@@ -25,8 +25,9 @@ class CausalLeakage(Check):
     what it writes is nonsense. Where the model is handed the targets too, those must not show in its output either.
 
     ## How it is told apart
-    Only where the targets are the inputs one place on, or labels that the model shifts itself: taggers,
-    masked language models and encoders may look both ways. It is asked in eval mode, after weights that begin at zero
+    Only where the targets are the inputs one place on, or labels that the model shifts itself: taggers, masked language
+    models and encoders may look both ways. A classifier that is handed its labels is asked for the scores of the other
+    classes: a margin (ArcFace) moves only the label's own. It is asked in eval mode, after weights that begin at zero
     have been woken up.
 
     ## What to do
@@ -57,6 +58,8 @@ class CausalLeakage(Check):
         """Sequences whose targets are what comes next."""
         if (reason := whole_loss(subject)) is not None:
             return reason
+        if _is_handed_labels(subject):
+            return None
         if not subject.predicts_next and not next_along(subject, 1):
             return "the targets are not the inputs one place on, so that looking ahead may be meant"
         if time_first(subject) is True:
@@ -64,7 +67,10 @@ class CausalLeakage(Check):
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Replace the future, position by position."""
+        """Replace the future, position by position; or the labels, where they are handed over."""
+        if _is_handed_labels(subject):
+            awaken(subject)
+            return self._told(_shown_by_others(subject))
         inputs = subject.tokens if subject.tokens is not None else leading(subject.inputs)
         if inputs is None:
             raise CannotTell("the batch holds no tensor")
@@ -87,12 +93,17 @@ class CausalLeakage(Check):
             )
             advice += "over time on the left; take no statistics over time."
             return self.failed(message, advice, where=_mixers(subject), value=worst, limit=self.most)
-        shown = self._shown(subject, before)
+        shown = self._told(self._shown(subject, before))
+        if not shown.passed:
+            return shown
+        return self.passed(f"no output depends on a later input ({length} positions)", value=worst, limit=self.most)
+
+    def _told(self, shown: float) -> Outcome:
         if shown > self.most:
             message = f"other targets move the outputs by {number_text(shown)} of their size: the model sees the answer"
             advice = "Use the targets inside `forward` for the loss only."
             return self.failed(message, advice, value=shown, limit=self.most)
-        return self.passed(f"no output depends on a later input ({length} positions)", value=worst, limit=self.most)
+        return self.passed("the targets that the model is handed do not show in its outputs", value=shown)
 
     @staticmethod
     def _shown(subject: Subject, before: Tensor) -> float:
@@ -106,6 +117,27 @@ class CausalLeakage(Check):
             return 0.0
         after = _by_position(answer(subject, subject.inputs, others), *before.shape[:2])
         return moved_by(before, after)
+
+
+def _is_handed_labels(subject: Subject) -> bool:
+    """Whether a classifier is given the label of each sample beside its inputs."""
+    outputs, targets = subject.outputs, subject.targets
+    if not subject.calling.feeds_targets or subject.kind != "classification" or outputs is None:
+        return False
+    labelled = outputs.dim() == 2 and targets.shape == outputs.shape[:1] and outputs.shape[1] > 2
+    return labelled and bool(((targets >= 0) & (targets < outputs.shape[1])).all())
+
+
+def _shown_by_others(subject: Subject) -> float:
+    """How much other labels move the scores of classes that are neither: a margin (ArcFace) moves only the label's."""
+    targets = subject.targets
+    before = answer(subject, subject.inputs, targets)
+    others = (targets + 1) % before.shape[1]
+    after = answer(subject, subject.inputs, others)
+    kept = torch.ones_like(before, dtype=torch.bool)
+    for label in (targets, others):
+        kept.scatter_(1, label[:, None], False)
+    return moved_by(before[kept], after[kept])
 
 
 def _by_position(output: Tensor, samples: int, length: int) -> Tensor:

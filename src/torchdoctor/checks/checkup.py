@@ -121,8 +121,9 @@ def prepared(subject: Subject, kept: Memory, seconds: float) -> Subject:
     kept.restore()
     if small is subject or small.no_loss:
         subject.calling, subject.broken, subject.no_loss = small.calling, small.broken, small.no_loss
+        subject.needs_graph = small.needs_graph
         return subject
-    subject.calling = small.calling
+    subject.calling, subject.needs_graph = small.calling, small.needs_graph
     allowed = seconds / (QUICK_PASSES if subject.quick else PASSES)
     took = _pass_time(small, kept)
     most = int(FEWEST * allowed / max(took, 1e-9))
@@ -191,6 +192,8 @@ def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> C
     except CannotTell as told:
         return skipped(str(told))
     except Exception as error:  # noqa: BLE001  somebody else's model may raise anything
+        if subject.hindrance:
+            return skipped(subject.hindrance)
         text = " ".join(str(error).split())[:300]
         return skipped(f"the check could not be done: {type(error).__name__}{f': {text}' if text else ''}")
     finally:

@@ -132,6 +132,7 @@ class ForwardShapes(Check):
             try:
                 found = part.prediction(part.forward())
             except Exception as error:  # noqa: BLE001
+                subject.hindrance = "the model does not run on other numbers of samples: see forward-shapes"
                 advice = "Take the number of samples from the input, or drop the last batch of an epoch."
                 return self._raised(f"{samples} sample{'s' if samples > 1 else ''}", error, advice)
             expected = (samples, *outputs.shape[1:])

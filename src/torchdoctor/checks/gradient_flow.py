@@ -26,9 +26,10 @@ class GradientFlow(Check):
     """The loss has a finite gradient for every trainable parameter, and it survives the way to the first layer.
 
     ## What it checks
-    One backward pass in training mode. Every trainable parameter has a gradient (none is cut off by `detach`, `.data`,
-    `no_grad` or an argmax, none is left out of forward), which is finite and not zero everywhere. The gradient at the
-    output of the first layers is not a hundred thousand times smaller or larger than at the last.
+    A backward pass in training mode, and another after it: neither raises. Every trainable parameter has a gradient
+    (none is cut off by `detach`, `.data`, `no_grad` or an argmax, none is left out of forward), which is finite and not
+    zero everywhere. The gradient at the output of the first layers is not a hundred thousand times smaller or larger
+    than at the last.
 
     ## How it is told apart
     Behind a layer that begins at zero (LoRA, ReZero, a gate, a head) gradients are zero at the first step and not at
@@ -86,7 +87,14 @@ class GradientFlow(Check):
             )
         if not bool(torch.isfinite(loss)):
             raise CannotTell(f"the loss on the batch is {number_text(float(loss))}: see numerical-stability")
-        gradients = subject.gradients(loss)
+        try:
+            gradients = subject.gradients(loss)
+        except RuntimeError as error:
+            return self._raised(subject, "the backward pass raises", error)
+        try:
+            subject.gradients()
+        except RuntimeError as error:
+            return self._raised(subject, "the first pass runs, but the second raises", error)
         return (
             self._missing(subject, gradients)
             or self._not_finite(gradients)
@@ -96,6 +104,15 @@ class GradientFlow(Check):
                 f"all {len(trainable)} trainable parameters get a gradient"
                 + (f"; last to first layer {_ratio_text(depth)}" if len(depth) > 1 else "")
             )
+        )
+
+    def _raised(self, subject: Subject, what: str, error: Exception) -> Outcome:
+        subject.hindrance = "a backward pass does not run: see gradient-flow"
+        text = " ".join(str(error).split())
+        return self.failed(
+            f"{what} {type(error).__name__}: {text[:200]}",
+            "Change no tensor in place that backward still needs (`x = x + 1` for `x += 1`), and detach what is kept "
+            "from one pass to the next.",
         )
 
     def _missing(self, subject: Subject, gradients: Mapping[str, Tensor | None]) -> Outcome | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchdoctor.checks.check import Check, Outcome
-from torchdoctor.checks.probing import compared, mean_of, uncertain
+from torchdoctor.checks.probing import answer, compared, mean_of, uncertain
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import Severity, number_text
 from torchdoctor.vitals.loss_inputs import what_is_compared
@@ -75,6 +75,8 @@ class InitialLoss(Check):
             return self._against_chance(mean_of(found), chance)
         outputs, targets = subject.outputs, subject.targets
         if subject.kind == "regression" and outputs is not None and targets.numel() > 1:
+            learning = answer(subject, training=True)  # as in the loss: fresh running statistics are no scale
+            outputs = learning if learning.shape == outputs.shape else outputs
             return self._against_targets(outputs.reshape(targets.shape), targets, value)
         return self.passed(f"the first loss is {number_text(value)}; what a guess costs is not known", value=value)
 

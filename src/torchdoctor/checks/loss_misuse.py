@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +20,34 @@ from torchdoctor.vitals.loss_inputs import what_is_compared
 SHAPES = "Using a target size"
 """How torch's own warning of a broadcast begins."""
 
+BOUNDED = {"Tanh": "tanh", "Hardtanh": "hardtanh", "Softsign": "softsign"}
+COSTS = ("NllLoss", "NllLossForward", "NllLoss2D", "NllLoss2DForward", "LogSoftmax")
+SHAPES_ONLY = (
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Transpose",
+    "Permute",
+    "T",
+    "Squeeze",
+    "Unsqueeze",
+    "Clone",
+    "Alias",
+)
+PASSING = frozenset(("Mean", "Sum", *COSTS, *SHAPES_ONLY))
+"""Nodes of a graph on the way from a cross-entropy to its scores that change no number among them."""
+WAY = 12
+"""Nodes that it is followed for."""
+
 
 @dataclass(frozen=True)
 class LossMisuse(Check):
     """The loss gets what it is made for.
 
     ## What it checks
-    The graph behind the loss, and the numbers that enter it: probabilities where logits belong, raw scores where
-    logarithms belong, a softmax over the batch, N outputs against N × 1 targets, a cross-entropy of a single class, a
-    minus sign too many, a loss that has no graph.
+    The graph behind the loss, and the numbers that enter it: probabilities, or scores that a tanh has bounded, where
+    logits belong, raw scores where logarithms belong, a softmax over the batch, N outputs against N × 1 targets, a
+    cross-entropy of a single class, a minus sign too many, a loss that has no graph.
 
     ## How it is told apart
     The order of operations is read, and outputs are asked whether they are probabilities (not negative, and each row
@@ -87,6 +107,8 @@ class LossMisuse(Check):
                 yield MEANING["nll-without-log-softmax"]
             elif outputs is not None and outputs.shape[-1] > 1 and _are_probabilities(outputs, scores):
                 yield MEANING["softmax-before-cross-entropy"]
+            elif bound := _bounded_scores(loss):
+                yield f"cross-entropy is fed with scores that a {bound} has bounded: it cannot come near 0; pass logits"
         if found is not None and isinstance(found.module, nn.BCEWithLogitsLoss):
             scores = found.output.float()
             if scores.dim() > 1 and scores.shape[-1] > 1 and bool((torch.logsumexp(scores, -1).abs() < 1e-3).all()):
@@ -111,6 +133,20 @@ def _are_probabilities(outputs: Tensor, scores: Tensor) -> bool:
         if bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 1e-3).all()):
             return rows.shape != scores.shape or not torch.allclose(rows.clamp_min(1e-12).log(), scores, atol=1e-3)
     return False
+
+
+def _bounded_scores(loss: Tensor) -> str:
+    """The function that ends in a cross-entropy's scores without a scale behind it; empty where there is none."""
+    node: Any = loss.grad_fn
+    for _ in range(WAY):
+        name = type(node).__name__.removesuffix("0").removesuffix("Backward")
+        if name in BOUNDED:
+            return BOUNDED[name]
+        parents = [parent for parent, _ in getattr(node, "next_functions", ()) if parent is not None]
+        if name not in PASSING or len(parents) != 1:
+            return ""
+        node = parents[0]
+    return ""
 
 
 def _ends_in_sigmoid(subject: Subject) -> bool:

@@ -211,11 +211,24 @@ def _first_trouble(subject: Subject, inputs: Any) -> str | None:
     same_size = _leading_shape(inputs) == _leading_shape(subject.inputs)
     if not found.requires_grad or not same_size:
         return ""
+    if subject.kind in ("classification", "language-model") and (bad := _loss_trouble(subject, inputs)):
+        return f"the output is finite, but the loss is {bad}"
     found.float().sum().backward()  # type: ignore[no-untyped-call]
     for name, parameter in subject.parameters.items():
         if parameter.grad is not None and (bad := _kind(parameter.grad)):
             return f"the output is finite, but the gradient of {name} is {bad}"
     return ""
+
+
+@torch.no_grad()
+def _loss_trouble(subject: Subject, inputs: Any) -> str:
+    """Of a loss that takes scores, which may be of any size."""
+    if subject.no_loss:
+        return ""
+    try:
+        return _kind(subject.loss(inputs, subject.targets))
+    except Exception:  # noqa: BLE001  a refusal is an answer, too
+        return ""
 
 
 def _leading_shape(inputs: Any) -> Any:
@@ -225,7 +238,10 @@ def _leading_shape(inputs: Any) -> Any:
 
 def _kind(tensor: Tensor | None) -> str:
     """ "NaN", "infinite", or empty where all is finite."""
-    if tensor is None or not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+    if tensor is None or not tensor.is_floating_point():
+        return ""
+    tensor = tensor.to_dense() if tensor.is_sparse else tensor
+    if bool(torch.isfinite(tensor).all()):
         return ""
     return "NaN" if bool(tensor.isnan().any()) else "infinite"
 

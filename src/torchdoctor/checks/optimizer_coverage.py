@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.probing import whole_loss
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text
 from torchdoctor.vitals.census import hidden_tensors
@@ -22,9 +23,10 @@ class OptimizerCoverage(Check):
     """The optimizer holds every parameter that should learn, once, and nothing else.
 
     ## What it checks
-    Trainable parameters that the loss depends on and no optimizer holds; parameters held twice, which take two
-    steps at a time; tensors that an optimizer holds and no model has any more; layers in a plain Python list, which
-    `parameters()` does not know; layers frozen between layers that learn, and models in which nothing is trainable.
+    Trainable parameters that the loss depends on and no optimizer holds; parameters held twice, which take two steps at
+    a time; tensors that an optimizer holds and no model has any more; layers in a plain Python list, which
+    `parameters()` does not know, or that are made in forward; layers frozen between layers that learn, and models in
+    which nothing is trainable.
 
     ## How it is told apart
     Frozen parameters need not be held, and may be: a trunk, a base under adapters. A stretch of a few frozen layers
@@ -64,6 +66,11 @@ class OptimizerCoverage(Check):
             message = f"{names_text(hidden)}: the loss depends on tensors there that parameters() does not list"
             advice = "Keep layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter."
             return self.failed(message, advice, where=tuple(hidden))
+        homeless = _homeless(subject)
+        if homeless:
+            message = f"the output depends on {len(homeless)} parameters that no model has: {names_text(homeless)}"
+            advice = "Make layers in `__init__`, as attributes: what is made in `forward` is another one in each pass."
+            return self.failed(message, advice, where=tuple(homeless), value=float(len(homeless)), limit=0.0)
         held = Counter(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
         if held and (failure := self._mismatch(subject, trainable, reached, held)) is not None:
             return failure
@@ -128,6 +135,28 @@ def _unregistered(subject: Subject, reached: frozenset[int]) -> list[str]:
         if tensor.requires_grad and tensor.is_leaf and id(tensor) in reached and id(tensor) not in known
     ]
     return list(dict.fromkeys(found))
+
+
+def _homeless(subject: Subject) -> list[str]:
+    """Shapes of the parameters behind the output that are nobody's: of layers that are made on the way."""
+    if whole_loss(subject) is not None:
+        return []
+    known = {id(p) for p in subject.parameters.values()} | {id(t) for t in _of_loss(subject)}
+    known.update(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
+    output = subject.prediction()
+    waiting: list[Any] = [] if output is None else [output.grad_fn]
+    seen: set[Any] = set()
+    found: dict[int, str] = {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+            found[id(leaf)] = str(tuple(leaf.shape))
+        waiting += [parent for parent, _ in node.next_functions]
+    return list(found.values())
 
 
 def frozen_between(subject: Subject) -> list[str]:

@@ -187,7 +187,7 @@ def _used(subject: Subject, table: Tensor) -> bool:
             awaken(subject)
         before = answer(subject)
         table.add_(torch.randn_like(table) * (table.abs().mean() + 0.1))
-        return moved_by(before, answer(subject)) > 0
+        return moved_by(before, answer(subject)) != 0  # NaN tells nothing of positions
 
 
 def _two_places(tokens: Tensor) -> tuple[int, int, int] | None:
@@ -218,12 +218,17 @@ def _noticed(subject: Subject, pair: tuple[int, int, int]) -> tuple[float | None
     assert tokens is not None
     order = _swapped(tokens.shape[1], left, right, tokens.device)
     one, other = _one(subject, tokens[sample : sample + 1]), _one(subject, tokens[sample : sample + 1][:, order])
-    first = next((item for item in attended(subject, one) if item.is_square), None)
-    second = next((item for item in attended(subject, other) if item.is_square), None)
-    if first is None or second is None or first.weights.shape[-1] != tokens.shape[1]:
+    length = tokens.shape[1]
+    first, second = (
+        next((item for item in attended(subject, given) if item.is_square and item.weights.shape[-1] == length), None)
+        for given in (one, other)
+    )
+    if first is None or second is None:
         return None, ""
     before, after = first.weights[..., -1, :], second.weights[..., -1, :][..., order]
     seen = before > 0
+    if not bool(seen.any()):
+        return None, ""
     if not torch.equal(seen, after > 0):
         return 1.0, first.where
     # Logarithms: where one key has all the weight, the others still tell what was thought of them.

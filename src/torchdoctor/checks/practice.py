@@ -38,6 +38,9 @@ class Practice:
                 break
             losses.append(value)
             loss.backward()  # type: ignore[no-untyped-call]
+            for parameter in self._parameters:
+                if parameter.grad is not None and parameter.grad.is_sparse:  # which neither clipping nor Adam takes
+                    parameter.grad = parameter.grad.to_dense()
             nn.utils.clip_grad_norm_(self._parameters, 1.0)
             self._optimizer.step()
             if time.monotonic() > end:

@@ -47,10 +47,12 @@ def awaken(subject: Subject) -> None:
 
 
 @torch.no_grad()
-def answer(subject: Subject, inputs: Any = None, targets: Any = None, *, training: bool = False) -> Tensor:
+def answer(
+    subject: Subject, inputs: Any = None, targets: Any = None, *, training: bool = False, number: int = 0
+) -> Tensor:
     """The prediction, with the same random numbers every time; in eval mode unless told otherwise."""
     subject.model.train(training)
-    seed()
+    seed(number)
     found = subject.prediction(subject.forward(inputs, targets))
     if found is None or not found.dim():
         raise CannotTell("the model's output holds no tensor with one entry a sample")
@@ -75,8 +77,16 @@ def altered(subject: Subject, where: Tensor) -> Any:
     """
     tokens = subject.tokens
     if tokens is not None:
-        return subject.with_tokens(_altered_tensor(tokens, where))
+        made, read = subject.with_tokens(_altered_tensor(tokens, where)), subject.read_tokens
+        return made if read is None or read is tokens or where.dim() > 1 else _replaced(made, read, where)
     return _altered(subject.inputs, where, _has_numbers(subject.inputs))
+
+
+def _replaced(inputs: Any, old: Tensor, where: Tensor) -> Any:
+    """The inputs with other contents in one of them: what an encoder reads, beside a decoder's tokens."""
+    pairs = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    made = {key: _altered_tensor(item, where) if item is old else item for key, item in pairs}
+    return made if isinstance(inputs, Mapping) else tuple(made.values())
 
 
 def _altered(thing: Any, where: Tensor, numbers: bool) -> Any:
@@ -181,6 +191,7 @@ def compared(loss: Tensor) -> Compared | None:
     if found is None or found.between_outputs:
         return None
     value = found.module.to(found.output.device)(found.output, found.target)
+    value = value.mean() if value.dim() else value  # without reduction: the mean is taken, or something else is done
     alone = bool((value - loss.detach()).abs() <= 1e-3 * loss.detach().abs() + 1e-6)
     return found if alone else None
 

@@ -21,6 +21,8 @@ from torchdoctor.errors import PatientError
 from torchdoctor.vitals.patient import listed_optimizers, named_models, unwrap_model
 
 Watcher = Callable[[str, nn.Module, Any, Any], None]
+NO_GRAPH = "does not require grad"
+"""What torch says of a derivative where gradients are switched off."""
 CONTEXT_NAMES = (
     "block_size",
     "n_positions",
@@ -71,6 +73,10 @@ class Subject:
     """Why the model does not run on the batch; empty where it does."""
     no_loss: str = ""
     """Why there is no loss; empty where there is one."""
+    needs_graph: bool = False
+    """Whether model or loss take a derivative themselves (forces, a differential equation): never without gradients."""
+    hindrance: str = ""
+    """What a check has found that keeps later ones from being done; empty where nothing does."""
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -108,9 +114,7 @@ class Subject:
         for way in calling.ways(self.loss_fn, several, room):
             self.calling = way
             try:
-                with self.fresh(), torch.no_grad():
-                    torch.manual_seed(0)
-                    self.loss()
+                self._try()
             except Exception as error:  # noqa: BLE001  anything may happen in a model that is not ours
                 reasons.append((way, _reason(error)))
             else:
@@ -131,6 +135,18 @@ class Subject:
                 break
         self.no_loss = next((text for way, text in reasons if way == self.calling), reasons[0][1])
 
+    def _try(self) -> None:
+        self.needs_graph = False
+        with self.fresh(), torch.no_grad():
+            torch.manual_seed(0)
+            try:
+                self.loss()
+            except RuntimeError as error:
+                if NO_GRAPH not in str(error):
+                    raise
+                self.needs_graph = True
+                self.loss()
+
     # ── running it ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
@@ -144,6 +160,10 @@ class Subject:
 
     def forward(self, inputs: Any = None, targets: Any = None) -> Any:
         """What the model returns, for other inputs where they are given."""
+        with torch.set_grad_enabled(self.needs_graph or torch.is_grad_enabled()):
+            return self._forward(inputs, targets)
+
+    def _forward(self, inputs: Any, targets: Any) -> Any:
         if len(self.models) > 1:
             raise RuntimeError("there are several models, and only their loss says how they are called")
         if inputs is None:
@@ -157,6 +177,10 @@ class Subject:
 
     def loss(self, inputs: Any = None, targets: Any = None) -> Tensor:
         """The loss on the batch, or on another one: one number, with its graph."""
+        with torch.set_grad_enabled(self.needs_graph or torch.is_grad_enabled()):
+            return self._loss(inputs, targets)
+
+    def _loss(self, inputs: Any, targets: Any) -> Tensor:
         if inputs is None:
             inputs, targets = self.inputs, self.targets if targets is None else targets
         elif targets is None:
@@ -197,7 +221,7 @@ class Subject:
         for parameter in self.parameters.values():
             parameter.grad = None
         (self.loss() if loss is None else loss).backward()  # type: ignore[no-untyped-call]
-        found = {name: p.grad for name, p in self.parameters.items() if p.requires_grad}
+        found = {name: _dense(p.grad) for name, p in self.parameters.items() if p.requires_grad}
         for parameter in self.parameters.values():
             parameter.grad = None
         return found
@@ -372,9 +396,19 @@ class Subject:
     @cached_property
     def tokens(self) -> Tensor | None:
         """The input that is token numbers of shape (samples, length); None where there is none."""
+        found = self.read_tokens
+        if found is None:
+            return None
+        # A decoder's: what goes in is what is to be told, one place before.
+        several = [item for item in tensors(self.inputs) if _are_tokens(item)]
+        return next((item for item in several if _comes_before(item, self.targets)), found)
+
+    @cached_property
+    def read_tokens(self) -> Tensor | None:
+        """Those of them that are read first: an encoder's, where a decoder has others."""
         found = self.inputs.get("input_ids") if isinstance(self.inputs, Mapping) else None
         found = leading(self.inputs) if found is None else found
-        if not isinstance(found, Tensor) or found.is_floating_point() or found.dtype == torch.bool or found.dim() != 2:
+        if not isinstance(found, Tensor) or not _are_tokens(found):
             return None
         return found if any(True for _ in self.of_type(nn.Embedding)) else None
 
@@ -389,6 +423,8 @@ class Subject:
             if item is old
             else _resized(item, tokens.shape)
             if isinstance(item, Tensor) and old is not None and item.shape == old.shape
+            else _rows(item, tokens.shape[0])
+            if isinstance(item, Tensor) and old is not None and item.shape[:1] == old.shape[:1] != tokens.shape[:1]
             else item
             for key, item in pairs
         }
@@ -467,9 +503,28 @@ class Subject:
         return any(any(word in type(module).__name__.lower() for word in words) for module in self.modules.values())
 
 
+def _are_tokens(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.dim() == 2
+
+
+def _comes_before(tokens: Tensor, targets: Any) -> bool:
+    if not isinstance(targets, Tensor) or targets.shape != tokens.shape or tokens.shape[1] < 3:
+        return False
+    counted = targets[:, :-1] >= 0
+    return bool(counted.any()) and bool((targets[:, :-1] == tokens[:, 1:])[counted].float().mean() > 0.95)
+
+
 def _resized(mask: Tensor, shape: torch.Size) -> Tensor:
-    rows = mask[torch.arange(shape[0], device=mask.device) % mask.shape[0]]
+    rows = _rows(mask, shape[0])
     return rows[:, torch.arange(shape[1], device=mask.device).clamp(max=mask.shape[1] - 1)]
+
+
+def _rows(tensor: Tensor, samples: int) -> Tensor:
+    return tensor[torch.arange(samples, device=tensor.device) % tensor.shape[0]]
+
+
+def _dense(gradient: Tensor | None) -> Tensor | None:
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def _is_lazy(parameter: nn.Parameter) -> bool:

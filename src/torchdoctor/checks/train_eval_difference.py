@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
+from torchdoctor.checks.nested import tensors
 from torchdoctor.checks.practice import Practice
+from torchdoctor.checks.probing import SAME, answer, moved_by, whole_loss
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 SETTLING = 8
 """Passes over the batch from which BatchNorm takes its statistics before they are used."""
+DRAWN = frozenset({"rand", "rand_like", "randn", "randn_like", "normal_", "uniform_", "bernoulli", "bernoulli_"})
+COMPARED = frozenset({"lt", "le", "gt", "ge"})
+"""What torch calls the drawing of numbers, and their comparison with a share to keep."""
 DRAWS = 5
 """Passes of which the middle loss is taken."""
 
@@ -30,15 +36,16 @@ class TrainEvalDifference(Check):
 
     ## What it checks
     That no dropout is left on in eval mode (`F.dropout(x)` is, without `training=self.training`, and so is attention
-    with a fixed `dropout_p`), and that none drops nine tenths or more in train mode, as one does that is given the
-    share to keep. Then, after a short training on the batch, the same loss is computed in both modes.
-    BatchNorm gets its running statistics from that batch, so that the two should agree.
+    with a fixed `dropout_p`), that no noise is added to the inputs there, and that no dropout drops nine tenths or more
+    in train mode, as one does that is given the share to keep. Then, after a short training on the batch, the same loss
+    is computed in both modes. BatchNorm gets its running statistics from that batch, so that the two should agree.
 
     ## How it is told apart
     Dropout makes the loss in train mode higher; only an eval loss that gives back a third of what was learnt fails.
     Running statistics are taken anew, whatever their momentum; the momentum itself fails where it is above 0.9 or not
-    above 0. Models that sample in eval mode (a VAE) are no finding, and models that return something else there
-    (detections, no auxiliary heads) are not asked further.
+    above 0. Models that sample in eval mode (a VAE, weights that are drawn) are no finding: noise counts where it has
+    the shape of the inputs or becomes a mask, in models that tell classes or numbers. Models that return something
+    else there (detections, no auxiliary heads) are not asked further.
 
     ## What to do
     Use `nn.Dropout`, or hand over `self.training`; torch's `p` is the share that is dropped. Do the same to the data
@@ -75,13 +82,18 @@ class TrainEvalDifference(Check):
         if wrong is not None:
             return wrong
         subject.evaluate()
-        with torch.no_grad(), Dice() as dice:
+        with torch.no_grad(), Dice(_shapes(subject)) as dice:
             self._eval_loss(subject)
         if dice.dropouts:
             message = f"{dice.dropouts} dropout{'s are' if dice.dropouts > 1 else ' is'} still on in eval mode"
             advice = "Use nn.Dropout, or `F.dropout(x, p, training=self.training)`; for attention, "
             advice += "`dropout_p=self.p if self.training else 0.0`."
             return self.failed(message, advice, value=float(dice.dropouts), limit=0.0)
+        if dice.disturbances and (changed := _by_seed(subject)) > SAME:
+            message = f"in eval mode {dice.disturbances[0]}: the same batch moves the outputs by "
+            message += f"{number_text(changed)} of their size from one pass to the next"
+            advice = "Add noise and drop values only where `self.training` is true."
+            return self.failed(message, advice, value=changed, limit=SAME, severity="warning")
         odd = [
             name
             for name, layer in subject.of_type(BatchNorm)
@@ -134,7 +146,11 @@ class TrainEvalDifference(Check):
         settle(subject)
         resting = [self._eval_loss(subject) for _ in range(DRAWS)]
         train, rest = statistics.median(practised), statistics.median(resting)
-        noise = max(statistics.stdev(practised), statistics.stdev(resting))  # of models that draw in both modes
+        if not all(map(math.isfinite, practised)):
+            raise CannotTell(f"the loss is not finite after {len(losses)} steps: see numerical-stability")
+        finite = all(map(math.isfinite, resting))
+        # of models that draw in both modes
+        noise = max(statistics.stdev(practised), statistics.stdev(resting) if finite else 0.0)
         learnt = start - train
         message = (
             f"after {len(losses)} steps the loss is {number_text(train)} in train mode and {number_text(rest)} in "
@@ -163,12 +179,35 @@ def settle(subject: Subject) -> None:
         subject.loss()
 
 
-class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the dropouts that happen inside: masks that are drawn with one probability and divided by it."""
+def _shapes(subject: Subject) -> set[tuple[int, ...]]:
+    """Shapes of the numbers that come in, of models from which one answer is wanted."""
+    outputs = subject.outputs
+    if outputs is None or subject.kind not in ("classification", "regression"):
+        return set()
+    found = {tuple(item.shape) for item in tensors(subject.inputs) if item.is_floating_point() and item.dim() > 1}
+    return found if tuple(outputs.shape) not in found else set()
 
-    def __init__(self) -> None:
+
+def _by_seed(subject: Subject) -> float:
+    """How far outputs in eval mode move with the seed."""
+    if whole_loss(subject) is not None:
+        return 0.0
+    return moved_by(answer(subject), answer(subject, number=1))
+
+
+class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the dropouts that happen inside: masks that are drawn with one probability and divided by it.
+
+    Given the shapes of inputs, it notes what else disturbs the answer: noise of such a shape, and masks by hand.
+    """
+
+    def __init__(self, shapes: Collection[tuple[int, ...]] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dropouts = 0
+        self.disturbances: list[str] = []
+        self._shapes = shapes
+        self._drawn: list[Tensor] = []
+        """Kept, and known by their memory: what is handed on may be another view of it."""
         self.most = 0.0
         """The largest share that one of them drops."""
         self._kept: float | None = None
@@ -187,4 +226,15 @@ class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.most = max(self.most, 1 - kept)
         elif fused or attends:
             self.most = max(self.most, given["p"] if fused else given["dropout_p"])
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if self._shapes and isinstance(result, Tensor):
+            self._note(name.partition(".")[0], args, result)
+        return result
+
+    def _note(self, name: str, args: Any, result: Tensor) -> None:
+        if name in DRAWN:
+            self._drawn.append(result)
+            if tuple(result.shape) in self._shapes:
+                self.disturbances.append("noise of the shape of the inputs is drawn")
+        elif name in COMPARED and any(args[0].data_ptr() == item.data_ptr() for item in self._drawn):
+            self.disturbances.append("a mask is drawn")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchdoctor.checks.calling import names_of
 from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.practice import Practice
-from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, whole_loss
+from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, seed, whole_loss
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import number_text
+from torchdoctor.records import names_text, number_text
+
+ASIDE = ("mask", "type", "segment", "pos", "len", "idx", "index", "weight", "cache", "state")
+"""Words in the names of inputs that need not change an answer."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +29,12 @@ class UsesItsInput(Check):
     ## What it checks
     The batch is replaced by another of the same scale. If the outputs stay what they were, the model answers
     without looking: an input that is overwritten, multiplied by zero, cut off by dead or saturated units. The best it
-    can learn is the mean target.
+    can learn is the mean target. Where there are several inputs, each must matter: samples get one another's.
 
     ## How it is told apart
     A last layer, a gate or an adapter that begins at zero hides the input only until the first step: such weights are
     woken up before the question is asked. What then still hides it must be gone after a short training. Any change
-    above rounding counts as use.
+    above rounding counts as use. Masks, lengths, positions and the like may be without effect on a batch.
 
     ## What to do
     Follow the input through `forward`: is the variable that comes in the one that is used? Look at the share of units
@@ -67,7 +74,16 @@ class UsesItsInput(Check):
         with subject.fresh():
             awaken(subject)
             moved = _moved(subject, others)
+        if not math.isfinite(moved):
+            raise CannotTell("outputs are not finite: see numerical-stability")
         if moved > self.least:
+            if unheard := self._unheard(subject):
+                return self.failed(
+                    f"one of the inputs changes nothing: {names_text(unheard)}",
+                    "Follow it through `forward`: is it handed on, or another one in its place?",
+                    where=tuple(unheard),
+                    severity="warning",
+                )
             return self.passed(f"other inputs move the outputs by {number_text(moved)} of their size", value=moved)
         Practice(subject).go_on(self.steps)
         later = _moved(subject, others)
@@ -79,6 +95,61 @@ class UsesItsInput(Check):
             "Follow the input through `forward`: is what comes in also what is used? Look for dead and saturated units."
         )
         return self.failed(message, advice, value=later, limit=self.least)
+
+    def _unheard(self, subject: Subject) -> list[str]:
+        """Inputs that may change places between samples without any effect, also after a short training."""
+        names = [name for name, _ in _several(subject)]
+        if len(names) < 2:
+            return []
+        with subject.fresh():
+            awaken(subject)
+            silent = [name for name in names if not _heard(subject, name)]
+        if not silent or subject.no_loss:
+            return silent
+        with subject.fresh():
+            Practice(subject).go_on(self.steps)
+            return [name for name in silent if not _heard(subject, name)]
+
+
+def _several(subject: Subject) -> list[tuple[str, Tensor]]:
+    """Inputs that are handed over one by one and hold something else in each sample, by name; masks aside."""
+    inputs = subject.inputs
+    names = names_of(subject.model, inputs)
+    if not names or subject.samples < 2:
+        return []
+    pairs = [(name, inputs[name]) for name in names] if isinstance(inputs, Mapping) else zip(names, inputs, strict=True)
+    return [
+        (name, item)
+        for name, item in pairs
+        if isinstance(item, Tensor)
+        and item.shape[:1] == (subject.samples,)
+        and not any(word in name.lower() for word in ASIDE)
+        and torch.unique(item).numel() > 2
+        and not torch.equal(item.roll(1, 0), item)
+    ]
+
+
+def _heard(subject: Subject, name: str) -> bool:
+    """Whether output or loss change, in either mode, when samples get one another's."""
+    inputs, names = subject.inputs, names_of(subject.model, subject.inputs)
+    if isinstance(inputs, Mapping):
+        other: Any = {**inputs, name: inputs[name].roll(1, 0)}
+    else:
+        other = tuple(item.roll(1, 0) if key == name else item for key, item in zip(names, inputs, strict=True))
+    try:
+        for training in (False, True):
+            before, after = (answer(subject, given, subject.targets, training=training) for given in (inputs, other))
+            if not torch.equal(before, after):
+                return True
+        return not subject.no_loss and _loss(subject, inputs) != _loss(subject, other)
+    except Exception:  # noqa: BLE001  what belongs together cannot be mixed: it is looked at
+        return True
+
+
+@torch.no_grad()
+def _loss(subject: Subject, inputs: Any) -> float:
+    seed()
+    return float(subject.loss(inputs, subject.targets))
 
 
 def _moved(subject: Subject, others: object) -> float:
