@@ -202,3 +202,39 @@ def test_epochs_are_not_held_against_steps(tmp_path):
     mixed = call(tmp_path / "a.csv", tmp_path / "c.csv").output
     assert "The logs count differently" in mixed
     assert "Who was faster" not in mixed and "Where they part" not in mixed
+
+
+def test_tables_fit_the_terminal_and_what_is_left_out_is_in_the_data(tmp_path: Path, monkeypatch) -> None:
+    for number in range(5):
+        folder = tmp_path / f"a_rather_long_name_of_an_experiment_on_something__{number}__and_its_end"
+        loss = curve(seed=number)
+        write(folder, loss, context={"batch_size": 8 << number, "seed": number}, validation=enumerate(loss))
+    for width in (60, 80, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = call(tmp_path).stdout
+        assert max(map(len, text.splitlines())) <= width
+        assert "best val. loss" in text and "health" in text and "also known, in --format json" in text
+        assert len({line.split()[0] for line in text.split("\n\n")[1].splitlines()[1:6]}) == 5
+    assert all("roughness" in row for row in json.loads(call(tmp_path, "--format", "json").stdout)["runs"])
+    assert "roughness" in call(tmp_path, "--format", "markdown").stdout
+
+
+def test_runs_of_different_tasks_are_not_ranked_without_a_word(tmp_path: Path) -> None:
+    for name, scale in (("mnist", 1.0), ("mnist_again", 1.0), ("translation", 4.0)):
+        write(tmp_path / name, scale * curve(), context={"batch_size": 32, "seed": 0})
+    text = call(tmp_path).stdout
+    assert text.startswith("These runs do not seem to be of one task: training begins at a loss of ")
+    assert "Best:" in text and "part at" not in text and "is first at" not in text
+    alike = call(tmp_path / "mnist", tmp_path / "mnist_again").stdout
+    assert "one task" not in alike
+
+
+def test_other_metrics_and_other_data_are_other_tasks(tmp_path: Path) -> None:
+    logs = {"a": "step,loss,val_accuracy", "b": "step,loss,val_bleu"}
+    for name, head in logs.items():
+        rows = [f"{step},{2.0 - step / 100},{step / 100}" for step in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *rows]))
+    assert "is measured by" in call(tmp_path).stdout.replace("\n  ", " ")
+    for name in ("cifar10", "svhn"):
+        write(tmp_path / "more" / name, curve(), context={"config": {"dataset": name}, "seed": 0})
+    assert "their dataset differs" in call(tmp_path / "more").stdout

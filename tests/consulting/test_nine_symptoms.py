@@ -11,7 +11,7 @@ from torchdoctor.consulting.complaints import COMPLAINTS, told_by
 from torchdoctor.consulting.document import as_text
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.questions import QUESTIONS
-from torchdoctor.consulting.telling import told
+from torchdoctor.consulting.telling import how_to_see, told, what
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "plateau": (
@@ -168,3 +168,37 @@ def test_the_table_of_questions_is_sound() -> None:
         assert item.text and item.explain and set(item.about) <= complaints and set(item.needed) <= complaints
         assert set(item.unless) <= set(names)
         assert bool(item.choices) == (item.kind in ("choice", "choices"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"symptoms": ["exploding"], "grad_peak": 500},
+        {"symptoms": ["nan"], "nan_step": None, "norms_before": None},
+        {"symptoms": ["unstable"], "shape": "spike"},
+        {"symptoms": ["overfitting"], "train_losses": None, "val_losses": None},
+    ],
+)
+def test_no_step_is_made_up_where_nobody_knows_when_it_began(given) -> None:
+    interview = Interview()
+    interview.accept_all(given)
+    found = conclude(interview)
+    words = " ".join(block.text for block in told(found))
+    assert "step 1000" not in words and "since when is not known" in words
+
+
+def test_what_an_empty_chart_would_say_is_no_evidence() -> None:
+    interview = Interview()
+    interview.accept_all({"symptoms": ["vanishing"], "grad_norm": 1e-7, "activation": "saturating", "layers": 20})
+    found = conclude(interview)
+    assert found.report.diagnoses[0].cause == "saturating-nonlinearity"
+    words = " ".join(text for item in found.report.diagnoses for text in item.evidence)
+    assert "at once, not through depth" not in words and "no clipping was seen" not in words
+
+
+def test_the_change_of_a_rate_says_which_way() -> None:
+    interview = Interview()
+    interview.accept_all({"symptoms": ["slow-loss"], "lr": 1e-6, "optimizer": "sgd"})
+    fix = conclude(interview).proposals[0].suggestion
+    assert what(fix) == "Raise the learning rate, and nothing else."
+    assert how_to_see(fix).startswith("The loss falls faster")

@@ -212,3 +212,14 @@ def test_a_dropout_that_only_the_script_knows_is_raised_from_there() -> None:
         "+lr = 6\n"
         in patch(Script.of("t.py", "lr = 20\n"), Suggestion("scale-lr", "", 0.9, parameters={"factor": 0.3})).diff
     )
+
+
+def test_where_a_script_has_it_already_nothing_is_to_be_inserted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\ngrad_clip = 1.0\nopt = torch.optim.Adam(model.parameters(), lr=0.001)\n"
+        "loss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)\nopt.step()\n"
+    )
+    clip = Suggestion("set-clip-norm", "grad_clip = 1.0", 0.8, "apply", {"max_norm": 1.0})
+    found = patch(Script.read(script), clip)
+    assert not found.diff and "already" in found.where and "Insert" not in found.where

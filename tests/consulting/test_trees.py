@@ -61,3 +61,9 @@ def test_ways(name: str, answers: dict[str, float | str], says: str) -> None:
 def test_what_is_not_known_ends_the_way_and_is_said() -> None:
     found = walk(TREES["nan"], {})
     assert not found.leaves and found.missing == ("Did it happen in the first few steps?",)
+
+
+def test_a_gradient_that_vanishes_says_so_before_its_activations_are_known() -> None:
+    found = walk(TREES["plateau"], {"grad_norm": 0.0005, "at_floor": "no"})
+    assert "check the activation functions" in found.leaves[0].says
+    assert "Which activation functions are between the layers?" in found.missing

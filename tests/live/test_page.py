@@ -157,3 +157,17 @@ def test_it_says_when_the_connection_is_lost_and_comes_back_by_itself(browser: A
         assert page.locator("#link").inner_text() == "live"
     has(page, "no connection")
     context.close()
+
+
+def test_a_watch_that_was_started_again_asks_for_its_new_address(browser: Any, tmp_path: Path) -> None:
+    append(tmp_path / "journal.jsonl", lines(HEADER) + steps(0, 5))
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    with watching(tmp_path) as address:
+        page.goto(address)
+        has(page, "step 4")
+        context.clear_cookies()  # what another token comes to
+        page.evaluate("source.close(), connect()")
+        has(page, "was started again")
+    context.close()

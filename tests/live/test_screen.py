@@ -110,3 +110,10 @@ def test_a_spike_of_one_step_is_seen_among_a_thousand() -> None:
 def test_any_number_can_be_drawn(value: float) -> None:
     for other in (0.0, value, 1e308, -1e308, 1e-300):
         assert len(spark([(0, value, value, value), (1, other, other, other)], 10)) == 2
+
+
+def test_long_names_are_cut_where_they_are_alike() -> None:
+    names = [f"experiments/of/a/long/week/with_a_long_common_beginning__{number}__and_end" for number in range(4)]
+    lines = shown(*(watched(name) for name in names), width=80)
+    assert len({line.split()[0] for line in lines[1:5]}) == 4
+    assert any("Critical" in line for line in lines[6:])  # the verdict is still to be seen behind the name

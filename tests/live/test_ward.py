@@ -86,3 +86,12 @@ def test_a_journal_that_appears_beside_other_files_is_followed_instead(tmp_path:
     assert list(named(ward).values()) == [19]
     append(tmp_path / "journal.jsonl", lines(HEADER) + steps(0, 4))
     assert named(ward) == {str(tmp_path): 3}
+
+
+def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path: Path) -> None:
+    for place in ("first", "second"):
+        append(tmp_path / place / "seed0" / "journal.jsonl", lines(HEADER) + steps(0, 5))
+    ward = Ward([tmp_path / "first", tmp_path / "second"], Settings())
+    ward.poll()
+    names = [sight.name for sight in ward.sights()]
+    assert [name.removeprefix(f"{tmp_path}/") for name in names] == ["first/seed0", "second/seed0"]

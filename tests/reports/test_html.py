@@ -16,7 +16,7 @@ from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.checkup_html import render as page_of
 from torchdoctor.reports.page import fingerprint
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import first_change
+from torchdoctor.reports.wording import change_words, first_change
 from torchdoctor.series import Outline
 
 
@@ -88,12 +88,13 @@ def test_the_first_screen_says_where_why_and_what_to_change():
     assert "<code>blocks.0.weight, blocks.1.weight, blocks.2.weight and 5 more, rank 2</code>" in html.render(spike)
 
 
-def test_the_first_change_is_one_for_the_worst_problem():
-    other = replace(CLIP, action="clean-data", code="check(batch)")
+def test_the_first_change_is_the_first_of_the_list_and_says_so_where_it_is_for_another_problem():
+    other = replace(CLIP, action="clean-data", code="check(batch)", reason="bad-batch (60 %): Look at the batch.")
     mixed = replace(SICK, suggestions=(other, HALVE))
-    assert first_change(mixed) is HALVE
-    assert first_change(replace(mixed, diagnoses=())) is other
+    assert first_change(mixed) is other and change_words(mixed) == "First change, against bad-batch (60 %)"
+    assert first_change(SICK) is SICK.suggestions[0] and change_words(SICK) == "First change"
     assert first_change(HEALTHY) is None
+    assert "First change, against bad-batch (60 %)" in html.render(mixed)
 
 
 def test_it_asks_for_nothing_and_runs_its_own_script_only():

@@ -39,3 +39,9 @@ def test_what_to_log_next_time_is_said_once_and_for_the_trainer():
 def test_a_complete_log_and_a_live_run_get_no_note():
     assert unjudged(chart_of()) == ()
     assert unjudged(Chart.of(loss=[1.0])) == ()
+
+
+def test_a_loss_that_was_never_finite_was_logged_all_the_same():
+    chart = Chart.of(loss=[float("nan")] * 20, context={"source": "CSV"})
+    told = " ".join(unjudged(chart))
+    assert "the loss was never finite" in told and "no training loss" not in told

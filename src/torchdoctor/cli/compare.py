@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchdoctor.cli import options
-from torchdoctor.reports.comparison_formats import BY_SUFFIX, FORMATS, answer
+from torchdoctor.reports.comparison_formats import BY_SUFFIX, FORMATS, WIDTH, answer, full
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.wording import printable
 
@@ -78,6 +79,8 @@ def _told(found: Comparison, form: str | None, output: Path | None, sql: str | N
         return answer(asked.columns, asked.rows, form or suffix)
     if output is not None and form is None:
         return BY_SUFFIX[output.suffix.lower()](found.to_dict(), found.curves)
+    if form in (None, "full") and output is None:
+        return full(found.to_dict(), max(shutil.get_terminal_size((WIDTH, 24)).columns, 60))
     return FORMATS[form or "full"](found.to_dict())
 
 

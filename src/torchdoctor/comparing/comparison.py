@@ -23,6 +23,7 @@ from torchdoctor.comparing.reading import Progress, places_of, read_runs
 from torchdoctor.comparing.sampling import ALL, chosen, diagnosed
 from torchdoctor.comparing.speed import Race, race
 from torchdoctor.comparing.summary import Curve, Summary
+from torchdoctor.comparing.tasks import unlike
 from torchdoctor.errors import SourceError
 from torchdoctor.records import SEVERITIES
 
@@ -92,8 +93,8 @@ def compare_runs(
         {factor.name: value_text(_plain(summary.settings.get(factor.name))) for factor in plan.factors}
         for summary in summaries
     ]
-    clock = _clock(summaries)
-    speeds = race(summaries, outcomes, chosen) if clock else None
+    clock, apart = _clock(summaries), unlike(summaries)
+    speeds = race(summaries, outcomes, chosen) if clock and not apart else None
     found: dict[str, Any] = {
         "best": _best(summaries, outcomes),
         "clock": clock,
@@ -110,8 +111,11 @@ def compare_runs(
         "race": None if speeds is None else {"curve": speeds.curve, "level": speeds.level, "shared": speeds.shared},
     }
     found |= _explained(summaries, outcomes, plan, chosen, words)
-    if not clock:
+    found["unlike"] = apart
+    if not clock or apart:
         found["partings"] = []
+    if apart:  # statistics over different tasks would be about the tasks
+        found |= {key: empty for key, empty in (("effects", []), ("learning_rate", None), ("batch_size", None))}
     found["findings"] = _side_by_side(summaries)
     found["diagnosed"] = sum(bool(summary.health) for summary in summaries)
     found["notes"] = _notes(summaries, outcomes, chosen)
@@ -242,7 +246,8 @@ def _notes(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Me
     else:
         lacking = sum(math.isnan(item.score) and not item.diverged for item in outcomes)
         if lacking:
-            notes.append(f"{lacking} of the runs have no {metric.words}: they are ranked last.")
+            have = "run has no" if lacking == 1 else "of the runs have no"
+            notes.append(f"{lacking} {have} {metric.words}: ranked last.")
     well = [summary for summary, result in zip(summaries, outcomes, strict=True) if not result.diverged]
     if not _clock(summaries):
         counts = Counter(summary.clock for summary in summaries)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchdoctor.consulting.casebook import IN_VAIN, Case
-from torchdoctor.consulting.evidence import report_complaints, supply
+from torchdoctor.consulting.evidence import report_complaints, supply, undated
 from torchdoctor.consulting.fixes import Plan, Proposal, proposals
 from torchdoctor.consulting.interview import Interview
 from torchdoctor.consulting.question import Value
@@ -17,6 +17,7 @@ from torchdoctor.consulting.testimony import informed, testimony
 from torchdoctor.consulting.trees import TREES, Walk, walk
 from torchdoctor.diagnoses import Evidence
 from torchdoctor.diagnoses.ranking import rank_causes
+from torchdoctor.records import Suggestion
 from torchdoctor.reports.clock import in_its_clock
 from torchdoctor.reports.report import Report
 from torchdoctor.treatments import prescribe
@@ -94,9 +95,10 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     chart = examination.judged()
     report_complaints(chart, complaints, answers, run=interview.run is not None)
     said = testimony(interview.given, answers, walks, _experience(history))
-    diagnoses, suggestions = prescribe(chart, rank_causes(chart, informed(said)))
+    causes = informed(said, measured=interview.run is not None)
+    diagnoses, suggestions = prescribe(chart, rank_causes(chart, causes))
     report = replace(examination.report(), symptoms=tuple(chart.episodes), diagnoses=diagnoses, suggestions=suggestions)
-    report = in_its_clock(report)
+    report = _undated(in_its_clock(report))
     if interview.run is not None and interview.run.notes:
         report = replace(report, notes=(*report.notes, *interview.run.notes))
     return Consultation(
@@ -111,6 +113,23 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
         history=tuple(history),
         run=str(interview.run.path) if interview.run is not None else "",
     )
+
+
+def _undated(report: Report) -> Report:
+    """The report without a step that nobody told."""
+
+    def told(fix: Suggestion) -> Suggestion:
+        return replace(fix, code=undated(fix.code, report.symptoms), reason=undated(fix.reason, report.symptoms))
+
+    diagnoses = tuple(
+        replace(
+            item,
+            evidence=tuple(undated(text, report.symptoms) for text in item.evidence),
+            suggestions=tuple(told(fix) for fix in item.suggestions),
+        )
+        for item in report.diagnoses
+    )
+    return replace(report, diagnoses=diagnoses, suggestions=tuple(told(fix) for fix in report.suggestions))
 
 
 def _experience(history: Sequence[Case]) -> Iterable[tuple[str, Evidence]]:

@@ -7,6 +7,7 @@ a finding that was reported.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,7 +23,8 @@ from torchdoctor.symptoms import DETECTORS
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 KINDS = {"relu": "ReLU", "saturating": "Sigmoid"}
 MIDDLE = 1000
-"""The step at which something is taken to have begun where nobody knows: long after a warm-up."""
+"""The step at which something is taken to have begun where nobody knows: long after a warm-up. Nobody is told it."""
+UNDATED = "since when is not known"
 WARM = 0.01
 """The share of its height at which a rate that is warmed up is taken to begin."""
 LATELY = 20
@@ -194,6 +196,21 @@ def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers,
     chart.episodes.sort(key=lambda item: item.first_step)
 
 
+def undated(text: str, symptoms: Iterable[Symptom]) -> str:
+    """A text without the step at which something was taken to have begun, where nobody knows when it did.
+
+    >>> nan = Symptom("nan-or-inf", "NU01", "critical", 0.6, 1000, 1000, message=f"reported: {UNDATED}")
+    >>> undated("check(batch)  # the batch of step 1000", [nan])
+    'check(batch)  # the batch at which it began'
+    """
+    for symptom in symptoms:
+        if symptom.message.endswith(UNDATED):
+            step = rf"step {symptom.first_step}\b"
+            text = re.sub(rf"\bof {step}", "at which it began", text)
+            text = re.sub(rf"\b(before|from|at|since) {step}", r"\1 its beginning", text)
+    return text
+
+
 def _has(chart: Chart, slug: str) -> bool:
     return any(item.name == slug for item in chart.episodes)
 
@@ -208,8 +225,12 @@ def _reported(chart: Chart, complaint: Complaint, slug: str, answers: Answers, *
     onset = _whole(answers, "onset" if slug != "nan-or-inf" else "nan_step")
     if onset is None and slug in ("not-learning", "slow-learning", "data-starvation"):
         onset = 0
+    if onset is None and slug == "overfitting" and (validation := chart["val_loss"]):
+        onset = int(validation.steps[int(validation.values.argmin())])
+        best, last = number_text(validation.lowest), number_text(validation.latest)
+        words = f"validation loss {best} at its best, {last} now"
     if onset is None:
-        words = f"{words}; since when is not known" if words else "since when is not known"
+        words = f"{words}; {UNDATED}" if words else UNDATED
         onset = MIDDLE if answers.get("nan_early") != "yes" else 1
         onset = min(onset, now) if now is not None else onset
     return _symptom(slug, severity, onset, max(chart.step, onset, now or 0), words, _value(complaint.name, answers))

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.consulting.casebook import IN_VAIN, Case
+from torchdoctor.consulting.evidence import undated
 from torchdoctor.consulting.patches import Patch, patch
 from torchdoctor.consulting.question import Answers
 from torchdoctor.consulting.ranges import fix_range
@@ -133,7 +134,7 @@ def _of_trees(chart: Chart, report: Report, walks: Iterable[Walk]) -> Iterable[S
                 case = TreatedCase(chart, problem, max(leaf.causes, key=lambda name: leaf.causes[name]))
                 made = suggest(case, slug, BY_SLUG[slug].prior, f"the {walk.tree.name} tree")
                 if made is not None:
-                    yield made
+                    yield replace(made, code=undated(made.code, report.symptoms))
 
 
 def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -> Plan:

@@ -8,16 +8,11 @@ from collections.abc import Callable, Mapping
 from torchdoctor.chart import Chart
 from torchdoctor.consulting.question import ConsultError, Value
 from torchdoctor.consulting.questions import BY_NAME
+from torchdoctor.diagnoses.configuration import configured
 from torchdoctor.diagnoses.depth import saturating_layers, weight_layers
-from torchdoctor.diagnoses.findings import has_attention, highest, last_level
+from torchdoctor.diagnoses.findings import dropout, has_attention, highest, last_level, optimizer_names, weight_decay
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.treatments.configured import (
-    configured,
-    configured_decay,
-    configured_dropout,
-    configured_optimizer,
-    highest_rate,
-)
+from torchdoctor.treatments.configured import highest_rate
 
 GREW = 10.0
 """Times its level by which a gradient norm has grown before something broke."""
@@ -44,7 +39,7 @@ def known_answers(chart: Chart) -> dict[str, Value]:
 
 
 def _optimizer(chart: Chart) -> str | None:
-    name = configured_optimizer(chart).lower()
+    name = optimizer_names(chart).lower()
     if not name:
         return None
     return next((kind for kind in ("adamw", "adam", "sgd") if kind in name), "other")
@@ -167,8 +162,8 @@ ANSWERS: Mapping[str, Callable[[Chart], Value]] = {
     "skips": lambda chart: "yes" if has_attention(chart) else None,
     "train_losses": lambda chart: _values(chart, "loss"),
     "val_losses": lambda chart: _values(chart, "val_loss"),
-    "dropout": configured_dropout,
-    "weight_decay": configured_decay,
+    "dropout": dropout,
+    "weight_decay": weight_decay,
     "pace": _pace,
     "seconds": lambda chart: last_level(chart["seconds"], 100),
     "waiting_share": _waiting,

@@ -51,7 +51,10 @@ def patch(script: Script, suggestion: Suggestion, rate: object = None) -> Patch:
         note = f"It is a default: where you give {printable(option)} yourself, change it there." if option else ""
         return Patch(_diff(script, edits), note, suggestion.code)
     except PlaceError as reason:
-        return Patch("", f"{reason}. {_hint(script, suggestion)}".strip(), suggestion.code)
+        hint = (
+            "Nothing to insert." if "already" in str(reason) else f"{_hint(script, suggestion)} Insert the lines there."
+        )
+        return Patch("", f"{reason}. {hint}", suggestion.code)
 
 
 def _same_rate(place: Place, rate: float) -> None:

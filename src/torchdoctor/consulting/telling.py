@@ -11,7 +11,7 @@ from torchdoctor.consulting.fixes import Plan, Proposal
 from torchdoctor.consulting.question import Value
 from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.stopping import INSTEAD
-from torchdoctor.records import Diagnosis, number_text
+from torchdoctor.records import Diagnosis, Suggestion, number_text
 from torchdoctor.reports.wording import (
     NAMED,
     NOTABLE,
@@ -182,11 +182,32 @@ def proposal_text(item: Proposal) -> str:
     return f"{item.suggestion.action} against {item.reason}: {first_line(item.suggestion.code)}{worth}{tried}"
 
 
+def what(fix: Suggestion) -> str:
+    """What a change does; of the learning rate, which way it goes."""
+    if fix.action != "scale-lr":
+        return BY_SLUG[fix.action].summary
+    return f"{'Lower' if _lowers(fix) else 'Raise'} the learning rate, and nothing else."
+
+
+def _lowers(fix: Suggestion) -> bool:
+    return float(fix.parameters["factor"]) < 1
+
+
+def how_to_see(fix: Suggestion) -> str:
+    """How to see that a change has helped; of the learning rate, for the way that it goes."""
+    check = BY_SLUG[fix.action].check
+    if fix.action != "scale-lr":
+        return check
+    down, _, up = check.removeprefix("Down: ").partition(" Up: ")
+    text = down if _lowers(fix) else up
+    return text[:1].upper() + text[1:]
+
+
 def planned(plan: Plan) -> Iterator[Block]:
     """The chosen change: what to write, and how to test it."""
     fix = plan.proposal.suggestion
     yield Block("title", f"The change: {fix.action}")
-    yield Block("text", BY_SLUG[fix.action].summary)
+    yield Block("text", what(fix))
     yield Block("code", fix.code, "python")
     if plan.proposal.range:
         yield Block("text", f"Worth trying: {plan.proposal.range}.")
@@ -199,12 +220,12 @@ def planned(plan: Plan) -> Iterator[Block]:
         if plan.patch.where:
             yield Block("text", plan.patch.where)
     elif plan.patch is not None:
-        yield Block("text", f"No patch: {plan.patch.where} Insert the lines above there.")
+        yield Block("text", f"No patch: {plan.patch.where}")
     yield Block("title", "How to test it")
     for command, words in plan.commands:
         yield Block("text", words)
         yield Block("code", command, "sh")
-    yield Block("text", f"How to see that it helped: {BY_SLUG[fix.action].check}")
+    yield Block("text", f"How to see that it helped: {how_to_see(fix)}")
     yield Block("text", "If nothing is better, undo it before the next change.")
 
 

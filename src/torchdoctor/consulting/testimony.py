@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from torchdoctor.chart import Chart
+from torchdoctor.consulting.evidence import UNDATED
 from torchdoctor.consulting.question import Answers
 from torchdoctor.consulting.trees import Walk
 from torchdoctor.diagnoses import CAUSES, Cause, Evidence, Problem
@@ -26,6 +28,10 @@ SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
     ),
     ("shuffled", "no"): (("data-order", 5.0, "the training data is not shuffled"),),
     ("shuffled", "yes"): (("data-order", -3.0, "the training data is shuffled"),),
+    ("activation", "saturating"): (
+        ("saturating-nonlinearity", 1.5, "sigmoid or tanh is between the layers, and shrinks the gradient at each"),
+    ),
+    ("activation", "relu"): (("saturating-nonlinearity", -3.0, "the activations between the layers do not saturate"),),
     ("skips", "no"): (("missing-skip-connections", 1.0, "there are no skip connections"),),
     ("skips", "yes"): (("missing-skip-connections", -4.0, "there are skip connections"),),
     ("data_checked", "checked"): (("nan-in-data", -3.0, "inputs and targets were checked, all are finite"),),
@@ -94,14 +100,30 @@ class Informed(Cause):
     ('lr-too-low', 'said')
     """
 
-    def __init__(self, cause: Cause, said: tuple[Evidence, ...]) -> None:
+    def __init__(self, cause: Cause, said: tuple[Evidence, ...], *, measured: bool = True) -> None:
         self.__dict__.update(name=cause.name, explains=cause.explains, prior=cause.prior, suggests=cause.suggests)
-        self._cause, self._said = cause, said
+        self._cause, self._said, self._measured = cause, said, measured
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Its own evidence, then what was said."""
-        yield from self._cause.weigh(chart, problem)
+        """Its own evidence, then what was said.
+
+        Without a run, what the cause would say of a chart that knows nothing is no evidence: "no clipping was seen".
+        """
+        empty = [] if self._measured else [item.text for item in self._cause.weigh(Chart(), _elsewhere(problem))]
+        yield from (item for item in self._cause.weigh(chart, problem) if item.text not in empty)
         yield from self._said
+
+
+def _elsewhere(problem: Problem) -> Problem:
+    """The same a step later, where it is known when it began: what is said of that step is no ignorance."""
+    return Problem(
+        tuple(
+            item
+            if item.message.endswith(UNDATED)
+            else replace(item, first_step=item.first_step + 1, last_step=item.last_step + 1)
+            for item in problem.symptoms
+        )
+    )
 
 
 def testimony(
@@ -130,6 +152,6 @@ def testimony(
     return {cause: tuple(items) for cause, items in found.items()}
 
 
-def informed(said: Testimony) -> list[Cause]:
-    """Every cause, with what was said about it."""
-    return [Informed(cause(), said[cause.name]) if cause.name in said else cause() for cause in CAUSES]
+def informed(said: Testimony, *, measured: bool = True) -> list[Cause]:
+    """Every cause, with what was said about it; `measured`: whether there is a run that tells something."""
+    return [Informed(cause(), said.get(cause.name, ()), measured=measured) for cause in CAUSES]

@@ -40,6 +40,8 @@ class Node:
     """The key of `MEASURES` that chooses the branch."""
     branches: Mapping[str, tuple[str, Leaf | Node]]
     """By outcome: the words of the answer, and what follows."""
+    otherwise: Leaf | None = None
+    """What holds where the outcome is not known."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,16 @@ _VANISHING = Node(
             ),
         ),
     },
+    otherwise=Leaf(
+        "Vanishing gradients: check the activation functions, add skip connections.",
+        {
+            "saturating-nonlinearity": 1.5,
+            "missing-skip-connections": 1.5,
+            "bad-initialization": 0.5,
+            "lr-too-high": -1.5,
+        },
+        ("add-residuals", "use-relu-family"),
+    ),
 )
 
 TREES: Mapping[str, Tree] = {
@@ -313,6 +325,7 @@ def walk(tree: Tree, answers: Answers) -> Walk:
             branch = place.branches.get(MEASURES[place.measure](answers) or "")
             if branch is None:
                 missing.append(place.asks)
+                place = place.otherwise or place
                 break
             way.append((place.asks, branch[0]))
             read.update(READS.get(place.measure, (place.measure,)))

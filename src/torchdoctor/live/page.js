@@ -63,8 +63,20 @@ function connect() {
   source.onmessage = (event) => take(JSON.parse(event.data));
   source.onerror = () => {
     status("no connection to torchdoctor watch: is it still running? Trying again", true);
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), 5000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    explain();
+    setTimeout(() => document.hidden || connect(), 5000);
   };
+}
+
+// A watch that was started again has another token, and refuses the cookie of the one before.
+async function explain() {
+  try {
+    const answer = await fetch("/", { method: "HEAD", cache: "no-store" });
+    if (answer.status === 403) status("torchdoctor watch was started again: open the address that it printed", true);
+  } catch {
+    // nobody is there: the status says so already
+  }
 }
 
 function status(words, lost) {

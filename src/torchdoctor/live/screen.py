@@ -11,11 +11,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchdoctor.comparing.naming import short_names
 from torchdoctor.live.sight import Sight
 from torchdoctor.live.spark import marks, plot, spark
 from torchdoctor.pictures import main_vitals
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom, number_text
 from torchdoctor.reports.clock import clock_of
+from torchdoctor.reports.fitting import LEAST, abridged
 from torchdoctor.reports.text import HEALTH_STYLES, STYLES
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
@@ -39,7 +41,9 @@ PROBLEMS = 4
 SYMPTOMS = 3
 NOTES = 3
 SPARK = 16
-"""The width of a curve in a table of runs."""
+"""The width of a curve in a table of runs; half of it where the table is narrow."""
+NARROW, WIDE = 60, 100
+"""Columns under which names may be cut as well, and from which on curves have their whole width."""
 
 
 def render(
@@ -56,13 +60,14 @@ def render(
     if len(sights) == 1:
         lines = list(one(sights[0], width, moment, plain=plain))
         return _cut(lines, width, height)
+    names = _short_names(sights, width)
     table = several(sights, width, height - 8, moment, plain=plain)
     rest = [Text("")]
     if left_out:
         rest.append(Text(f"{left_out} more runs are there and not watched: name those that matter.", style="dim"))
     for sight in _worst_first(sights):
         if sight.report.health != "healthy" and sight.state != "waiting":
-            words = f"{printable(sight.name)}: {verdict(sight.report)}"
+            words = f"{names[sight.key]}: {verdict(sight.report)}"
             rest.append(Text(words, style=HEALTH_STYLES[sight.report.health]))
             if words := advice(sight.report):
                 rest.append(Text(f"  {words}"))
@@ -155,26 +160,36 @@ def _symptom(symptom: Symptom, width: int, clock: str, *, going_on: bool) -> Ite
 def several(sights: Sequence[Sight], width: int, most: int, now: float, *, plain: bool = False) -> Table:
     """A row a run."""
     table = Table(box=None, pad_edge=False, width=width, show_edge=False, header_style="dim")
-    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=3)
+    names, curve = _short_names(sights, width), SPARK if width >= WIDE else SPARK // 2
+    least = max(map(len, names.values()), default=0) if width >= NARROW else None
+    table.add_column("run", no_wrap=True, overflow="ellipsis", min_width=least)
     table.add_column("health", no_wrap=True)
     table.add_column("loss", no_wrap=True, justify="right")
-    table.add_column("", no_wrap=True, width=SPARK)
-    table.add_column("where it is", no_wrap=True, overflow="ellipsis", ratio=4)
+    table.add_column("", no_wrap=True, width=curve)
+    table.add_column("where it is", no_wrap=True, overflow="ellipsis", ratio=1)
     listed = sights if len(sights) <= most else _worst_first(sights)[:most]
     for sight in listed:
         report = sight.report
         seen = report.step >= 0
         loss = next((name for name in sight.latest if name.endswith("loss")), None)
         table.add_row(
-            Text(printable(sight.name)),
+            Text(names[sight.key]),
             Text(HEALTH_WORDS[report.health], style=HEALTH_STYLES[report.health]) if seen else Text(""),
             Text(number_text(sight.latest[loss]) if loss else ""),
-            Text(spark(report.curves[loss], SPARK, plain=plain) if loss else "", style=_colour(0)),
+            Text(spark(report.curves[loss], curve, plain=plain) if loss else "", style=_colour(0)),
             Text(printable(sight.problem) or sight.progress(now)),
         )
     if len(listed) < len(sights):
         table.add_row(Text(f"and {len(sights) - len(listed)} more", style="dim"))
     return table
+
+
+def _short_names(sights: Sequence[Sight], width: int) -> dict[str, str]:
+    """By run, its name, or what tells it from the others where names take more than a third of the width."""
+    names, room = [printable(sight.name) for sight in sights], max(width // 3, LEAST)
+    if max(map(len, names), default=0) > room:
+        names = abridged(short_names(names), room)
+    return dict(zip((sight.key for sight in sights), names, strict=True))
 
 
 def _worst_first(sights: Sequence[Sight]) -> list[Sight]:

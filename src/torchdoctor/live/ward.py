@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchdoctor.errors import SourceError
@@ -62,8 +64,15 @@ class Ward:
         return changed
 
     def sights(self) -> tuple[Sight, ...]:
-        """What is to be seen of every run."""
-        return tuple(sight for place in self.places for sight in place.sights())
+        """What is to be seen of every run; where two places have runs of one name, with the places' names."""
+        seen = [(place, sight) for place in self.places for sight in place.sights()]
+        times = Counter(sight.name for _, sight in seen)
+        return tuple(
+            replace(sight, name=f"{place.title}/{sight.name}")
+            if times[sight.name] > 1 and sight.name != place.title
+            else sight
+            for place, sight in seen
+        )
 
     def _sessions(self) -> Iterator[Session]:
         for place in self.places:

@@ -13,6 +13,7 @@ from typing import Any
 from torchdoctor.records import names_text, number_text
 from torchdoctor.reports.clock import counted
 from torchdoctor.reports.comparison_effects import batch_lines, descent_lines, effect_lines, rate_lines
+from torchdoctor.reports.fitting import Column, fitted
 from torchdoctor.reports.wording import printable
 
 Found = Mapping[str, Any]
@@ -44,6 +45,9 @@ def headline(found: Found) -> list[str]:
         return ["No run can be called the best: none has a finite score."]
     best = found["runs"][0]
     lines = [f"Best: {printable(best['run'])}, by its {metric['words']} {number_text(best['score'])}{_with(best)}."]
+    if found.get("unlike"):
+        reason = printable(found["unlike"])
+        return [f"These runs do not seem to be of one task: {reason}. Their order then says little.", *lines]
     settled = found["configurations"][0] if found.get("configurations") else None
     if settled is None or len(found["configurations"]) == len(found["runs"]):
         if len(found["runs"]) > 2 and found["differs"] and found["settings_told"]:
@@ -64,7 +68,8 @@ def _with(row: Found) -> str:
 
 
 def _settings(settings: Mapping[str, str], most: int = SETTINGS) -> str:
-    return names_text([f"{printable(name)} {printable(value)}" for name, value in settings.items()], most)
+    given = {name: value for name, value in settings.items() if value != "not given"} or settings
+    return names_text([f"{printable(name)} {printable(value)}" for name, value in given.items()], most)
 
 
 def _range(item: Found) -> str:
@@ -75,40 +80,44 @@ def _range(item: Found) -> str:
     return text + (f", {item['diverged']} diverged" if item["diverged"] else "")
 
 
-def table(found: Found, top: int = TOP) -> Section:
-    """The ranking: one line a run, best first."""
-    rows = found["runs"]
-    metric = found["metric"]
-    settings = [item["settings"][0] for item in found["differs"]][:SETTINGS]
-    columns: list[tuple[str, list[str]]] = [("run", [row["run"] for row in rows])]
-    columns += [(name, [row["settings"].get(name, "") for row in rows]) for name in settings]
+def table(found: Found, top: int = TOP, width: int | None = None) -> Section:
+    """The ranking: one line a run, best first; of a given width, the columns that matter most."""
+    columns = [item for item in _columns(found) if item.importance == 0 or any(item.values)]
+    columns = [item._replace(values=item.values[:top]) for item in columns]
+    lines = []
+    if (more := len(found["runs"]) - top) > 0:
+        lines.append(f"and {more:,} more, all in --format json or --sql")
+    if width is not None:
+        columns, dropped = fitted(columns, width)
+        if dropped:
+            lines.append(f"also known, in --format json and on a page (--output page.html): {names_text(dropped, 12)}")
+    listed = tuple(zip(*(item.values for item in columns), strict=True))
+    return Section("Runs, best first", tuple(lines), tuple(item.name for item in columns), listed)
+
+
+def _columns(found: Found) -> Iterator[Column]:
+    """All that is known of each run, with how much each column matters."""
+    rows, metric, race = found["runs"], found["metric"], found["race"]
+    yield Column("run", [row["run"] for row in rows], 0)
+    for place, item in enumerate(found["differs"][:SETTINGS]):
+        name = item["settings"][0]
+        yield Column(name, [row["settings"].get(name, "") for row in rows], (2, 4, 9, 11)[place])
     if metric is not None:
-        columns.append((metric["words"], [_number(row["score"]) for row in rows]))
+        yield Column(metric["words"].replace("validation", "val."), [_number(row["score"]) for row in rows], 1)
         if metric["name"] == "val_loss":
-            columns.append(
-                (
-                    f"at {_clock(found)}".strip(),
-                    ["" if row["best_step"] is None else str(row["best_step"]) for row in rows],
-                )
-            )
+            at = ["" if row["best_step"] is None else str(row["best_step"]) for row in rows]
+            yield Column(f"at {_clock(found)}".strip(), at, 6)
     if metric is None or metric["name"] != "loss":
-        columns.append(("final loss", [_number(row["loss"]) for row in rows]))
-    columns.append((f"{_clock(found) or 'step'}s", [f"{row['steps']:,}" for row in rows]))
-    race = found["race"]
+        yield Column("final loss", [_number(row["loss"]) for row in rows], 8 if metric is not None else 1)
+    yield Column(f"{_clock(found) or 'step'}s", [f"{row['steps']:,}" for row in rows], 7)
     if race is not None:
         reached = ["never" if row["reached_at"] is None else f"{row['reached_at']:,}" for row in rows]
-        columns.append((f"{number_text(race['level'])} at", reached))
-        if any(math.isfinite(row["reached_after"]) for row in rows):
-            columns.append(("after", [seconds_text(row["reached_after"]) for row in rows]))
-    columns.append(("roughness", [_percent(row["roughness"]) for row in rows]))
+        yield Column(f"{number_text(race['level'])} at", reached, 10)
+        yield Column("after", [seconds_text(row["reached_after"]) for row in rows], 12)
+    yield Column("roughness", [_percent(row["roughness"]) for row in rows], 13)
     if any(row["health"] for row in rows):
-        columns.append(("health", ["diverged" if row["diverged"] else row["health"] for row in rows]))
-        columns.append(("likeliest cause", [row["cause"] if row["health"] in ILL else "" for row in rows]))
-    kept = [(name, values) for name, values in columns if name == "run" or any(values)]
-    listed = tuple(zip(*(values[:top] for _, values in kept), strict=True))
-    more = len(rows) - top
-    lines = (f"and {more:,} more, all in --format json or --sql",) if more > 0 else ()
-    return Section("Runs, best first", lines, tuple(name for name, _ in kept), listed)
+        yield Column("health", ["diverged" if row["diverged"] else row["health"] for row in rows], 3)
+        yield Column("likeliest cause", [row["cause"] if row["health"] in ILL else "" for row in rows], 5)
 
 
 def seconds_text(seconds: float) -> str:
@@ -136,7 +145,7 @@ def _clock(found: Found) -> str:
     return str(found.get("clock", "step"))
 
 
-def sections(found: Found) -> list[Section]:
+def sections(found: Found, width: int | None = None) -> list[Section]:
     """Everything else, in the order in which one would ask."""
     titled: list[tuple[str, list[str]]] = [
         ("What differs", list(_differs(found))),
@@ -151,7 +160,7 @@ def sections(found: Found) -> list[Section]:
     clock = _clock(found) or "step"
     made = [Section(title, tuple(counted(text, clock) for text in lines)) for title, lines in titled if lines]
     if found["findings"]:
-        made.append(_findings(found))
+        made.append(_findings(found, width))
     if found["notes"]:
         made.append(Section("Notes", tuple(printable(note) for note in found["notes"])))
     return made
@@ -196,7 +205,8 @@ def _faster(found: Found) -> Iterator[str]:
         if math.isfinite(last["reached_after"]):
             text += f" and {seconds_text(last['reached_after'])}"
         if first["reached_at"] > 0:
-            text += f", {last['reached_at'] / first['reached_at']:.1f} times as many"
+            ratio = last["reached_at"] / first["reached_at"]
+            text += f", {ratio:,.{0 if ratio >= 10 else 1}f} times as many"
     yield f"{text}."
     timed = [row for row in arrived if math.isfinite(row["reached_after"])]
     quickest = min(timed, key=lambda row: row["reached_after"], default=None)
@@ -251,20 +261,18 @@ def _not_well(found: Found) -> Iterator[str]:
         yield f"and {len(ill) - NOT_WELL} more that are not well"
 
 
-def _findings(found: Found) -> Section:
-    """One column a run, or how many runs have each."""
+def _findings(found: Found, width: int | None = None) -> Section:
+    """One column a run; one line a finding where that is too wide; of many runs, how many have each."""
     names = [row["run"] for row in found["runs"]]
+    title = f"Findings side by side: the {_clock(found) or 'step'} at which each began"
+    if len(names) <= SIDE_BY_SIDE and width is not None and 30 + sum(2 + max(len(name), 6) for name in names) > width:
+        return Section(title, tuple(_in_a_line(item) for item in found["findings"]))
     if len(names) <= SIDE_BY_SIDE:
         rows = tuple(
             (item["name"], item["severity"], *(_seen(item["runs"].get(name)) for name in names))
             for item in found["findings"]
         )
-        return Section(
-            f"Findings side by side: the {_clock(found) or 'step'} at which each began",
-            (),
-            ("finding", "worst", *names),
-            rows,
-        )
+        return Section(title, (), ("finding", "worst", *names), rows)
     rows = tuple(
         (
             item["name"],
@@ -276,6 +284,11 @@ def _findings(found: Found) -> Section:
     )
     head = ("finding", "worst", "runs", f"usually from {_clock(found) or 'step'}")
     return Section("Findings, and how many runs have them", (), head, rows)
+
+
+def _in_a_line(item: Found) -> str:
+    runs = names_text([f"{printable(name)} {_seen(entry)}" for name, entry in item["runs"].items()], SIDE_BY_SIDE)
+    return f"{item['name']} ({item['severity']}): {runs}"
 
 
 def _seen(entry: Found | None) -> str:

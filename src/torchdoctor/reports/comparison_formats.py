@@ -12,6 +12,7 @@ from torchdoctor.records import number_text
 from torchdoctor.reports import comparison_html
 from torchdoctor.reports.comparison import Section, headline, sections, table
 from torchdoctor.reports.comparison_curves import Curves
+from torchdoctor.reports.fitting import folded
 from torchdoctor.reports.markdown import escaped
 from torchdoctor.reports.statistics_text import table as columns
 from torchdoctor.reports.wording import printable
@@ -19,19 +20,25 @@ from torchdoctor.reports.wording import printable
 Found = Mapping[str, Any]
 
 
-def full(found: Found) -> str:
-    """The answer, the ranking, and a paragraph for each question."""
-    parts = ["\n".join(headline(found)), _text(table(found), titled=False)]
-    parts += [_text(section) for section in sections(found)]
+WIDTH = 100
+"""Characters of a line, where nobody says how wide the terminal is; sentences are never longer."""
+
+
+def full(found: Found, width: int = WIDTH) -> str:
+    """The answer, the ranking, and a paragraph for each question, in lines of at most so many characters."""
+    answer = [line for text in headline(found) for line in folded(text, min(width, WIDTH))]
+    parts = ["\n".join(answer), _text(table(found, width=width), width, titled=False)]
+    parts += [_text(section, width) for section in sections(found, width)]
     return "\n\n".join(parts)
 
 
-def _text(section: Section, *, titled: bool = True) -> str:
+def _text(section: Section, width: int, *, titled: bool = True) -> str:
     lines = [section.title] if titled else []
-    indent = "  " if titled else ""
+    indent = 2 if titled else 0
     if section.rows:
-        lines += [f"{indent}{line}" for line in columns(section.head, section.rows).splitlines()]
-    lines += [f"{indent}{line}" for line in section.lines]
+        lines += [f"{' ' * indent}{line}" for line in columns(section.head, section.rows).splitlines()]
+    for text in section.lines:
+        lines += folded(text, min(width, WIDTH), indent)
     return "\n".join(lines)
 
 

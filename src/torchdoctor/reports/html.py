@@ -33,6 +33,7 @@ from torchdoctor.reports.wording import (
     percent,
     problems,
     remedy,
+    stands_out,
     steps_text,
     story,
     told_apart,
@@ -107,7 +108,7 @@ def _summary(report: Report) -> Element | None:
         put(told, element("dd", element("code", where)))
     if report.diagnoses:
         best = report.diagnoses[0]
-        known = best.cause != "unknown"
+        known = stands_out(best)
         put(told, element("dt", "Why"))
         words = f"{best.cause} ({percent(best.probability)})" if known else "No cause stands out."
         put(told, element("dd", element("strong", words), f": {meaning(best)}" if known and meaning(best) else ""))

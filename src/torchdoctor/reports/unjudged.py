@@ -56,7 +56,10 @@ def unjudged(chart: Chart) -> tuple[str, ...]:
 
 def _gaps(chart: Chart) -> Iterator[Gap]:
     losses = chart["loss"].count or max((chart[name].count for name in ("g_loss", "d_loss")), default=0)
-    if not losses:
+    broken = chart["loss"].nonfinite
+    if not losses and broken:
+        yield Gap("loss", "how training began", "the loss was never finite", "the loss from the first step on")
+    elif not losses:
         yield Gap("loss", "training itself", "no training loss", "the training loss")
     if "val_loss" not in chart:
         metric = any(name.startswith("val_") for name in chart.vitals)

@@ -36,6 +36,8 @@ LATELY = 50
 """Steps since the last sighting within which an episode is taken to be going on."""
 NOTABLE = 0.05
 """Causes that are less likely than this are only counted."""
+LIKELY = 0.25
+"""A cause that leads with less than this is one of many that are possible."""
 NAMED = 3
 """Further causes that are named; the rest is counted."""
 MEANINGS = {cause.name: " ".join((getdoc(cause) or "").split("\n\n")[0].split()) for cause in CAUSES}
@@ -89,8 +91,8 @@ class Problem:
         if not self.diagnoses:
             return ""
         best = self.diagnoses[0]
-        if best.cause == "unknown":
-            return "cause unknown"
+        if not stands_out(best):
+            return "no cause stands out" if best.cause != "unknown" else "cause unknown"
         return f"{printable(best.cause)} ({percent(best.probability)})"
 
     @property
@@ -176,7 +178,7 @@ def advice(report: Report) -> str:
     parts = []
     if report.diagnoses:
         best = report.diagnoses[0]
-        if best.cause == "unknown":
+        if not stands_out(best):
             parts.append("No cause stands out.")
         else:
             parts.append(f"Most likely cause: {printable(best.cause)} ({percent(best.probability)}).")
@@ -189,7 +191,13 @@ def advice(report: Report) -> str:
 def change_words(report: Report) -> str:
     """What to call the first change: what has done no harm asks for none, and without a likely cause none is tried."""
     if report.health in ("sick", "critical"):
-        return "First change"
+        change = first_change(report)
+        worst_ones = [item for item in report.diagnoses if item.problem == report.diagnoses[0].problem]
+        own = {item.action for diagnosis in worst_ones for item in diagnosis.suggestions}
+        if change is None or not own or change.action in own:
+            return "First change"
+        # Where several problems meet, what protects the run goes first, and may be for another one.
+        return f"First change, against {printable(change.reason).partition(': ')[0]}"
     best = report.diagnoses[0] if report.diagnoses else None
     return "Worth a try" if best is not None and best.cause != "unknown" and best.probability > 0.5 else ""
 
@@ -202,10 +210,8 @@ def changes_title(report: Report) -> str:
 
 
 def first_change(report: Report) -> Suggestion | None:
-    """The change to make first: that of the worst problem's likeliest cause, where it is not withheld."""
-    own = report.diagnoses[0].suggestions if report.diagnoses else ()
-    told = {item.action for item in report.suggestions}
-    return next((item for item in (*own, *report.suggestions) if item.action in told), None)
+    """The change to make first, which is the first of the list."""
+    return next(iter(report.suggestions), None)
 
 
 def overview(report: Report) -> tuple[tuple[Problem, str], ...]:
@@ -258,7 +264,13 @@ def heading(problem: Problem, diagnosis: Diagnosis) -> str:
     first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
     if diagnosis.cause == "unknown":
         return f"No cause stands out (unknown: {share})" if first else f"Or a cause that is not known here ({share})"
-    return f"{'Most likely cause' if first else 'Alternative'} ({share}): {printable(diagnosis.cause)}"
+    place = "Alternative" if not first else "Most likely cause" if stands_out(diagnosis) else "Possible cause"
+    return f"{place} ({share}): {printable(diagnosis.cause)}"
+
+
+def stands_out(diagnosis: Diagnosis) -> bool:
+    """Whether a cause is known, and likely enough to be called the likely one where it leads."""
+    return diagnosis.cause != "unknown" and diagnosis.probability >= LIKELY
 
 
 def meaning(diagnosis: Diagnosis) -> str:

@@ -1,0 +1,87 @@
+"""Whether runs can be of one task: scores of different tasks cannot be ranked.
+
+>>> from torchdoctor.comparing.summary import Curve
+>>> def run(name, *losses):
+...     return Summary(name, name, 3, curves={"loss": Curve(np.arange(1, 1 + len(losses)), np.array(losses))})
+>>> unlike([run("a", 2.31, 1.9), run("b", 2.30, 2.1)])
+''
+>>> unlike([run("cifar", 2.31, 1.9), run("wmt", 11.6, 9.0)])
+'training begins at a loss of 2.31 in cifar and of 11.6 in wmt'
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from torchdoctor.comparing.summary import Summary
+from torchdoctor.records import names_text, number_text
+
+DATA = re.compile(r"(^|[._/ -])(task|tasks|dataset|datasets|data|corpus|benchmark)($|[._/ -])", re.IGNORECASE)
+"""Settings that name what is learnt."""
+AT_ONCE, LATER = 2.0, 4.0
+"""Times by which first losses differ that no setting explains: of the untrained model, and of one that has learnt."""
+UNTRAINED = 1
+"""The last step whose loss is that of the untrained model."""
+EARLY, NOISE = 50, 3.0
+"""Losses that tell how noisy a single one is, and how many times that much the first may be off."""
+
+
+def unlike(summaries: Sequence[Summary]) -> str:
+    """Why the runs seem to be of different tasks, in words; empty where nothing says so."""
+    return _by_name(summaries) or _by_metrics(summaries) or _by_first_loss(summaries)
+
+
+def _by_name(summaries: Sequence[Summary]) -> str:
+    names = dict.fromkeys(name for summary in summaries for name in summary.settings if DATA.search(name))
+    for name in names:
+        values = [summary.settings.get(name) for summary in summaries]
+        words = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+        if len(words) > 1 and all(isinstance(value, str) for value in values):
+            return f"their {name} differs: {names_text(words, 4)}"
+    return ""
+
+
+def _by_metrics(summaries: Sequence[Summary]) -> str:
+    """Validation that is measured by metrics of which two runs have none in common."""
+    measured = [(summary, {name for name in summary.curves if _is_metric(name)}) for summary in summaries]
+    known = [(summary, names) for summary, names in measured if names]
+    for summary, names in known[1:]:
+        first, others = known[0]
+        if not names & others:
+            here, there = (sorted(name.removeprefix("val_") for name in found)[0] for found in (others, names))
+            return f"{first.run} is measured by {here}, {summary.run} by {there}"
+    return ""
+
+
+def _is_metric(name: str) -> bool:
+    return name.startswith("val_") and not name.endswith("loss")
+
+
+def _by_first_loss(summaries: Sequence[Summary]) -> str:
+    """First losses in two groups, one at a multiple of the other: settings move them, and do not leave a gap."""
+    firsts = sorted(
+        (found for summary in summaries if (found := _first(summary)) is not None), key=lambda item: item[0]
+    )
+    untrained = all(summary.clock == "step" and step <= UNTRAINED for _, step, _, summary in firsts)
+    limit = math.log(AT_ONCE if untrained else LATER)
+    for (lower, _, calm, low), (higher, _, rough, high) in pairwise(firsts):
+        if higher - lower > limit + NOISE * (calm + rough):
+            levels = f"{number_text(math.exp(lower))} in {low.run} and of {number_text(math.exp(higher))} in {high.run}"
+            return f"training begins at a loss of {levels}"
+    return ""
+
+
+def _first(summary: Summary) -> tuple[float, int, float, Summary] | None:
+    """The logarithm of the first loss, its step, and how much losses differ from one to the next; None without one."""
+    curve = summary.curve("loss")
+    if curve is None or not 0 < curve.values[0] < math.inf:
+        return None
+    early = curve.values[:EARLY]
+    levels = np.log(early[np.isfinite(early) & (early > 0)])
+    jitter = float(np.median(np.abs(np.diff(levels)))) if levels.size > 2 else 0.0
+    return float(levels[0]), int(curve.steps[0]), jitter, summary
