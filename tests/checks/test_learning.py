@@ -101,6 +101,7 @@ BROKEN: dict[str, tuple[str, Callable[[], Case]]] = {
     "outputs far too large": ("initial-loss", lambda: regression(Wrapped(net(1), after=lambda m, x: 1000 * x))),
     "softmax before cross-entropy, learnt": ("overfit-one-batch", lambda: classifier(net(4, nn.Softmax(-1)))),
     "relu at the end": ("overfit-one-batch", lambda: regression(net(1, nn.ReLU()), targets=lambda y: -y.abs())),
+    "adapter that learns nothing": ("overfit-one-batch", lambda: classifier(Adapted(learns=False))),
     "input that is not used, learnt": (
         "overfit-one-batch",
         lambda: classifier(Wrapped(net(), before=lambda m, x: torch.zeros_like(x))),
@@ -241,6 +242,7 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[], Case]]] = {
     "equal inputs, different labels": ("overfit-one-batch", lambda: contradictory()),
     "dropout": ("overfit-one-batch", lambda: classifier(net(4, nn.Identity()).append(nn.Dropout(0.2)))),
     "batch norm": ("overfit-one-batch", lambda: classifier(norm_model())),
+    "a head on layers that know nothing": ("overfit-one-batch", lambda: classifier(Adapted(learns=True))),
     "too few weights": ("overfit-one-batch", lambda: regression(nn.Linear(8, 1))),
     "softmax before squared error": (
         "loss-misuse",
@@ -293,6 +295,18 @@ def trained() -> nn.Module:
         functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     return model
+
+
+class Adapted(nn.Module):
+    """A small change of frozen layers: too small for all samples, and none at all where it is rounded."""
+
+    def __init__(self, learns: bool) -> None:
+        super().__init__()
+        self.frozen, self.adapter, self.learns = net().requires_grad_(False), nn.Linear(8, 4), learns
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.adapter(x).tanh()
+        return self.frozen(x) + 0.5 * (change if self.learns else change.round())
 
 
 def contradictory() -> Case:

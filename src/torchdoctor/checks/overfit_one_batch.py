@@ -51,7 +51,8 @@ class OverfitOneBatch(Check):
     when time is up, nothing is said. Three learning rates are tried, so that none needs to be right. Dropout and
     BatchNorm are allowed for: the better of the losses in train and eval mode counts. Where equal inputs have different
     targets, what nobody can learn is not asked for. A loss of several terms (a VAE's, a contrastive one) has a floor
-    that is not known: there it only must fall. A model with fewer weights than answers is not asked.
+    that is not known: there it only must fall, and so where most of the model is frozen (adapters). A model with fewer
+    weights than answers is not asked.
 
     ## What to do
     Look at what else has failed first. Then: do targets belong to these inputs? Does the last layer reach them (no
@@ -124,6 +125,8 @@ class OverfitOneBatch(Check):
             return self.passed(message, value=best.best, limit=goal)
         if not all(item.settled for item in attempts):
             raise CannotTell(f"{message}, and time was up: give a larger budget")
+        if best.best < start - 0.05 * abs(start) and _mostly_frozen(small):
+            raise CannotTell(f"{message}; most of the model is frozen, and what learns need not be able to do more")
         if cost is not None and cost < start:
             message += f", and no further; a guess without inputs costs {number_text(cost)}"
         return self.failed(message, _ADVICE, value=best.best, limit=enough)
@@ -244,3 +247,8 @@ def unlearnable(subject: Subject) -> float:
     total = sum(counts.total() for counts in seen.values())
     lost = sum(n * math.log(counts.total() / n) for counts in seen.values() for n in counts.values())
     return lost / total if total else 0.0
+
+
+def _mostly_frozen(subject: Subject) -> bool:
+    sizes = [(p.numel(), p.requires_grad) for p in subject.parameters.values()]
+    return 2 * sum(size for size, learns in sizes if learns) < sum(size for size, _ in sizes)

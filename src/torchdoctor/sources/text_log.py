@@ -34,6 +34,8 @@ PATTERN_LINE = 2000
 """Characters of a line that a user's pattern sees."""
 BEFORE = 8
 """Rows before the first one that counts among which some may be of the same step."""
+OVERFLOW = "OVERFLOW!"
+"""What DeepSpeed says of a step that it skips."""
 SELDOM, MANY = 3, 20
 """Lines in which a name must come where another comes in many: and one that says nothing by itself, in a twentieth."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
@@ -59,7 +61,7 @@ def recognises(path: Path) -> bool:
         found += any(map(_is_judged, names)) or (
             bool(row) and any(taken_apart(name, 0).words == _SUM for name in names)
         )
-        if found >= 2 or (found and _is_broken(names)):
+        if found >= 2 or (found and (_is_broken(names) or OVERFLOW in line)):
             return True
     return False
 
@@ -188,8 +190,7 @@ def _is_telling(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_judged(name: str) -> bool:
     part = taken_apart(name, 0)
-    told = any(RULES[rule](part) is not None for rule in ("grad_norm", "loss_scale"))
-    return _is_measure(name) or part.is_record or told
+    return _is_measure(name) or part.is_record or RULES["grad_norm"](part) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -82,8 +82,8 @@ ODD = listed(
 """Words that make something else of a loss."""
 HIGHER = listed(
     "acc accu accuracy f1 auc auroc roc ap map precision recall specificity sensitivity iou miou jaccard dice bleu "
-    "rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec spearman "
-    "pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
+    "rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec "
+    "spearman pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
 )
 LOWER = listed(
     "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd "

@@ -92,7 +92,7 @@ def _players(chart: Chart) -> Iterator[Symptom]:
 def _is_coarse(values: Array) -> bool:
     """Whether the numbers were rounded so far that equal ones say nothing: 0.04, 0.35."""
     last = float(values[-1])
-    return abs(last * 1000 - round(last * 1000)) < 1e-9 * max(1.0, abs(last) * 1000) and abs(last) < 1
+    return abs(last) < 1 and abs(last * 1000 - round(last * 1000)) < 1e-9
 
 
 def nothing_right(chart: Chart) -> Iterator[Symptom]:

@@ -155,7 +155,7 @@ def _of_many(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     for classes in (10, 100, 1000):
         near = float(np.abs(values / math.log(classes) - 1).max()) < 0.0015
         if near and all(float(rate.max()) < top * (1 / classes + 0.03) for rate in rates):
-            whole = Curve("loss", series.steps, values)
+            whole = Curve.of(series, "loss")
             message = f"loss is {number_text(median(values))}, late in the run: guessing among {classes} classes"
             yield shown(NotLearning, whole, 0, "warning", message, value=median(values))
             return
