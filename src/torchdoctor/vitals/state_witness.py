@@ -9,6 +9,7 @@ A `load_state_dict` says so itself, at once. Numbers of the host only: no kernel
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any
 
@@ -49,7 +50,12 @@ class StateWitness(Gauge):
             weakref.finalize(self, handle.remove).atexit = False
 
     def loaded(self, model: nn.Module, keys: Any) -> None:
-        """Weights were loaded into a model: which step comes next is told by how often they were written to."""
+        """Weights were loaded into a model; whoever loads them must not learn of our mistakes."""
+        with contextlib.suppress(Exception):
+            self._note_load()
+
+    def _note_load(self) -> None:
+        """Which step comes next is told by how often the weights were written to."""
         known, chosen = self._after, self._chosen()
         if not self._alone or known is None or not min(known[3]) > 0 or len(chosen) != len(known[1]):
             return
