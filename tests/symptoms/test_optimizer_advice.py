@@ -103,3 +103,11 @@ def test_momentum_is_a_warning_where_the_loss_does_not_fall(momentum, falls, sev
     for step in range(200):
         built.put(step, "loss", 2.0 - 0.005 * falls * step + 0.05 * (step % 3))
     assert OptimizerAdvice().check(built).severity == severity
+
+
+@pytest.mark.parametrize(("usual", "found"), [(1e-3, False), (0.2, True)])
+def test_decay_is_not_blamed_for_what_a_leap_of_the_rate_makes_of_it(usual, found):
+    built = chart(ADAM | {"optimizer": "AdamW", "weight_decay": 0.1, "lr": 0.2})
+    for step in range(200):
+        built.put(step, "lr", usual if step < 190 else 0.2)
+    assert (OptimizerAdvice().check(built) is not None) == found

@@ -119,7 +119,7 @@ class OptimizerAdvice(Detector):
             felt = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
             yield ("warning" if felt else "info"), text + (", and the loss does not fall" if felt else "")
         shrinks = decay * rate
-        if shrinks >= self.shrinkage and kind not in COUPLED:
+        if shrinks >= self.shrinkage and kind not in COUPLED and not _rate_has_leapt(chart):
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
             felt = felt or (decay >= 1 and _is_held_up(chart))
@@ -167,6 +167,12 @@ def _stands_still(chart: Chart, steps: int = 100) -> bool:
     half = levels[levels.size // 2 :]
     gain, doubt = trend_gain(half)
     return gain <= doubt and median(half) > 0.5 * Progress.of(losses).start > 0
+
+
+def _rate_has_leapt(chart: Chart, times: float = 10.0) -> bool:
+    """Whether the learning rate is far above what it was for most of the run: then decay is not what is wrong."""
+    rates = outline_levels(chart["lr"])
+    return rates.size > 0 and chart["lr"].latest > times * median(rates)
 
 
 def _is_held_up(chart: Chart, steps: int = 50) -> bool:
