@@ -89,3 +89,11 @@ def test_validation_alone_that_rises_is_one_finding():
     found = {item.name: item for item in in_hindsight(chart).episodes}
     assert found["overfitting"].severity == "critical" and "got worse as well" not in found["overfitting"].message
     assert "loss-divergence" not in found
+
+
+@pytest.mark.parametrize(("first", "blamed"), [(400, False), (990, True)])
+def test_decay_is_judged_by_the_rate_of_the_time_of_the_trouble(first, blamed):
+    chart = Chart.of(lr=[1e-3] * 800 + [0.2] * 200)
+    chart.groups = [{"optimizer": "AdamW", "weight_decay": 0.1}]
+    told = said("over-regularized", chart, "gradient-explosion", first=first, last=first + 3)
+    assert any("weight decay takes" in text for text in told) == blamed

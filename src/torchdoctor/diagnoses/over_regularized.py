@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, optimizer_names, validation_leads, weight_decay
+from torchdoctor.diagnoses.findings import dropout, level_about, optimizer_names, validation_leads, weight_decay
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.underfitting import shrinkage
 
+PAST = 100
+"""Steps after which a problem is over, and before which the rate counts as that of its time."""
 SMOOTH = 0.6
 """Share of each label that may be spread over all classes."""
 
@@ -83,7 +85,8 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(4.0, f"dropout is {number_text(rate)}: it leaves {1 - rate:.0%} of the units")
     elif rate < 0.3:
         yield Evidence(-0.5, f"dropout is {number_text(rate)}")
-    pull, shrunk = _pull(chart), shrinkage(chart)
+    past = problem.last_step + PAST < chart.step  # what weights have become since says nothing of it
+    pull, shrunk = _pull(chart, problem), math.nan if past else shrinkage(chart)
     if pull > 1e-3:
         yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
     if shrunk < 0.5:
@@ -97,10 +100,11 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(-2.0, "neither dropout nor weight decay is strong")
 
 
-def _pull(chart: Chart) -> float:
-    """The share of a weight that decay takes at each step: decoupled, or through the gradient of plain SGD."""
+def _pull(chart: Chart, problem: Problem) -> float:
+    """The share of a weight that decay took at each step: decoupled, or through the gradient of plain SGD."""
     decay = weight_decay(chart)
     names = optimizer_names(chart)
     if "Adam" in names and "AdamW" not in names:
         return math.nan  # decay goes through the adaptive step: its pull is not rate times decay
-    return decay * chart["lr"].latest
+    rate = level_about(chart["lr"], problem.first_step - PAST, problem.last_step)
+    return decay * (chart["lr"].latest if math.isnan(rate) else rate)
