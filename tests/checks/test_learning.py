@@ -344,3 +344,17 @@ def test_sound_does_not_fail(make: Callable[[], Case]) -> None:
 def test_sound_learns(name: str, check: str) -> None:
     torch.manual_seed(0)
     assert status(check, SOUND[name]()) != "failed"
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tokens"),
+    [(29, 16), (65, 17)],  # as many scores as classes would look like those of each sample against each
+)
+def test_long_sequences_are_cut_where_time_is_short(vocabulary: int, tokens: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(vocabulary, 32), nn.Linear(32, vocabulary))
+    batch = text(4, 48, vocabulary)
+    loss = lambda scores, targets: functional.cross_entropy(scores.flatten(0, 1), targets.flatten())  # noqa: E731
+    name = "overfit-one-batch"
+    given = checkup(model, loss, batch, select=[name], thresholds={name: {"seconds": 1e-6}})[name]
+    assert f"on 4 samples of {tokens} tokens" in given.message, given

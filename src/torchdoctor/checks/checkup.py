@@ -133,7 +133,7 @@ def prepared(subject: Subject, kept: Memory, seconds: float) -> Subject:
         small = _shorter(small, kept, max(SHORTEST, small.tokens.shape[1] * most // FEWEST))
     reduced = small if most < FEWEST else subject.sized(most)
     subject.notes.append(
-        f"the batch was reduced from {_size(subject)} to {_size(reduced)}: a pass over {FEWEST} samples takes "
+        f"the batch was reduced from {subject.extent} to {reduced.extent}: a pass over {FEWEST} samples takes "
         f"{took:.2f} s, and the check-up is given {seconds:g} s"
     )
     return reduced
@@ -164,11 +164,6 @@ def _shorter(subject: Subject, kept: Memory, length: int) -> Subject:
     finally:
         kept.restore()
     return short
-
-
-def _size(subject: Subject) -> str:
-    length = f" of {subject.tokens.shape[1]} tokens" if subject.tokens is not None else ""
-    return f"{subject.samples} samples{length}"
 
 
 def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> CheckResult:

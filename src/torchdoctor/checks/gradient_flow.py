@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.practice import Practice
-from torchdoctor.checks.subject import Subject, Watcher
+from torchdoctor.checks.runnable import Watcher
+from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
 LEFT_OUT = ("expert", "router", "moe", "teacher", "ema", "momentum", "target_")

@@ -25,6 +25,10 @@ BLOCK = 50
 """Steps between two looks at the loss."""
 PATIENCE = 4
 """Looks without progress after which there is none."""
+WANTED = 200
+"""Steps that the time must allow; else sequences are cut."""
+SHORTEST = 16
+"""Tokens that are left of one."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,12 @@ class OverfitOneBatch(Check):
             enough = max(goal, floor + self.left * (cost - floor))
         attempts = self._attempts(small, goal, enough, share)
         best = min(attempts, key=lambda item: item.best)
-        message = f"on {small.samples} samples the loss went from {number_text(start)} to {number_text(best.best)}"
+        length = (
+            f" of {small.tokens.shape[1]} tokens" if small.kind == "language-model" and small.tokens is not None else ""
+        )
+        message = (
+            f"on {small.samples} samples{length} the loss went from {number_text(start)} to {number_text(best.best)}"
+        )
         message += f" in {best.steps} steps"
         if best.best <= enough:
             return self.passed(message, value=best.best, limit=goal)
@@ -148,9 +157,29 @@ class OverfitOneBatch(Check):
             raise CannotTell(f"{weights} trainable weights cannot hold {samples * answers} answers")
         if _is_square(samples, subject.classes):
             samples = (subject.classes or 0) + 2
-        if linked(subject) or samples >= subject.samples:
+        if linked(subject):
             return subject
-        return cut(subject, varied(subject)[:samples])
+        return self._brief(subject if samples >= subject.samples else cut(subject, varied(subject)[:samples]))
+
+    def _brief(self, small: Subject) -> Subject:
+        """The beginnings of a language model's sequences, where all of them would take too long to learn."""
+        if small.kind != "language-model" or small.tokens is None:
+            return small
+        length, begun = small.tokens.shape[1], time.monotonic()
+        with small.fresh():
+            small.gradients()
+            share = min(self.seconds, small.seconds_left / 3) / WANTED / (time.monotonic() - begun)
+            if share >= 1 or length <= SHORTEST:
+                return small
+            length = max(SHORTEST, int(length * share))
+            while _is_square(small.samples * length, small.classes):
+                length += 1
+            short = small.shortened(length)
+            try:
+                short.loss()
+            except Exception:  # noqa: BLE001  a model for one length only
+                return small
+        return short
 
     def _attempts(self, small: Subject, goal: float, enough: float, share: float) -> list[Attempt]:
         end = time.monotonic() + share * min(self.seconds, small.seconds_left / 3)
