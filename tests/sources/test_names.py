@@ -69,3 +69,29 @@ def test_what_the_user_says_comes_first():
     found = understand({"loss": 9, "my_thing": 9}, {"loss": "my_thing"})
     assert found.columns["loss"] == ("my_thing",)
     assert "loss" in found.left_out
+
+
+def test_a_head_that_all_measures_share_is_no_part_of_their_names():
+    found = understand({"tuning/train_loss_step": 20, "tuning/train_acc_step": 20, "tuning/val_acc": 2, "lr": 20})
+    assert set(found.columns) == {"loss", "train_accuracy", "val_accuracy", "lr"}
+    meaning = understand({"loss/train": 9, "loss/val": 9})
+    assert meaning.columns == {"loss": ("loss/train",), "val_loss": ("loss/val",)}
+    apart = understand({"box/loss": 9, "cls/loss": 9})
+    assert set(apart.columns) == {"loss", "box_loss", "cls_loss"}
+
+
+def test_of_batches_of_validation_and_their_mean_the_mean_is_the_loss():
+    found = understand({"train_loss_step": 158, "val_loss_step": 1500, "val_loss_epoch": 50})
+    assert found.columns["val_loss"] == ("val_loss_epoch",)
+
+
+def test_other_languages_name_training_and_validation_too():
+    found = understand({"loss_treino": 20, "loss_val": 20, "acc_treino": 20, "acc_val": 20})
+    assert found.columns["loss"] == ("loss_treino",)
+    assert found.columns["val_loss"] == ("loss_val",)
+    assert found.columns["train_accuracy"] == ("acc_treino",)
+    spanish = understand({"pérdida_entrenamiento": 9, "pérdida_validación": 9})
+    assert (spanish.columns["loss"], spanish.columns["val_loss"]) == (
+        ("pérdida_entrenamiento",),
+        ("pérdida_validación",),
+    )

@@ -25,12 +25,14 @@ from torchdoctor.sources.words import (
     LOWER,
     REWARD,
     SMOOTHED,
+    SPLITS,
     SYNONYMS,
     TOTAL,
     Name,
     Split,
     listed,
     taken_apart,
+    words_of,
 )
 
 Better = Literal["higher", "lower"]
@@ -38,13 +40,15 @@ Better = Literal["higher", "lower"]
 MOST_PARTS = 24
 """Parts of a loss that are kept under their own names."""
 MOST_METRICS = 48
+FEW = 5
+"""Points under which a metric of the same meaning with more of them is better."""
 NO_METRIC = listed("time count num std best min max n improving improved with saved from previous target")
 """Words that make something else of a metric: a record, or the best so far."""
 PLAYERS = {
     **dict.fromkeys(("d", "disc", "discriminator", "dis"), "d_loss"),
     **dict.fromkeys(("g", "gen", "generator"), "g_loss"),
 }
-_TRAINED = re.compile(r"(?i)loss[_ .-]?(?:train|tr)$")
+_TRAINED = re.compile(rf"(?i)loss[_ .-]?(?:{'|'.join(word for word, split in SPLITS.items() if split == 'train')})$")
 _EVALUATED = re.compile(r"(?i)loss[_ .-]?val$")
 """The value of a loss; that of validation where there is one of training."""
 ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
@@ -71,7 +75,7 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     """What the names of a log mean. `counts` says how many points each has; `mapping` is what the user says."""
     wished = {vital: (name,) for vital, name in (mapping or {}).items()}
     taken = {name for names in wished.values() for name in names}
-    apart = [taken_apart(name, count) for name, count in counts.items() if name not in taken]
+    apart = _without_head([taken_apart(name, count) for name, count in counts.items() if name not in taken])
     apart = _evaluated_twins(apart)
     by_split = any(_TRAINED.search(item.original) for item in apart)
     names = [replace(item, split="val") if by_split and _EVALUATED.search(item.original) else item for item in apart]
@@ -106,6 +110,27 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
         better={vital: way for vital, way in better.items() if vital in columns and vital not in wished},
         left_out=tuple(item.original for item in names if item.original not in used),
     )
+
+
+def _without_head(names: Sequence[Name]) -> list[Name]:
+    """Names without what all measures begin with: finetuning/train_acc beside finetuning/val_acc is train_acc.
+
+    >>> [item.words for item in _without_head([taken_apart(name, 9) for name in ("my/x_loss", "my/x_acc", "lr")])]
+    [('x', 'loss'), ('x', 'acc'), ('lr',)]
+    """
+    measures = [item for item in names if item.is_loss or item.has(HIGHER | LOWER)]
+    heads = {item.original.partition("/")[0] for item in measures if "/" in item.original}
+    head = heads.pop() if len(heads) == 1 else ""
+    if not head or len(measures) < 2 or any("/" not in item.original for item in measures):
+        return list(names)
+    known = any(word in SPLITS or word in FILLERS for word in words_of(head))
+    cut = {
+        item.original: replace(taken_apart(item.original[len(head) + 1 :], item.count), original=item.original)
+        for item in measures
+    }
+    if known or not all(item.is_loss or item.has(HIGHER | LOWER) for item in cut.values()):  # loss/train, loss/val
+        return list(names)
+    return [cut.get(item.original, item) for item in names]
 
 
 def _held_out(names: Sequence[Name]) -> Split:
@@ -146,6 +171,8 @@ def _losses(
     losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
     whole = [item for item in losses if not item.rest] or _deep_totals(losses)
     whole.sort(key=lambda item: _rank(item, like))
+    if prefix and whole and "step" in whole[0].words:  # Lightning writes batches of validation beside its mean
+        whole.sort(key=lambda item: item.count < 3 or "epoch" not in item.words)
     parts = [item for item in losses if item.rest and not item.has(SMOOTHED - FILLERS)]
     found: dict[str, tuple[str, ...]] = {}
     if whole:
@@ -211,7 +238,9 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
     """Accuracies, error rates and rewards, and which way each is better."""
     found: dict[str, tuple[str, ...]] = {}
     better: dict[str, Better] = {}
-    for item in names:
+    for item in sorted(
+        names, key=lambda item: item.count < FEW or (bool(item.split == held_out) and "step" in item.words)
+    ):
         known = item.has(HIGHER | LOWER | REWARD) or (item.split == held_out and item.words[-1:] == ("score",))
         if not known or item.is_loss or item.has(NO_METRIC):
             continue

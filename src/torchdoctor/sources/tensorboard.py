@@ -23,6 +23,7 @@ from torchdoctor.sources.event_shapes import shape_of
 from torchdoctor.sources.events import Read, scalars
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Clock, Logged, Points
 from torchdoctor.sources.tfrecords import HEADER, RecordFile
+from torchdoctor.sources.words import taken_apart
 
 FORMAT = "TensorBoard"
 FILES_LIMIT = 10_000
@@ -43,7 +44,11 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> list[Logged]:
     """The runs in an event file or below a folder."""
     if not path.is_dir():
-        return [_logged(path, path.name, _part_of(path.parent, [path]))]
+        part = _part_of(path.parent, [path])
+        split = _split_of(path)
+        if split and not any(taken_apart(tag, 0).split for tag in part.points):
+            part.points = {f"{split}/{tag}": points for tag, points in part.points.items()}
+        return [_logged(path, path.name, part)]
     folders: dict[Path, list[Path]] = {}
     for count, file in enumerate(_event_files(path)):
         if count == FILES_LIMIT:
@@ -52,6 +57,16 @@ def read(path: Path) -> list[Logged]:
     parts = [_part_of(folder, files) for folder, files in sorted(folders.items())]
     runs = _joined({part.folder: part for part in parts})
     return [_logged(part.folder, _name(part.folder, path), part) for part in runs if part.points or len(runs) == 1]
+
+
+def _split_of(path: Path) -> str:
+    """Which part of a run one file is, by the folder that it is in or was in before its path was made its name.
+
+    >>> _split_of(Path("logs/validation/events.out.tfevents.1.v2")), _split_of(Path("a__train__events.out.tfevents.1"))
+    ('validation', 'train')
+    """
+    places = [path.parent.name, *path.name.split("__")[:-1]]
+    return next((place.lower() for place in reversed(places) if place.lower() in SPLITS), "")
 
 
 @dataclass

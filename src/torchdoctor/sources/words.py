@@ -7,6 +7,7 @@ Name(original='validation/global_avg_loss', words=('global', 'avg', 'loss'), spl
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,10 +32,12 @@ _WRITTEN_TOGETHER = (
 )
 SPLITS: dict[str, Split] = {
     **dict.fromkeys(("train", "training", "trn", "tr", "learn"), "train"),
+    **dict.fromkeys(("treino", "treinamento", "entrenamiento", "entreno", "entrainement", "addestramento"), "train"),
     **dict.fromkeys(
         ("val", "valid", "validation", "validate", "va", "vld", "eval", "evaluation", "dev", "heldout"), "val"
     ),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("validacao", "validacion", "validazione", "validierung", "validasi"), "val"),
+    **dict.fromkeys(("test", "testing", "teste", "prueba"), "test"),
 }
 _LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
 """A loss as papers write it: L_kl, L_rec."""
@@ -63,7 +66,7 @@ _PAIRS = {
     ("time", "cost"): "runtime",
 }
 """Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
-LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion"})
+LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion", "perda", "perdida", "perte", "verlust"})
 KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
 """Losses by their own names, which are parts where something else is called the loss."""
 FILLERS = listed(
@@ -81,9 +84,10 @@ ODD = listed(
 )
 """Words that make something else of a loss."""
 HIGHER = listed(
-    "acc accu accuracy f1 auc auroc roc ap map precision recall specificity sensitivity iou miou jaccard dice bleu "
-    "rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg mrr hits em exact success correct prec "
-    "spearman pearson correlation top1 top5 top fmeasure pesq stoi hit recall1 recall5 balanced"
+    "acc accu accuracy acuracia exactitud akurasi f1 auc auroc roc ap map precision recall specificity "
+    "sensitivity iou miou jaccard dice bleu rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg "
+    "mrr hits em exact success correct prec spearman pearson correlation top1 top5 top fmeasure pesq stoi hit "
+    "recall1 recall5 balanced"
 )
 LOWER = listed(
     "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd "
@@ -97,6 +101,7 @@ REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"}
 SYNONYMS = {
     "acc": "accuracy",
     "accu": "accuracy",
+    **dict.fromkeys(("acuracia", "exactitud", "akurasi"), "accuracy"),
     "prec": "precision",
     "perplexity": "ppl",
     "err": "error",
@@ -154,6 +159,8 @@ def words_of(name: str) -> tuple[str, ...]:
     """
     for together, apart in _WRITTEN_TOGETHER:
         name = name.replace(together, apart)
+    if not name.isascii():  # validação
+        name = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     name = _LETTER.sub("loss_", name)
     found: list[str] = []
     for word in _WORDS.findall(name):

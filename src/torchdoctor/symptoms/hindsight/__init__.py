@@ -23,11 +23,12 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.hindsight.constant import frozen, nothing_right
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
+from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
-from torchdoctor.symptoms.hindsight.rewards import lost
+from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost
 from torchdoctor.symptoms.hindsight.softening import outgrown, softened
-from torchdoctor.symptoms.hindsight.standstill import at_chance, hardly, one_answer, stuck, unlearnable
+from torchdoctor.symptoms.hindsight.standstill import both_still, hardly, one_answer, stuck
 from torchdoctor.symptoms.hindsight.unstable import unstable
 
 __all__ = ["in_hindsight"]
@@ -37,8 +38,8 @@ MANY = 3
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, unlearnt, spiked, set_back, dead, unstable),
-    *(stuck, hardly, at_chance, unlearnable, one_answer, frozen, nothing_right),
-    *(vanished, not_finite, broke_off, scaled_away, lost),
+    *(stuck, both_still, hardly, at_chance, part_at_rest, unlearnable, one_answer, frozen, nothing_right),
+    *(vanished, not_finite, broke_off, scaled_away, lost, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
 

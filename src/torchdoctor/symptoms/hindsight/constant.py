@@ -14,7 +14,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, improved, loss_of, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, improved, loss_of, of_epochs, shown
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.progress import is_game
 
@@ -33,8 +33,8 @@ WRONG = 0.98
 """Share of all words, or more, that are wrong."""
 LATE = {"epoch": 10, "step": 2000, "row": 2000}
 """From which count on a metric should have moved."""
-EVALUATIONS = 15
-"""Evaluations after which nothing at all should be right at least once."""
+EVALUATIONS, SOME = 15, 8
+"""Evaluations after which nothing at all should be right at least once; and after which three metrics are proof."""
 
 
 def frozen(chart: Chart) -> Iterator[Symptom]:
@@ -45,6 +45,7 @@ def frozen(chart: Chart) -> Iterator[Symptom]:
     curve = loss_of(chart)
     values = curve.values
     yield from _both(chart)
+    yield from _every_epoch(chart)
     if values.size < FEW or not float(np.abs(values).min()) > 0 or _is_coarse(values):
         return
     level = float(values[-1])
@@ -77,6 +78,23 @@ def _both(chart: Chart) -> Iterator[Symptom]:
         level = curves[0].level
         message = f"loss is {number_text(level)} and validation {number_text(curves[1].level)} in each of three epochs"
         yield shown(NotLearning, Curve("loss", *curves[0][1:]), 0, "warning", message, value=level)
+
+
+def _every_epoch(chart: Chart) -> Iterator[Symptom]:
+    """Batches differ, but the mean of every epoch is the same number: the weights do not move.
+
+    >>> chart = Chart.of(loss=[9.0, 1.5, 4.0] * 12, context={"source": "CSV", "steps_per_epoch": 3})
+    >>> print(*_every_epoch(chart))
+    step 0: LO04 not-learning (warning): the mean loss is exactly 4.83 in 12 of 12 epochs: nothing moves
+    """
+    curve = of_epochs(chart)
+    if curve.values.size < LONG or not float(np.abs(curve.values[-1])) > 0:
+        return
+    same = np.abs(curve.values - curve.values[-1]) <= EQUAL * abs(float(curve.values[-1]))
+    if float(same.mean()) >= RIGHT:
+        level = number_text(float(curve.values[-1]))
+        message = f"the mean loss is exactly {level} in {int(same.sum())} of {same.size} epochs: nothing moves"
+        yield shown(NotLearning, curve, int(np.argmax(same)), "warning", message, value=float(curve.values[-1]))
 
 
 def _players(chart: Chart) -> Iterator[Symptom]:
@@ -114,7 +132,8 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
         stuck = [name for name in errors if _is_at_the_top(chart[name].values)]
         found = stuck[0] if len(stuck) == len(errors) else ""
     else:
-        rates = [name for name, way in judged.items() if way == "higher" and chart[name].count >= EVALUATIONS]
+        rates = [name for name, way in judged.items() if way == "higher"]
+        rates = [name for name in rates if chart[name].count >= (EVALUATIONS if len(rates) < 3 else SOME)]
         found = rates[0] if rates and not any(chart[name].values.any() for name in rates) else ""
     if found:
         curve = Curve.of(chart[found], found.removeprefix("val_").replace("_", " "))

@@ -71,6 +71,37 @@ def climbs(values: Array) -> float:
     return float(np.mean(np.sign(thinned[second] - thinned[first]))) if first.size else 0.0
 
 
+def has_no_trend(curve: Curve) -> bool:
+    """Whether the last third of a curve is where its first third was, but for its noise or two per cent.
+
+    >>> wave = np.tile([1.0, 1.2, 0.9], 10)
+    >>> [has_no_trend(Curve("loss", np.arange(30), values)) for values in (wave, wave - np.linspace(0, 0.5, 30))]
+    [True, False]
+    """
+    part = curve.values.size // 3
+    if part < FEW:
+        return False
+    first, last = curve.values[:part], curve.values[-part:]
+    gain, doubt = float(np.mean(first) - np.mean(last)), float(np.hypot(np.std(first), np.std(last))) / part**0.5
+    return bool(abs(gain) <= max(0.02 * abs(float(np.mean(first))), 2 * doubt))
+
+
+def of_epochs(chart: Chart) -> Curve:
+    """The loss in means of whole epochs, where the log tells how many steps one has; nothing where it does not.
+
+    >>> of_epochs(Chart.of(loss=[9.0, 1.0, 2.0] * 4, context={"steps_per_epoch": 3})).values.tolist()
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    length = int(chart.context.get("steps_per_epoch") or 0)
+    steps, values = chart["loss"].steps, chart["loss"].values
+    if length < 2 or values.size < 2 * FEW:
+        return Curve("loss", values[:0], values[:0])
+    _, starts, counts = np.unique(steps // length, return_index=True, return_counts=True)
+    usual = max(2, int(median(counts.astype(float))))
+    whole = counts == usual
+    return Curve("loss", steps[starts][whole].astype(float), (np.add.reduceat(values, starts) / counts)[whole])
+
+
 def improved(chart: Chart, since: int, share: float = 0.1) -> str:
     """A validation metric that got better after a step by a good part of what it lacked; empty where none did.
 

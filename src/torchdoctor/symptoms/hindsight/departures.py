@@ -42,6 +42,8 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     level, start, best = curve.level, curve.start, curve.best
     lowest = float(curve.values[best])
     rise, followed = level - lowest, _validation_follows(chart)
+    if followed is False and curve.values.size < 2 * FEW and chart.context.get("clock") != "epoch":
+        return  # a handful of noisy batches, while validation did well
     late = curve.values[-max(3, curve.values.size // 4) :]
     far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
     never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0 or _never_came_down(curve)
@@ -59,7 +61,7 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0
     crept = lasting and start > lowest and _crept(chart, curve, followed)
     left = (followed or _both_are_up(chart, curve)) and _is_lost(curve, late)
-    if given_back or crept or left or (followed is None and _is_up(curve, late)):
+    if given_back or crept or left or _left_at_last(curve) or (followed is None and _is_up(curve, late)):
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
 
@@ -109,6 +111,25 @@ def _is_up(curve: Curve, late: Array) -> bool:
         return False
     held = float(np.percentile(smoothed(curve.values), 10))
     return held > 0 and float(late.min()) > 1.5 * held and curve.level > 1.8 * held
+
+
+def _left_at_last(curve: Curve) -> bool:
+    """Whether the last records, three at least, are all at twice what the calm ones before them held.
+
+    >>> _left_at_last(Curve("loss", np.arange(25), np.array([0.5 - 0.02 * step for step in range(20)] + [0.4] * 5)))
+    True
+    """
+    values = curve.values
+    if values.size < 20 or not float(values.min()) > 0:
+        return False
+    up = values > 2 * np.minimum.accumulate(values)
+    late = int(np.argmin(up[::-1])) if not up.all() else 0
+    before = values[-late - 8 : -late] if late else values[:0]
+    if not 3 <= late <= values.size // 4 or before.size < 8:
+        return False
+    held, cost = median(before), median(values[-late:]) - median(before)
+    calm = float(before.max()) < 1.5 * held and float(values[-late:].min()) > 1.5 * float(before.max())
+    return calm and cost > 0.25 * (curve.start - float(values.min()))
 
 
 def _validation_follows(chart: Chart) -> bool | None:

@@ -12,6 +12,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Severity, Symptom, number_text
 from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.accuracies import learnt_by_heart, parts_ways, unlearns
 from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved, shown
 from torchdoctor.symptoms.overfitting import Overfitting, evaluation_noise, level_at, smoothed
 from torchdoctor.symptoms.progress import Progress, is_game
@@ -24,8 +25,8 @@ LOSING = 0.5
 """How much more of what it lacks a metric must gain, for as much as validation lost: a loss that doubles is dear."""
 FAR = 8
 """Evaluations since the best, from which on it is known how near to it they come."""
-APART = 0.15
-"""How much more often training is right than validation, where both are all that is known."""
+LONG = 12
+"""Evaluations after which validation that left its best will not come back."""
 STILL = 0.01
 """Share of itself within which training has not gone on."""
 _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
@@ -33,7 +34,7 @@ _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
 
 def replace_overfitting(chart: Chart) -> None:
     """Say of overfitting what the end says; what was seen on the way stands where it did not come back."""
-    final = list(_overfitted(chart))
+    final = list(_overfitted(chart)) or list(unlearns(chart))
     earlier = [episode for episode in chart.episodes if episode.name == Overfitting.name]
     rest = [episode for episode in chart.episodes if episode.name != Overfitting.name]
     if not final and earlier:
@@ -77,12 +78,11 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     curve = Curve.of(chart["val_loss"], "validation loss")
     values = curve.values
     if not chart["val_loss"].count and not is_game(chart):
-        yield from _unlearns(chart)
-        yield from _parts_ways(chart)
+        yield from parts_ways(chart)
     if values.size == 2 and not is_game(chart):
         yield from _first_and_last(chart)
     if not is_game(chart):
-        yield from _learnt_by_heart(chart)
+        yield from learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
     smooth = _levels(values)
@@ -99,9 +99,10 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     strong = rise > STRONG * abs(lowest) and (since >= 4 or values.size < 6)
     slight = SLIGHT if values.size > 3 else STRONG
     apart = since >= FAR and float(values[best + 2 :].min()) > (1 + STRONG) * lowest > 0  # never near it again
-    if not rise > max((1 if apart else 2) * noise, slight * abs(lowest)) or not (strong or rise > MODERATE * gained):
+    gone = _is_gone(values, best, lowest)
+    if not rise > max((1 if apart or gone else 2) * noise, slight * abs(lowest)):
         return
-    if climbs(values[best:]) < (0.2 if apart else 0.4):
+    if not (strong or rise > MODERATE * gained) or climbs(values[best:]) < (-1 if gone else 0.2 if apart else 0.4):
         return
     step = int(curve.steps[best])
     then, later = level_at(train, step), level_at(train, int(curve.steps[-1]))
@@ -131,34 +132,13 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     yield replace(symptom, severity="info", message=f"{message}; {excuse}") if excuse else symptom
 
 
-def _unlearns(chart: Chart) -> Iterator[Symptom]:
-    """Validation has no loss but an accuracy, and this lost a third of its gain while training went on.
-
-    >>> scores = [0.5 + 0.02 * min(step, 13) - 0.006 * max(step - 15, 0) for step in range(40)]
-    >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
-    ...     context={"source": "CSV", "better": {"val_accuracy": "higher"}})
-    >>> print(*_unlearns(chart))
-    step 13: GE01 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.625 while training went on
-    """
-    for name, way in (chart.context.get("better") or {}).items():
-        series = chart[name]
-        if way != "higher" or not name.startswith("val_acc") or series.count < 16:
-            continue
-        curve = Curve.of(series, name.removeprefix("val_").replace("_", " "))
-        smooth = smoothed(curve.values)
-        best = int(np.argmax(smooth))
-        highest, now, step = float(smooth[best]), curve.level, int(curve.steps[best])
-        lost, gained = highest - now, highest - median(curve.values[:3])
-        if not lost > max(0.33 * gained, 0.05 * highest, 2 * curve.noise) or climbs(curve.values[best:]) > -0.4:
-            continue
-        if not level_at(chart["loss"], int(curve.steps[-1])) < 0.95 * level_at(chart["loss"], step):
-            continue
-        message = (
-            f"validation {curve.name} fell from {number_text(highest)} at step {step} to {number_text(now)} "
-            "while training went on"
-        )
-        yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
-        return
+def _is_gone(values: Array, best: int, lowest: float) -> bool:
+    """Whether validation left its best early and has been well above it ever since, however it swings."""
+    later = values[best + 2 :]
+    if later.size < LONG or not lowest > 0:
+        return False
+    near, late = float(np.percentile(later, 10)), median(later[-later.size // 4 :])
+    return near > 1.1 * lowest and late > 1.2 * lowest
 
 
 def _at_the_end(values: Array) -> float:
@@ -185,51 +165,6 @@ def _first_and_last(chart: Chart) -> Iterator[Symptom]:
             f"training {number_text(float(train[1]))}"
         )
         yield shown(Overfitting, curve, 0, "warning", message, value=now, limit=first)
-
-
-def _learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
-    """Training is always right, validation seldom, and that has been so for many times the loss of training.
-
-    >>> chart = Chart.of(loss=[0.41, 0.03, 0.017, 0.015, 0.012], val_loss=[6.8, 8.6, 5.1, 6.7, 6.2],
-    ...     train_accuracy=[0.88, 0.99, 0.99, 0.99, 0.99], val_accuracy=[0.26, 0.24, 0.36, 0.35, 0.35])
-    >>> print(*_learnt_by_heart(chart))
-    step 1: GE01 overfitting (warning): training is right at 0.99 of the data and validation at 0.35, with a loss of 6.2
-    """
-    right, held_out = chart["train_accuracy"].values, Curve.of(chart["val_accuracy"], "accuracy")
-    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
-    if min(right.size, held_out.values.size, curve.values.size, train.size) < 5:
-        return
-    top = 1.0 if max(float(right.max()), float(held_out.values.max())) <= 1 else 100.0
-    known, now = median(right[-3:]) / top, median(held_out.values[-3:]) / top
-    level, best = median(curve.values[-3:]), float(curve.values.min())
-    if known > 0.95 and now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start:
-        message = (
-            f"training is right at {number_text(known)} of the data and validation at {number_text(now)}, "
-            f"with a loss of {number_text(level)}"
-        )
-        yield shown(Overfitting, curve, 1, "warning", message, value=level)
-
-
-def _parts_ways(chart: Chart) -> Iterator[Symptom]:
-    """Of few epochs, the accuracy of validation falls in each while that of training rises, and they are far apart.
-
-    >>> chart = Chart.of(train_accuracy=[0.55, 0.58, 0.60], val_accuracy=[0.41, 0.40, 0.38], context={"source": "CSV"})
-    >>> print(*_parts_ways(chart))
-    step 0: GE01 overfitting (warning): validation accuracy fell from 0.41 to 0.38 while that of training rose to 0.6
-    """
-    held_out, train = (Curve.of(chart[name], "accuracy") for name in ("val_accuracy", "train_accuracy"))
-    if min(held_out.values.size, train.values.size) < 3 or held_out.values.size >= FAR:
-        return
-    top = 1.0 if max(float(held_out.values.max()), float(train.values.max())) <= 1 else 100.0
-    first, now, learnt = (float(value) for value in (held_out.values[0], held_out.values[-1], train.values[-1]))
-    if climbs(held_out.values) > -0.9 or climbs(train.values) < 0.9 or learnt - now < APART * top:
-        return
-    if first - now > 0.05 * first:
-        message = (
-            f"validation accuracy fell from {number_text(first)} to {number_text(now)} "
-            f"while that of training rose to {number_text(learnt)}"
-        )
-        yield shown(Overfitting, held_out, 0, "warning", message, value=now, limit=first)
 
 
 def _levels(values: Array) -> Array:

@@ -22,8 +22,31 @@ FEW, MANY = 5, 16
 """Rewards under which nothing is said; and from which on it is known what was earned."""
 KEPT = 0.2
 """Share of what was earned that a policy has at the end, which has lost it."""
+GREW = 8
+"""How many times as high as at the start a loss is that has diverged."""
 FAR = 5
 """How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
+
+
+def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
+    """The loss of what is to be earned has grown many times over, while no more is earned than at the start.
+
+    >>> values = [3.0 * 1.05**step for step in range(80)]
+    >>> print(*estimates_diverge(Chart.of(loss=values, reward=[1.0, 2.0] * 40, context={"source": "CSV"})))
+    step 0: LO02 loss-divergence (warning): loss grew from 4.33 to 98.2, while the reward did not
+    """
+    curve, reward = Curve.of(chart["loss"], "loss"), Curve.of(chart["reward"], "reward")
+    if min(curve.values.size, reward.values.size) < 3 * MANY or not float(curve.values.min()) > 0:
+        return
+    first, now = (
+        median(part) for part in (curve.values[: curve.values.size // 5], curve.values[-curve.values.size // 5 :])
+    )
+    begun = reward.values[: reward.values.size // 5]
+    late = reward.values[reward.steps >= reward.steps[-1] - 0.1 * (reward.steps[-1] - reward.steps[0])]
+    earned = float(np.mean(late)) > float(np.mean(begun)) + 0.5 * float(np.std(begun))
+    if now > GREW * first and climbs(curve.values) > 0.4 and not earned:
+        said = f"loss grew from {number_text(first)} to {number_text(now)}, while the reward did not"
+        yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=first)
 
 
 def lost(chart: Chart) -> Iterator[Symptom]:

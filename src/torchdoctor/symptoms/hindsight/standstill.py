@@ -7,7 +7,6 @@ step 0: LO04 not-learning (warning): loss has stayed at 0.694 for 39 steps, from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,12 +15,11 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
-from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved, loss_of, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, climbs, has_no_trend, improved, loss_of, shown
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
 from torchdoctor.symptoms.progress import is_game, working_since
 from torchdoctor.symptoms.slow_learning import SlowLearning
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 FLAT = 0.02
 """Share of itself within which a loss has gained nothing."""
@@ -33,10 +31,12 @@ SLOW = 0.08
 """Share of its first value that a loss gains at least in twenty epochs."""
 ORDINARY = 0.75
 """Accuracy on the training data above which little may be left to gain."""
-NEAR = 0.005
-"""The same of a loss that is to be what guessing gives, after few epochs."""
-GUESSED = 0.08
-"""How far above chance an accuracy may be by luck, or by the commoner class."""
+STILL = 0.01
+"""The same as `FLAT` for validation where nothing else is known to stand still but noisy batches."""
+EVALUATIONS = 6
+"""Evaluations that are enough to say so."""
+RIGHT = 0.85
+"""Accuracy above which there may be nothing left to learn."""
 SAME = 0.9
 """Share of evaluations with one and the same accuracy, from which on the model says the same to everything."""
 
@@ -59,6 +59,30 @@ def stuck(chart: Chart) -> Iterator[Symptom]:
     unit = "epochs" if chart.context.get("clock") == "epoch" else "steps"
     message = f"{curve.name} has stayed at {number_text(level)} for {steps} {unit}, from the start on"
     yield shown(NotLearning, curve, 0, "warning", message, value=level, limit=(1 - FLAT) * start)
+
+
+def both_still(chart: Chart) -> Iterator[Symptom]:
+    """Validation is within one per cent at every evaluation, and the noisy losses of batches have no trend either.
+
+    >>> chart = Chart.of(loss=[1.1, 1.2, 1.0, 1.15] * 8, val_loss=[1.11] * 32, context={"source": "CSV"})
+    >>> print(*both_still(chart))
+    step 0: LO04 not-learning (warning): validation loss is 1.11 at all 32 evaluations, and the loss has no trend
+    """
+    train, held_out = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
+    if held_out.values.size < EVALUATIONS or is_game(chart) or held_out.steps[0] > BEGUN * held_out.steps[-1]:
+        return
+    level = median(held_out.values)
+    if not float(np.ptp(held_out.values)) <= STILL * abs(level) or not has_no_trend(train) or level == 0:
+        return
+    better = chart.context.get("better") or {}
+    rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]
+    if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
+        return  # there may be nothing left to learn
+    if improved(chart, int(held_out.steps[0])):
+        return
+    count = held_out.values.size
+    message = f"validation loss is {number_text(level)} at all {count} evaluations, and the loss has no trend"
+    yield shown(NotLearning, held_out, 0, "warning", message, value=level)
 
 
 def _is_hardly_ever_right(chart: Chart) -> bool:
@@ -91,102 +115,6 @@ def hardly(chart: Chart) -> Iterator[Symptom]:
         f"is {number_text(now)}, after {number_text(begun)} in the first of them"
     )
     yield shown(SlowLearning, curve, 0, "warning", message, value=curve.level, confidence=0.7)
-
-
-def at_chance(chart: Chart) -> Iterator[Symptom]:
-    """After many epochs loss and accuracy are what guessing among a few classes gives.
-
-    >>> chart = Chart.of(loss=[0.78 - 0.004 * min(step, 21) for step in range(40)], train_accuracy=[0.53] * 40,
-    ...     context={"source": "CSV", "clock": "epoch"})
-    >>> print(*at_chance(chart))
-    step 0: LO04 not-learning (warning): loss is 0.696 and accuracy 0.53 after 40 epochs: guessing among 2 classes
-    """
-    curve = loss_of(chart)
-    yield from _of_two(chart, curve)
-    metrics = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count >= 5]
-    if curve.values.size < 5 or not metrics or is_game(chart):
-        return
-    if chart.context.get("clock") != "epoch" and curve.values.size > 2 * metrics[0].size:
-        return
-    top = 1.0 if max(float(values.max()) for values in metrics) <= 1 else 100.0
-    best, now = float(smoothed(metrics[0]).max()) / top, median(metrics[0][-3:]) / top
-    unit = "epochs" if chart.context.get("clock") == "epoch" else "evaluations"
-    near = FLAT if metrics[0].size >= 10 else NEAR
-    for classes in range(2, 11):
-        if abs(curve.level / math.log(classes) - 1) < near and best < 1 / classes + GUESSED:
-            message = (
-                f"{curve.name} is {number_text(curve.level)} and accuracy {number_text(now)} after "
-                f"{metrics[0].size} {unit}: guessing among {classes} classes"
-            )
-            yield shown(NotLearning, curve, 0, "warning", message, value=curve.level)
-            return
-
-
-def _of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """The loss is that of guessing between two, to three digits, or the accuracy is, and neither moves."""
-    values, rates = curve.values, chart["train_accuracy"].values
-    yield from _of_many(chart, curve)
-    if is_game(chart) or values.size < 6 or float(np.ptp(smoothed(values))) > 0.01 * abs(curve.level):
-        return
-    top = 1.0 if not rates.size or float(rates.max()) <= 1 else 100.0
-    guessed = rates.size >= 6 and float(np.abs(rates / top - 0.5).max()) < 0.02
-    alone = not rates.size and values.size >= 10 and abs(median(values) / math.log(2) - 1) < 0.003
-    if alone or guessed:
-        said = f" and accuracy {number_text(median(rates))}" if guessed else ""
-        message = f"{curve.name} is {number_text(curve.level)}{said}, and does not move: guessing between two"
-        yield shown(NotLearning, curve, 0, "warning", message, value=curve.level)
-
-
-def _of_many(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """Late in a run, and be it for three records, every loss is that of guessing among ten, a hundred or a thousand.
-
-    >>> chart = Chart.of(loss=[6.9063, 6.9073, 6.9073], context={"source": "CSV", "clock": "step"})
-    >>> chart.step = 78_000
-    >>> print(*_of_many(chart, loss_of(chart)))
-    step 0: LO04 not-learning (warning): loss is 6.91, late in the run: guessing among 1000 classes
-    """
-    series = chart["loss"] if chart["loss"] else chart["val_loss"]
-    values = series.values
-    late = 3 if chart.context.get("clock") == "epoch" else 500
-    if values.size < 3 or chart.step < late or is_game(chart) or not float(values.min()) > 0:
-        return
-    rates = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count]
-    top = 1.0 if all(float(rate.max()) <= 1 for rate in rates) else 100.0
-    for classes in (10, 100, 1000):
-        near = float(np.abs(values / math.log(classes) - 1).max()) < 0.0015
-        if near and all(float(rate.max()) < top * (1 / classes + 0.03) for rate in rates):
-            whole = Curve.of(series, "loss")
-            message = f"loss is {number_text(median(values))}, late in the run: guessing among {classes} classes"
-            yield shown(NotLearning, whole, 0, "warning", message, value=median(values))
-            return
-
-
-def unlearnable(chart: Chart) -> Iterator[Symptom]:
-    """Training goes on, or many epochs are over, and the validation's loss and accuracy are what guessing gives.
-
-    >>> chart = Chart.of(loss=[2.3 - 0.07 * step for step in range(10)], val_loss=[1.79, 1.80] * 5,
-    ...     val_accuracy=[0.2, 0.22] * 5, context={"source": "CSV", "clock": "epoch"})
-    >>> print(*unlearnable(chart))
-    step 0: VA01 validation-anomaly (warning): validation loss is 1.8 and its accuracy 0.22: guessing among 6 classes
-    """
-    train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
-    rates = chart["val_accuracy"].values
-    late = chart.context.get("clock") == "epoch" and chart.step >= 20
-    if min(train.values.size, curve.values.size, rates.size) < (6 if late else 8) or is_game(chart):
-        return
-    learns = train.level < 0.9 * train.start
-    if not (learns or late) or curve.level < 0.97 * curve.start or float(rates.max()) > 1:
-        return
-    best, now = float(smoothed(rates).max()), median(rates[-3:])
-    near, above = (FLAT, GUESSED) if learns else (NEAR, 0.5 * GUESSED)
-    for classes in range(2, 11):
-        if abs(curve.level / math.log(classes) - 1) < near and best < 1 / classes + above:
-            message = (
-                f"validation loss is {number_text(curve.level)} and its accuracy {number_text(now)}: "
-                f"guessing among {classes} classes"
-            )
-            yield shown(ValidationAnomaly, curve, 0, "warning", message, value=curve.level)
-            return
 
 
 def one_answer(chart: Chart) -> Iterator[Symptom]:

@@ -1,0 +1,105 @@
+"""Overfitting as accuracies show it: they part, they fall, or training alone is always right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
+from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
+from torchdoctor.symptoms.overfitting import Overfitting, level_at, smoothed
+from torchdoctor.symptoms.progress import is_game
+
+FEW = 10
+"""Evaluations that show that a metric falls, where a loss is known beside it."""
+METRICS = ("val_acc", "val_map", "val_f1", "val_iou", "val_miou", "val_dice", "val_auc", "val_bleu")
+"""Metrics by which people choose their models."""
+APART = 0.15
+"""How much more often training is right than validation, where both are all that is known."""
+SHORT = 8
+"""Epochs under which accuracies that part are all that can be seen."""
+
+
+def unlearns(chart: Chart) -> Iterator[Symptom]:
+    """An accuracy of validation lost a third of its gain while training went on; a quarter of it all, beside a loss.
+
+    >>> scores = [0.5 + 0.02 * min(step, 13) - 0.006 * max(step - 15, 0) for step in range(40)]
+    >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
+    ...     context={"source": "CSV", "better": {"val_accuracy": "higher"}})
+    >>> print(*unlearns(chart))
+    step 13: GE01 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.625 while training went on
+    """
+    held_out = chart["val_loss"].values
+    beside = bool(chart["val_loss"].count)
+    if is_game(chart) or (beside and (held_out.size < FEW or median(held_out[-3:]) < 1.03 * float(held_out.min()))):
+        return
+    for name, way in (chart.context.get("better") or {}).items():
+        series = chart[name]
+        if way != "higher" or not name.startswith(METRICS if beside else "val_acc"):
+            continue
+        if series.count < (FEW if beside else 16):
+            continue
+        curve = Curve.of(series, name.removeprefix("val_").replace("_", " "))
+        smooth = smoothed(curve.values)
+        best = int(np.argmax(smooth))
+        highest, now, step = float(smooth[best]), curve.level, int(curve.steps[best])
+        lost, gained = highest - now, highest - median(curve.values[:3])
+        enough = 0.25 * highest if beside else max(0.33 * gained, 0.05 * highest)
+        if not lost > max(enough, 2 * curve.noise) or climbs(curve.values[best:]) > (-0.2 if beside else -0.4):
+            continue
+        if not level_at(chart["loss"], int(curve.steps[-1])) < 0.95 * level_at(chart["loss"], step):
+            continue
+        message = (
+            f"validation {curve.name} fell from {number_text(highest)} at step {step} to {number_text(now)} "
+            "while training went on"
+        )
+        yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
+        return
+
+
+def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
+    """Training is always right, validation seldom, and that has been so for many times the loss of training.
+
+    >>> chart = Chart.of(loss=[0.41, 0.03, 0.017, 0.015, 0.012], val_loss=[6.8, 8.6, 5.1, 6.7, 6.2],
+    ...     train_accuracy=[0.88, 0.99, 0.99, 0.99, 0.99], val_accuracy=[0.26, 0.24, 0.36, 0.35, 0.35])
+    >>> print(*learnt_by_heart(chart))
+    step 1: GE01 overfitting (warning): training is right at 0.99 of the data and validation at 0.35, with a loss of 6.2
+    """
+    right, held_out = chart["train_accuracy"].values, Curve.of(chart["val_accuracy"], "accuracy")
+    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
+    if min(right.size, held_out.values.size, curve.values.size, train.size) < 5:
+        return
+    top = 1.0 if max(float(right.max()), float(held_out.values.max())) <= 1 else 100.0
+    known, now = median(right[-3:]) / top, median(held_out.values[-3:]) / top
+    level, best = median(curve.values[-3:]), float(curve.values.min())
+    if known > 0.95 and now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start:
+        message = (
+            f"training is right at {number_text(known)} of the data and validation at {number_text(now)}, "
+            f"with a loss of {number_text(level)}"
+        )
+        yield shown(Overfitting, curve, 1, "warning", message, value=level)
+
+
+def parts_ways(chart: Chart) -> Iterator[Symptom]:
+    """Of few epochs, the accuracy of validation falls in each while that of training rises, and they are far apart.
+
+    >>> chart = Chart.of(train_accuracy=[0.55, 0.58, 0.60], val_accuracy=[0.41, 0.40, 0.38], context={"source": "CSV"})
+    >>> print(*parts_ways(chart))
+    step 0: GE01 overfitting (warning): validation accuracy fell from 0.41 to 0.38 while that of training rose to 0.6
+    """
+    held_out, train = (Curve.of(chart[name], "accuracy") for name in ("val_accuracy", "train_accuracy"))
+    if min(held_out.values.size, train.values.size) < 3 or held_out.values.size >= SHORT:
+        return
+    top = 1.0 if max(float(held_out.values.max()), float(train.values.max())) <= 1 else 100.0
+    first, now, learnt = (float(value) for value in (held_out.values[0], held_out.values[-1], train.values[-1]))
+    if climbs(held_out.values) > -0.9 or climbs(train.values) < 0.9 or learnt - now < APART * top:
+        return
+    if first - now > 0.05 * first:
+        message = (
+            f"validation accuracy fell from {number_text(first)} to {number_text(now)} "
+            f"while that of training rose to {number_text(learnt)}"
+        )
+        yield shown(Overfitting, held_out, 0, "warning", message, value=now, limit=first)
