@@ -53,6 +53,13 @@ def test_the_whole_answer(runs: Path) -> None:
     assert text.index("lr0.1_s0") < text.index("lr0.9_s0") and "nan-or-inf" in text
 
 
+def test_it_shows_itself_in_a_notebook_and_in_print(runs: Path) -> None:
+    found = compare([runs])
+    shown = found._repr_html_()
+    assert shown.startswith("<style>") and "<script" not in shown and "Best: lr0.1_s" in shown and "<svg" in shown
+    assert str(found).startswith("Best: lr0.1_s")
+
+
 def test_json_is_strict_and_complete(runs: Path) -> None:
     found = json.loads(call(runs, "--format", "json").stdout, parse_constant=pytest.fail)
     assert len(found["runs"]) == 9 and found["runs"][-1]["run"] == "lr0.9_s0"

@@ -12,6 +12,7 @@ from torchdoctor.consulting.document import as_text
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.telling import how_to_see, told, what
+from torchdoctor.reports.wording import stands_out
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "plateau": (
@@ -83,7 +84,9 @@ def test_each_symptom_leads_to_its_cause_and_fix(name: str) -> None:
         assert found.proposals[0].range.startswith(worth)
     assert sum(item.probability for item in found.report.diagnoses) == pytest.approx(1.0)
     text = as_text(told(found))
-    assert "Most likely cause (" in text and "% confidence): " in text
+    known = stands_out(ranked[0])
+    assert ("Most likely cause (" in text and "% confidence): " in text) == known
+    assert ("No cause stands out" in text) != known
     assert "Evidence: " in text or not action
     assert "Diagnosis\n=========" in text
 

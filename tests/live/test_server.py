@@ -7,11 +7,13 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from torchdoctor.errors import TorchDoctorError
 from torchdoctor.live import server as server_module
+from torchdoctor.live.page_data import public
 from torchdoctor.live.server import Board, Server, message, serve
 from torchdoctor.live.sight import Sight
 from torchdoctor.records import Symptom
@@ -251,3 +253,19 @@ def test_beyond_this_computer_addresses_are_known_and_names_are_not() -> None:
         assert ask(server, Host="192.168.0.7:80", Cookie=cookie).startswith("HTTP/1.0 200")
         assert ask(server, Host="evil.example", Cookie=cookie).startswith("HTTP/1.0 403")
         assert ask(server, Host="192.168.0.7:80").startswith("HTTP/1.0 403")
+
+
+def test_the_sickest_run_is_shown_and_news_of_another_does_not_push_it_away():
+    ill = Report(step=9, symptoms=(Symptom("nan-or-inf", "NU01", "critical", 0.9, 5, 9),))
+    sick = Sight("a", "a", "running", ill, heard=1.0, version=1)
+    calm = [
+        Sight(name, name, "running", Report(step=9), heard=2.0 + place, version=1) for place, name in enumerate("bc")
+    ]
+    sent: dict[str, int] = {}
+    assert message([calm[0], sick, calm[1]], sent, "")["run"]["id"] == public("a")
+    later = [replace(item, heard=50.0, version=2) for item in calm]
+    assert message([later[0], sick, later[1]], sent, "")["run"] is None
+    over = replace(sick, state="ended", version=2)
+    assert message([*later, over], {}, "")["run"]["id"] != public("a"), (
+        "a run that goes on comes before one that is over"
+    )

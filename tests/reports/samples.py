@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from torchdoctor.outline import Outline
 from torchdoctor.pictures import RowMap
 from torchdoctor.records import CheckResult, Diagnosis, Suggestion, Symptom
 from torchdoctor.reports.report import Report
-from torchdoctor.series import Outline
 
 HALVE = Suggestion(
     "scale-lr",

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from tests.reports.samples import SICK, XSS, outline, poisoned
 
+from torchdoctor.comparing import compare
 from torchdoctor.records import Symptom
+from torchdoctor.reports import comparison_html
 from torchdoctor.reports.report import Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
@@ -214,6 +216,53 @@ def test_paper_shows_still_pictures_and_no_buttons(open_page):
     page.emulate_media(media="print")
     assert page.locator("svg").first.is_visible() and not page.locator("canvas").first.is_visible()
     assert not page.locator("button:visible").count()
+
+
+def test_on_paper_no_heading_stands_alone_and_a_long_problem_may_break(open_page):
+    page = open_page(SICK)
+    page.emulate_media(media="print")
+    kept = page.locator("h2").evaluate_all("(all) => all.map((one) => getComputedStyle(one).breakAfter)")
+    assert kept and set(kept) == {"avoid"}
+    assert page.locator(".card").first.evaluate("(card) => getComputedStyle(card).breakInside") == "auto"
+
+
+def test_on_paper_nothing_of_a_comparison_is_behind_a_scroll_bar(browser, tmp_path):
+    for place in range(6):
+        name = f"{'abcdef'[place] * 25}_of_the_large_model_with_{'uvwxyz'[place] * 25}"
+        lines = [f"{at},{2 - at / 90:.4f},{2 - at / 90 + at * place / 100:.4f}" for at in range(90)]
+        (tmp_path / f"{name}.csv").write_text("step,loss,val_loss\n" + "\n".join(lines))
+    found = compare([tmp_path])
+    (tmp_path / "page.html").write_text(comparison_html.render(found.found, found.curves), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1000, "height": 700})  # about what a sheet has across
+    page.goto((tmp_path / "page.html").as_uri())
+    cut = (
+        "(all) => all.filter((one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight).length"
+    )
+    assert page.locator(".scroll").evaluate_all(cut) > 0
+    page.emulate_media(media="print")
+    assert page.locator(".scroll").evaluate_all(cut) == 0
+    page.close()
+
+
+NOTEBOOK = """<html style="font-size: 10px"><style>
+.host table { table-layout: fixed; font-size: 9px } .host tbody tr:nth-child(odd) { background: #fff }
+.host td, .host th { text-align: right; padding: 30px; white-space: normal } .host dd { width: 40%; float: left }
+.host :not(pre) > code { background: #fff; padding: 9px }
+</style><body data-jp-theme-light="true"><div class="host">REPORT</div></body></html>"""
+
+
+def test_the_rules_of_a_notebook_do_not_reach_into_a_report(browser):
+    page = browser.new_page(viewport={"width": 900, "height": 900}, color_scheme="dark")
+    page.set_content(NOTEBOOK.replace("REPORT", SICK._repr_html_()))
+    name = page.locator("section").last.locator("th").first
+    assert name.bounding_box()["width"] > 100 and name.evaluate("(th) => getComputedStyle(th).textAlign") == "left"
+    assert page.locator("table").first.evaluate("(table) => getComputedStyle(table).tableLayout") == "auto"
+    row = page.locator("section").last.locator("tr").first
+    assert row.evaluate("(row) => getComputedStyle(row).backgroundColor") == "rgba(0, 0, 0, 0)"
+    assert page.locator(".faint").first.evaluate("(text) => parseFloat(getComputedStyle(text).fontSize)") > 12
+    card = page.locator(".card").first.evaluate("(card) => getComputedStyle(card).backgroundColor")
+    assert card == "rgb(255, 255, 255)", "a light notebook shows a light report, whatever the system prefers"
+    page.close()
 
 
 @pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}, {}])

@@ -31,7 +31,7 @@ def test_an_episode_is_told_when_it_opens_gets_worse_and_is_over():
     assert [(item.event, item.level) for item in messages] == [
         ("opened", "WARN"),
         ("changed", "ERROR"),
-        ("closed", "ERROR"),
+        ("closed", "INFO"),
     ]
     assert messages[0].text == (
         "exp-7: Sick at step 120: loss-spike, loss 9.1 is 4.2 times its recent 2.2.\n"

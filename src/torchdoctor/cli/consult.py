@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -97,7 +98,7 @@ def _hold(interview: Interview, book: Casebook, project: str, wishes: Wishes, *,
     if not asks:
         return scripted(interview, book, project, wishes)
     try:
-        return converse(interview, book, project, wishes, Talk(input, click.echo))
+        return converse(interview, book, project, wishes, Talk(input, click.echo, get_terminal_size().columns))
     except LeavingError:
         kept = interview.given and book.path is not None
         click.echo("\nLeft." + (" Your answers are kept: `torchdoctor consult` goes on from here." if kept else ""))

@@ -26,6 +26,7 @@ from torchdoctor.comparing.summary import Curve, Summary
 from torchdoctor.comparing.tasks import unlike
 from torchdoctor.errors import SourceError
 from torchdoctor.records import SEVERITIES
+from torchdoctor.reports import comparison_formats, comparison_html
 
 PAIRS = 6
 """Up to so many runs, each is held against the best; of more, the best of the next configurations."""
@@ -52,6 +53,12 @@ class Comparison:
     def curves(self) -> dict[str, dict[str, Curve]]:
         """By run, its curves."""
         return {summary.run: dict(summary.curves) for summary in self.summaries}
+
+    def __str__(self) -> str:
+        return comparison_formats.full(self.found)
+
+    def _repr_html_(self) -> str:
+        return comparison_html.fragment(self.found, self.curves)
 
 
 def compare(

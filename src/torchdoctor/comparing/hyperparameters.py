@@ -48,6 +48,12 @@ ALIASES = {
 """Other people's names of what every run has."""
 HOMES = ("model", "optimizer", "config", "hparams", "hyperparameters", "params", "training", "train", "args", "cfg")
 """Folders of a configuration that need not be named where the last word is enough."""
+TASK_FACTS = {
+    "loss.kind": "loss",
+    "loss.reduction": "reduction of the loss",
+    "loss.classes": "number of classes",
+}
+"""What is learnt, as a journal's facts tell it, and what to call it."""
 MOST = 300
 LENGTH = 200
 
@@ -83,6 +89,24 @@ def hyperparameters(
         finite = [value for value in (*used, *rates) if math.isfinite(value)]
         if finite:
             found["lr"] = float(f"{max(finite):.4g}")
+    return found
+
+
+def task_facts(remarks: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+    """What a watched run told of its task: the loss and its reduction, how many classes, how many axes an input has.
+
+    >>> facts = {"type": "facts", "facts": {"loss.kind": "mse"}}
+    >>> task_facts([facts, {"type": "context", "context": {"input_shape": [48, 1, 12, 12]}}])
+    {'loss': 'mse', 'number of axes of an input': 4}
+    """
+    found: dict[str, Value] = {}
+    for record in remarks:
+        for key, value in (record.get("facts") or {}).items():
+            if key in TASK_FACTS and isinstance(value, str | int):
+                found.setdefault(TASK_FACTS[key], value)
+        shape = (record.get("context") or {}).get("input_shape")
+        if isinstance(shape, list):
+            found.setdefault("number of axes of an input", len(shape))
     return found
 
 

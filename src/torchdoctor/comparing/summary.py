@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.comparing.hyperparameters import Settings, hyperparameters
+from torchdoctor.comparing.hyperparameters import Settings, hyperparameters, task_facts
 from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE
 from torchdoctor.reports.clock import clock_of
@@ -67,6 +67,8 @@ class Summary:
     notes: tuple[str, ...] = ()
     place: str = ""
     """The path that was given or found, under which it can be read again."""
+    task: Settings = field(default_factory=dict)
+    """What is learnt, as far as the run tells it."""
     clock: str = "step"
     """What its steps are: those of training, or the epochs or rows of its log."""
     label: str = ""
@@ -104,6 +106,7 @@ def summarise(run: Run, *, examine: bool = True) -> Summary:
         settings=hyperparameters(run.header, collected.remarks, curves),
         curves=curves,
         notes=run.notes,
+        task=task_facts(collected.remarks),
         clock=clock_of(run.header.get("context") or {}),
     )
     return summary if report is None else _judged(summary, report)

@@ -25,6 +25,8 @@ DATA = re.compile(r"(^|[._/ -])(task|tasks|dataset|datasets|data|corpus|benchmar
 """Settings that name what is learnt."""
 AT_ONCE, LATER = 2.0, 4.0
 """Times by which first losses differ that no setting explains: of the untrained model, and of one that has learnt."""
+PADDED = 1.1
+"""Times by which numbers of classes of one task may differ."""
 UNTRAINED = 1
 """The last step whose loss is that of the untrained model."""
 EARLY, NOISE = 50, 3.0
@@ -33,7 +35,22 @@ EARLY, NOISE = 50, 3.0
 
 def unlike(summaries: Sequence[Summary]) -> str:
     """Why the runs seem to be of different tasks, in words; empty where nothing says so."""
-    return _by_name(summaries) or _by_metrics(summaries) or _by_first_loss(summaries)
+    return _by_name(summaries) or _by_facts(summaries) or _by_metrics(summaries) or _by_first_loss(summaries)
+
+
+def _by_facts(summaries: Sequence[Summary]) -> str:
+    """What watched runs told of their loss and their data; a vocabulary may be padded."""
+    for name in dict.fromkeys(name for summary in summaries for name in summary.task):
+        known = [(summary.run, summary.task[name]) for summary in summaries if name in summary.task]
+        first, value = known[0]
+        for run, other in known[1:]:
+            if isinstance(value, int) and isinstance(other, int):
+                apart = max(value, other) > PADDED * min(value, other)
+            else:
+                apart = value != other
+            if apart:
+                return f"the {name} is {value} in {first} and {other} in {run}"
+    return ""
 
 
 def _by_name(summaries: Sequence[Summary]) -> str:

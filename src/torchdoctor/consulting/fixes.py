@@ -92,7 +92,10 @@ class Plan:
 
 
 def proposals(chart: Chart, report: Report, walks: Iterable[Walk], history: Sequence[Case]) -> tuple[Proposal, ...]:
-    """What could be changed: what mends a likely cause, then as the report has it; last what was tried in vain."""
+    """What could be changed: what mends a likely cause, then as the report has it; last what was tried in vain.
+
+    What mends only causes that are next to impossible is left out.
+    """
     found: dict[str, Proposal] = {}
     for suggestion in (*report.suggestions, *_of_trees(chart, report, walks)):
         if suggestion.action not in found and suggestion.action not in NO_RUN:
@@ -108,12 +111,12 @@ def proposals(chart: Chart, report: Report, walks: Iterable[Walk], history: Sequ
     likely = leading.cause if leading is not None and leading.probability >= LIKELY else ""
     order = [item.action for item in leading.suggestions] if leading is not None and likely else []
 
-    def place(item: Proposal) -> tuple[bool, int, bool]:
+    def place(item: Proposal) -> tuple[bool, int]:
         own = item.cause == likely and item.suggestion.action in order
-        unlikely = item.cause not in ("", "unknown") and item.probability < NOTABLE
-        return item.tried is not None, order.index(item.suggestion.action) if own else len(order), unlikely
+        return item.tried is not None, order.index(item.suggestion.action) if own else len(order)
 
-    return tuple(sorted(found.values(), key=place))
+    worth = [item for item in found.values() if item.cause in ("", "unknown") or item.probability >= NOTABLE]
+    return tuple(sorted(worth, key=place))
 
 
 def _treated(diagnoses: Sequence[Diagnosis], action: str) -> Diagnosis | None:

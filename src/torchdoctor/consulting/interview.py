@@ -99,6 +99,8 @@ class Interview:
     def _concerns(self, question: Question) -> bool:
         if question is SYMPTOMS:
             return True
+        if question.name == "description" and "other" in self.preselected:  # the run tells what it is
+            return False
         if question.name in self.known or (question.about and not set(question.about) & set(self.complaints)):
             return False
         if not self.complaints:

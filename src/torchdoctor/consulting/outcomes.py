@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.comparing.naming import short_names
+from torchdoctor.comparing.summary import summarise
+from torchdoctor.comparing.tasks import unlike
 from torchdoctor.consulting.casebook import Outcome
+from torchdoctor.consulting.question import ConsultError
 from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE, SEVERITIES, number_text
+from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import printable
 from torchdoctor.sources import read
 from torchdoctor.sources.vital_series import vital_series
 
@@ -38,8 +44,18 @@ class Verdict:
 
 
 def judge_runs(before: str | Path, after: str | Path) -> Verdict:
-    """What the change between two recorded runs did."""
+    """What the change between two recorded runs did; raises where they are not of one task."""
     one, other = read(before), read(after)
+    names = short_names([str(before), str(after)])
+    summaries = [
+        replace(summarise(run, examine=False), run=name) for run, name in zip((one, other), names, strict=True)
+    ]
+    if reason := unlike(summaries):
+        raise ConsultError(
+            f"these runs cannot tell whether a change helped: {printable(reason)}. Give two runs of the same task, "
+            "data and loss, which differ by the change only. If the change itself is why, compare their findings "
+            "(torchdoctor compare) and tell what happened at the next consultation."
+        )
     return judge(
         diagnose(one),
         {name: np.array(values, dtype=np.float64) for name, values in vital_series(one).items()},
@@ -68,6 +84,12 @@ def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, A
         return Verdict("worse", f"new: {', '.join(fresh)}; {said}")
     if gone and not fresh and (loss is None or loss[0] <= 0):
         return Verdict("helped", f"gone: {', '.join(gone)}; {said}")
+    if loss is None and not was:
+        raise ConsultError(
+            f"these runs cannot tell whether a change helped: neither shows trouble in the first {common + 1:,} "
+            f"{clock_of(before.context)}s, and they have too few losses in common: {LEAST} of each are needed, or "
+            f"{FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to show."
+        )
     if loss is None:
         return Verdict("nothing", f"the same findings in both; {said}")
     return Verdict("helped" if loss[0] < 0 else "worse" if loss[0] > 0 else "nothing", said)

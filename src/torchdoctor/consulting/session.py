@@ -9,7 +9,6 @@ from typing import Any
 
 from torchdoctor.consulting.casebook import Case, Casebook
 from torchdoctor.consulting.consultation import Consultation, conclude
-from torchdoctor.consulting.document import as_text
 from torchdoctor.consulting.fixes import Plan, Proposal, with_files, work_out
 from torchdoctor.consulting.interview import Interview
 from torchdoctor.consulting.outcomes import Verdict, judge_runs
@@ -21,7 +20,7 @@ from torchdoctor.consulting.terminal import LeavingError, Talk, ask_outcome, hol
 from torchdoctor.errors import TorchDoctorError, did_you_mean
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import first_line, printable, verdict
+from torchdoctor.reports.wording import first_line, printable, stands_out, verdict
 
 NOTHING = "none"
 
@@ -144,14 +143,13 @@ def converse(interview: Interview, casebook: Casebook, project: str, wishes: Wis
         consultation = conclude(interview, _history(casebook, project, interview))
         parts = (seen, diagnosed, remembered) if consultation.proposals else (seen, diagnosed, remembered, proposed)
         for part in parts:
-            if text := as_text(part(consultation)):
-                talk.say(f"\n{text}")
+            talk.show(part(consultation))
         chosen = _ask_for_fix(consultation, wishes, talk)
         if chosen is not None:
             plan = _ask_for_files(work_out(chosen, interview.answers, wishes.script), talk)
             plan = _ask_for_script(plan, interview, wishes, talk)
             consultation = replace(consultation, plan=plan)
-            talk.say("\n" + as_text(planned(plan)))
+            talk.show(planned(plan))
     except LeavingError:
         if interview.given:
             casebook.keep_draft(project, run, interview.given)
@@ -187,7 +185,9 @@ def _ask_for_fix(consultation: Consultation, wishes: Wishes, talk: Talk) -> Prop
         return _chosen(consultation, wishes.fix)
     offered = [(item.suggestion.action, proposal_text(item)) for item in consultation.proposals]
     text = "What to try: one change at a time. Which one change would you like to try?"
-    default = len(offered) + 1 if consultation.stop else 1
+    leading = consultation.report.diagnoses[0] if consultation.report.diagnoses else None
+    settled = consultation.stop or leading is None or not stands_out(leading)
+    default = len(offered) + 1 if settled else 1
     return _chosen(consultation, talk.choose(text, [*offered, (NOTHING, "none of them")], default))
 
 
@@ -202,7 +202,7 @@ def _ask_for_files(plan: Plan, talk: Talk) -> Plan:
     try:
         return _written(plan, Wishes(overrides=Path(name)))
     except TorchDoctorError as error:
-        talk.say(f"  {printable(error)}")
+        talk.regret(error)
         return _ask_for_files(plan, talk)
 
 
@@ -215,11 +215,11 @@ def _ask_for_script(plan: Plan, interview: Interview, wishes: Wishes, talk: Talk
         try:
             made = work_out(plan.proposal, interview.answers, Path(name))
         except TorchDoctorError as error:
-            talk.say(f"  {printable(error)}")
+            talk.regret(error)
             continue
         plan = replace(made, files=plan.files, test=replace(made.test, settings=plan.test.settings))
     if plan.patch.diff:
-        talk.say("\n" + printable(plan.patch.diff, lines=True))
+        talk.show_code(printable(plan.patch.diff, lines=True))
         return _ask_where(plan, talk, str(wishes.patch or "fix.patch"))
     talk.say(f"\nNo patch: {printable(plan.patch.where)}")
     return plan
@@ -233,7 +233,7 @@ def _ask_where(plan: Plan, talk: Talk, default: str) -> Plan:
         try:
             written = str(_write(Path(name), plan.patch.diff))
         except TorchDoctorError as error:
-            talk.say(f"  {printable(error)}")
+            talk.regret(error)
             continue
         return replace(plan, files=(*plan.files, written), test=replace(plan.test, patch=written))
 

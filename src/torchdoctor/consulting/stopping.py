@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchdoctor.consulting.casebook import IN_VAIN, Case
 from torchdoctor.consulting.question import Answers
 from torchdoctor.reports.report import Report
+from torchdoctor.reports.wording import stands_out
 
 PATIENCE = 3
 """Changes without effect after which the next one is not worth trying."""
@@ -43,7 +44,7 @@ def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -
             "in the data, the task or the architecture. Stop changing numbers."
         )
     best = report.diagnoses[0] if report.diagnoses else None
-    if best is not None and best.cause == "converged":
+    if best is not None and best.cause == "converged" and stands_out(best):
         found.append("The likeliest explanation is that nothing is wrong: the run is finished.")
     elif answers.get("at_floor") == "yes":
         found.append("You say that the loss is at its theoretical minimum: there is nothing left to gain.")

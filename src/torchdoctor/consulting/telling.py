@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.consulting.complaints import BY_NAME
+from torchdoctor.consulting.complaints import seen as seen_in_run
 from torchdoctor.consulting.consultation import Consultation
 from torchdoctor.consulting.document import Block
 from torchdoctor.consulting.fixes import Plan, Proposal
 from torchdoctor.consulting.question import Value
 from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.stopping import INSTEAD
+from torchdoctor.consulting.trees import Leaf
 from torchdoctor.records import Diagnosis, Suggestion, number_text
 from torchdoctor.reports.wording import (
     NAMED,
@@ -20,6 +22,7 @@ from torchdoctor.reports.wording import (
     meaning,
     percent,
     problems,
+    stands_out,
     story,
     verdict,
     weighed,
@@ -27,6 +30,8 @@ from torchdoctor.reports.wording import (
 from torchdoctor.treatments.prescription import BY_SLUG
 
 SHOWN_VALUES = 8
+POSSIBLE = 0.1
+"""The probability under which a run is said to speak against what a tree says."""
 NOTHING_FOUND = (
     "What you report fits nothing that is known here. Choose the nearest of the nine, or record the run with "
     'Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
@@ -74,9 +79,15 @@ def seen(consultation: Consultation) -> Iterator[Block]:
     report = consultation.report
     if consultation.run:
         yield Block("text", verdict(report))
-    who = "You say" if "symptoms" in consultation.given else "The run shows"
+    shown = seen_in_run(report.symptoms) if consultation.run else {}
     for name in consultation.complaints:
-        yield Block("item", f"{who}: {BY_NAME[name].title}")
+        title = BY_NAME[name].title.removesuffix(" (describe it)")
+        told = shown.get(name)
+        if told is not None and not told.message.startswith("reported"):
+            yield Block("item", f"The run shows: {title} ({told.name})")
+        else:
+            words = consultation.given.get("description") if name == "other" else None
+            yield Block("item", f"You say: {words or title}")
     if not consultation.run:
         for item in report.symptoms:
             yield Block("item", f"{item.name}: {item.message}")
@@ -94,9 +105,19 @@ def _held_against(consultation: Consultation) -> Iterator[Block]:
         for asks, words in walk.way:
             yield Block("item", f"{asks} {words}")
         for leaf in walk.leaves:
-            yield Block("item", f"→ {leaf.says}")
+            yield Block("item", f"→ {leaf.says}{_against(consultation, leaf)}")
         for asks in walk.missing:
             yield Block("item", f"{asks} Not known: find this out first.")
+
+
+def _against(consultation: Consultation, leaf: Leaf) -> str:
+    """What a rule of thumb is told by the run, where the run speaks for something else altogether."""
+    ranked = consultation.report.diagnoses
+    likely = {item.cause for item in ranked if item.probability >= POSSIBLE}
+    if not consultation.run or not ranked or not leaf.causes or likely & set(leaf.causes) or not stands_out(ranked[0]):
+        return ""
+    best = ranked[0]
+    return f" Not here: what was measured speaks for {best.cause} ({percent(best.probability)})."
 
 
 def diagnosed(consultation: Consultation) -> Iterator[Block]:
@@ -118,6 +139,9 @@ def diagnosed(consultation: Consultation) -> Iterator[Block]:
 
 def _problem(problem: Problem) -> Iterator[Block]:
     known = [item for item in problem.diagnoses if item.cause != "unknown"]
+    if known and not stands_out(known[0]):
+        yield from _undecided(known)
+        return
     full = [item for place, item in enumerate(known[:2]) if place == 0 or item.probability >= NOTABLE]
     for words, diagnosis in zip(("Most likely cause", "Alternative hypothesis"), full, strict=False):
         yield Block("heading", f"{words} ({percent(diagnosis.probability)} confidence): {diagnosis.cause}")
@@ -128,9 +152,19 @@ def _problem(problem: Problem) -> Iterator[Block]:
             "heading" if item is also[0] else "text", f"Also consider ({percent(item.probability)}): {item.cause}"
         )
     for item in problem.diagnoses:
-        if item.cause == "unknown" and item.evidence:
+        if item.cause == "unknown" and item.evidence and item.probability >= NOTABLE:
             share = percent(item.probability)
             yield Block("heading", f"None of these ({share}). To find out: {item.evidence[0].rstrip('.')}.")
+
+
+def _undecided(known: list[Diagnosis]) -> Iterator[Block]:
+    """What could be named where nothing is likely: a guess must not look like an answer."""
+    yield Block("heading", "No cause stands out: what is known so far fits many. The likeliest:")
+    for item in known[: NAMED + 2]:
+        if item.probability >= NOTABLE:
+            yield Block("item", f"{item.cause} ({percent(item.probability)}): {meaning(item)}")
+            for heading, texts in weighed(item):
+                yield Block("text", f"    {heading}: {'; '.join(text.rstrip('.') for text in texts)}.")
 
 
 def _hypothesis(diagnosis: Diagnosis) -> Iterator[Block]:

@@ -1,17 +1,22 @@
-"""The interview on a plain terminal: numbers, Enter for the default, `?` explains, `b` goes back, `q` leaves."""
+"""The interview on a plain terminal: numbers, Enter for the default; `?`, `b`, `done` and `q` at any question."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torchdoctor.consulting.casebook import OUTCOMES, Case
+from torchdoctor.consulting.document import WIDTH, Block, as_text
 from torchdoctor.consulting.interview import Interview
 from torchdoctor.consulting.question import ConsultError, Question
 from torchdoctor.consulting.questions import SYMPTOMS
 from torchdoctor.consulting.telling import OUTCOME_WORDS
+from torchdoctor.reports.fitting import folded
 from torchdoctor.reports.wording import first_line, printable
 
-HELP = "Numbers choose, Enter takes the default or means that you do not know, ? explains, b goes back, q leaves."
+HELP = (
+    "Numbers choose, Enter takes the default or means that you do not know. "
+    "? explains, b goes back, done asks no more, q leaves."
+)
 
 
 class LeavingError(Exception):
@@ -19,15 +24,37 @@ class LeavingError(Exception):
 
 
 class Talk:
-    """A conversation: a way to ask for a line and a way to say something."""
+    """A conversation: a way to ask for a line, a way to say something, and how wide the terminal is."""
 
-    def __init__(self, read: Callable[[str], str], write: Callable[[str], None]) -> None:
-        self._read, self.say = read, write
+    def __init__(self, read: Callable[[str], str], write: Callable[[str], None], width: int = WIDTH) -> None:
+        self._read, self._write, self.width = read, write, min(width, WIDTH)
+
+    def say(self, text: str) -> None:
+        """Sentences, in lines that the terminal has room for."""
+        for line in text.split("\n"):
+            self._write("\n".join(folded(line, self.width)) if len(line) > self.width else line)
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        """A part of the result, after an empty line."""
+        if text := as_text(blocks, self.width):
+            self._write(f"\n{text}")
+
+    def show_code(self, text: str) -> None:
+        """Lines that are left as they are."""
+        self._write(f"\n{text}")
+
+    def regret(self, error: Exception, name: str = "answer") -> None:
+        """Say what was wrong with an answer, in words for somebody who types."""
+        words = str(error).removeprefix(f"{name}: ").replace(", or null", "")
+        self.say(f"  {printable(words)}")
 
     def line(self, prompt: str) -> str:
-        """One line of input; raises `LeavingError` where there is none."""
+        """One line of input, after the last line of the prompt; raises `LeavingError` where there is none."""
+        *before, last = prompt.split("\n")
+        for text in before:
+            self.say(text)
         try:
-            answer = printable(self._read(prompt)).strip()
+            answer = printable(self._read(last)).strip()
         except (EOFError, KeyboardInterrupt) as end:
             raise LeavingError from end
         if answer.lower() in ("q", "quit", "exit"):
@@ -47,7 +74,7 @@ class Talk:
             try:
                 found = question.accept(answer)
             except ConsultError as error:
-                self.say(f"  {error}")
+                self.regret(error)
                 continue
             if isinstance(found, str):
                 return found
@@ -64,7 +91,8 @@ def hold(interview: Interview, talk: Talk) -> None:
     while (question := interview.next_question()) is not None:
         talk.say("")
         _put(interview, question, talk)
-        _answered(interview, question, talk)
+        if not _answered(interview, question, talk):
+            return
 
 
 def _put(interview: Interview, question: Question, talk: Talk) -> None:
@@ -77,8 +105,8 @@ def _put(interview: Interview, question: Question, talk: Talk) -> None:
         talk.say(f"  {number}. {mark}{words}{told}")
 
 
-def _answered(interview: Interview, question: Question, talk: Talk) -> None:
-    """One answer, or a step back."""
+def _answered(interview: Interview, question: Question, talk: Talk) -> bool:
+    """One answer, or a step back; False: no more questions are wanted."""
     default = interview.preselected if question is SYMPTOMS else None
     while True:
         answer = _read(question, talk, default)
@@ -87,16 +115,20 @@ def _answered(interview: Interview, question: Question, talk: Talk) -> None:
             continue
         if answer.lower() in ("b", "back"):
             interview.back()
-            return
+            return True
+        if answer.lower() == "done" and (default or question is not SYMPTOMS):
+            if default:
+                interview.answer(question.name, default)
+            return False
         if not answer and question is SYMPTOMS and not default and interview.run is None:
             talk.say("  Choose at least one, by its number.")
             continue
         try:
             interview.answer(question.name, answer or default)  # nothing chosen of a run: it is only looked at
         except ConsultError as error:
-            talk.say(f"  {error}")
+            talk.regret(error, question.name)
             continue
-        return
+        return True
 
 
 def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
@@ -107,8 +139,10 @@ def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
         return talk.line("> ")
     found: list[str] = []
     while answer := talk.line("> " if not found else "… (an empty line ends) "):
-        if not found and answer.lower() in ("?", "b", "back"):
+        if not found and answer.lower() in ("?", "b", "back", "done"):
             return answer
+        if answer.lower() == "done":
+            break
         found.append(answer)
     return " ".join(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -76,6 +77,14 @@ SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
 """By question and answer: the cause, the weight in log-odds, and the sentence."""
 
 
+PLAYERS = {
+    "adversarial-imbalance": ("gan", "adversarial", "discriminator", "generator", "critic"),
+    "mode-collapse": ("gan", "adversarial", "discriminator", "generator", "mode"),
+    "policy-collapse": ("policy", "reward", "agent", "ppo", "reinforcement"),
+}
+"""Causes of a game, and the words of a description that tell of it."""
+HIGH = 1.0
+"""A learning rate above which no usual optimizer is run."""
 MEASURED = 0.4
 """The share of a leaf's weight where a run was measured: the causes have weighed the same numbers already."""
 
@@ -83,6 +92,8 @@ MEASURED = 0.4
 def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
     """Whether the rate is far above what models of this size are trained at."""
     rate, size = answers.get("lr"), answers.get("parameters")
+    if isinstance(rate, float) and rate > HIGH and answers.get("optimizer") is None:
+        yield "lr-too-high", Evidence(1.5, f"a learning rate of {number_text(rate)} is high for any optimizer")
     if not isinstance(rate, float) or not isinstance(size, float) or answers.get("optimizer") not in ("adam", "adamw"):
         return
     usual = usual_of_size(size)
@@ -90,6 +101,14 @@ def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
         told = f"models of {size:,.0f} parameters are trained with Adam at about {number_text(usual)}"
         yield "lr-too-high", Evidence(1.5, f"a learning rate of {number_text(rate)} is high: {told}")
         yield "lr-too-low", Evidence(-1.5, f"a learning rate of {number_text(rate)} is not low: {told}")
+
+
+def _of_players(given: Answers) -> Iterator[tuple[str, Evidence]]:
+    """What a description says of two players, or of a policy."""
+    told = re.findall(r"[a-z]+", str(given.get("description") or "").lower())
+    for cause, words in PLAYERS.items():
+        if heard := next((word for word in told if word in words), ""):
+            yield cause, Evidence(0.5, f"you speak of: {heard}")
 
 
 class Informed(Cause):
@@ -147,11 +166,15 @@ def testimony(
             share = MEASURED if read.isdisjoint(given) else 1.0
             for cause, weight in leaf.causes.items():
                 found.setdefault(cause, []).append(Evidence(share * weight, f"the {walk.tree.name} tree: {leaf.says}"))
-    for cause, evidence in (*_of_the_rate(answers), *more):
+    for cause, evidence in (*_of_the_rate(answers), *_of_players(given), *more):
         found.setdefault(cause, []).append(evidence)
     return {cause: tuple(items) for cause, items in found.items()}
 
 
 def informed(said: Testimony, *, measured: bool = True) -> list[Cause]:
-    """Every cause, with what was said about it; `measured`: whether there is a run that tells something."""
-    return [Informed(cause(), said.get(cause.name, ()), measured=measured) for cause in CAUSES]
+    """Every cause, with what was said about it; `measured`: whether there is a run that tells something.
+
+    Without a run, two players or a policy are not thought of unless something was said of them.
+    """
+    known = [cause for cause in CAUSES if measured or cause.name not in PLAYERS or cause.name in said]
+    return [Informed(cause(), said.get(cause.name, ()), measured=measured) for cause in known]

@@ -19,6 +19,7 @@ from torchdoctor.journal import encode
 from torchdoctor.live.gate import HEADERS, Gate
 from torchdoctor.live.page_data import detail, public, summary
 from torchdoctor.live.sight import Sight
+from torchdoctor.reports.wording import HEALTH_WORDS
 
 CONNECTIONS = 64
 STREAMS = 16
@@ -71,6 +72,15 @@ class Board:
             return self._version, self._sights
 
 
+def _worth_showing(sight: Sight) -> tuple[bool, int, float]:
+    """What is shown until somebody chooses: of the runs that go on the sickest, else the sickest that was heard last.
+
+    The news of another run does not push it away, or the page would leap from run to run.
+    """
+    running = sight.state == "running"
+    return running, list(HEALTH_WORDS).index(sight.report.health), 0.0 if running else sight.heard
+
+
 def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[str, Any] | None:
     """What a page does not know yet: rows that have changed, and the chosen run in full; None where it knows all."""
     changed = [sight for sight in sights if sent.get(sight.key) != sight.version]
@@ -81,7 +91,7 @@ def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[
     sent.update((sight.key, sight.version) for sight in sights)
     found = next((sight for sight in sights if public(sight.key) == chosen), None)
     if found is None and sights:
-        found = max(sights, key=lambda sight: (sight.state == "running", sight.heard))
+        found = max(sights, key=_worth_showing)
     return {
         "order": [public(sight.key) for sight in sights],
         "runs": [summary(sight, now) for sight in changed],

@@ -28,6 +28,8 @@ TOP = 10
 FOOT = 40
 ROWS = 16
 """The height of a line of the legend."""
+LETTERS = 52
+"""What half of its width has room for."""
 
 
 def overlay(rows: Sequence[Mapping[str, Any]], curves: Curves, vital: str, clock: str = "step") -> Element | None:
@@ -133,8 +135,9 @@ def _line(
 def _legend(row: Mapping[str, Any], place: int, tone: str) -> Iterator[Element]:
     x = LEFT + (place % 2) * (WIDTH - LEFT - RIGHT) / 2
     y = TOP + HEIGHT + FOOT - 4 + ROWS * (place // 2)
-    name = row["run"] if len(row["run"]) <= 60 else f"…{row['run'][-59:]}"
-    words = f"{name} (diverged)" if row["diverged"] else name
+    remark = " (diverged)" if row["diverged"] else ""
+    room = LETTERS - len(remark)
+    words = (row["run"] if len(row["run"]) <= room else f"…{row['run'][1 - room :]}") + remark
     yield element(
         "g", element("rect", class_="swatch", x=x, y=y, width=10.0, height=10.0, rx=2.0), class_=f"run {tone}"
     )

@@ -11,6 +11,7 @@ from torchdoctor.reports.comparison import Section, headline, sections, table
 from torchdoctor.reports.comparison_curves import Curves, overlay
 from torchdoctor.reports.markup import element, put
 
+STYLES = ("comparison.css",)
 LISTED = 100
 """Runs in the table of a page."""
 
@@ -18,17 +19,22 @@ LISTED = 100
 def render(found: Mapping[str, Any], curves: Curves) -> str:
     """A whole page."""
     title = f"Training Doctor: {len(found['runs'])} runs compared"
-    return page.page(title, body(found, curves), styles=("comparison.css",))
+    return page.page(title, body(found, curves, "main"), styles=STYLES)
 
 
-def body(found: Mapping[str, Any], curves: Curves) -> Element:
+def fragment(found: Mapping[str, Any], curves: Curves) -> str:
+    """The same for a notebook's cell."""
+    return page.fragment(body(found, curves), styles=STYLES)
+
+
+def body(found: Mapping[str, Any], curves: Curves, tag: str = "div") -> Element:
     """The comparison as one element."""
     answer, *more = headline(found)
     runs = len(found["runs"])
     lost = sum(bool(row["diverged"]) for row in found["runs"])
     told = f" · {runs:,} runs compared" + (f" · {lost} diverged" if lost else "")
     made = element(
-        "main",
+        tag,
         element(
             "header",
             element("p", element("strong", "Training Doctor"), told, class_="brand"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
@@ -42,9 +43,15 @@ def script() -> str:
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-def fragment(body: Element) -> str:
-    """The same element for a notebook's cell: no script, and every rule of its style holds inside the report only."""
-    return f"<style>{asset('report.css')}</style>{render(body)}"
+def fragment(body: Element, *, styles: Sequence[str] = ()) -> str:
+    """The same element for a notebook's cell: no script, and every rule of its style holds inside the report only.
+
+    A notebook has rules for tables, code and lists of its own, and a size of letters: the class named three times
+    outranks the rules, and lengths are pixels.
+    """
+    style = "".join(asset(name) for name in ("report.css", *styles, "notebook.css"))
+    style = re.sub(r"([\d.]+)rem\b", lambda found: f"{16 * float(found[1]):g}px", style)
+    return f"<style>{style.replace('.torchdoctor', '.torchdoctor' * 3)}</style>{render(body)}"
 
 
 @cache

@@ -72,7 +72,12 @@ def _gaps(chart: Chart) -> Iterator[Gap]:
         yield Gap("lr", "warm-up and schedule", "no learning rate", "the learning rate")
     every = int(chart.context.get("logged_every") or 1)
     if losses and losses < FEW:
-        yield Gap("loss", "trends", f"{losses} losses are few", "the loss every 10 steps")
+        yield Gap(
+            "loss",
+            "trends",
+            f"{losses} losses are few" if losses > 1 else "there is one loss only",
+            "the loss every 10 steps",
+        )
     elif chart.context.get("clock") == "epoch":
         yield Gap("loss", "spikes within an epoch", "a loss an epoch", "the loss every 10 steps")
     elif losses and every >= COARSE:

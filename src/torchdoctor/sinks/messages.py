@@ -50,8 +50,8 @@ class Message:
 
     @property
     def level(self) -> str:
-        """INFO, WARN or ERROR."""
-        return LEVELS[self.symptom.severity]
+        """INFO, WARN or ERROR; that an episode is over is no error."""
+        return LEVELS["info" if self.event == "closed" else self.symptom.severity]
 
     @property
     def title(self) -> str:

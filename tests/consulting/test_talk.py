@@ -1,0 +1,121 @@
+"""What a person on a terminal reads: lines that fit, plain refusals, and no guess that looks like an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.consulting.journals import recorded
+
+from torchdoctor.cli import group
+from torchdoctor.consulting import Interview, conclude
+from torchdoctor.consulting.casebook import Casebook
+from torchdoctor.consulting.document import as_text
+from torchdoctor.consulting.session import Wishes, converse
+from torchdoctor.consulting.telling import told
+from torchdoctor.consulting.terminal import Talk
+from torchdoctor.journal import Journal
+from torchdoctor.sources import read
+
+
+def held(*answers: str, width: int = 60, run: Path | None = None) -> list[str]:
+    """The lines of an interview; after the answers, Enter to everything."""
+    lines: list[str] = []
+    given: Iterator[str] = iter(answers)
+
+    def ask(prompt: str) -> str:
+        lines.append(prompt)
+        return next(given, "")
+
+    talk = Talk(ask, lambda text: lines.extend(text.split("\n")), width)
+    converse(Interview(read(run) if run is not None else None), Casebook(None), "p", Wishes(), talk)
+    return lines
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_every_sentence_fits_a_narrow_terminal(number: int) -> None:
+    wide = [line for line in held(str(number)) if len(line) > 60 and not line.startswith("    ")]
+    assert wide == []
+
+
+def test_who_knows_nothing_more_is_asked_nothing_more() -> None:
+    lines = held("4", "12", "done")
+    assert "What is the learning rate (its highest)?" not in lines and "Diagnosis" in lines
+    assert "What is the learning rate (its highest)?" in held("4", "12")
+
+
+def test_a_refusal_does_not_name_the_key_of_a_file_of_answers() -> None:
+    refused = next(line for line in held("4", "soon", "done") if "soon" in line)
+    assert refused == "  'soon' is not a number. Give one such as 0.001."
+
+
+def test_where_little_is_known_no_cause_is_called_the_likeliest_and_nothing_is_finished() -> None:
+    text = "\n".join(held("1", "done", width=100))
+    assert "No cause stands out" in text and "Most likely cause" not in text
+    assert "When to stop" not in text
+    assert "The change:" not in text, "Enter takes nothing where nothing is likely"
+
+
+def test_players_are_thought_of_only_where_somebody_speaks_of_them() -> None:
+    def causes(**answers: object) -> set[str]:
+        interview = Interview()
+        interview.accept_all({"symptoms": ["unstable", "other"], "shape": None, "description": None, **answers})
+        return {item.cause for item in conclude(interview).report.diagnoses}
+
+    games = {"adversarial-imbalance", "mode-collapse"}
+    assert not games & causes() and games <= causes(description="my GAN swings")
+
+
+def test_a_rule_of_thumb_that_the_run_speaks_against_is_not_left_standing(tmp_path: Path) -> None:
+    with Journal(
+        tmp_path / "run", {"type": "header", "schema": 1, "context": {"optimizer": [{"class": "Adam"}]}}
+    ) as run:
+        for step in range(300):
+            rate, loss = (0.001, 2.3 * 0.98**step + 0.1) if step < 150 else (0.5, 6.0)
+            run.write({"type": "vitals", "step": step, "vitals": {"loss": loss, "lr": rate, "grad_norm": 1.0}})
+        run.write({"type": "end", "step": 299})
+    interview = Interview(read(tmp_path / "run"))
+    interview.accept_all({"symptoms": ["plateau"], "at_floor": "no"})
+    text = " ".join(as_text(told(conclude(interview))).split())
+    assert "Most likely cause" in text and "lr-too-high" in text
+    assert "raise it 2 to 10 times. Not here: what was measured speaks for lr-too-high" in text
+
+
+def test_what_the_run_shows_is_not_asked_and_not_put_into_the_mouth(tmp_path: Path) -> None:
+    lines = held("done", width=100, run=recorded(tmp_path / "run", nan_at=120))
+    text = "\n".join(lines)
+    assert "The run shows: Loss went to NaN or Inf (nan-or-inf)" in text and "You say:" not in text
+
+
+def unlike_runs(folder: Path) -> tuple[Path, Path]:
+    """Two runs of two tasks: other losses."""
+    places = []
+    for name, kind in (("mnist", "cross-entropy"), ("prices", "mse")):
+        place = recorded(folder / name, floor=1.0 if name == "mnist" else 0.5)
+        with (place / "journal.jsonl").open("a", encoding="utf-8") as file:
+            file.write(f'{{"type": "facts", "step": 0, "facts": {{"loss.kind": "{kind}"}}}}\n')
+        places.append(place)
+    return places[0], places[1]
+
+
+def test_runs_of_two_tasks_cannot_tell_whether_a_change_helped(tmp_path: Path) -> None:
+    before, after = unlike_runs(tmp_path)
+    book = Casebook(tmp_path / "book.jsonl")
+    book.open_case(
+        project=str(Path.cwd()), complaints=("nan",), run="", cause="lr-too-high", action="scale-lr", code=""
+    )
+    words = ["consult", "--before", str(before), "--after", str(after), "--casebook", str(book.path)]
+    done = CliRunner().invoke(group, words)
+    assert done.exit_code == 2 and "helped." not in done.stdout
+    assert "the loss is cross-entropy in mnist and mse in prices" in done.stderr
+    assert book.cases()[-1].outcome is None, "the case stays open"
+
+
+def test_two_healthy_runs_with_too_few_losses_are_no_judgement(tmp_path: Path) -> None:
+    places = [recorded(tmp_path / name, steps=8) for name in ("before", "after")]
+    done = CliRunner().invoke(
+        group, ["consult", "--no-casebook", "--before", str(places[0]), "--after", str(places[1])]
+    )
+    assert done.exit_code == 2 and "too few losses in common" in done.stderr
