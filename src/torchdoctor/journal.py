@@ -42,7 +42,7 @@ QUEUE_LIMIT = 20_000
 """Records that wait at most; a loop at a thousand steps a second fills this in twenty seconds of a stalled disk."""
 BATCH = 1000
 """Records that are written at once."""
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.3
 CLOSE_SECONDS = 2.0
 """How long closing waits for a disk that does not answer."""
 URGENT = frozenset({"header", "symptom", "end"})
@@ -175,7 +175,7 @@ class _Appender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread write now rather than within half a second."""
+        """Have the thread write now rather than within a third of a second."""
         if self._calls.empty():
             self._calls.put(None)
 

@@ -167,6 +167,32 @@ def test_both_ways_give_the_same_records(disturb, log, clip, monkeypatch):
             np.testing.assert_allclose(value, others[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("when", ["after backward", "after the step"])
+def test_a_number_under_a_new_name_finds_its_step(when, to_none):
+    """It has no graph, and the short way takes no note of gradients: what there is when it is logged decides."""
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    doctor = Doctor(net, optimizer, settings={"quiet": True})
+    records, opened = [], False
+    doctor.subscribe(records.append)
+    for number in range(80):
+        loss = net(torch.ones(2, 4)).square().mean()
+        optimizer.zero_grad(set_to_none=to_none)
+        loss.backward()
+        if number == 60 and when == "after backward":
+            opened = doctor._monitor.lane.is_open
+            doctor.log_loss(0.5, name="other")
+        optimizer.step()
+        if number == 60 and when == "after the step":
+            opened = doctor._monitor.lane.is_open
+            doctor.log_loss(0.5, name="other")
+        doctor.log_loss(loss)
+    doctor.detach()
+    assert opened
+    assert [r["step"] for r in records if "other" in r.get("vitals", {})] == [60]
+
+
 def test_no_gradient_outlives_its_step():
     """References are to norms, never to gradients: memory would not be given back."""
     net = nn.Linear(4, 1)

@@ -6,15 +6,26 @@ import time
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchdoctor.vitals.gradients import norms_of
-from torchdoctor.vitals.reduction import FEWEST, Reduction
+from torchdoctor.vitals.reduction import FEWEST, ROWS, Reduction
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available() or not hasattr(torch.cuda, "_compile_kernel"),
     reason="needs a CUDA device and torch 2.9 or newer: run it there",
 )
+
+
+def parameters(grads: list[Tensor]) -> list[Tensor]:
+    tensors: list[Tensor] = [nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    give(tensors, grads)
+    return tensors
+
+
+def give(tensors: list[Tensor], grads: list[Tensor]) -> None:
+    for tensor, grad in zip(tensors, grads, strict=True):
+        tensor.grad = grad
 
 
 def ready(tensors: list[Tensor]) -> Reduction:
@@ -27,8 +38,7 @@ def ready(tensors: list[Tensor]) -> Reduction:
 
 
 def test_says_nothing_on_the_host() -> None:
-    tensors = [torch.ones(3) for _ in range(FEWEST)]
-    assert Reduction(tensors)(tensors) is None
+    assert Reduction(parameters([torch.ones(3) for _ in range(FEWEST)]))() is None
 
 
 @needs_cuda
@@ -36,10 +46,15 @@ def test_says_nothing_on_the_host() -> None:
 def test_same_norms_as_torch(kind: torch.dtype) -> None:
     sizes = [(1,), (7,), (768,), (65536,), (65537,), (300, 1000)] * 5
     grads = [10.0 ** (index - 15) * torch.randn(*size, device="cuda").to(kind) for index, size in enumerate(sizes)]
-    reduction = ready(grads)
-    for batch in (grads, [grad.clone() for grad in grads]):  # at addresses that are known, and at others
-        measured = reduction(batch)
+    tensors = parameters(grads)
+    reduction = ready(tensors)
+    earlier = []
+    for batch in (grads, [2 * grad for grad in grads]):  # at addresses that are known, and at others
+        give(tensors, batch)
+        measured = reduction()
         assert measured is not None
+        earlier.append((measured, batch))
+    for measured, batch in earlier:  # the later one has not been written over the earlier
         norms, total = measured
         expected = torch.stack(norms_of(batch))
         torch.testing.assert_close(norms, expected, rtol=1e-5, atol=0)
@@ -50,7 +65,7 @@ def test_same_norms_as_torch(kind: torch.dtype) -> None:
 def test_what_is_not_finite_shows() -> None:
     grads = [torch.ones(100, device="cuda") for _ in range(FEWEST)]
     grads[3][5], grads[7][9] = float("nan"), float("inf")
-    measured = ready(grads)(grads)
+    measured = ready(parameters(grads))()
     assert measured is not None
     finite = measured[0].isfinite().tolist()
     assert [index for index, well in enumerate(finite) if not well] == [3, 7]
@@ -58,9 +73,25 @@ def test_what_is_not_finite_shows() -> None:
 
 
 @needs_cuda
+def test_many_steps_have_room_of_their_own() -> None:
+    tensors = parameters([torch.ones(10, device="cuda") for _ in range(FEWEST)])
+    reduction = ready(tensors)
+    totals = []
+    for number in range(3 * ROWS):
+        give(tensors, [torch.full((10,), float(number), device="cuda") for _ in tensors])
+        measured = reduction()
+        assert measured is not None
+        totals.append(measured[1])
+    expected = torch.arange(3 * ROWS, device="cuda") * (10.0 * FEWEST) ** 0.5
+    torch.testing.assert_close(torch.stack(totals), expected, rtol=1e-5, atol=0)
+
+
+@needs_cuda
 def test_a_gradient_with_holes_is_left_to_torch() -> None:
-    grads = [torch.ones(100, device="cuda") for _ in range(FEWEST)]
-    reduction = ready(grads)
-    assert reduction(grads) is not None
-    assert reduction([*grads[:-1], torch.ones(200, device="cuda")[::2]]) is None
-    assert reduction([*grads[:-1], torch.ones(10, 10, device="cuda").t()]) is not None
+    tensors = parameters([torch.ones(10, 10, device="cuda") for _ in range(FEWEST)])
+    reduction = ready(tensors)
+    assert reduction() is not None
+    tensors[-1].grad = torch.ones(10, 20, device="cuda")[:, ::2]
+    assert reduction() is None
+    tensors[-1].grad = torch.ones(10, 10, device="cuda").t()
+    assert reduction() is not None

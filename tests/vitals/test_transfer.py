@@ -37,6 +37,17 @@ def test_slots_arrive_in_order_and_only_when_finished():
     assert [slot.number for slot in transfer.arrived(never, wait=True)] == [3, 4]
 
 
+def test_a_step_that_goes_on_does_not_hold_up_a_full_block():
+    transfer = Transfer(torch.device("cpu"), 4)
+    transfer.pace(0.1)
+    for number in range(transfer.size):
+        assert transfer.room == transfer.size - number
+        transfer.open("vitals", number).finished = number + 1 < transfer.size
+    transfer.close()
+    assert transfer.is_due() and transfer.room == transfer.size - 1
+    assert [slot.number for slot in transfer.arrived(never)] == list(range(transfer.size - 1))
+
+
 def test_details_travel_only_for_odd_steps():
     transfer = Transfer(torch.device("cpu"), 2)
     transfer.pace(0.001)

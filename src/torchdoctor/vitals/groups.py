@@ -1,4 +1,4 @@
-"""The group gauge: learning rates at every step, the other hyper-parameters within about thirty steps of a change."""
+"""The group gauge: learning rates at every step, the other hyper-parameters within about sixty steps of a change."""
 
 from __future__ import annotations
 

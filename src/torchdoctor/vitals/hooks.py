@@ -73,6 +73,25 @@ def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
+def after_first(function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    """A function after whose first call something else is done.
+
+    >>> noted = after_first(lambda number: 2 * number, lambda: print("now"))
+    >>> noted(1), noted(2)
+    now
+    (2, 4)
+    """
+    waiting = [then]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if waiting:
+            waiting.pop()()
+        return result
+
+    return call
+
+
 @torch._disable_dynamo  # type: ignore[attr-defined]  # imports Dynamo when first called, as torch's optimizers do
 def eagerly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function outside of any graph that is being traced."""

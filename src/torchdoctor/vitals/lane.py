@@ -1,7 +1,7 @@
 """The short way of an ordinary step.
 
 Most steps of most loops are alike: one optimizer, one clip that sees every gradient or none, losses with their graphs.
-Such a step leaves references behind, and up to thirty-two of them are worked out together: a line of Python costs a
+Such a step leaves references behind, and up to sixty-four of them are worked out together: a line of Python costs a
 microsecond when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary
 goes to the monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
 
@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchdoctor.vitals import taps
+from torchdoctor.vitals.bunching import Bunching
+from torchdoctor.vitals.captures import Captures
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm, norms_of
 from torchdoctor.vitals.slot import Loss, Raw
@@ -36,22 +38,14 @@ NO_NUMBER = 2**63
 """What a node without a sequence number says at least."""
 _rate = operator.itemgetter("lr")
 
-Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
-"""A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
-
-Terms = tuple[Order, bool, tuple[int, int], int, int, dict[str, Tensor | None], bool, bool]
-"""On which ordinary steps pass: the gradients in order, whether they are clipped, the shape of the parameter groups,
-how many steps may go before they are worked out, what the next one is called, the losses by name, whether the device is
-a CUDA one, and whether numbers are on their way."""
-
 
 class Lane(taps.Listener):
     """Stands between the loop and its monitor; `is_open` while steps are ordinary."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, bunching: Bunching, captures: Captures) -> None:
         self.failed = monitor.failed
         self.is_open = False
-        self._monitor = monitor
+        self._monitor, self._bunching, self._captures = monitor, bunching, captures
         self._cuda = self._awaited = False
         self._clips = True
         self._order: Order | None = None
@@ -59,6 +53,8 @@ class Lane(taps.Listener):
         self._room = 0
         self._uses = 0
         self._mark = 0
+        self._has_stepped = False
+        """Whether steps have passed since the lane was opened."""
         self._label = 0
         """What its owner calls the step after those that have been worked out."""
         self._previous: dict[str, Tensor | None] = {}
@@ -149,12 +145,12 @@ class Lane(taps.Listener):
         """The norms of all gradients of a loop that does not clip; False where one is missing or unlike the others."""
         order = self._order
         assert order is not None
-        grads: list[Any] = [tensor.grad for tensor in order.tensors]
         try:
-            measured = None if order.reduction is None else order.reduction(grads)
+            measured = None if order.reduction is None else order.reduction()
             if measured is not None:
                 self._norms, self._total = measured
                 return True
+            grads: list[Any] = [tensor.grad for tensor in order.tensors]
             with torch.no_grad():
                 self._norms = torch.stack(norms_of(grads))
                 self._total = torch.linalg.vector_norm(self._norms, 2.0)
@@ -176,7 +172,6 @@ class Lane(taps.Listener):
         self._steps.append((total, total._version, self._norms, self._clip, rates, now, self._losses))
         self._total, self._clip, self._losses = None, None, []
         self._mark = sequence_number() or 0
-        self._monitor.mark_gradient()
         self._room -= 1
         if self._room <= 0 or type(rates[0]) is not float:
             self.settle()
@@ -239,7 +234,8 @@ class Lane(taps.Listener):
             steps, self._steps = self._steps, []
             self._label += len(steps)
             assert self._order is not None
-            self._monitor.absorb(steps, self._order, self._mark, clips=self._clips)
+            self._bunching.absorb(steps, self._order, self._mark, clips=self._clips)
+            self._has_stepped = True
 
     def leave(self) -> None:
         """Hand everything over to the monitor, the step in progress too."""
@@ -247,6 +243,12 @@ class Lane(taps.Listener):
             return
         self.is_open = self._stepping = False
         self.settle()
+        if self._has_stepped:  # rather than at every step: hardly anybody asks
+            self._has_stepped = False
+            if sequence_number() == self._mark:
+                self._captures.mark_gradient()
+            else:
+                self._captures.forget_gradient()
         begun = self._total, self._norms, self._ends, self._versions, self._clip, self._losses
         self._forget()
-        self._monitor.resume(begun, self._order)
+        self._bunching.resume(begun, self._order)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
+import operator
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,9 @@ LANES, WIDTH = 256, 1024
 READ = {torch.float32: "p[i]", torch.bfloat16: "__uint_as_float((unsigned)p[i] << 16)"}
 """How an element is read; bfloat16 is the upper half of a float."""
 STORED = {torch.float32: "float", torch.bfloat16: "unsigned short"}
+ROWS = 32
+"""Steps whose results are given room at a time: making two tensors a step would cost as much as a launch."""
+_grad = operator.attrgetter("grad")
 
 SOURCE = r"""
 __device__ double lanes_sum(double x) {
@@ -73,36 +77,48 @@ class Reduction:
     """The norms of the gradients of these tensors, again and again; `None` while, or where, it cannot tell."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
         self._device, self._type = tensors[0].device, tensors[0].dtype
         self._sizes = [tensor.numel() for tensor in tensors]
         self._binary: bytes | None = None
         self._launches: tuple[_Launch, _Launch] | None = None
         self._known: list[int] = []
         """Where the gradients were last seen."""
+        self._room: list[tuple[Tensor, Tensor]] = []
+        """For steps to come: where the norms go, and the total."""
+        self._stream = 0
         if self._device.type == "cuda" and len(tensors) >= FEWEST and all(self._sizes) and self._type in READ:
             # No daemon: a compiler that the interpreter leaves behind at its exit may crash it.
             threading.Thread(target=self._compile, name="torchdoctor-compile").start()
 
-    def __call__(self, grads: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
-        """Norm by tensor and total norm of these gradients."""
+    def __call__(self) -> tuple[Tensor, Tensor] | None:
+        """Norm by tensor and total norm of the gradients as they are now; raises where a tensor has none."""
         if self._launches is None and self._binary is None:
             return None
         if torch._C._cuda_getDevice() != self._device.index or (self._launches is None and not self._load()):
             return None
-        addresses = [grad.data_ptr() for grad in grads]
-        if addresses != self._known and not self._locate(grads, addresses):
+        addresses = list(map(Tensor.data_ptr, map(_grad, self._tensors)))
+        if addresses != self._known and not self._locate(addresses):
             return None
         assert self._launches is not None
         add_chunks, take_roots = self._launches
-        norms = torch.empty(len(addresses), device=self._device)
-        total = torch.empty((), device=self._device)
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        if not self._room or stream != self._stream:
+            self._make_room(stream)
+        norms, total = self._room.pop()
         add_chunks(stream)
         take_roots(stream, norms.data_ptr(), total.data_ptr())
         return norms, total
 
-    def _locate(self, grads: Sequence[Tensor], addresses: list[int]) -> bool:
+    def _make_room(self, stream: int) -> None:
+        """Room for some steps on this stream, in two pieces: they live until the last of these steps has been read."""
+        norms = torch.empty(ROWS, len(self._tensors), device=self._device)
+        totals = torch.empty(ROWS, device=self._device)
+        self._room, self._stream = list(zip(norms.unbind(), totals.unbind(), strict=True)), stream
+
+    def _locate(self, addresses: list[int]) -> bool:
         """Write down where the gradients lie now; False if one of them is not a whole, dense one of its own."""
+        grads: list[Tensor] = list(map(_grad, self._tensors))
         for grad, size in zip(grads, self._sizes, strict=True):
             if grad.dtype != self._type or grad.numel() != size or not _is_dense(grad) or grad.device != self._device:
                 return False

@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
+from torchdoctor.settings import Settings
+
 EARLY = (1, 2, 4, 8, 16)
 """Steps of the run's first moments that are looked at closely."""
 AHEAD = 2
@@ -15,6 +17,8 @@ YOUNG = 300
 RAREST = 10_000
 SHARE = 0.3
 """Of the overhead that is allowed, what close looks may take; the rest is for what is done at every step."""
+CUDA_SHARE = 0.15
+"""The same beside a CUDA device, whose steps are short: a look every second or two is as many as anybody reads."""
 GRACE = 1.0
 """Seconds that close looks may take in any run on the host: nobody notices one, and short runs are made there."""
 
@@ -33,7 +37,14 @@ class Sampling:
     budget 667 close looks are taken every 667 steps from here on: ...
     """
 
-    def __init__(self, every: int, overhead: float, note: Callable[[str, str], None], grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        every: int,
+        overhead: float,
+        note: Callable[[str, str], None],
+        grace: float = GRACE,
+        share: float = SHARE,
+    ) -> None:
         self.every = every
         self.next = 0
         """The step that is looked at next."""
@@ -41,11 +52,19 @@ class Sampling:
         self.spent = self.watched = 0.0
         """Seconds of close looks, and of the run."""
         self._young = max(1, every // 2)
-        self._allowed, self._note = SHARE * overhead, note
-        self._began = self._since = 0.0
+        self._allowed, self._note = share * overhead, note
+        self._began = 0.0
+        self._youth = (0.0, 0, 0.0, 0)
+        """Seconds of looks, looks, seconds of the run and steps when it was no longer young: compilers work before."""
         self._free = grace if overhead > 0 else 0.0
         """Seconds that are not held against the budget: the grace, or the run's youth."""
         self._said = every
+
+    @classmethod
+    def on(cls, settings: Settings, note: Callable[[str, str], None], *, cuda: bool) -> Sampling:
+        """As the settings say, beside a CUDA device or on the host."""
+        every, overhead = settings.sample_every, settings.overhead
+        return cls(every, overhead, note, 0.0, CUDA_SHARE) if cuda else cls(every, overhead, note)
 
     def after(self, number: int) -> int:
         """The first step after this one that is looked at closely."""
@@ -65,10 +84,12 @@ class Sampling:
         """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
         spent = self.spent + elsewhere
         if number <= YOUNG and self._allowed:
-            self._free, self._since = max(self._free, spent), self.watched
-        if spent <= self._free + self._allowed * (self.watched - self._since):
+            self._free, self._youth = max(self._free, spent), (spent, self.looks, self.watched, number)
+        then_spent, then_looks, then_watched, then = self._youth
+        if spent <= self._free + self._allowed * (self.watched - then_watched):
             return
-        look, step = spent / max(1, self.looks), self.watched / max(1, number)
+        look = (spent - then_spent) / max(1, self.looks - then_looks)
+        step = (self.watched - then_watched) / max(1, number - then)
         self.every = self._young = min(RAREST, max(self.every, math.ceil(look / max(self._allowed * step, 1e-12))))
         if self.every >= 2 * self._said:
             self._said = self.every

@@ -23,12 +23,14 @@ from torchdoctor.vitals.slot import Part as Part
 from torchdoctor.vitals.slot import Slot as Slot
 from torchdoctor.vitals.slot import Vector as Vector
 
-BLOCK = 32
+BLOCK = 64
 """Steps that travel together at most."""
-LATENCY = 0.3
+LATENCY = 0.55
 """Seconds that a reading may wait for its block: slow steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
+VALUES = 1 << 20
+"""Norms by tensor that the ordinary steps of a block may keep alive, a vector a step."""
 
 
 class Cargo:
@@ -41,6 +43,8 @@ class Cargo:
         self._device = torch.empty(size, device=device)
         self._host = torch.empty(size, pin_memory=True)
         self._places = list(self._device.unbind())
+        self._numbers = self._host.numpy()
+        self._count = 0
         self._event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
@@ -48,9 +52,14 @@ class Cargo:
 
     def load(self, scalars: list[Tensor]) -> None:
         """Send these scalars off."""
-        torch._foreach_copy_(self._places[: len(scalars)], scalars)
+        self._count = len(scalars)
+        torch._foreach_copy_(self._places[: self._count], scalars)
         self._host.copy_(self._device, non_blocking=True)
         self._event.record()
+
+    def has_landed(self) -> bool:
+        """Whether the numbers are here."""
+        return bool(self._event.query())
 
     def unload(self, *, wait: bool) -> list[float] | None:
         """The numbers, None while they are under way."""
@@ -58,7 +67,7 @@ class Cargo:
             if not wait:
                 return None
             self._event.synchronize()
-        numbers: list[float] = self._host.tolist()
+        numbers: list[float] = self._numbers[: self._count].tolist()
         return numbers
 
 
@@ -75,6 +84,8 @@ class Block:
     """The copy that is under way."""
     numbers: list[float] = field(default_factory=list)
     """What has arrived."""
+    opened: int = 0
+    """Slots that were opened one by one: their norms may be a scalar each."""
 
     def __len__(self) -> int:
         return sum(map(len, self.slots))
@@ -85,7 +96,8 @@ class Transfer:
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self._device = device
-        self._most = max(1, min(BLOCK, KEPT // max(1, tensors)))
+        self._most = max(1, min(BLOCK, VALUES // max(1, tensors)))
+        self._most_opened = max(1, KEPT // max(1, tensors))
         self.size = 1
         self.hurry = 0
         """How many more looks shall not wait for a block to be full: something is known to be wrong."""
@@ -100,7 +112,9 @@ class Transfer:
     def open(self, kind: str, number: int) -> Slot:
         """A slot for one step or one validation."""
         slot = Slot(number, kind)
-        self._open_block().slots.append(slot)
+        block = self._open_block(self._most_opened)
+        block.opened += 1
+        block.slots.append(slot)
         return slot
 
     def add(self, bunch: Bunch) -> None:
@@ -111,9 +125,9 @@ class Transfer:
             block.slots.append(bunch[:room])
             bunch = bunch[room:]
 
-    def _open_block(self) -> Block:
+    def _open_block(self, most_opened: int = BLOCK) -> Block:
         block = self._queue[-1] if self._queue else None
-        if block is None or block.stage != "open" or len(block) >= self.size:
+        if block is None or block.stage != "open" or len(block) >= self.size or block.opened >= most_opened:
             block = Block()
             self._queue.append(block)
         return block
@@ -122,6 +136,23 @@ class Transfer:
     def under_way(self) -> bool:
         """Whether a block has been sent and not read."""
         return bool(self._queue) and self._queue[0].stage != "open"
+
+    @property
+    def room(self) -> int:
+        """Steps that the open block still takes."""
+        block = self._queue[-1] if self._queue else None
+        return self.size - (len(block) if block is not None and block.stage == "open" else 0)
+
+    def close(self) -> None:
+        """Let a full block go, but for the step just taken, whose loss may still come: it would hold up the others."""
+        block = self._queue[-1] if self._queue else None
+        if block is not None and block.stage == "open" and len(block) >= self.size > 1 and not block.slots[-1].finished:
+            self._queue.append(Block([block.slots.pop()], opened=1))
+
+    def has_landed(self) -> bool:
+        """Whether reading now would bring anything of what is under way."""
+        cargo = self._queue[0].cargo if self._queue else None
+        return cargo is None or cargo.has_landed()
 
     def is_due(self) -> bool:
         """Whether a look is worth its while: a block is under way, or as full as it gets."""

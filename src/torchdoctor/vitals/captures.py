@@ -1,0 +1,147 @@
+"""The gradients of the step that is being prepared: whose norms are known already, and what is left to measure.
+
+A clip computes every gradient's norm just before the step. What it saw is recognized, kept, and not computed again,
+unless somebody has changed the gradients in between.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torchdoctor.vitals import taps
+from torchdoctor.vitals.clock import sequence_number
+from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
+from torchdoctor.vitals.layout import Layout
+from torchdoctor.vitals.ledger import Ledger
+from torchdoctor.vitals.slot import Part, Slot
+
+LATE_CLIPS = 3
+"""Clips after the step that make it a habit."""
+
+
+class Captures:
+    """Norms that others have computed of our gradients, and our own; `tell` takes structural facts."""
+
+    def __init__(self, layout: Layout, ledger: Ledger, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        self._ledger, self._tell = ledger, tell
+        self._together = False
+        """Whether torch takes the norms of all our gradients in one go."""
+        self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
+        self._clip_mark: int | None = None
+        """Autograd's node counter at a clip, if no node was made since the step before it."""
+        self._late_clips = 0
+        self.lay_out(layout)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Begin anew with other columns."""
+        self.pending: list[Capture] = []
+        """What was captured for steps that are still to come."""
+        self._layout = layout
+        self._gradients = GradientGauge(layout.tensors, layout.held)
+
+    def order(self, *, clips: bool) -> Order | None:
+        """All gradients of an only optimizer in order, if one call takes the norms of them all: a clip's, or ours."""
+        if not clips:
+            return self._gradients.whole
+        order = self._gradients.order
+        return order if order is not None and 0 in order.complete and self._together else None
+
+    def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists, sampled: int) -> None:
+        """Somebody computed a total norm: if it is of our gradients, it need not be computed again."""
+        if isinstance(tensors, Tensor):
+            tensors = [tensors]
+        listed, norms = lists[0] if len(lists) == 1 else _joined(lists)
+        seen = len(listed) == len(tensors)
+        order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
+        if order is None or order.owner < 0:
+            return
+        slot = self._ledger.slot_for(order.owner)
+        slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
+        if seen:
+            self._capture(slot, order, listed, norms)
+            self._together = len(lists) == 1 and len(norms) > 1
+            if self._together and slot.number == sampled:  # what the lane would have returned
+                same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
+                slot.keep("same_total", same.float())
+
+    def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+        slot.parts.append(Part("grad_norm", norms, order.indices))
+        slot.facts["captured"] = True
+        first, last = tensors[0], tensors[-1]
+        self.pending.append(Capture(slot, first, last, (first._version, last._version), order.complete))
+
+    def clipped(self, parameters: Any, max_norm: float) -> None:
+        """Gradients were clipped."""
+        first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
+        owner = self._layout.owners.get(id(first))
+        if owner is None:
+            return
+        for capture in self.pending:
+            capture.refresh()
+        now = sequence_number()
+        self._clip_mark = now if now == self._ledger.clock.mark and self._ledger.clock.count else None
+        if isinstance(max_norm, int | float):
+            self._ledger.slot_for(owner).facts["clip"] = float(max_norm)
+
+    def take_all(self, index: int, scale: Tensor | None) -> bool:
+        """Measure one optimizer's gradients as they are now; False if there are none."""
+        capture = self._gradients.measure(self._ledger.slot_for(index), index, "grad_norm", scale)
+        if capture is not None:
+            self.pending.append(capture)
+        return capture is not None
+
+    def take_rest(self, index: int, optimizer: Optimizer, slot: Slot) -> None:
+        """An optimizer is about to step: measure what was not captured, or was changed since."""
+        self._judge_clip()
+        if taps.recent:
+            self._take_recent()
+        captured = [capture for capture in self.pending if index in capture.owners]
+        if not captured or not all(capture.untouched for capture in captured):
+            known = any(capture.slot is slot for capture in self.pending)
+            scale = getattr(optimizer, "grad_scale", None)
+            self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
+        # another optimizer's share of a common clip stays
+        self.pending = [item for item in self.pending if item.slot is slot and item.owners - {index}]
+
+    def _judge_clip(self) -> None:
+        """A clip with no forward pass since the step before it, and one after it, cut what had been used already."""
+        mark, self._clip_mark = self._clip_mark, None
+        now = sequence_number()
+        if mark is not None and now is not None and now > mark:
+            self._late_clips += 1
+            if self._late_clips == LATE_CLIPS:
+                self._tell({"clip.after_step": True})
+
+    def _take_recent(self) -> None:
+        """Norms without a total, from a function that was imported before the tap was on."""
+        tensors, norms = _joined(taps.take_recent())
+        order = self._gradients.recognize(tensors) if len(tensors) else None
+        if order is not None and order.owner >= 0:
+            slot = self._ledger.slot_for(order.owner)
+            self._capture(slot, order, tensors, norms)
+            slot.detailed = slot.facts["own"] = True
+
+    def mark_gradient(self) -> None:
+        """A step has been taken: remember a gradient, without keeping it alive, to know it from a later one."""
+        grad = None if self._layout.witness is None else self._layout.witness.grad
+        self._gradient_at_step = None if grad is None else (weakref.ref(grad), grad._version)
+
+    def forget_gradient(self) -> None:
+        """Steps have been taken, and a forward pass since: whatever gradient there is counts as a new one."""
+        self._gradient_at_step = None
+
+    def backward_seen(self) -> bool:
+        """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
+        grad, known = None if self._layout.witness is None else self._layout.witness.grad, self._gradient_at_step
+        return grad is not None and (known is None or known[0]() is not grad or known[1] != grad._version)
+
+
+def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:
+    """One list out of those of several devices or types."""
+    return [tensor for part in lists for tensor in part[0]], [norm for part in lists for norm in part[1]]

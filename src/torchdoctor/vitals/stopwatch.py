@@ -1,0 +1,39 @@
+"""How long steps take: from the end of one to the end of the next, validations and pauses left out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from torchdoctor.vitals.ledger import Ledger
+from torchdoctor.vitals.sampling import Sampling
+from torchdoctor.vitals.slot import Slot
+
+PACED_EVERY = 32
+"""Steps between two looks at how many of them may travel together."""
+
+
+class Stopwatch:
+    """Times steps, and sets the transfer's pace and the budget of close looks by them."""
+
+    def __init__(self, ledger: Ledger, sampling: Sampling) -> None:
+        self._ledger, self._sampling = ledger, sampling
+        self._stepped_at = 0.0
+        self.interrupted = True
+        """Whether more than a step lies between the last one's end and the next one's."""
+
+    def enter(self, slot: Slot, now: float) -> None:
+        """A step has ended."""
+        if not self.interrupted:
+            slot.facts["seconds"] = self.seconds(slot.number, [now])[0]
+        self._stepped_at, self.interrupted = now, False
+
+    def seconds(self, number: int, ends: Sequence[float]) -> list[float]:
+        """The seconds of some steps, the first of which has this number, by the times at which they ended."""
+        seconds = list(map(operator.sub, ends, (self._stepped_at, *ends)))
+        self._stepped_at, sampling = ends[-1], self._sampling
+        sampling.watched += sum(seconds)
+        place = (5 - number) % PACED_EVERY
+        if place < len(seconds):
+            self._ledger.transfer.pace(min(seconds[place], sampling.watched / (number + len(seconds) - 1)))
+        return seconds

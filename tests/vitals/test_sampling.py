@@ -1,0 +1,25 @@
+"""When close looks are taken: by what they cost in a grown run, not by what the first ones did."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.vitals.sampling import YOUNG, Sampling
+
+
+@pytest.mark.parametrize("first_look", [0.001, 5.0])
+def test_what_compiling_took_is_not_held_against_later_looks(first_look: float) -> None:
+    """A look of 1 ms in steps of 10 ms, and 0.15 % for looks: one in 67 steps, whatever the first one took."""
+    sampling = Sampling(50, 0.01, lambda key, text: None, grace=0.0, share=0.15)
+    sampling.spent, sampling.watched = first_look, 10 * first_look  # compilers work in the first step
+    for number in range(1, 2001):
+        sampling.watched += 0.01
+        if number == sampling.next:
+            sampling.next = sampling.after(number)
+            sampling.looks += 1
+            sampling.spent += 0.001
+        elif number > sampling.next:
+            sampling.next = sampling.after(number)
+        if number % 100 == 0 or number == YOUNG:
+            sampling.keep_budget(number)
+    assert 50 <= sampling.every <= 70
