@@ -4,11 +4,11 @@
     python benchmarks/calibrate.py RESULTS.jsonl                           # prints the constants, before and after
     python benchmarks/calibrate.py RESULTS.jsonl --write                   # and puts them into the source
     python benchmarks/calibrate.py RESULTS.jsonl --labels LABELS.jsonl     # with journals whose cause is known
-    python benchmarks/calibrate.py RESULTS.jsonl --labels LABELS.jsonl --keep 5    # the first sight of a fifth round
+    python benchmarks/calibrate.py RESULTS.jsonl --labels LABELS.jsonl --keep 6    # the first sight of a sixth round
 
 Causes were written beside the clinic's development kinds, and find them easier than others. The honest measure is a
 *first run*: one whose cause was declared beforehand, by somebody who wrote no cause for it, as it was diagnosed at
-first sight. `first_runs.jsonl`, beside this file, holds those of four rounds: `run`, `author`, `round`, `cause` (the
+first sight. `first_runs.jsonl`, beside this file, holds those of five rounds: `run`, `author`, `round`, `cause` (the
 right ones), `spoke` (whether anything was raised at warning or above), `certain`, and `scores`, by cause, of the
 problem that its report put first, before calibration: evidence as it was then, priors as they were after the fourth
 round. What they taught was built in after each round. So a round counts half of the next one, and what is replayed now

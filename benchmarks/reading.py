@@ -2,6 +2,7 @@
 
     python benchmarks/reading.py                        # a million steps, in a journal and in a TensorBoard file
     python benchmarks/reading.py --steps 100000         # smaller
+    python benchmarks/reading.py --sick                 # and journals of runs that are dead or wild
     python benchmarks/reading.py --runs 1000            # and so many runs of a thousand steps, compared
 
 Each measurement is a process of its own: `diagnose` is what a user waits for, imports and report included; `parse` only
@@ -42,6 +43,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1_000_000, help="of the longest run")
+    parser.add_argument("--sick", action="store_true", help="journals of sick runs of as many steps, too")
     parser.add_argument("--runs", type=int, default=0, help="runs of 1,000 steps to compare")
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "FILE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -64,6 +66,17 @@ def main() -> None:
                 )
                 print(ROW.format(kind, f"{steps:,}", *numbers), whole["verdict"], flush=True)
                 file.unlink()
+        for kind, made in SICK.items() if arguments.sick else ():
+            file = Path(folder) / f"{kind}.jsonl"
+            write_journal(file, arguments.steps, made=made(arguments.steps))
+            whole = apart("diagnose", file)
+            numbers = (
+                f"{file.stat().st_size / 1e6:.1f}",
+                *(f"{number:.2f}" for number in (whole["seconds"], whole["cpu"])),
+                f"{whole['peak'] / 1e6:.0f}",
+            )
+            print(ROW.format(kind, f"{arguments.steps:,}", *numbers, "", ""), whole["verdict"], flush=True)
+            file.unlink()
         if arguments.runs:
             runs = Path(folder) / "runs"
             for number in range(arguments.runs):
@@ -81,16 +94,87 @@ def values(steps: int, seed: int = 0) -> Iterator[tuple[float, float, float]]:
         yield loss, 0.5 * math.exp(0.2 * rng.gauss(0, 1)), rate
 
 
-def write_journal(file: Path, steps: int, seed: int = 0) -> None:
-    """The run as our journal."""
+Values = Iterator[tuple[float, float, float]]
+
+
+def _dead(steps: int) -> Values:
+    """From a tenth on, everything is NaN."""
+    for step, row in enumerate(values(steps)):
+        yield row if step < steps // 10 else (math.nan, math.nan, row[2])
+
+
+def _lossless(steps: int) -> Values:
+    """From a tenth on, the loss is NaN and the norm stands still."""
+    for step, row in enumerate(values(steps)):
+        yield row if step < steps // 10 else (math.nan, 1.0, row[2])
+
+
+def _broken(steps: int) -> Values:
+    """One step in a hundred is NaN."""
+    rng = random.Random(1)
+    for row in values(steps):
+        yield row if rng.random() > 0.01 else (math.nan, math.inf, row[2])
+
+
+def _spiky(steps: int) -> Values:
+    """One step in two hundred leaps."""
+    rng = random.Random(2)
+    for loss, norm, rate in values(steps):
+        times = 1 if rng.random() > 0.005 else 6
+        yield loss * times, norm * times**2, rate
+
+
+def _heavy(steps: int) -> Values:
+    """Losses and norms with long tails."""
+    rng = random.Random(3)
+    for _, _, rate in values(steps):
+        yield rng.expovariate(1.0) + 1e-6, math.exp(1.3 * rng.gauss(0, 1)), rate
+
+
+def _diverged(steps: int) -> Values:
+    """From a tenth on, both are far above, and stay there."""
+    for step, (loss, norm, rate) in enumerate(values(steps)):
+        far = 1 if step < steps // 10 else 40
+        yield far * loss, far * norm, rate
+
+
+def _constant(steps: int) -> Values:
+    """Nothing moves."""
+    return ((2.3, 0.7, 1e-3) for _ in range(steps))
+
+
+def _sawtooth(steps: int) -> Values:
+    """The loss climbs for a thousand steps and falls back."""
+    return ((1 + step % 1000 / 1000, math.exp(step % 37 / 10), 1e-3) for step in range(steps))
+
+
+SICK: dict[str, Callable[[int], Values]] = {
+    "all NaN": _dead,
+    "loss NaN": _lossless,
+    "NaN at times": _broken,
+    "spiky": _spiky,
+    "heavy tails": _heavy,
+    "diverged": _diverged,
+    "constant": _constant,
+    "sawtooth": _sawtooth,
+}
+
+
+def write_journal(file: Path, steps: int, seed: int = 0, made: Values | None = None) -> None:
+    """A run as our journal: the healthy one, or what is given."""
     file.parent.mkdir(parents=True, exist_ok=True)
     context = {"config": {"lr": 3e-4 * (1 + seed % 3), "seed": seed}}
     with file.open("w") as out:
         print(json.dumps({"type": "header", "step": -1, "schema": 1, "context": context}), file=out)
-        for step, (loss, norm, rate) in enumerate(values(steps, seed)):
-            vitals = {"loss": loss, "grad_norm": norm, "lr": rate}
+        for step, row in enumerate(made or values(steps, seed)):
+            vitals = dict(zip(("loss", "grad_norm", "lr"), map(_strict, row), strict=True))
             print(json.dumps({"type": "vitals", "step": step, "vitals": vitals}), file=out)
         print(json.dumps({"type": "end", "step": steps - 1}), file=out)
+
+
+def _strict(value: float) -> float | str:
+    """A number as strict JSON has it."""
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity"
 
 
 def write_events(file: Path, steps: int) -> None:

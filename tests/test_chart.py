@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdoctor.chart import Chart
-from torchdoctor.series import CAPACITY, EMPTY, Outline, Series
+from torchdoctor.outline import Outline
+from torchdoctor.series import CAPACITY, EMPTY, Series
 
 
 @settings(max_examples=60, deadline=None)

@@ -33,8 +33,8 @@ def test_metadata_is_complete(action):
 
 
 @every_action
-def test_some_cause_leads_to_it(action):
-    assert action.slug in {slug for cause in CAUSES for slug in cause.suggests}
+def test_some_cause_or_finding_leads_to_it(action):
+    assert action.slug in {slug for rule in (*CAUSES, *DETECTORS) for slug in rule.suggests}
 
 
 @every_action

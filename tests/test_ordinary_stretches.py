@@ -151,3 +151,115 @@ def test_a_series_extended_is_a_series_added_to() -> None:
         assert extended.outline.buckets() == added.outline.buckets()
         assert extended.baseline(128, log=True) == added.baseline(128, log=True)
         assert (extended.lowest, extended.first, extended.count) == (added.lowest, added.first, added.count)
+
+
+WILD = 1500
+
+
+def nan_from(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return (math.nan, math.inf) if step >= 400 else (2.0 + 0.05 * rng.standard_normal(), 1.0)
+
+
+def loss_gone(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return (math.nan if step >= 400 else 2.0 + 0.05 * rng.standard_normal()), math.exp(0.2 * rng.standard_normal())
+
+
+def nan_now_and_then(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    odd = rng.random() < (0.3 if step > 900 else 0.02)
+    return (math.nan if odd else 2.0), (math.inf if rng.random() < 0.05 else math.exp(0.2 * rng.standard_normal()))
+
+
+def spikes(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    odd = rng.random() < 0.01
+    return (9.0 if odd else 1.0) * (2.0 + 0.05 * rng.standard_normal()), (40.0 if odd else 1.0) * (1 + rng.random())
+
+
+def heavy_tails(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return rng.exponential() + 1e-6, math.exp(1.3 * rng.standard_normal())
+
+
+def pareto(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return 0.5 + rng.pareto(1.2), 0.1 + rng.pareto(1.0)
+
+
+def constant(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return 2.3, 0.7
+
+
+def to_zero(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return (2.0, 1.0 + rng.random()) if step < 500 else (0.0, 0.0)
+
+
+def sawtooth(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return 1 + step % 200 / 200, math.exp(step % 37 / 10)
+
+
+def diverged(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    learnt = 1 + 2 * math.exp(-step / 60) + 0.03 * rng.standard_normal()
+    return (learnt if step < 400 else 100 + 5 * rng.standard_normal()), (1.0 if step < 400 else 100.0) * (
+        1 + rng.random()
+    )
+
+
+def rising(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return 1 + 2 * math.exp(-step / 60) + max(0, step - 400) / 100 + 0.03 * rng.standard_normal(), 1 + rng.random()
+
+
+def going_under(step: int, rng: np.random.Generator) -> tuple[float, float]:
+    return -step / 100 + rng.standard_normal(), abs(rng.standard_normal())
+
+
+KINDS = [
+    nan_from,
+    loss_gone,
+    nan_now_and_then,
+    spikes,
+    heavy_tails,
+    pareto,
+    constant,
+    to_zero,
+    sawtooth,
+    diverged,
+    rising,
+    going_under,
+]
+
+
+def wild_stretch(kinds: list[Any], seed: int, start: int = 0) -> Stretch:
+    rng, size = np.random.default_rng(seed), WILD // len(kinds)
+    rows = [kind(step, rng) for part, kind in enumerate(kinds) for step in range(part * size, part * size + size)]
+    losses, norms = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    rates = np.where(np.arange(len(rows)) % 700 == 650, 1e-2, 1e-3)
+    return Stretch(start + np.arange(len(rows)), {"loss": losses, "grad_norm": norms, "lr": rates})
+
+
+def told(pieces: list[Record | Stretch], *, singly: bool) -> tuple[str, str]:
+    """All that follows from these pieces, and the report."""
+    examination, found = Examination(Settings()), []
+    for piece in pieces:
+        records = list(piece.records()) if singly and isinstance(piece, Stretch) else [piece]
+        found += [event for record in records for event in examination.enter(record)]
+    return repr(found), repr(examination.report())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_wild_and_dead_stretches_are_judged_as_step_by_step(kind: Any) -> None:
+    pieces: list[Record | Stretch] = [wild_stretch([kind], seed=3)]
+    assert told(pieces, singly=False) == told(pieces, singly=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_mixtures_too_and_when_resumed(seed: int) -> None:
+    draw = random.Random(seed)
+    first, second = (wild_stretch(draw.sample(KINDS, 3), seed, start) for start in (0, 1200))
+    pieces: list[Record | Stretch] = [first[:1200], {"type": "header", "step": -1}, second]
+    assert told(pieces, singly=False) == told(pieces, singly=True)
+
+
+def test_few_steps_of_a_dead_run_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would be gained."""
+    examination, looks = Examination(Settings()), []
+    look = Examination._look
+    monkeypatch.setattr(Examination, "_look", lambda self, watch: (looks.append(watch.name), look(self, watch))[1])
+    examination.take_stretch(wild_stretch([nan_from], seed=0))
+    assert looks.count("nan-or-inf") < 100

@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchdoctor.pictures import MAPPED, RowMap, RowOutline
 from torchdoctor.records import CheckResult, Record, Symptom
-from torchdoctor.series import EMPTY, Series, TensorSeries
+from torchdoctor.series import EMPTY, Coming, Series, TensorSeries
 from torchdoctor.stretch import Stretch
 
 CHECKS = 200
@@ -105,23 +105,43 @@ class Chart:
         known = self.facts.get(key)
         return default if known is None else known.value
 
-    def put(self, step: int, vital: str, value: float) -> None:
-        """Insert one reading."""
+    def _kept(self, vital: str) -> Series:
         series = self._series.get(vital)
         if series is None:
             series = self._series[vital] = Series()
-        series.add(step, value)
+        return series
+
+    def put(self, step: int, vital: str, value: float) -> None:
+        """Insert one reading."""
+        self._kept(vital).add(step, value)
         if step > self.step:
             self.step = step
 
     def extend(self, stretch: Stretch, ranges: Mapping[str, Sequence[float]]) -> None:
         """Insert several steps of the same vitals, all finite, in one go; the lowest value of each is known."""
         for vital, values in stretch.columns.items():
-            series = self._series.get(vital)
-            if series is None:
-                series = self._series[vital] = Series()
-            series.extend(stretch.steps, values, ranges[vital][0])
-        self.step = max(self.step, int(stretch.steps[-1]))
+            self._kept(vital).extend(stretch.steps, values, ranges[vital][0])
+        last = stretch.steps.item(-1)
+        if last > self.step:
+            self.step = last
+
+    def announce(self, stretch: Stretch) -> Callable[[int], None]:
+        """Write down what comes; the answer lets the first so many steps of it in, never fewer than before."""
+        coming = [Coming(self._kept(vital), stretch.steps, values) for vital, values in stretch.columns.items()]
+        steps, before = stretch.steps.tolist(), self.step
+
+        def let_in(size: int) -> None:
+            for values in coming:
+                values.let_in(size)
+            self.step = max(before, steps[size - 1])
+
+        return let_in
+
+    def update(self, current: Symptom, latest: Symptom) -> None:
+        """An episode, the very object that is kept, goes on as another."""
+        self.open_episodes[latest.name] = latest
+        place = next(place for place in reversed(range(len(self.episodes))) if self.episodes[place] is current)
+        self.episodes[place] = latest
 
     def add(self, record: Record) -> None:
         """Insert one journal record; types that are not evidence (symptoms, diagnoses) are passed over."""

@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,64 +25,41 @@ from torchdoctor.records import Record, Severity, Symptom, worst
 from torchdoctor.reports.clock import in_its_clock
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.unjudged import unjudged
-from torchdoctor.series import YOUNG, Series, lifetime
+from torchdoctor.series import Array, Series
 from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
-from torchdoctor.symptoms import Detector, build
+from torchdoctor.symptoms import build
+from torchdoctor.symptoms.detector import CALM, LOOK
 from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.treatments import prescribe
+from torchdoctor.watch import NEVER, TOLERATED_FAILURES, Plan, Plans, Watch
 
 EVIDENCE = frozenset(
     {"header", "context", "groups", "vitals", "validation", "tensors", "modules", "facts"}
     | {"origin", "check", "note", "end"}
 )
 """The record types that are measured; the others are concluded from them."""
-TOLERATED_FAILURES = 3
-CHRONIC, RAREST = 20, 96
-"""Who looks at every twentieth record or more rarely does so still more rarely later: down to every hundredth, and
-after many thousand steps when the run has grown by a 64th. By then all look at the same records, those at which
-baselines are taken anew, so that long stretches in between can be passed over."""
 LONGEST = 1024
 """Steps that are entered in one go at most."""
+FEW = 4
+"""Steps that are as quickly entered one by one."""
 EPISODES_LIMIT = 32
 """Episodes of one finding; what comes after them belongs to the last."""
 WHERE_LIMIT = 8
 """Names that an episode keeps; more would say 'everywhere' at length."""
 
 
-class _Watch:
-    """A detector at work: how often it was asked and found something, and how long its open episode has been silent."""
+class _Duties(NamedTuple):
+    """The detectors that read any of some vitals."""
 
-    __slots__ = ("asked", "check", "detector", "due", "evaluates", "failures", "name", "opened", "patient", "silent")
-
-    def __init__(self, detector: Detector) -> None:
-        self.detector, self.name, self.check = detector, detector.name, detector.check
-        self.asked = self.silent = self.failures = self.opened = 0
-        self.patient = detector.every >= CHRONIC
-        self.evaluates = all(name.startswith("val_") for name in detector.reads)
-        self.due = self.next_due()
-
-    def next_due(self) -> int:
-        """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
-        every = self.detector.every
-        if not self.patient:  # who looks back at all evaluations cannot do so at each of thousands
-            return self.asked + (max(every, self.asked // 64) if self.evaluates else every)
-        due = self.asked + max(every, min(self.asked // 10, RAREST), self.asked // 64)
-        if due <= YOUNG:
-            return due
-        due -= (due - 1) % lifetime(due)
-        return due if due > self.asked else due + lifetime(due)
-
-    def pass_over(self, records: int) -> None:
-        """As many records went by in which there was nothing to find."""
-        self.asked += records
-        late = self.asked - self.due
-        if late >= 0:
-            every = self.detector.every
-            self.due += (late // every + 1) * every
-
-
-_Duties = tuple[tuple[_Watch, ...], tuple[_Watch, ...], tuple[str, ...]]
+    watches: tuple[Watch, ...]
+    patient: tuple[Watch, ...]
+    acute: tuple[Watch, ...]
+    """The others, in the same order."""
+    judged: tuple[str, ...]
+    """Which of the vitals those read."""
+    regular: bool
+    """Whether those look at equal distances."""
 
 
 class Examination:
@@ -91,8 +68,8 @@ class Examination:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.chart = Chart()
-        self._watches = [_Watch(detector) for detector in build(settings)]
-        self._by_keys: dict[tuple[str, ...], tuple[_Watch, ...]] = {}
+        self._watches = [Watch(detector) for detector in build(settings)]
+        self._by_keys: dict[tuple[str, ...], tuple[Watch, ...]] = {}
         self._duties_by_keys: dict[tuple[str, ...], _Duties] = {}
         self._closeups = Closeups()
         self._validations = 0
@@ -124,48 +101,23 @@ class Examination:
         return events
 
     def take_all(self, pieces: Iterable[Record | Stretch]) -> Iterator[tuple[Record | Stretch, list[Record]]]:
-        """Enter records and stretches of finite numbers in order; each, or each part of one, with what follows from it.
-
-        What is calm of a stretch is entered in one go.
-        """
+        """Enter records and stretches in order; each, or each part of one, with what follows from it."""
         for piece in pieces:
             if not isinstance(piece, Stretch):
                 yield piece, self.take(piece)
                 continue
-            position, size = 0, len(piece)
-            while position < size:
-                rest = piece[position:] if position else piece
-                calm, found = self._enter_calm(rest)
-                position += calm
-                if not calm:
-                    record = piece.record(position)
-                    yield record, self.take(record)
-                    position += 1
-                elif found:
-                    yield rest[: calm - 1], []
-                    yield rest.record(calm - 1), found
-                else:
-                    yield rest if calm == len(rest) else rest[:calm], []
+            start = 0
+            for position, found in self._enter_all(piece):
+                if position > start:
+                    yield piece[start:position], []
+                yield piece.record(position), found
+                start = position + 1
+            if start < len(piece):
+                yield piece[start:] if start else piece, []
 
     def take_stretch(self, stretch: Stretch) -> list[Record]:
         """Enter the steps of a stretch in order and return the records that follow from them."""
-        found: list[Record] = []
-        position, singly = 0, 1
-        finite = np.isfinite(list(stretch.columns.values())).all(axis=0)
-        breaks = [*np.flatnonzero(~finite).tolist(), len(stretch)]
-        while position < len(stretch):
-            until = breaks[bisect_left(breaks, position)]
-            calm, events = self._enter_calm(stretch[position : min(until, position + LONGEST)])
-            found += events
-            position += calm
-            if calm:
-                singly = 1
-                continue
-            for _ in range(min(singly, len(stretch) - position)):
-                found += self.take(stretch.record(position))
-                position += 1
-            singly = min(2 * singly, CHRONIC)  # where nothing is calm, do not ask at every step whether it is
-        return found
+        return [event for _, found in self._enter_all(stretch) for event in found]
 
     def enter(self, piece: Record | Stretch) -> list[Record]:
         """Enter a record or a stretch of steps and return the records that follow from it."""
@@ -196,45 +148,118 @@ class Examination:
         )
         return in_its_clock(report)
 
-    def _enter_calm(self, stretch: Stretch) -> tuple[int, list[Record]]:
-        """Enter as many of these steps, all finite, as hold nothing for the detectors of every step.
+    def _enter_all(self, stretch: Stretch) -> Iterator[tuple[int, list[Record]]]:
+        """Enter the steps of a stretch; the places from which something follows, with what."""
+        position, size = 0, len(stretch)
+        duties = self._duties(tuple(stretch.columns))
+        while position < size:
+            block = stretch[position : min(position + LONGEST, size)] if size > LONGEST or position else stretch
+            block = self._foreseeable(block, duties)
+            calm, found = self._enter_calm(block, duties)
+            if not calm and (len(block) <= FEW or block.steps[0] <= self.chart.step or not duties.regular):
+                calm, found = 1, self.take(block.record(0))
+            if calm:
+                position += calm
+                if found:
+                    yield position - 1, found
+                continue
+            for calm, found in self._sweep(block, duties):
+                if found:
+                    yield position + calm - 1, found
+            position += calm
 
-        Returns how many these were, and what the patient ones find at the last of them.
+    def _foreseeable(self, stretch: Stretch, duties: _Duties) -> Stretch:
+        """The steps up to which baselines last, and up to the next turn of a patient detector."""
+        most = len(stretch)
+        for watch in duties.patient:  # they look at their own times
+            if watch.due - watch.asked < most:
+                most = watch.due - watch.asked
+        for vital in duties.judged:
+            steady = self.chart[vital].steady
+            if steady < most and stretch.finite:
+                most = steady
+            elif steady < most:
+                finite = np.isfinite(stretch.columns[vital][:most])
+                most = steady if finite[: steady + 1].all() else int(np.searchsorted(np.cumsum(finite), steady + 1))
+        return stretch[:most] if most < len(stretch) else stretch
+
+    def _enter_calm(self, stretch: Stretch, duties: _Duties) -> tuple[int, list[Record]]:
+        """Enter these steps if they hold nothing for the detectors of every step.
+
+        Returns how many were entered, all or none, and what the patient ones find at the last of them.
         """
-        chart, vitals, most = self.chart, stretch.columns, len(stretch)
-        patient, acute, judged = self._duties(tuple(vitals))
-        for watch in patient:  # they look at their own times
-            if watch.failures < TOLERATED_FAILURES:
-                most = min(most, watch.due - watch.asked)
-        for vital in judged:
-            most = min(most, chart[vital].steady)
-        while most > 0:
-            calm = stretch[:most] if most < len(stretch) else stretch
-            coming = {}
-            for vital, values in calm.columns.items():
-                numbers = values.tolist()
-                coming[vital] = min(numbers), max(numbers)
-            stirred = next((watch for watch in acute if not self._is_calm(watch, coming)), None)
-            if stirred is None:
-                chart.extend(calm, coming)
-                for watch in acute:
-                    watch.pass_over(most)
-                for watch in patient:
-                    watch.asked += most
-                return most, self._concluded(self._ask_in_turn(patient))
-            vital = next(name for name in stirred.detector.reads if name in vitals)
-            most = int(calm.columns[vital].argmax())  # up to what is most likely to have stirred it
-        return 0, []
-
-    def _is_calm(self, watch: _Watch, coming: Mapping[str, Sequence[float]]) -> bool:
-        if watch.failures >= TOLERATED_FAILURES:
-            return True
+        chart, coming, size = self.chart, {}, len(stretch)
+        for vital, values in stretch.columns.items():
+            low, high = coming[vital] = _range(values, stretch.finite)
+            if not -math.inf < low <= high < math.inf:
+                return 0, []
         try:
-            return watch.name not in self.chart.open_episodes and watch.detector.is_calm(self.chart, coming)
+            for watch in duties.acute:
+                if watch.due < NEVER and (watch.name in chart.open_episodes or not watch.is_calm(chart, coming)):
+                    return 0, []
         except Exception:  # noqa: BLE001  `check` will say what is wrong
-            return False
+            return 0, []
+        chart.extend(stretch, coming)
+        for watch in duties.acute:
+            watch.pass_over(size)
+        for watch in duties.patient:
+            watch.asked += size
+        return size, self._concluded(self._ask_in_turn(duties.patient))
 
-    def _watching(self, keys: tuple[str, ...]) -> tuple[_Watch, ...]:
+    def _sweep(self, stretch: Stretch, duties: _Duties) -> Iterator[tuple[int, list[Record]]]:
+        """Enter these steps, looking only where detectors cannot foresee what they would find.
+
+        Yields how many are entered and what follows from the last of them; in the end, how many it were in all.
+        """
+        plans = Plans(self.chart, stretch, 0, duties.acute)
+        let_in = self.chart.announce(stretch[: plans.size])
+        position = 0
+        while position < plans.size:
+            stop = min(plans.next_stop(position), plans.size - 1)
+            plans.catch_up(stop)
+            let_in(stop + 1)
+            position = stop + 1
+            watches = duties.acute
+            if position == plans.size:
+                watches = duties.watches
+                for watch in duties.patient:
+                    watch.asked += position
+            found, changed = self._look_at(stop, plans.by_watch, watches)
+            if found:
+                yield position, self._concluded(found)
+            if changed and position < plans.size:
+                plans = Plans(self.chart, stretch[: plans.size], position, duties.acute)
+        for watch in duties.acute:
+            watch.pass_over(position)
+        yield position, []
+
+    def _look_at(
+        self, position: int, plans: Mapping[Watch, Plan], watches: Sequence[Watch]
+    ) -> tuple[list[Record], bool]:
+        """Have those look whose turn it is at a step that has come; and whether what was foreseen is void now."""
+        events: list[Record] = []
+        changed = False
+        going_on = self.chart.open_episodes
+        for watch in watches:
+            plan = plans.get(watch)
+            if plan is None:
+                events += self._ask_in_turn((watch,))
+                changed = changed or bool(events)
+                continue
+            verdict, was_open = plan.verdict(position, changed), watch.name in going_on
+            if verdict == LOOK:
+                found = self._look(watch)
+            elif verdict == CALM and was_open:
+                found = list(self._follow(watch, None))
+            else:
+                plan.catch_up(self.chart, position + 1)
+                continue
+            events += found
+            changed = changed or bool(found) or (watch.name in going_on) != was_open
+            plan.pass_by(self.chart, position)
+        return events, changed
+
+    def _watching(self, keys: tuple[str, ...]) -> tuple[Watch, ...]:
         """The detectors that read any of these."""
         watches = self._by_keys.get(keys)
         if watches is None:
@@ -244,14 +269,15 @@ class Examination:
         return watches
 
     def _duties(self, keys: tuple[str, ...]) -> _Duties:
-        """Of the detectors that read any of these: the patient ones, the others, and which of these the others read."""
         duties = self._duties_by_keys.get(keys)
         if duties is None:
             watches = self._watching(keys)
             acute = tuple(watch for watch in watches if not watch.patient)
             judged = {name for watch in acute for name in watch.detector.reads}
             patient = tuple(watch for watch in watches if watch.patient)
-            duties = self._duties_by_keys[keys] = patient, acute, tuple(judged.intersection(keys))
+            regular = not any(watch.evaluates for watch in acute)
+            duties = _Duties(watches, patient, acute, tuple(judged.intersection(keys)), regular)
+            self._duties_by_keys[keys] = duties
         return duties
 
     def _ask(self, keys: tuple[str, ...]) -> list[Record]:
@@ -261,21 +287,23 @@ class Examination:
             watch.asked += 1
         return self._ask_in_turn(watches)
 
-    def _ask_in_turn(self, watches: Sequence[_Watch]) -> list[Record]:
+    def _ask_in_turn(self, watches: Sequence[Watch]) -> list[Record]:
         events: list[Record] = []
-        chart = self.chart
         for watch in watches:
-            if watch.asked < watch.due or watch.failures >= TOLERATED_FAILURES:
-                continue
-            watch.due = watch.next_due() if watch.evaluates or watch.detector.every > 1 else watch.asked + 1
-            try:
-                symptom = watch.check(chart)
-            except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
-                events.extend(self._failed(watch, error))
-                continue
-            if symptom is not None or watch.name in chart.open_episodes:
-                events.extend(self._follow(watch, symptom))
+            if watch.asked >= watch.due:
+                watch.due = watch.next_due() if watch.evaluates or watch.detector.every > 1 else watch.asked + 1
+                events += self._look(watch)
         return events
+
+    def _look(self, watch: Watch) -> list[Record]:
+        """What follows from a detector's look at the chart."""
+        try:
+            symptom = watch.check(self.chart)
+        except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
+            return list(self._failed(watch, error))
+        if symptom is not None or watch.name in self.chart.open_episodes:
+            return list(self._follow(watch, symptom))
+        return []
 
     def _concluded(self, events: list[Record]) -> list[Record]:
         """What detectors have said, and what follows from it."""
@@ -284,9 +312,9 @@ class Examination:
             events += self._diagnosed(events)
         return events
 
-    def _failed(self, watch: _Watch, error: Exception) -> Iterable[Record]:
-        watch.failures += 1
-        if watch.failures == TOLERATED_FAILURES:
+    def _failed(self, watch: Watch, error: Exception) -> Iterable[Record]:
+        watch.fail()
+        if watch.is_off:
             text = (
                 f"{watch.name} was switched off: it failed {TOLERATED_FAILURES} times ({type(error).__name__}: {error})"
             )
@@ -294,7 +322,7 @@ class Examination:
             self.chart.add(note)
             yield note
 
-    def _follow(self, watch: _Watch, symptom: Symptom | None) -> Iterable[Record]:
+    def _follow(self, watch: Watch, symptom: Symptom | None) -> Iterable[Record]:
         """One episode out of a detector's answers."""
         name = watch.name
         current = self.chart.open_episodes.get(name)
@@ -315,8 +343,7 @@ class Examination:
         if current is None:  # as often as this it is one trouble that comes and goes
             current = next(item for item in reversed(self.chart.episodes) if item.name == name)
         merged = merge(current, symptom)
-        self.chart.open_episodes[name] = merged
-        self.chart.episodes[self.chart.episodes.index(current)] = merged
+        self.chart.update(current, merged)
         if (merged.severity, merged.where) != (current.severity, current.where):
             yield self._event("changed", merged)
 
@@ -353,6 +380,14 @@ class Examination:
         self._phase_start = step + 1
         self.chart.phases.append(phase)
         return [phase]
+
+
+def _range(values: Array, finite: bool) -> tuple[float, float]:
+    """The lowest and the highest; NaN or infinite where one of them is."""
+    if values.size > 48:
+        return float(values.min()), float(values.max())
+    numbers = values.tolist()
+    return (min(numbers), max(numbers)) if finite or math.isfinite(sum(numbers)) else (math.nan, math.nan)
 
 
 def merge(current: Symptom, latest: Symptom) -> Symptom:

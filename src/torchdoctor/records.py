@@ -35,6 +35,8 @@ key                             value
 ``graph.cut``                   those of them whose module runs nevertheless
 ``graph.thawed``                those of ``graph.not_in_optimizer`` that were frozen before
 ``graph.idle``                  tensors with gradients that only an optimizer holds that never stepped, while others did
+``graph.resting``               {"tensors": .., "since": .., "frozen": ..}: of an optimizer that steps without gradients
+``graph.criterion_left_out``    parameters of ``loss_fn`` itself with gradients, that no optimizer holds
 ``graph.stale``                 tensors that an optimizer holds, that never had a gradient and are in no model
 ``graph.detached``              whether no trainable tensor ever had a gradient
 ``graph.frozen``                one stretch of frozen modules that run behind something that learns
@@ -48,8 +50,9 @@ key                             value
 ``loss.stale``                  true: the same graph was logged at different steps; "outputs": new, but of old outputs
 ``zeroing.kept``                by optimizer: samples at which old gradients were there when backward came (up to 5)
 ``zeroing.cleared``             by optimizer: samples at which they had been cleared (up to 5)
+``zeroing.kept_in_a_row``       by optimizer: the last samples, in a row, at which they were there (up to 5)
 ``zeroing.between_backwards``   by optimizer: samples at which they were cleared between two backwards (up to 5)
-``zeroing.backwards``           by optimizer: the fewest backward passes a step that were seen
+``zeroing.backwards``           by optimizer: the fewest backward passes a step at the last three samples
 ``mode.eval``                   modules in eval mode in a training pass that behave otherwise there
 ``mode.whole``                  whether a whole model was
 ``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the worst layer
@@ -58,6 +61,7 @@ key                             value
 ``state.written_always``        samples at which that happened at every step (up to 5)
 ``state.loaded``                the steps before which a state was loaded into a model (the last 8)
 ``state.restarted``             the step at which the optimizer's own count of steps began anew
+``state.forgotten``             the last samples, in a row, at which its memory was of a few steps only (up to 5)
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: at every batch
 ``schedule.interval``           optimizer's steps between two of the scheduler's
@@ -95,28 +99,33 @@ key                             value
 By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share that depends on the input), ``act_zero``,
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
-``entry_ratio`` (what enters the first layer), ``side_entry_rms`` (the largest input of a later layer that nothing
-that learns has made), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
+``entry_ratio`` (what enters the first layer), ``input_blank`` (share of samples whose values are all one number),
+``input_content`` (a checksum that the order of samples does not change), ``side_entry_rms`` (the largest input of a
+later layer that nothing that learns has made), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
 by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
 ``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
-not along their mean direction), ``target_is_next`` and ``target_after_next`` (share of labels that are the next token,
-or the one after it), ``attention_ahead`` (share of attention that goes to later tokens),
+not along their mean direction), ``target_is_next``, ``target_after_next`` and ``target_is_before`` (share of labels
+that are the next token, the one after it, or the one before), ``attention_ahead`` (share of attention that goes to
+later tokens),
 ``label_in_input`` (the closest correlation of an input column with the label),
 ``label_in_another`` (the next column's), ``target_in_input`` (the largest share of samples whose number asked for is
 in one place of the input), ``weight_of_common`` (the loss's weight of the most common class over that of
 the others), ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
-its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients).
+its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
+``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
+unchanged) and ``answer_changed`` (share of those that came with another target).
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
 eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move),
-``frozen_fresh`` (share of frozen layers whose weights are spread as those of a new layer are), ``gradient_snr``
-(signal over noise of the batch's gradient, which is batch size over gradient noise scale) and ``gradient_samples``
-(samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along the step, for a step
-of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the valley's floor, above 2 it
-ends higher than it began). Where several processes train: ``forward_seconds`` (of this rank), and on the first rank
-``rank_*`` (how the ranks compare: see ``ranks.py``).
+``update_kept`` (how far weights came since the sample before, in lengths of its one step),
+``frozen_fresh`` (share of layers that do not learn whose weights are spread as those of a new layer are),
+``gradient_snr`` (signal over noise of the batch's gradient, which is batch size over gradient noise scale) and
+``gradient_samples`` (samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along
+the step, for a step of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the
+valley's floor, above 2 it ends higher than it began). Where several processes train: ``forward_seconds`` (of this
+rank), and on the first rank ``rank_*`` (how the ranks compare: see ``ranks.py``).
 """
 
 from __future__ import annotations

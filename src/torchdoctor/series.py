@@ -12,13 +12,14 @@ Non-finite values never enter a statistic: they are counted apart.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from torchdoctor.outline import Outline
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -69,153 +70,18 @@ class Baseline:
 NO_BASELINE = Baseline(0.0, 0.0, 0)
 
 
-class Outline:
-    """A whole run in at most `capacity` buckets, each with its lowest, mean and highest value.
-
-    When the buckets are full, neighbours are merged, so that no extreme ever disappears.
-
-    >>> outline = Outline(capacity=4)
-    >>> for step in range(100):
-    ...     outline.add(step, 50.0 if step == 37 else 1.0)
-    >>> max(bucket[3] for bucket in outline.buckets()), len(outline.buckets()) <= 5
-    (50.0, True)
-    """
-
-    __slots__ = (
-        "_buckets",
-        "_capacity",
-        "_count",
-        "_high",
-        "_low",
-        "_means",
-        "_settled",
-        "_start",
-        "_stride",
-        "_top",
-        "_total",
-    )
-
-    def __init__(self, capacity: int = 1000) -> None:
-        self._capacity = capacity + capacity % 2
-        self._stride = 1
-        self._buckets: list[tuple[int, float, float, float]] = []
-        self._means = array("d")
-        """Those of the buckets once more, side by side: going through a thousand tuples misses every cache."""
-        self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
-        self._top = -math.inf
-        self._clear()
-
-    def _clear(self) -> None:
-        self._count, self._start, self._total = 0, 0, 0.0
-        self._low, self._high = math.inf, -math.inf
-
-    def add(self, step: int, value: float) -> None:
-        """Insert one finite value."""
-        if self._count == 0:
-            self._start = step
-        self._count += 1
-        self._total += value
-        if value < self._low:
-            self._low = value
-        if value > self._high:
-            self._high = value
-        self._close()
-
-    def extend(self, steps: Steps, values: Array) -> None:
-        """Insert finite values one by one, in one go."""
-        position = 0
-        while position < len(values):
-            whole = min((len(values) - position) // self._stride, self._capacity - len(self._buckets))
-            if self._count == 0 and whole:
-                end = position + whole * self._stride
-                self._fill(steps[position : end : self._stride], values[position:end].reshape(whole, self._stride))
-                position = end
-                continue
-            end = min(position + self._stride - self._count, len(values))
-            if self._count == 0:
-                self._start = int(steps[position])
-            part = values[position:end]
-            # one after the other: `sum` rounds differently
-            self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
-            self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
-            self._count += part.size
-            position = end
-            self._close()
-
-    def _fill(self, starts: Steps, rows: Array) -> None:
-        """Append whole buckets, a row of values each."""
-        if rows.shape[1] == 1:
-            lows = means = highs = rows[:, 0].tolist()
-        else:
-            means = (np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]).tolist()
-            lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
-        self._buckets.extend(zip(starts.tolist(), lows, means, highs, strict=True))
-        self._means.extend(means)
-        self._top = max(self._top, *highs)
-        if len(self._buckets) >= self._capacity:
-            self._merge()
-
-    def _close(self) -> None:
-        if self._count >= self._stride:
-            mean = self._total / self._count
-            self._buckets.append((self._start, self._low, mean, self._high))
-            self._means.append(mean)
-            self._top = max(self._top, self._high)
-            self._clear()
-            if len(self._buckets) >= self._capacity:
-                self._merge()
-
-    def _merge(self) -> None:
-        starts, lows, _, highs = zip(*self._buckets[::2], strict=True)
-        _, other_lows, _, other_highs = zip(*self._buckets[1::2], strict=True)
-        means = np.array(self._means)
-        merged = ((means[::2] + means[1::2]) / 2).tolist()
-        lowest, highest = map(min, lows, other_lows), map(max, highs, other_highs)
-        self._buckets = list(zip(starts, lowest, merged, highest, strict=True))
-        self._means = array("d", merged)
-        self._stride *= 2
-
-    @property
-    def highest(self) -> float:
-        """The highest value of all."""
-        return max(self._top, self._high)
-
-    def means(self) -> Array:
-        """The means of `buckets`."""
-        rest = [self._total / self._count] if self._count else []
-        return np.array(self._means + array("d", rest))
-
-    def settled(self) -> Array:
-        """The means of the full buckets but for the latest few: the same array until sixteen more are full.
-
-        It depends on the number of values alone, not on when it is asked for, so that what is concluded from it may
-        be kept for as long as the array is the same.
-        """
-        full = len(self._buckets)
-        size = full - full % 16 if full >= 32 else full
-        stride, known, levels = self._settled
-        if (stride, known) != (self._stride, size):
-            levels = np.array(self._means[:size])
-            self._settled = self._stride, size, levels
-        return levels
-
-    def buckets(self) -> list[tuple[int, float, float, float]]:
-        """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""
-        if self._count == 0:
-            return list(self._buckets)
-        return [*self._buckets, (self._start, self._low, self._total / self._count, self._high)]
-
-
 class Series:
     """One vital: the last `CAPACITY` finite values with their steps, and the outline of the whole run."""
 
     __slots__ = (
         "_baselines",
         "_end",
+        "_derived",
         "_outline",
         "_outlined",
         "_steps",
         "_values",
+        "_written",
         "count",
         "first",
         "latest",
@@ -229,8 +95,11 @@ class Series:
     def __init__(self) -> None:
         self._steps = np.zeros(2 * CAPACITY, dtype=np.int64)
         self._values = np.zeros(2 * CAPACITY, dtype=np.float64)
-        self._end = 0
-        self._baselines: dict[tuple[int, bool], tuple[int, Baseline]] = {}
+        self._end = self._written = 0
+        """Where the values end that have come, and those that are written down already."""
+        self._derived: dict[Callable[[Array], Array], tuple[int, Array]] = {}
+        self._baselines: dict[tuple[int, bool], tuple[int, int, Baseline]] = {}
+        """By window: for which counts each holds, and what it is."""
         self.count = 0
         """Finite values ever added."""
         self.step = -1
@@ -269,27 +138,43 @@ class Series:
         end = self._end
         if end == 2 * CAPACITY:
             end = self._make_room()
+        elif end < self._written:
+            self._forget(end)
         self._steps[end] = step
         self._values[end] = value
-        self._end = end + 1
+        self._end = self._written = end + 1
         self.count += 1
 
     def extend(self, steps: Steps, values: Array, lowest: float | None = None) -> None:
         """Insert up to `CAPACITY` finite values, the lowest of which may be known; the same as adding each."""
-        size = len(values)
+        size = values.size
         if not size:
             return
-        self.step, self.latest = int(steps[-1]), float(values[-1])
+        self.step, self.latest = steps.item(-1), values.item(-1)
         if self.count == 0:
-            self.first = float(values[0])
-        self.lowest = min(self.lowest, float(values.min()) if lowest is None else lowest)
-        end = self._end
+            self.first = values.item(0)
+        if lowest is None:
+            lowest = values.min().item()
+        if lowest < self.lowest:
+            self.lowest = lowest
+        self._end = self._write(steps, values)
+        self.count += size
+
+    def _write(self, steps: Steps, values: Array) -> int:
+        """Write finite values down behind the others; where they end."""
+        end, size = self._end, values.size
         if end + size > 2 * CAPACITY:
             end = self._make_room()
-        self._steps[end : end + size] = steps
-        self._values[end : end + size] = values
-        self._end = end + size
-        self.count += size
+        elif end < self._written:
+            self._forget(end)
+        self._written = end + size
+        self._steps[end : self._written] = steps
+        self._values[end : self._written] = values
+        return self._written
+
+    def _forget(self, end: int) -> None:
+        """What was written down from here on has not come."""
+        self._derived = {key: (min(known, end), column) for key, (known, column) in self._derived.items()}
 
     def _make_room(self) -> int:
         """Move the newest values to the front: seldom, so that insertion is O(1) and windows are contiguous views."""
@@ -297,7 +182,8 @@ class Series:
         start, self._end = self._end - CAPACITY, CAPACITY
         self._steps[:CAPACITY] = self._steps[start : start + CAPACITY]
         self._values[:CAPACITY] = self._values[start : start + CAPACITY]
-        self._outlined = CAPACITY
+        self._outlined = self._written = CAPACITY
+        self._derived.clear()
         return CAPACITY
 
     @property
@@ -330,6 +216,17 @@ class Series:
         """At most the last n finite values, oldest first."""
         return self._values[max(self._end - n, self._end - len(self)) : self._end]
 
+    def derived(self, function: Callable[[Array], Array], reach: int) -> Array:
+        """A number for each of `values`, made of that value and as many before it: computed once, many at a time."""
+        known, column = self._derived.get(function, (-1, self._values))
+        if known < 0:
+            known, column = 0, np.zeros(2 * CAPACITY)
+        if known < self._end:
+            start = max(known - reach, 0)
+            column[known : self._written] = function(self._values[start : self._written])[known - start :]
+            self._derived[function] = self._written, column
+        return column[self._end - len(self) : self._end]
+
     def since(self, step: int) -> Array:
         """The kept finite values at or after a step."""
         return self.values[int(np.searchsorted(self.steps, step)) :]
@@ -355,11 +252,12 @@ class Series:
 
     def _baseline(self, count: int, window: int, log: bool) -> Baseline:
         """The baseline that a value is held against, which is the latest of so many."""
+        cached = self._baselines.get((window, log))
+        if cached is not None and cached[0] < count <= cached[1]:
+            return cached[2]
         span = lifetime(count)
         known = (count - 1) // span * span if count else 0
-        cached = self._baselines.get((window, log))
-        if cached is not None and cached[0] == known:
-            return cached[1]
+        last = known + span if count >= YOUNG else min(known + span, YOUNG - 1)
         stop = self._end - (self.count - known)
         values = self._values[max(stop - window, self._end - len(self), 0) : stop] if known else self._values[:0]
         if values.size == 0:
@@ -367,8 +265,55 @@ class Series:
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 fresh = _baseline(np.log(np.abs(values) + TINY) if log else values)
-        self._baselines[(window, log)] = (known, fresh)
+        self._baselines[(window, log)] = (known, last, fresh)
         return fresh
+
+
+class Coming:
+    """Values of a series that are known before they come: written down in one go, then let in part by part.
+
+    >>> series = Series()
+    >>> coming = Coming(series, np.arange(3), np.array([4.0, math.nan, 2.0]))
+    >>> coming.let_in(2)
+    >>> series.values.tolist(), series.nonfinite, series.step
+    ([4.0], 1, 1)
+    """
+
+    __slots__ = ("_come", "_counts", "_end", "_lowest", "_series", "_steps", "_values")
+
+    def __init__(self, series: Series, steps: Steps, values: Array) -> None:
+        finite = np.isfinite(values)
+        self._counts: list[int] | None = None
+        kept = values
+        if not finite.all():
+            self._counts = np.cumsum(finite).tolist()
+            steps_kept, kept = steps[finite], values[finite]
+        else:
+            steps_kept = steps
+        series._end = series._write(steps_kept, kept) - len(kept)
+        self._series, self._end, self._come = series, series._end, 0
+        self._steps: list[int] = steps.tolist()
+        self._values: list[float] = values.tolist()
+        self._lowest: list[float] = np.minimum.accumulate(kept).tolist()
+
+    def let_in(self, size: int) -> None:
+        """The first `size` of them have come; never fewer than before."""
+        series, counts = self._series, self._counts
+        known = size if counts is None else counts[size - 1]
+        here = self._end + known
+        if here > series._end:
+            if series.count == 0:
+                series.first = float(series._values[self._end])
+            series.count += here - series._end
+            series._end = here
+            series.lowest = min(series.lowest, self._lowest[known - 1])
+        if counts is not None:
+            came = range(self._come, size)
+            missing = [self._steps[place] for place in came if not math.isfinite(self._values[place])]
+            series.nonfinite += len(missing)
+            series.nonfinite_steps.extend(missing)
+        series.step, series.latest = self._steps[size - 1], self._values[size - 1]
+        self._come = size
 
 
 def _baseline(values: Array) -> Baseline:

@@ -29,6 +29,8 @@ class Stretch:
 
     steps: NDArray[np.int64]
     columns: Mapping[str, NDArray[np.float64]]
+    finite: bool = False
+    """Whether all values are known to be finite."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Stretch:
@@ -42,7 +44,7 @@ class Stretch:
         return len(self.steps)
 
     def __getitem__(self, part: slice) -> Stretch:
-        return Stretch(self.steps[part], {name: values[part] for name, values in self.columns.items()})
+        return Stretch(self.steps[part], {name: values[part] for name, values in self.columns.items()}, self.finite)
 
     def record(self, position: int) -> Record:
         """One of the steps as a record of its own."""
@@ -103,6 +105,6 @@ class Rows:
         if not self._steps:
             return
         columns = {name: np.array(values, dtype=np.float64) for name, values in self._columns.items()}
-        stretch = Stretch(np.array(self._steps, dtype=np.int64), columns)
+        stretch = Stretch(np.array(self._steps, dtype=np.int64), columns, finite=True)
         self._pieces += [stretch] if len(stretch) >= WORTHWHILE else stretch.records()
         self._steps, self._columns = [], {}

@@ -153,3 +153,41 @@ def test_a_loss_of_one_value_is_old_or_cancels_out(swing, cause):
         for name in ("loss-misuse", "stale-loss")
     }
     assert max(weights, key=weights.get) == cause
+
+
+RESTING = {"tensors": ["g.weight"], "since": 0, "frozen": True}
+ALSO_CERTAIN = {
+    "a criterion's own weights": (
+        "parameters-not-in-optimizer",
+        "frozen-weights",
+        {"graph.criterion_left_out": ["loss_fn.centres"]},
+    ),
+    "frozen for the other's turn": ("frozen-by-mistake", "frozen-weights", {"graph.resting": RESTING}),
+    "cut off after the first steps": (
+        "detached-graph",
+        "frozen-weights",
+        {"graph.resting": {**RESTING, "frozen": False}, "graph.absent": []},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "symptom", "facts"), ALSO_CERTAIN.values(), ids=ALSO_CERTAIN)
+def test_further_facts_are_certain(name, symptom, facts):
+    assert weight(name, symptom, facts) >= CERTAIN
+
+
+@pytest.mark.parametrize(("norm", "certain"), [(0.0, True), (1.0, False)])
+def test_weights_that_are_zero_and_stay_so(norm, certain):
+    chart = Chart()
+    chart.add({"type": "header", "step": 0, "tensors": ["a.weight", "b.weight"]})
+    chart.add({"type": "tensors", "step": 0, "vitals": {"weight_norm": [norm, 1.0], "grad_norm": [0.0, 1.0]}})
+    problem = Problem((Symptom("no-gradient", "", "warning", 0.9, 4, 100, message="seen", where=("a.weight",)),))
+    found = sum(item.weight for item in BY_NAME["bad-initialization"]().weigh(chart, problem))
+    assert (found >= CERTAIN) is certain
+
+
+@pytest.mark.parametrize(("momentum", "certain"), [(1e-3, True), (0.1, False)])
+def test_running_statistics_that_have_not_come_round(momentum, certain):
+    facts = {"mode.batchnorm": {"layers": 2, "most_values": 64}, "mode.batchnorm_momentum": momentum}
+    found = weight("batchnorm-misuse", "validation-anomaly", facts, {"loss": [1.0] * 100, "val_loss": [2.0] * 100})
+    assert (found >= CERTAIN) is certain

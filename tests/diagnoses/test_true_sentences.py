@@ -35,6 +35,19 @@ def test_a_loss_that_is_not_finite_was_not_learnt_by_heart():
     assert said("memorization", chart, "nan-or-inf", "validation-anomaly")["what is learnt by heart stays finite"] < -2
 
 
+def test_the_training_loss_of_a_sparse_log_is_the_one_at_its_end():
+    chart = Chart.of(
+        loss=[4.2, 1.9, 1.6, 1.4, 1.29, 0.9, 0.5, 0.2, 0.095, 0.03], val_loss=[1.68] * 5 + [4.0] * 5, context=LOG
+    )
+    assert not any("the training loss is still" in text for text in said("memorization", chart, "overfitting"))
+
+
+def test_a_training_loss_that_is_not_finite_does_not_come_of_validation():
+    chart = Chart.of(loss=[0.63, 0.6, math.nan], val_loss=[2.2, math.nan, math.nan], context=LOG)
+    names = ("nan-or-inf", "validation-anomaly")
+    assert said("train-val-mismatch", chart, *names)["the training loss itself is not finite"] < -2
+
+
 def test_what_validation_was_never_under_is_said_of_validation():
     chart = Chart.of(loss=[0.6 - 0.02 * step for step in range(20)], val_loss=[0.9] * 19 + [0.8], context=LOG)
     texts = said("train-val-mismatch", chart, "overfitting")

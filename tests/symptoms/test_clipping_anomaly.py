@@ -46,6 +46,18 @@ def test_a_summed_loss_that_falls_is_clipped_as_it_should_be(slope, fires):
     assert (ClippingAnomaly().check(built) is not None) == fires
 
 
+@pytest.mark.parametrize(
+    ("slope", "ratio", "fires"),
+    [(0.9999, 3e-4, True), (0.99, 3e-4, False), (0.9999, 5e-3, False), (0.9999, 2e-5, False)],
+)
+def test_a_twentieth_is_too_little_where_the_loss_hardly_falls_and_whole_steps_would_be_useful(slope, ratio, fires):
+    built = chart([2.0] * 150, 0.1, "SGD", ratio)
+    for step in range(150):
+        built.put(step, "loss", 2.3 * slope**step)
+        built.put(step, "lr", 0.1)
+    assert (ClippingAnomaly().check(built) is not None) == fires
+
+
 def test_a_clip_after_the_step_is_a_fact():
     built = chart([1.0] * 10, 1.0, "AdamW", 1e-3)
     built.add({"type": "facts", "step": 7, "facts": {"clip.after_step": True}})
@@ -61,3 +73,45 @@ def test_gradients_that_still_carry_the_loss_scale(norm, scale, fires):
     built = chart([norm] * 100, 1.0, "AdamW", 1e-3)
     built.put(99, "loss_scale", scale)
     assert (ClippingAnomaly().check(built) is not None) == fires
+
+
+def begun(norms, clips, rates=None, optimizer="SGD"):
+    """A run whose loss has fallen far before clipping changes."""
+    built = Chart.of(loss=[3 * 0.98**step + 0.1 for step in range(len(norms))])
+    built.groups = [{"optimizer": optimizer}]
+    for step, norm in enumerate(norms):
+        built.put(step, "grad_norm", norm)
+        built.put(step, "lr", 0.1 if rates is None else rates[step])
+        built.put(step, "input_checksum", float(step))
+    for step, clip in clips.items():
+        built.put(step, "clip", clip)
+    return built
+
+
+NOISY = [1.0, 0.7, 1.4] * 100
+LATE = {
+    "clipping begins": (begun(NOISY, {200: 0.01}), 200),
+    "a threshold becomes tighter": (begun(NOISY, {0: 1.0, 200: 0.01}), 200),
+    "by value: all norms are one": (begun(NOISY[:200] + [0.002] * 100, {}), 200),
+}
+AS_IT_SHOULD = {
+    "at the start": begun(NOISY, {0: 0.01}),
+    "a threshold about the norm": begun(NOISY, {200: 0.5}),
+    "a threshold that was tight before": begun(NOISY, {0: 0.02, 200: 0.01}),
+    "Adam": begun(NOISY, {200: 0.01}, optimizer="AdamW"),
+    "the rate makes up for it": begun(NOISY, {200: 0.01}, [0.1] * 200 + [5.0] * 100),
+    "too few steps": begun(NOISY, {260: 0.01}),
+    "gradients of one length, as before": begun([1.0] * 300, {}),
+    "gradients of one length, somewhat smaller": begun(NOISY[:200] + [0.3] * 100, {}),
+}
+
+
+@pytest.mark.parametrize(("built", "since"), LATE.values(), ids=LATE)
+def test_clipping_that_cuts_to_nothing_from_the_middle_of_a_run_on(built, since):
+    found = ClippingAnomaly().check(built)
+    assert (found.severity, found.first_step) == ("warning", since)
+
+
+@pytest.mark.parametrize("built", AS_IT_SHOULD.values(), ids=AS_IT_SHOULD)
+def test_clipping_that_begins_late_and_leaves_enough(built):
+    assert ClippingAnomaly().check(built) is None

@@ -17,6 +17,13 @@ SICK = {
     "head left out": ({"graph.not_in_optimizer": ["head.weight"]}, [1.0, 1.0, 1.0, NAN], [], {}),
     "first layer left out": ({"graph.not_in_optimizer": ["a.weight"]}, [NAN, 1.0, 1.0, 1.0], [], {}),
     "a plain list": ({"graph.not_in_model": ["blocks"]}, ALL, [], {}),
+    "a criterion's own": ({"graph.criterion_left_out": ["loss_fn.centres"]}, ALL, [], {}),
+    "frozen for the other's turn, and never thawed": (
+        {"graph.resting": {"tensors": ["a.weight"], "since": 0, "frozen": True}},
+        ALL,
+        [],
+        {},
+    ),
     "frozen in the middle": ({"graph.frozen": ["b"]}, ALL, [], {}),
     "rounded away": ({}, ALL, [MOVING] * 4, {"lr": 1e-3, "update_lost": 0.99}),
     "pushed and not moved": ({}, ALL, [[0.0] * 4] * 4, {"lr": 1e-3}),
@@ -62,8 +69,61 @@ def test_an_optimizer_of_the_head_alone_is_a_probe():
     assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], [], {})).severity == "info"
 
 
+@pytest.mark.parametrize(("fresh", "step", "severity"), [(1.0, 320, "warning"), (1.0, 50, "info"), (0.0, 320, "info")])
+def test_a_probe_of_what_was_never_trained_is_a_warning(fresh, step, severity):
+    facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
+    built = chart(facts, [NAN, NAN, NAN, 1.0], [], {"frozen_fresh": fresh})
+    built.put(step, "loss", 1.0)
+    assert FrozenWeights().check(built).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("fresh", "share", "step", "severity"),
+    [
+        (1.0, 0.9, 320, "warning"),
+        (1.0, 0.4, 320, "warning"),
+        (1.0, 0.9, 60, "info"),
+        (0.0, 0.9, 320, None),
+        (1.0, 0.2, 320, None),
+    ],
+)
+def test_a_frozen_trunk_that_was_never_trained(fresh, share, step, severity):
+    built = chart({"graph.frozen_share": share}, ALL, [MOVING] * 6, {"lr": 1e-3, "frozen_fresh": fresh})
+    built.put(step, "loss", 1.0)
+    found = FrozenWeights().check(built)
+    assert (found and found.severity) == severity
+
+
 @pytest.mark.parametrize(("fall", "fires"), [(0.0, True), (0.002, False)])
 def test_most_steps_rounded_away_matter_where_nothing_is_learnt(fall, fires):
     losses = [2.5 - fall * step + 0.02 * (-1) ** step for step in range(200)]
     built = Chart.of(loss=losses, lr=[2e-5] * 200, update_lost=[0.9] * 6)
     assert (FrozenWeights().check(built) is not None) == fires
+
+
+def test_what_has_learnt_for_a_while_may_rest():
+    resting = {"graph.resting": {"tensors": ["a.weight"], "since": 400, "frozen": True}}
+    assert FrozenWeights().check(chart(resting, ALL, [], {})).severity == "info"
+
+
+EARLY = {
+    "most steps are lost from the start on": ([0.93, 0.9, 0.9, 0.87, 0.84, 0.8, 0.74, 0.63, 0.77], [0.02] * 80, True),
+    "more and more are lost, as steps become shorter": (
+        [0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.7, 0.7],
+        [0.02] * 80,
+        False,
+    ),
+    "two in three": ([0.67] * 9, [0.02] * 80, False),
+    "a warm-up": ([0.99, 0.98, 0.97, 0.95, 0.9, 0.8, 0.8, 0.7, 0.65], [2e-4 * (1 + step) for step in range(80)], False),
+    "too early to say": ([0.93, 0.9, 0.9, 0.87, 0.84, 0.8, 0.8, 0.8], [0.02] * 40, False),
+}
+
+
+@pytest.mark.parametrize(("lost", "rates", "fires"), EARLY.values(), ids=EARLY)
+def test_steps_that_are_rounded_away_from_the_start_on(lost, rates, fires):
+    built = Chart.of(lr=rates, loss=[2 * 0.99**step for step in range(len(rates))])
+    for step, share in zip((0, 1, 2, 4, 8, 16, 23, 38, 73), lost, strict=False):
+        built.put(step, "update_lost", share)
+    found = FrozenWeights().check(built)
+    assert (found is not None) == fires
+    assert not fires or (found.first_step, found.severity) == (0, "warning")

@@ -73,6 +73,19 @@ def test_one_sample_that_is_not_fitted_yet_is_a_note(loss, severity):
 
 
 @pytest.mark.parametrize(
+    ("loss", "norm", "severity"), [(0.02, 20.0, "info"), (0.02, 90.0, "warning"), (0.3, 20.0, "warning")]
+)
+def test_a_norm_as_at_the_start_where_nearly_all_is_learnt_is_a_note(loss, norm, severity):
+    falling = [max(0.97**step, 0.01) for step in range(400)]
+    chart = Chart.of(
+        grad_norm=[20 * size * wave for size, wave in zip(falling, STEADY * 7, strict=False)], loss=falling
+    )
+    chart.put(400, "grad_norm", norm)
+    chart.put(400, "loss", loss)
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(
     ("last", "norm", "severity"), [(3.0, 13.0, "info"), (1.0, 13.0, "warning"), (3.0, 60.0, "warning")]
 )
 def test_the_smaller_batch_at_the_end_of_an_epoch_is_measured_by_its_like(last, norm, severity):
@@ -239,4 +252,13 @@ def test_a_leap_that_a_density_takes_no_notice_of_is_a_note_unless_all_tensors_r
     chart.add({"type": "header", "step": 0, "tensors": ["scale", "shift", "head"]})
     for step, row in ((8, [1.0, 1.0, 1.0]), (len(norms), [norm, others, others])):
         chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("norm", "facts", "severity"), [(30.0, True, "info"), (90.0, True, "warning"), (30.0, False, "warning")]
+)
+def test_a_loop_that_acts_may_come_back_to_norms_that_it_has_known(norm, facts, severity):
+    chart = Chart.of(grad_norm=[60.0, 50.0, 40.0, *STEADY * 3, norm])
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": facts}})
     assert GradientExplosion().check(chart).severity == severity

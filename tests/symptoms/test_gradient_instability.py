@@ -28,6 +28,7 @@ HEALTHY = {
     "the loss falls": (WILD, np.linspace(4.0, 1.0, 160)),
     "memorized": (WILD, np.concatenate([np.linspace(4.0, 0.01, 80), np.full(80, 0.01)])),
     "a steep trend": (np.exp(np.linspace(0, 6, 160)), LOSES_GROUND),
+    "steps from which nothing can be learnt": (np.where(np.arange(160) % 3 > 0, 0.0, 0.3), LOSES_GROUND),
     "too short": (WILD[:40], LOSES_GROUND[-40:]),
     "no loss": (WILD, []),
 }

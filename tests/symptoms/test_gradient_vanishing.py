@@ -98,3 +98,21 @@ def test_decay_through_depth_is_one_episode_however_far_apart_the_samples():
             examination.take({"type": "tensors", "step": step, "vitals": vitals})
         examination.take({"type": "vitals", "step": step, "vitals": {"grad_norm": 1.0 + step % 3 / 10}})
     assert [item.name for item in examination.chart.episodes] == ["gradient-vanishing"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "decay", "fires"), [("Adam", 5e-4, True), ("Adam", 0.0, False), ("AdamW", 5e-4, False)]
+)
+def test_decay_that_adam_blows_up_is_no_learning(optimizer, decay, fires):
+    names = [f"layers.{index}.weight" for index in range(12)]
+    chart = Chart()
+    chart.add({"type": "header", "step": 0, "tensors": names})
+    chart.add({"type": "groups", "step": 0, "groups": [{"optimizer": optimizer, "lr": 0.01, "weight_decay": decay}]})
+    for step in range(6):
+        norms = [10.0 ** (index - 12) for index in range(12)]
+        row = {"grad_norm": norms, "weight_norm": [1.0] * 12, "update_ratio": [0.02] * 12}
+        chart.add({"type": "tensors", "step": 50 * step, "vitals": row})
+        if step < 5:
+            chart.add({"type": "vitals", "step": 50 * step, "vitals": {"grad_norm": 1.0}})
+    found = GradientVanishing().check(chart)
+    assert (found is not None and found.message.endswith("weight decay alone")) is fires

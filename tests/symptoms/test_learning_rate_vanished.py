@@ -16,7 +16,6 @@ FALLING = 5 - 0.005 * T
 
 SICK = {
     "cut while the loss fell": (np.where(T < 300, 1e-3, 0.0), FALLING),
-    "decayed at every batch": (0.1 * 0.9**T, None),
     "a floor of nothing, for most of the run": (np.where(T < 200, 1e-3, 1e-9), None),
     "led to its end too early": (np.maximum(0, 1 - T / 150), None),
     "cut by ten again and again": (0.09 ** np.minimum(1.0 + T // 80, 9.0), None),
@@ -62,6 +61,24 @@ def test_milestones_in_epochs_and_steps_in_batches():
     assert check(rates[:120], losses[:120]) is None
 
 
+@pytest.mark.parametrize(("decay", "steps"), [(0.9, 60), (0.96, 110), (0.97, 140)])
+def test_a_rate_that_halves_at_every_few_batches_is_said_soon(decay, steps):
+    symptom = check(0.1 * decay ** T[:steps])
+    assert (symptom.severity, symptom.first_step) == ("warning", 0)
+    assert check(0.1 * decay ** T[: steps // 2]) is None
+    assert check(0.1 * decay ** T[:steps], 5 * 0.9 ** T[:steps] + 0.1) is None or decay == 0.9  # it has arrived
+
+
+def test_by_steps_of_some_batches_too():
+    assert check(0.1 * 0.5 ** (T[:140] // 20)).severity == "warning"
+
+
+def test_a_rate_that_ran_out_before_the_loss_had_begun_to_fall_is_a_warning_soon():
+    rates = 0.5 + 0.5 * np.cos(np.pi * np.minimum(T[:190] / 130, 1))
+    assert check(rates, 0.69 - 0.0003 * np.minimum(T[:190], 130)).severity == "warning"
+    assert check(rates, 0.69 * 0.99 ** np.minimum(T[:190], 130)).severity == "info"
+
+
 HEALTHY = {
     "no readings": np.zeros(0),
     "constant": np.full(600, 1e-3),
@@ -73,6 +90,9 @@ HEALTHY = {
     "step decay": 0.1 ** (1 + T // 150),
     "a decay in the last third": np.where(T < 400, 0.1, 1e-3),
     "a decay at half": np.where(T < 300, 0.1, 1e-4),
+    "a slow decay at every batch": 0.1 * 0.995**T,
+    "a power of a line": (1 - T / 600) ** 3,
+    "a decay at a few milestones": 0.3 ** (T // 120 + 1.0),
     "restarts": 0.5 + 0.5 * np.cos(np.pi * (T % 100) / 100),
 }
 

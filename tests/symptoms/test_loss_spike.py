@@ -99,6 +99,31 @@ def test_a_single_batch_with_a_gradient_to_match_is_a_note_until_the_next_loss_i
     assert LossSpike().check(chart).severity == "warning"
 
 
+@pytest.mark.parametrize(
+    ("losses", "norms", "severity"),
+    [
+        ([4.2, 3.9, 3.5], [3.0, 2.9, 2.5], "info"),
+        ([4.2, 1.9, 1.6], [3.0, 2.9, 2.5], "warning"),  # it came back at once, but not all the way: one bad batch
+        ([4.2, 4.9, 5.9], [3.0, 3.5, 4.0], "warning"),  # it is not learnt
+        ([9.5, 8.1, 7.7], [3.0, 2.9, 2.5], "warning"),  # far worse than the untrained model
+        ([4.2, 3.9, 3.5], [30.0, 2.9, 2.5], "warning"),  # a gradient that the loss does not account for
+    ],
+)
+def test_a_new_task_that_is_learnt_at_once_is_a_note(losses, norms, severity):
+    chart = Chart.of(loss=FALLING - 1.7, grad_norm=[1.0] * len(FALLING))
+    for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), len(FALLING)):
+        chart.put(step, "loss", loss)
+        chart.put(step, "grad_norm", norm)
+    assert LossSpike().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(5.0, "info"), (25.0, "warning")])
+def test_a_log_likelihood_may_swing_in_its_first_steps(loss, severity):
+    """Its deviation shrinks sooner than its mean has found its place."""
+    losses = [*np.linspace(0.1, -1.9, 27), loss]
+    assert LossSpike().check(Chart.of(loss=losses)).severity == severity
+
+
 def test_new_targets_lift_the_loss_of_a_loop_that_acts():
     chart = Chart.of(loss=[*FALLING, 11.0])
     chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})

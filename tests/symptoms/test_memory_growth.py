@@ -46,6 +46,8 @@ HEALTHY = {
     "one step up": GB * np.where(T < 400, 4.0, 6.0),
     "batches of any length": GB * (4 + RNG.random(T.size)),
     "a few megabytes": GB * 4 + 1e4 * T,
+    "three lumps of an allocator": GB * (0.66 + 0.016 * np.floor((T + 100) / 250)),
+    "swings, high at last": GB * (0.43 + 0.012 * RNG.random(T.size) + 0.05 * (np.arange(T.size) > T.size - 4)),
     "rises and falls": GB * (4 + 0.5 * np.sin(T / 100)),
 }
 

@@ -3,6 +3,7 @@
 import pytest
 
 from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
 from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice
 
 ADAM = {"optimizer": "Adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
@@ -52,6 +53,24 @@ def test_a_decay_that_keeps_the_loss_up(decay, last, severity):
     built = Chart.of(lr=[0.02] * 200, loss=[last + (3.5 - last) * 0.97**step for step in range(200)])
     built.groups = [ADAM | {"optimizer": "AdamW", "weight_decay": decay}]
     assert OptimizerAdvice().check(built).severity == severity
+
+
+@pytest.mark.parametrize("group", [ADAM | {"betas": [0.999, 0.9999]}, ADAM | {"eps": 0.01}])
+@pytest.mark.parametrize(("last", "severity"), [(2.8, "warning"), (0.5, "info")])
+def test_what_keeps_the_loss_up_is_a_warning(group, last, severity):
+    losses = [last + (3.5 - last) * 0.97**step for step in range(200)]
+    built = Chart.of(lr=[1e-3] * 200, loss=losses, adam_eps_share=[0.95])
+    built.groups = [group]
+    assert OptimizerAdvice().check(built).severity == severity
+
+
+@pytest.mark.parametrize(("momentum", "severity"), [(0.99, "warning"), (0.9, None)])
+def test_a_long_momentum_beside_a_loss_that_leaves_is_a_warning(momentum, severity):
+    built = Chart.of(lr=[0.1] * 100, loss=[2.0] * 100)
+    built.groups = [{"optimizer": "SGD", "momentum": momentum}]
+    built.open_episodes["loss-divergence"] = Symptom("loss-divergence", "LO02", "warning", 0.9, 95, 99)
+    found = OptimizerAdvice().check(built)
+    assert (found and found.severity) == severity
 
 
 def test_each_group_is_judged_by_its_own_rate():
@@ -111,3 +130,15 @@ def test_decay_is_not_blamed_for_what_a_leap_of_the_rate_makes_of_it(usual, foun
     for step in range(200):
         built.put(step, "lr", usual if step < 190 else 0.2)
     assert (OptimizerAdvice().check(built) is not None) == found
+
+
+@pytest.mark.parametrize(("gradient", "decay", "fires"), [(1.0, 0.9, True), (1.0, 1e-3, False), (50.0, 0.9, False)])
+def test_decay_through_the_gradient_of_other_adaptive_optimizers(gradient, decay, fires):
+    chart = Chart.of(lr=[1e-3] * 10)
+    chart.names = ("a.weight",)
+    chart.groups = [{"optimizer": "RMSprop", "weight_decay": decay}]
+    for step in (0, 1, 2, 4):
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": [gradient], "weight_norm": [3.0]}})
+    found = OptimizerAdvice().check(chart)
+    assert (found is not None) == fires
+    assert not fires or found.severity == "warning"

@@ -284,6 +284,13 @@ SICK = {
         "warning",
     ),
     "targets are inputs": (TargetAnomaly, sampled(target_is_input=[1.0] * 3), "warning"),
+    "labels of 0 and 1 where -1 and 1 are meant": (
+        TargetAnomaly,
+        sampled(
+            {"loss.function": "SoftMarginLoss"}, target_min=[0.0] * 3, target_max=[1.0] * 3, target_two_valued=[1.0] * 3
+        ),
+        "warning",
+    ),
     "targets not finite": (TargetAnomaly, sampled(target_nonfinite=[1.0]), "warning"),
     "same batch, read anew": (BatchAnomaly, sampled(context=B32, input_checksum=[3.5] * 6), "warning"),
     "same tensor, few samples": (
@@ -477,6 +484,23 @@ HEALTHY = {
     "one sharp head of two": (
         SaturatedActivations,
         layers("attention_entropy", [[0.9, 0.001, 0.8, None]] * 4, attention_logit=[90.0] * 4),
+    ),
+    "signed labels": (
+        TargetAnomaly,
+        sampled(
+            {"loss.function": "SoftMarginLoss"},
+            target_min=[-1.0] * 3,
+            target_max=[1.0] * 3,
+            target_two_valued=[1.0] * 3,
+        ),
+    ),
+    "labels of 0 and 1 of a binary loss": (
+        TargetAnomaly,
+        sampled({"loss.function": "BCELoss"}, target_min=[0.0] * 3, target_max=[1.0] * 3, target_two_valued=[1.0] * 3),
+    ),
+    "back at the size that came in": (
+        ActivationExplosion,
+        sizes([1e-4 * 5.0**index for index in range(7)], entry_rms=[2.0], **DEEP),
     ),
     "even through depth": (ActivationExplosion, sizes([1.0, 0.8, 1.3, 0.9, 1.1, 1.5, 0.7], **DEEP)),
     "a residual stream": (ActivationExplosion, sizes([1.5**index for index in range(7)], **DEEP)),

@@ -41,6 +41,13 @@ def test_steps_that_are_rounded_away_are_a_warning_whatever_the_ratio():
     assert "rounded away" in found.message
 
 
+@pytest.mark.parametrize(("cosine", "fires"), [(0.95, True), (0.5, False)])
+def test_steps_that_all_point_the_same_way_are_too_short_whatever_the_ratio(cosine, fires):
+    assert (check(SLOW, 1e-3, momentum_cosine=[cosine] * 12) is not None) == fires
+    assert check(2.3 - 2e-3 * T, 1e-4, momentum_cosine=[cosine] * 12) is None
+    assert check(SLOW, 1e-4, momentum_cosine=[cosine] * 12, reward=T) is None  # its loss need not fall
+
+
 def test_a_straight_line_is_a_note_where_updates_are_not_known():
     assert check(2.3 - 1e-4 * T).severity == "info"
 
@@ -68,3 +75,41 @@ HEALTHY = {
 @pytest.mark.parametrize(("losses", "more"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(losses, more):
     assert check(losses, **more) is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cosine", "slope", "fires"),
+    [
+        (1e-4, 0.5, 0.9996, True),
+        (1e-4, 0.1, 0.9996, False),
+        (1e-3, 0.5, 0.9996, False),
+        (1e-4, 0.5, 0.99, False),
+    ],
+)
+def test_gradients_that_lean_one_way_under_the_noise_of_batches(ratio, cosine, slope, fires):
+    chart = Chart.of(loss=[2.3 * slope**step for step in range(150)], lr=[1e-5] * 150)
+    for step in (8, 16, 25, 50, 75, 100, 125, 149):
+        chart.put(step, "momentum_cosine", cosine)
+    chart.add({"type": "tensors", "step": 149, "vitals": {"update_ratio": [ratio] * 4}})
+    assert (SlowLearning().check(chart) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("dropout", "level", "validated", "fires"),
+    [
+        (0.9, 0.8, None, True),
+        (0.9, 0.8, 0.8, True),
+        (0.9, 0.8, 0.4, False),  # it disturbs training alone
+        (0.9, 0.4, None, False),
+        (0.5, 0.8, None, False),
+    ],
+)
+def test_dropout_that_leaves_too_little_to_learn(dropout, level, validated, fires):
+    losses = [4.0 * (level + (1 - level) * 0.95**step) for step in range(150)]
+    chart = Chart.of(loss=losses, lr=[1e-3] * 150, context={"dropout": [0.1, dropout]})
+    chart.add({"type": "tensors", "step": 149, "vitals": {"update_ratio": [1e-3] * 4}})
+    if validated is not None:
+        chart.put(149, "val_loss", 4.0 * validated)
+    found = SlowLearning().check(chart)
+    assert (found is not None) == fires
+    assert not fires or found.severity == "warning"

@@ -19,10 +19,17 @@ SICK = {
     "again and again": ((FALLING + [3.9] * 40), {"state.written": [[50, 75], [190, 215]]}, 200),
     "noise does not hide it": (noisy(FALLING + [3.5] * 40), {"state.written": [[190, 215]]}, 200),
     "Adam starts anew and loses a quarter": (noisy(FALLING + [2.5] * 40), {"state.restarted": 200}, 200),
+    "the memory is emptied at each step": (FALLING + [2.0] * 16, {"state.forgotten": 3}, 215),
+    "an old checkpoint was loaded": (noisy(FALLING + [2.8] * 40), {"state.loaded": [200]}, 200),
     "a loss in thousands": ([1000 * value for value in FALLING + [3.9] * 40], {"state.written": [[190, 215]]}, 200),
 }
 HEALTHY = {
     "no readings": ([], {}),
+    "the memory was emptied twice": (FALLING + [2.0] * 16, {"state.forgotten": 2}),
+    "emptied and written from task to task": (
+        FALLING + [3.9] * 40,
+        {"state.forgotten": 5, "state.restarted": 200, "state.written": [[150, 175], [176, 200], [201, 215]]},
+    ),
     "nothing was written": (FALLING + [3.9] * 40, {}),
     "averaged weights, put back": (noisy(FALLING + [2.0] * 40), {"state.written": [[190, 215]]}),
     "Adam starts anew, and nothing happens": (noisy(FALLING + [2.0] * 40), {"state.restarted": 200}),
@@ -32,6 +39,8 @@ HEALTHY = {
         FALLING + [3.9] * 40,
         {"state.written": [[50, 75], [100, 125], [150, 175], [190, 215]]},
     ),
+    "the best checkpoint was loaded": (noisy(FALLING + [2.2] * 40), {"state.loaded": [200]}),
+    "loaded at each turn": (FALLING + [3.9] * 40, {"state.loaded": [50, 100, 150, 190, 200]}),
     "the rise is elsewhere": (FALLING[:100] + [3.9] * 140, {"state.written": [[190, 215]]}),
     "long ago": (FALLING + [3.9] * 400, {"state.written": [[190, 215]]}),
     "noise alone": (noisy([4.0] * 240, 0.5), {"state.written": [[190, 215]]}),
@@ -56,3 +65,42 @@ def test_fires(losses, facts, step):
 @pytest.mark.parametrize(("losses", "facts"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(losses, facts):
     assert StateOverwritten().check(chart(losses, facts)) is None
+
+
+@pytest.mark.parametrize(("kept", "fires"), [([0.1, 0.05, 0.1], True), ([0.1, 0.05, 1.2], False), ([0.1, 0.1], False)])
+def test_steps_that_are_undone(kept, fires):
+    assert (StateOverwritten().check(Chart.of(loss=FALLING, update_kept=kept)) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("kept", "written", "fires"),
+    [
+        ([12.0, 11.0, 0.02], 1, True),
+        ([12.0, 11.0, 0.02], 0, False),
+        ([12.0, 11.0, 0.2], 1, False),
+        ([1.1, 1.0, 0.9], 3, True),
+        ([1.1, 1.0, 0.9], 0, False),
+        ([3.5, 3.5, 1.1, 1.0, 0.9], 5, False),  # clamped: some weights have reached their bounds
+    ],
+)
+def test_weights_that_are_written_to_at_every_step_and_come_nowhere(kept, written, fires):
+    built = Chart.of(loss=[1.0] * 100)
+    for place, value in enumerate(kept):
+        built.put(25 * (place + 1) - 2, "update_kept", value)
+    built.add({"type": "facts", "step": 73, "facts": {"state.written_always": written}})
+    assert (StateOverwritten().check(built) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("after", "fires"),
+    [
+        ([0.6, 0.7, 0.65], True),  # at more than twice what it was, each of them above all before
+        ([0.6, 0.7], False),
+        ([0.6, 0.3, 0.65], False),
+        ([0.37, 0.36, 0.38], False),
+    ],
+)
+def test_a_leap_where_a_state_was_loaded_is_said_after_a_few_steps(after, fires):
+    chart = Chart.of(loss=[2.4 * 0.95**step + 0.25 + 0.05 * (-1) ** step for step in range(100)] + after)
+    chart.add({"type": "facts", "step": 99, "facts": {"state.loaded": [100]}})
+    assert (StateOverwritten().check(chart) is not None) == fires

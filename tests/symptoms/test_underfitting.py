@@ -44,6 +44,13 @@ def test_what_holds_the_model_back_makes_it_a_warning():
     assert check(HIGH, like_training, decay=0.1, weights=grown).severity == "info"
 
 
+def test_dropout_disturbs_training_alone():
+    better = check(HIGH, lambda step: 1.4, dropout=[0.9])
+    assert better.severity == "warning"
+    assert check(HIGH, lambda step: 1.4) is None
+    assert check(HIGH, lambda step: 2.6, dropout=[0.9]) is None
+
+
 def narrow(*widths, entering=20, takers=()):
     facts = {
         "modules.entering": list(takers),
@@ -78,6 +85,7 @@ HEALTHY = {
     "a gap": (HIGH, lambda step: 2.6),
     "training still falls": (2.3 - 0.001 * T + NOISE, lambda step: 2.3 - 0.001 * step),
     "validation still falls": (HIGH, lambda step: 2.1 - 0.0004 * step),
+    "learnt and lost": (np.where(T < N // 3, 2 * np.exp(-T / 20) + 0.1, HIGH), like_training),
     "negative": (HIGH - 20, lambda step: -18.0),
 }
 

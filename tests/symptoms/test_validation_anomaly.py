@@ -78,3 +78,33 @@ def test_validation_that_never_followed():
     assert never_followed(chart_of(lambda step: 2.5))
     assert not never_followed(chart_of(lambda step: TRAIN[step]))
     assert not never_followed(Chart())
+
+
+GUESS = {"loss.chance": 2.303, "loss.reduction": "mean"}
+QUICK = np.where(T < 40, 2.6, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("facts", "losses", "validation", "fires"),
+    [
+        (GUESS, QUICK, 2.15, True),  # under the first loss, which was worse than a guess
+        (GUESS, QUICK, 1.6, False),
+        (GUESS, 0.3 + 2.3 * np.exp(-T / 300), 2.15, False),  # learnt by heart, little by little
+        ({}, QUICK, 2.15, False),
+    ],
+)
+def test_a_guess_is_no_progress(facts, losses, validation, fires):
+    chart = chart_of(lambda step: validation + 0.02 * WOBBLE[step], losses)
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    assert (ValidationAnomaly().check(chart) is not None) is fires
+    assert never_followed(chart) is fires
+
+
+@pytest.mark.parametrize(
+    ("momentum", "gap", "fires"), [(1e-3, 1.0, True), (1e-3, 0.05, False), (0.1, 1.0, False), (None, 1.0, False)]
+)
+def test_statistics_that_never_moved(momentum, gap, fires):
+    chart = chart_of(lambda step: TRAIN[step] * (1 + gap), TRAIN[:400])
+    chart.add({"type": "facts", "step": 399, "facts": {"mode.batchnorm_momentum": momentum}})
+    found = ValidationAnomaly().check(chart)
+    assert (found is not None and "BatchNorm statistics" in found.message) is fires

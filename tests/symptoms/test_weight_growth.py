@@ -70,3 +70,12 @@ def test_growth_that_pays_is_a_note(loss, severity):
     for step in range(0, 600, 25):
         chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [2 ** (step / 90), 1.0]}})
     assert WeightGrowth().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(lambda step: 1e6 - 1e4 * step, "info"), (lambda step: 2.0, "warning")])
+def test_growth_that_pays_from_the_start_is_a_note(loss, severity):
+    chart = Chart.of(loss=[loss(step) for step in range(60)])
+    chart.names = ("a.weight", "b.weight")
+    for step in (0, 1, 2, 4, 8, 16, 25, 50):
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [0.1 + 2 * step, 0.1]}})
+    assert WeightGrowth().check(chart).severity == severity

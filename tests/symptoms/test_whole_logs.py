@@ -99,3 +99,55 @@ def test_detectors_without_a_single_box_are_not_learning():
     better, context = dict.fromkeys(zero, "higher"), {"clock": "epoch"}
     assert "not-learning" in raised(better, loss=loss, context=context, **zero)
     assert not raised(better, loss=loss, context=context, **{**zero, "val_map50": [0.0] * 5 + [0.1] * 7})
+
+
+def test_validation_that_gains_two_per_cent_in_many_evaluations_stands_still():
+    noisy = [12.0 * factor for factor in (1.0, 1.6, 0.5, 1.3, 0.6) * 20]
+    assert raised(loss=noisy, val_loss=np.linspace(12.81, 12.67, 100)) == {"not-learning"}
+    assert not raised(loss=noisy, val_loss=np.linspace(12.81, 11.9, 100))
+
+
+def test_a_validation_that_is_nan_at_the_very_end_has_ended_the_run():
+    falls = [2.0 * 0.9**step for step in range(12)]
+    assert raised(loss=falls, val_loss=[*falls[:-1], float("nan")]) == {"nan-or-inf"}
+    assert not raised(loss=falls, val_loss=falls)
+
+
+def test_nothing_right_and_a_loss_that_does_not_move_is_no_learning_early_too():
+    better = {"val_accuracy": "higher"}
+    still = [1.07, 1.092, 1.086, 1.091, 1.086, 1.093, 1.084, 1.083, 1.086, 1.085]
+    noisy = [1.02, 0.96, 1.04, 0.98, 0.99]
+    assert "not-learning" in raised(better, loss=noisy, val_loss=still, val_accuracy=[0.0] * 10, every=29)
+    falls = [1.07 * 0.95**place for place in range(10)]
+    assert not raised(better, loss=noisy, val_loss=falls, val_accuracy=[0.0] * 10, every=29)
+    learns = [0.09, 0.06, 0.04, 0.02, 0.01]
+    assert "not-learning" not in raised(better, loss=learns, val_loss=still, val_accuracy=[0.0] * 10, every=29)
+
+
+def test_twenty_evaluations_of_guessing_are_no_learning_where_training_has_not_learnt_either():
+    noisy = np.linspace(0.72, 0.68, 60) * np.tile([1.0, 1.03, 0.97, 1.01, 0.98], 12)
+    guess, better = [0.711, *[0.6935, 0.694, 0.6937] * 8], {"val_accuracy": "higher"}
+    assert "not-learning" in raised(better, loss=noisy, val_loss=guess, val_accuracy=[0.515, *[0.52, 0.521, 0.518] * 8])
+    right = np.linspace(0.52, 0.7, 25)
+    assert not raised(better, loss=noisy, val_loss=np.linspace(0.711, 0.6, 25), val_accuracy=right)
+
+
+def test_validation_in_other_units_than_training_is_no_anomaly():
+    falls = [0.46 * 0.97**step for step in range(60)]
+    assert not raised(loss=falls, val_loss=[1.0e7, 1.005e7, 9.9e6] * 20)
+    assert "validation-anomaly" in raised(loss=falls, val_loss=[1.0, 1.005, 0.99] * 20)
+
+
+def test_training_and_validation_that_both_end_above_their_start_have_diverged():
+    rises = [0.0405, 0.0416, 0.0402, 0.041, 0.0393, 0.0406, 0.0495, 0.0534, 0.0482, 0.0453, 0.0464, 0.0452]
+    val = [0.0389, 0.0409, 0.0411, 0.04, 0.0408, 0.0461, 0.0444, 0.0622, 0.0475, 0.0546, 0.0466, 0.048]
+    context = {"clock": "epoch"}
+    assert raised(loss=rises, val_loss=val, context=context) == {"loss-divergence"}
+    assert not raised(loss=rises[::-1], val_loss=val[::-1], context=context)
+
+
+def test_validation_that_only_climbs_is_overfitting_however_noisy():
+    loss = np.linspace(1.85, 1.5, 10)
+    val = [4.55, 4.764, 5.191, 4.49, 5.88, 4.976, 4.969, 5.312, 5.28, 6.281]
+    assert "overfitting" in raised(loss=loss, val_loss=val, every=100)
+    assert "overfitting" not in raised(loss=loss, val_loss=val[::-1], every=100)

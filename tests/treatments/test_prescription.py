@@ -235,3 +235,34 @@ def test_a_rate_at_which_nothing_moves_is_not_just_doubled():
     found = merged(symptom("slow-learning"), lr=np.full(N, 1e-14))
     assert found["scale-lr"].parameters["factor"] == 1e9
     assert "Raise the learning rate, from 1.00e-14 to 1.00e-05." in found["scale-lr"].reason
+
+
+def test_ranks_that_differ_are_synchronised_before_anybody_looks_at_the_machine():
+    assert next(iter(merged(symptom("rank-divergence", severity="critical")))) == "synchronize-ranks"
+
+
+def test_nobody_goes_back_to_a_checkpoint_because_a_rank_is_slow():
+    found = merged(symptom("step-time-regression", 66, 200, "info"), symptom("straggler-rank", 248, 399))
+    assert next(iter(found)) == "check-hardware" and "roll-back" not in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [("bce", "binary_cross_entropy_with_logits"), ("cross-entropy", "cross_entropy(")]
+)
+def test_the_line_that_fits_the_run_comes_first(kind, first):
+    chart = Chart()
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": kind}})
+    case = Case(chart, Problem((symptom("suspicious-loss"),)), "loss-misuse")
+    assert first in prescription.suggest(case, "fix-loss", 0.9, "").code.splitlines()[0]
+
+
+def test_wrong_labels_are_looked_at_and_not_their_numbers():
+    causes = {cause.name: cause for cause in CAUSES}
+    assert causes["label-noise-or-misalignment"].suggests[0] == "check-labels"
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.slug)
+def test_the_first_line_of_code_is_whole(action):
+    """It is all that a headline shows."""
+    line = action.code.splitlines()[0].partition("#")[0]
+    assert line.count("(") == line.count(")") and not line.rstrip().endswith(",")

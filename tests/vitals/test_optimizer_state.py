@@ -63,3 +63,25 @@ def test_momentum():
     chart, gradients = train(lambda tensors: torch.optim.SGD(tensors, lr=1e-3, momentum=0.8))
     assert chart["momentum_cosine"].latest == pytest.approx(cosine(gradients[-1], averaged(gradients, 0.8)), abs=1e-3)
     assert "adam_staleness" not in chart
+
+
+@pytest.mark.parametrize(("share", "undone"), [(1.0, False), (1e-3, True)])
+def test_how_far_weights_come_where_an_average_is_put_in_their_place(share, undone):
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    average = [tensor.detach().clone() for tensor in model.parameters()]
+    for _ in range(110):
+        optimizer.zero_grad()
+        loss = (model(torch.randn(4, 5)) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        for mean, tensor in zip(average, model.parameters(), strict=True):
+            mean.lerp_(tensor.detach(), share)
+            tensor.data.copy_(mean)
+        doctor.log_loss(loss)
+    doctor.detach()
+    kept = doctor._examination.chart["update_kept"].values
+    assert kept.size >= 3
+    assert (kept.max() < 0.3) == undone

@@ -111,3 +111,24 @@ def test_a_state_that_is_loaded_tells_the_step_that_comes_next(optimizer, at):
     del gauge
     model.load_state_dict(early)
     assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each", "options"),
+    [(torch.optim.Adam, 1, {}), (torch.optim.SGD, 1, {"momentum": 0.9}), (torch.optim.RMSprop, 1, {})],
+)
+def test_a_memory_that_is_emptied_again_and_again(optimizer, each, options):
+    model, told = nn.Linear(4, 1), {}
+    stepping = optimizer(model.parameters(), lr=1e-3, **options)
+    gauge = StateWitness(Setup({"": model}, [stepping]), told.update)
+    for step in range(76):
+        if step >= 10 and step % each == 0:
+            stepping.state.clear()
+        model(torch.randn(8, 4)).square().mean().backward()
+        if step in SAMPLES:
+            gauge.before_step(0, SimpleNamespace(number=step))
+        stepping.step()
+        if step in SAMPLES:
+            gauge.after_step(0, SimpleNamespace(number=step))
+        stepping.zero_grad()
+    assert told["state.forgotten"] == 4

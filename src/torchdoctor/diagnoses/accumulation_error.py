@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 
@@ -68,7 +69,8 @@ class AccumulationError(Cause):
         """How many backwards a step has, what was cleared between them, and how each was weighted."""
         backwards = max(chart.fact("zeroing.backwards") or (0,))
         pairs = zip(chart.fact("zeroing.kept") or (), chart.fact("zeroing.cleared") or (), strict=False)
-        if any(kept >= SURE and cleared for kept, cleared in pairs):
+        sometimes = any(kept >= SURE and cleared for kept, cleared in pairs) and not not_cleared_since(chart)
+        if sometimes:
             yield Evidence(CERTAIN, "gradients are cleared at some steps and applied again at others")
         between = chart.fact("zeroing.between_backwards") or []
         if backwards > 1 and len(between) == 1 and between[0] >= SURE:
@@ -82,5 +84,5 @@ class AccumulationError(Cause):
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight {weight}, not 1/{backwards}")
         elif backwards > 1 and not weights.size and problem.has(*LARGE):
             yield Evidence(4.5, f"each step adds up {backwards} backward passes; it is not known what each counts for")
-        if backwards == 1:
+        if backwards == 1 and not sometimes:
             yield Evidence(-5.0, "each step has one backward pass")

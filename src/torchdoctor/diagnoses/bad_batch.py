@@ -8,8 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import LEAP, breaking_step, is_brief, is_over, loss_leap, loss_moved_at, lr_leap
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import (
+    LEAP,
+    SHARP,
+    breaking_step,
+    is_brief,
+    is_over,
+    last_level,
+    loss_leap,
+    loss_moved_at,
+    lr_leap,
+)
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 
@@ -21,11 +31,16 @@ DAMAGE = ("loss-divergence", "dead-units", "collapsed-output", "activation-explo
 """What one batch leaves behind only if it was far off."""
 
 
+BLANK = 0.1
+"""Share of samples without content from which they are no accident."""
+
+
 class BadBatch(Cause):
-    """One batch is unlike the others: corrupt, mislabelled, or on another scale.
+    """One batch is unlike the others: corrupt, mislabelled, or on another scale; or samples are blank in all of them.
 
     ## What it is
-    Its loss and gradient stand out because of what is in it, not because of the weights.
+    Its loss and gradient stand out because of what is in it, not because of the weights. Samples that could not be
+    read, and are zeros instead, come with labels that nothing in them explains.
 
     ## How to confirm it
     Loss and gradient norm jump at the same step and are back at the next. Compute the loss of that batch again, with
@@ -39,13 +54,28 @@ class BadBatch(Cause):
     """
 
     name = "bad-batch"
-    explains = ("loss-spike", "gradient-explosion", "loss-divergence", "nan-or-inf")
+    explains = (
+        "loss-spike",
+        "gradient-explosion",
+        "loss-divergence",
+        "nan-or-inf",
+        "input-anomaly",
+        "collapsed-output",
+        "not-learning",
+        "no-gradient",
+    )
     prior = -1.2
     suggests = ("clean-data", "set-clip-norm", "skip-window")
     references = ("https://arxiv.org/abs/2204.02311",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loss jumped at the same step, and whether everything was back at once."""
+        if problem.has("input-anomaly") and (empty := _emptiness(chart)):
+            yield Evidence(CERTAIN, f"{empty}: what is read is not the data")
+            return
+        if not problem.has(*SHARP):
+            yield Evidence(-5.0, "no step stands out, and samples have content")
+            return
         onset = breaking_step(problem)
         leap, moved = loss_leap(chart, onset), loss_moved_at(chart, onset)
         yield from _about_its_loss(chart, onset, leap, moved)
@@ -65,6 +95,14 @@ class BadBatch(Cause):
         if chart["pooled_top_share"].latest > 0.85:
             yield Evidence(-2.5, "one class is so common that any batch with another one stands out")
         yield from _about_its_numbers(chart, onset)
+
+
+def _emptiness(chart: Chart) -> str:
+    """What says that inputs carry nothing, as the beginning of a sentence; empty where they do."""
+    if last_level(chart["input_constant"], 3) == 1.0:
+        return "all samples of a batch are equal"
+    share = last_level(chart["input_blank"], 3)
+    return f"{100 * share:.0f} % of the samples are blank" if share > BLANK else ""
 
 
 def _about_its_loss(chart: Chart, step: int, leap: float, moved: bool) -> Iterator[Evidence]:

@@ -12,10 +12,11 @@ from torchdoctor.diagnoses.depth import (
     is_far_from_extremes,
     saturating_layers,
     signal_lost_by_layer,
+    silent_at_first,
     zeros_at_first,
 )
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
-from torchdoctor.records import number_text
+from torchdoctor.records import names_text, number_text
 
 AT_FIRST = ("activation-explosion", "saturated-activations", "unexpected-initial-loss")
 
@@ -69,7 +70,9 @@ class BadInitialization(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Equal rows, the signal at the first sample, and whether the trouble was there at once."""
         if problem.has("identical-units"):
-            yield Evidence(CERTAIN, "all units of a layer began with the same weights and still have them")
+            yield Evidence(CERTAIN, "all units of a layer began with the same weights")
+        if zeros := all_zero(chart, problem):
+            yield Evidence(CERTAIN, f"{names_text(zeros)}: all zeros, with a gradient of exactly zero: they stay so")
         yield from _about_the_scale(chart, problem)
         yield from _about_the_signal(chart, problem)
         found = [symptom for name in AT_FIRST if (symptom := problem.get(name)) is not None]
@@ -80,6 +83,14 @@ class BadInitialization(Cause):
                 yield Evidence(-1.0, f"{found[0].name} was there at the start, but the inputs are not of a usual size")
         elif problem.first_step > 50:
             yield Evidence(-3.0, f"it began at step {problem.first_step}, long after the start")
+
+
+def all_zero(chart: Chart, problem: Problem) -> list[str]:
+    """Weights that are all zero, of those whose gradient is exactly zero at every sample."""
+    found, norms = problem.get("no-gradient"), chart.tensors("weight_norm").latest
+    if found is None or norms.size != len(chart.names):
+        return []
+    return [name for name, norm in zip(chart.names, norms.tolist(), strict=True) if norm == 0 and name in found.where]
 
 
 def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
@@ -106,5 +117,7 @@ def _about_the_signal(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     zeros = zeros_at_first(chart, where)
     if zeros > 0.9:
         yield Evidence(6.0, f"{100 * zeros:.0f} % of the values of {where} were zero before the first step")
+    elif dead is None and (silent := silent_at_first(chart)) and inputs_are_fine(chart):
+        yield Evidence(6.0, f"{silent} gave nothing but zeros before the first step, whatever came in")
     elif zeros < 0.8:
         yield Evidence(-1.5, f"only {100 * zeros:.0f} % of the values of {where} were zero at first")

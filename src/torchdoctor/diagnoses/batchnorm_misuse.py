@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.validation_anomaly import first_statistics
 
 FEW, ENOUGH = 4, 16
 """Values a channel that are too few, and that are enough to acquit."""
@@ -54,7 +55,10 @@ class BatchnormMisuse(Cause):
         if known:
             values, layers = known["most_values"], known["layers"]
             share = chart.fact("mode.batchnorm_momentum")
-            if share is not None and not 1e-3 <= share < 0.9:
+            if first_statistics(chart) > 0.5:
+                text = f"its running statistics are still {first_statistics(chart):.0%} what they began with"
+                yield Evidence(CERTAIN if problem.has("validation-anomaly") else 3.0, text)
+            elif share is not None and not 1e-3 <= share < 0.9:
                 text = f"the momentum of its BatchNorm layers is {number_text(share)}, and 0.1 is usual"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values <= FEW or known.get("most_samples", FEW) <= PAIR:

@@ -8,7 +8,9 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 
 RARE = 0.97
-"""Share of the common class above which the others are rare even where every sample has hundreds of labels."""
+"""Share of the common class above which the others are rare even where every sample has several labels."""
+AT_ONCE = 10
+"""Steps up to which a trouble is older than anything that labels could have done."""
 
 
 class ClassImbalance(Cause):
@@ -65,10 +67,13 @@ class ClassImbalance(Cause):
             return
         predicted = float(chart["prediction_top_share"].last(4).mean()) if chart["prediction_top_share"] else 0.0
         if share > 0.85:
-            rare = share > RARE or not _is_dense(chart)
+            rare = share > RARE or not (_is_dense(chart) or _has_several_labels(chart))
             yield Evidence(5.5 if rare else 2.0, f"{100 * share:.0f} % of the labels seen are of one class")
             if predicted > 0.99:
                 yield Evidence(2.0 if rare else 0.5, f"{100 * predicted:.0f} % of the predictions are of one class")
+            dead = problem.get("dead-units") or problem.get("no-gradient")
+            if dead is not None and dead.severity != "info" and dead.first_step <= AT_ONCE:
+                yield Evidence(-6.0, f"{dead.name} was there at step {dead.first_step}, before any label was learnt")
         elif share < 2 / classes:
             yield Evidence(-4.0, f"the most common of {classes:.0f} classes has only {100 * share:.0f} % of the labels")
         else:
@@ -79,3 +84,11 @@ def _is_dense(chart: Chart) -> bool:
     """Whether outputs are maps, with a label for every place: a class of a twentieth is seen at every step."""
     shape = chart.context.get("input_shape") or ()
     return len(shape) == 4 and chart["criterion"].count > 0 and chart.fact("loss.classes") is None
+
+
+def _has_several_labels(chart: Chart) -> bool:
+    """Whether each sample is asked several yes-or-no questions: there most answers are no by nature."""
+    outputs, widths = chart.fact("modules.outputs", ()), chart.fact("modules.widths", ())
+    named = dict(zip(chart.module_names, widths, strict=False))
+    answers = max([named.get(name, 0) for name in outputs], default=0)
+    return bool(chart.fact("loss.kind") == "bce" and max(answers, chart.fact("outputs.classes", 1)) > 1)

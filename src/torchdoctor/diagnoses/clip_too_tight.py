@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.clipping_anomaly import is_scaled
+from torchdoctor.symptoms.clipping_anomaly import is_pinned, is_scaled
 
 
 class ClipTooTight(Cause):
@@ -63,18 +61,10 @@ class ClipTooTight(Cause):
         if clip > 0.2 * typical:
             yield Evidence(-4.0, text)
         elif clip > 0.01 * typical:
-            yield Evidence(0.5, text)
+            yield Evidence(5.0 if problem.grave("clipping-anomaly") else 0.5, text)
         else:
             yield Evidence(5.5, text)
         if is_scaled(chart) and clip < 0.01 * typical:
             yield Evidence(CERTAIN, f"gradients are still multiplied by {number_text(chart['loss_scale'].latest)}")
         elif not plain:
             yield Evidence(-4.0, "an adaptive optimizer does not feel the scale of gradients")
-
-
-def is_pinned(chart: Chart, steps: int = 64) -> bool:
-    """Whether the gradient norm is the same at each step but for some hundredths, although batches differ."""
-    norms = chart["grad_norm"].last(steps)
-    if norms.size < steps or not float(np.ptp(norms)) < 0.03 * float(norms.min()):
-        return False
-    return np.unique(chart["input_checksum"].last(8)).size > 2

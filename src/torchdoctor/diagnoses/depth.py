@@ -18,7 +18,8 @@ def decay_by_layer(chart: Chart, problem: Problem) -> float:
     if symptom is None or not symptom.where:  # a collapse of the whole model names no layers
         return 0.0
     decades, layers = decay_through_depth(chart)
-    return float(10 ** (max(decades, default=0.0) / max(1, layers - 1)))
+    lost = max([*decades, symptom.value or 0.0])  # early weights may have died of it since
+    return float(10 ** (lost / max(1, layers - 1)))
 
 
 def weight_layers(chart: Chart) -> int:
@@ -63,6 +64,18 @@ def zeros_at_first(chart: Chart, module: str) -> float:
         return math.nan
     row, index = rows[0][1], chart.module_names.index(module)
     return float(row[index]) if row.size == len(chart.module_names) else math.nan
+
+
+def silent_at_first(chart: Chart) -> str:
+    """The first module that gave nothing but zeros before the first step, though it was given something; or "".
+
+    A residual branch that begins at zero is healthy: nothing follows from it while outputs differ.
+    """
+    rows, names = chart.modules("act_rms").rows, chart.module_names
+    if not rows or rows[0][0] > 0 or rows[0][1].size != len(names) or not chart["output_spread"].first < 1e-6:
+        return ""
+    zero = np.flatnonzero(rows[0][1] == 0)
+    return names[int(zero[0])] if zero.size and 0 < zero[0] < len(names) - 1 else ""
 
 
 def signal_lost_by_layer(chart: Chart) -> float:

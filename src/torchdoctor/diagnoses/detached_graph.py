@@ -8,6 +8,9 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
 
+SAME = 1e-6
+"""Share of their size by which outputs vary under which nothing of the input reaches them: the way there is dead."""
+
 
 class DetachedGraph(Cause):
     """The loss does not depend on the parameters.
@@ -55,6 +58,8 @@ class DetachedGraph(Cause):
                 yield Evidence(CERTAIN, "no backward pass reaches a parameter before any step")
         elif cut:
             yield Evidence(CERTAIN, f"{names_text(cut)}: the module runs, and its tensors never get a gradient")
+        elif problem.has("frozen-weights") and (chart.fact("graph.resting") or {}).get("frozen") is False:
+            yield Evidence(CERTAIN, "gradients came at first, and no backward pass reaches these weights any more")
         elif absent:
             yield Evidence(1.5, f"{names_text(absent)}: in no loss's graph")
         elif _is_flat(chart, problem):
@@ -64,9 +69,9 @@ class DetachedGraph(Cause):
 
 
 def _is_flat(chart: Chart, problem: Problem) -> bool:
-    """Whether part of the weights has gradients of exactly zero and no dead unit accounts for it."""
+    """Whether part of the weights has gradients of exactly zero though outputs follow inputs, and no unit is dead."""
     zero = problem.get("no-gradient")
     norms = chart.tensors("grad_norm").latest
-    if zero is None or zero.severity == "info" or problem.has("dead-units"):
+    if zero is None or zero.severity == "info" or problem.has("dead-units") or chart["output_spread"].latest < SAME:
         return False
     return bool((norms > 0).any() and (norms == 0).any())

@@ -41,8 +41,11 @@ class FrozenByMistake(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Where the frozen layers are, and how many."""
         frozen, share = chart.fact("graph.frozen"), chart.fact("graph.frozen_share")
+        resting = chart.fact("graph.resting") or {}
         if frozen:
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
+        elif resting.get("frozen") and problem.has("frozen-weights"):
+            yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")
         elif share and chart["frozen_fresh"].latest > 0.5:
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and look as if never trained")
         elif share and share >= METHOD and _only_biases_learn(chart):

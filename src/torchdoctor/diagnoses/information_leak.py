@@ -9,6 +9,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.target_anomaly import is_copied, is_given_away, looks_ahead
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, known_before
 
 
 class InformationLeak(Cause):
@@ -57,6 +58,12 @@ class InformationLeak(Cause):
             yield Evidence(CERTAIN, "one column of the inputs follows the label without exception")
         elif problem.names == ("target-anomaly",):
             yield Evidence(-5.0, "the targets are not the inputs")
-        probable = chart["target_probability"]
-        if len(probable) > 4 and float(probable.values[probable.steps < 100].max(initial=0.0)) > 0.95:
-            yield Evidence(1.5, "the right class had a probability above 0.95 within a hundred steps")
+        yield from _about_the_split(chart, problem)
+
+
+def _about_the_split(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if problem.has("validation-anomaly") and known_before(chart) > ValidationAnomaly.known:
+        yield Evidence(CERTAIN, "samples of the validation were seen in training, value by value")
+    probable = chart["target_probability"]
+    if len(probable) > 4 and float(probable.values[probable.steps < 100].max(initial=0.0)) > 0.95:
+        yield Evidence(1.5, "the right class had a probability above 0.95 within a hundred steps")

@@ -10,9 +10,13 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level_about, working_update
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.target_anomaly import answers_changed, is_of_the_past
+from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
 BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
 """What would keep a sound data set from being learnt."""
+AT_FIRST = ("saturated-activations", "unexpected-initial-loss", "activation-explosion")
+"""What is wrong with a model before it has seen a label."""
 ELEMENTWISE = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss")
 EARLY = 100
 """Steps within which it must have begun."""
@@ -55,21 +59,21 @@ class LabelNoiseOrMisalignment(Cause):
         "target-anomaly",
     )
     prior = -1.2
-    suggests = ("clean-data", "cross-validate")
+    suggests = ("check-labels", "cross-validate")
     references = ("https://arxiv.org/abs/1611.03530", "https://arxiv.org/abs/2103.14749")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether labels are a place off, where both losses are against guessing, and whether the model could learn."""
-        if last_level(chart["target_after_next"], 3) > 0.99 and last_level(chart["target_is_next"], 3) < 0.5:
-            yield Evidence(CERTAIN, "each label is the token after the next: shifted in the data and in the model")
+        if apart := _shift(chart) or (_pairing(chart) if problem.has("target-anomaly") else ""):
+            yield Evidence(CERTAIN, apart)
             return
-        if problem.names == ("target-anomaly",):
-            yield Evidence(-5.0, "labels of tokens are not a place off")
+        yield from _about_the_targets(chart, problem)
         chance = guessing(chart)
         if math.isnan(chance):
             yield Evidence(-0.8, "it is not known what loss guessing would give")
         else:
             yield from _about_the_losses(chart, chance)
+        yield from _about_the_start(problem)
         ratio = working_update(chart)
         if ratio * chart.step < SHORT:
             yield Evidence(-0.8, f"weights have moved by at most {number_text(ratio * chart.step)} of themselves")
@@ -85,6 +89,33 @@ class LabelNoiseOrMisalignment(Cause):
             yield Evidence(-1.5, "the model itself is not able to learn")
         elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
             yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def _shift(chart: Chart) -> str:
+    """Which token each label is, where it is a wrong one, and why; empty where that is not known."""
+    if last_level(chart["target_after_next"], 3) > 0.99 and last_level(chart["target_is_next"], 3) < 0.5:
+        return "each label is the token after the next: shifted in the data and in the model"
+    return "each label is the token before: shifted the wrong way" if is_of_the_past(chart) else ""
+
+
+def _pairing(chart: Chart) -> str:
+    share = answers_changed(chart)
+    return f"{share:.0%} of the samples that come again have another target than before" if share > 0 else ""
+
+
+def _about_the_targets(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if problem.names == ("target-anomaly",):
+        yield Evidence(-5.0, "labels are not a place off")
+    found = problem.get("validation-anomaly")
+    if found is not None and found.message.endswith(ASKED_WRONG):
+        yield Evidence(6.0, "training does worse than validation, and nothing but its targets makes it harder")
+
+
+def _about_the_start(problem: Problem) -> Iterator[Evidence]:
+    for item in problem.symptoms:
+        if item.name in AT_FIRST and item.severity != "info" and item.first_step <= 2:
+            yield Evidence(-2.5, f"{item.name} was there before any label was learnt")
+            return
 
 
 def _was_broken(chart: Chart, problem: Problem) -> bool:

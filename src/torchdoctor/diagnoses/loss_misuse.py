@@ -11,7 +11,8 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
-from torchdoctor.symptoms.suspicious_loss import weight_of_common
+from torchdoctor.symptoms.suspicious_loss import DROPPED, weight_of_common
+from torchdoctor.symptoms.target_anomaly import is_unsigned
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
 """What gradients that are too large bring about."""
@@ -66,10 +67,13 @@ class LossMisuse(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """What the order of operations behind the loss says."""
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
+        lint = lint and [code for code in lint if code != DROPPED]
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
         elif turned := chart.fact("modules.batch_as_time"):
             yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
+        elif is_unsigned(chart):
+            yield Evidence(CERTAIN, f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1")
         elif weight_of_common(chart) > 2:
             yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):

@@ -51,6 +51,8 @@ BEFORE = (
     "nan-or-inf",
 )
 """Findings that may be there before a rate has had any effect."""
+LONG = 0.99
+"""Momentum that few runs use: what it does to the rate is its own doing."""
 USUAL_ADAM, USUAL_SGD, USUAL_ATTENTION = 2e-2, 1.0, 5e-3
 """Learning rates above which few runs learn: Adam's, that of plain steps, and Adam's on attention."""
 
@@ -99,6 +101,12 @@ class LrTooHigh(Cause):
             yield Evidence(-1.0, f"each step adds up {backwards} backward passes: the rate may suit one of them")
         if has_unbounded_steps(chart):
             yield Evidence(-3.0, "Adam's betas alone would explain it")
+        momentum = max(
+            (item for group in chart.groups if isinstance(item := group.get("momentum"), float)), default=0.0
+        )
+        if LONG <= momentum < 1:
+            text = f"momentum of {number_text(momentum)} multiplies the rate by {number_text(1 / (1 - momentum))}"
+            yield Evidence(-2.5, text)
         rate, names = chart["lr"].latest, optimizer_names(chart)
         attention = has_attention(chart)
         adaptive = USUAL_ATTENTION if attention else USUAL_ADAM

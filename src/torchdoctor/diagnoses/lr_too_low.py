@@ -9,12 +9,15 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, working_update
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.slow_learning import ONWARD
 
 STILL = 1e-8
 """A rate at which no optimizer moves anything in a run's time."""
 
 SHORT = 0.05
 """Share of themselves by which weights have moved at most, from which on nothing can have been learnt."""
+USUAL = 3e-4
+"""Share of themselves by which weights move a step at least where steps are not short."""
 
 
 class LrTooLow(Cause):
@@ -52,10 +55,15 @@ class LrTooLow(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
         yield from _about_the_updates(chart)
+        slow = problem.get("slow-learning")
+        held = problem.has("clipping-anomaly", "batch-anomaly")  # which shorten steps, or turn all of them one way
+        onward = not held and slow is not None and ONWARD in slow.message
         rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
         adaptive = "Adam" in optimizer_names(chart)
         if 0 < top < STILL:
             yield Evidence(4.0, f"the learning rate was never above {number_text(top)}: nothing can move at that")
+        elif onward:  # while the rate was up
+            yield Evidence(3.0, f"{ONWARD}, while the loss gains next to nothing: steps are short")
         elif rate <= 0.1 * top:
             yield Evidence(-2.0, f"the learning rate was {number_text(top)}; it is the schedule that has lowered it")
         elif 0 < rate < (3e-6 if adaptive else 1e-5):
@@ -63,8 +71,10 @@ class LrTooLow(Cause):
         elif rate >= (3e-4 if adaptive else 1e-2):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
         cosine = chart["momentum_cosine"].last(8)
-        if cosine.size >= 4 and median(cosine) > 0.6:
-            yield Evidence(1.0, f"gradients keep their direction from step to step: {median(cosine):.2f}")
+        if cosine.size >= 4 and median(cosine) > 0.6 and not onward:
+            short = not held and working_update(chart) < USUAL  # noise, of labels or batches, keeps no direction
+            text = f"gradients keep their direction from step to step: {median(cosine):.2f}"
+            yield Evidence(2.5 if short else 1.0, text)
         norms = chart["grad_norm"]
         if norms and norms.baseline(128).recent < 1e-10:
             yield Evidence(-4.0, "there is no gradient that a higher rate could scale")
@@ -82,7 +92,7 @@ def _about_the_updates(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(1.5, f"weights move by {number_text(ratio)} of themselves a step, a thousandth is usual")
     elif 0 < ratio * chart.step < SHORT:
         yield Evidence(1.5, f"in {chart.step} steps weights have moved by at most {number_text(ratio * chart.step)}")
-    elif ratio > 3e-4:
+    elif ratio > USUAL:
         yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
     if ratio < 1e-3 and falls_steadily(chart):
         yield Evidence(1.5, "the loss goes on falling at an even pace: the way is right, the steps are short")

@@ -51,6 +51,8 @@ class Memorization(Cause):
         yield from _about_the_curves(chart)
         base = chart["loss"].baseline(128)
         train = base.recent if base else last_level(chart["loss"])
+        if "source" in chart.context:  # points far apart: the level of many of them is that of long ago
+            train = last_level(chart["loss"], max(1, min(20, chart["loss"].count // 10)))
         best = chart["val_loss"].lowest
         if math.isfinite(best) and best > 0 and chart["loss"]:
             if 0 <= train < HEART * chart["loss"].first:

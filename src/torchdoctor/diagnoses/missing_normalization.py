@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import gain_by_layer, weight_layers
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.first_pass import MUFFLED, muffled
 
 
 class MissingNormalization(Cause):
@@ -56,6 +57,10 @@ class MissingNormalization(Cause):
         """Normalization layers, depth, and what a layer does to the scale."""
         norms, layers = chart.fact("modules.normalized"), weight_layers(chart)
         if not isinstance(norms, int):
+            return
+        _, share = muffled(chart)
+        if share < MUFFLED:
+            yield Evidence(CERTAIN, f"normalization layers give {number_text(share)} of their weights' size at first")
             return
         if norms:
             yield Evidence(-4.0, f"the model has {norms} normalization layers")

@@ -59,5 +59,20 @@ class MissingZeroGrad(Cause):
             yield Evidence(CERTAIN, "gradients arrive, and are gone when the optimizer steps: cleared too early")
         elif any(old >= SURE and not new for old, new in looks):
             yield Evidence(CERTAIN, "at every sampled step the gradients of the step before were still there")
+        elif not_cleared_since(chart):
+            yield Evidence(CERTAIN, "gradients were cleared at first, and at the last sampled steps no longer")
         elif any(new for _, new in looks):
             yield Evidence(-6.0, "gradients are cleared before each backward")
+
+
+def not_cleared_since(chart: Chart) -> bool:
+    """Whether an optimizer's gradients are no longer cleared, after they once were.
+
+    >>> chart = Chart()
+    >>> facts = {"zeroing.kept": [3], "zeroing.cleared": [5], "zeroing.kept_in_a_row": [3], "zeroing.backwards": [1]}
+    >>> chart.add({"type": "facts", "step": 9, "facts": facts})
+    >>> not_cleared_since(chart)
+    True
+    """
+    rows = zip(chart.fact("zeroing.kept_in_a_row") or (), chart.fact("zeroing.backwards") or (), strict=False)
+    return any(row >= SURE and backwards <= 1 for row, backwards in rows)

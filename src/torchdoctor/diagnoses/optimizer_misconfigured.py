@@ -97,7 +97,7 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
                 yield from about_staleness(chart, breaking_step(problem), betas[1])
         momentum = _number(group.get("momentum"))
         if momentum >= 0.99:
-            yield Evidence(3.0, f"momentum is {number_text(momentum)}, 0.9 is usual")
+            yield Evidence(4.0, f"momentum is {number_text(momentum)}, 0.9 is usual")
     shrinks = _number(group.get("weight_decay")) * rate
     if shrinks >= 5e-3:
         yield Evidence(3.0, f"weight decay takes {number_text(shrinks)} of each weight a step")

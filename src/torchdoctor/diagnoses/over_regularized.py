@@ -11,7 +11,10 @@ from torchdoctor.diagnoses.findings import dropout, level_about, optimizer_names
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
+from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
+from torchdoctor.symptoms.suspicious_loss import DROPPED
 from torchdoctor.symptoms.underfitting import shrinkage
+from torchdoctor.symptoms.validation_anomaly import comes_unchanged
 
 PAST = 100
 """Steps after which a problem is over, and before which the rate counts as that of its time."""
@@ -55,6 +58,7 @@ class OverRegularized(Cause):
         "loss-spike",
         "loss-divergence",
         "optimizer-advice",
+        "suspicious-loss",
     )
     prior = -1.5
     suggests = ("lower-dropout", "set-weight-decay")
@@ -66,9 +70,15 @@ class OverRegularized(Cause):
             if is_told_of_decay(chart, problem):
                 yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
             return
+        if DROPPED in (chart.fact("loss.lint") or ()):
+            yield Evidence(CERTAIN, f"dropout of {number_text(dropout(chart))} is applied to what enters the loss")
+        elif problem.names == ("suspicious-loss",):
+            yield Evidence(-5.0, "no dropout is applied to what enters the loss")
         collapsed = problem.get("collapsed-output")
         if collapsed is not None and collapsed.message.endswith(SAYS_NOTHING):
-            yield Evidence(6.0, "the code is the prior: its penalty outweighs what it is needed for")
+            dead = problem.get("dead-units")
+            first = dead is not None and dead.first_step < collapsed.first_step  # whose code no longer says anything
+            yield Evidence(0.0 if first else 6.0, "the code is the prior: its penalty outweighs what it is needed for")
             return
         if chart.fact("loss.label_smoothing", 0.0) > SMOOTH:
             share = chart.fact("loss.label_smoothing")
@@ -86,7 +96,9 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     elif rate < 0.3:
         yield Evidence(-0.5, f"dropout is {number_text(rate)}")
     past = problem.last_step + PAST < chart.step  # what weights have become since says nothing of it
-    pull, shrunk = _pull(chart, problem), math.nan if past else shrinkage(chart)
+    vanishing = problem.get("gradient-vanishing")
+    bare = vanishing is not None and vanishing.message.endswith(DECAY_ALONE)  # weights shrink where nothing holds them
+    pull, shrunk = _pull(chart, problem), math.nan if past or bare else shrinkage(chart)
     if pull > 1e-3:
         yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
     if shrunk < 0.5:
@@ -94,10 +106,15 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
     elif chart.fact("state.written_always", 0) >= 3:
         yield Evidence(3.5, "weights are written to after every step: clamped or projected, they cannot grow")
-    elif rate == 0 and not problem.has("loss-oscillation") and validation_leads(chart) > 0.8:
+    elif rate == 0 and not problem.has("loss-oscillation") and _leads_by_noise(chart):
         yield Evidence(1.5, "validation is nearly always better than training: noise disturbs training alone")
     elif rate < 0.7 and not pull > 1e-3:
         yield Evidence(-2.0, "neither dropout nor weight decay is strong")
+
+
+def _leads_by_noise(chart: Chart) -> bool:
+    """Whether validation is better than training, and training samples are not seen to come as they are."""
+    return validation_leads(chart) > 0.8 and not comes_unchanged(chart)
 
 
 def _pull(chart: Chart, problem: Problem) -> float:

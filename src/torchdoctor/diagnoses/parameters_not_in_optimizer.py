@@ -54,5 +54,7 @@ class ParametersNotInOptimizer(Cause):
             yield Evidence(CERTAIN, f"{names_text(left)}: in the loss's graph, but in no optimizer")
         elif idle := chart.fact("graph.idle"):
             yield Evidence(CERTAIN, f"{names_text(idle)}: in an optimizer that has not stepped once")
+        elif outside := chart.fact("graph.criterion_left_out"):
+            yield Evidence(CERTAIN, f"{names_text(outside)}: with gradients, but in no optimizer")
         elif left is not None:
             yield Evidence(-6.0, "every parameter with a gradient is in an optimizer")

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, same_at_last
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, has_same_samples, same_at_last
 
 
 class RepeatedBatch(Cause):
@@ -52,5 +52,7 @@ class RepeatedBatch(Cause):
             yield Evidence(7.0, f"the last {same} batches looked at are the same {size} samples")
         elif different <= BatchAnomaly.few and sums.size >= 2 * BatchAnomaly.few and problem.grave("batch-anomaly"):
             yield Evidence(5.0, f"{sums.size} batches looked at were {different} different ones, of {size} samples")
+        elif has_same_samples(chart):
+            yield Evidence(7.0, f"the batches looked at hold the same {size} samples, in another order")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

@@ -11,7 +11,15 @@ from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
 from torchdoctor.diagnoses.memorization import HEART
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import input_sizes, step_up, validates_in_training_mode
+from torchdoctor.symptoms.validation_anomaly import (
+    ValidationAnomaly,
+    comes_unchanged,
+    input_sizes,
+    inputs_apart,
+    never_followed,
+    step_up,
+    validates_in_training_mode,
+)
 
 
 class TrainValMismatch(Cause):
@@ -47,10 +55,9 @@ class TrainValMismatch(Cause):
         values, train = chart["val_loss"].values, chart["loss"]
         if not values.size or not train:
             return
-        size, usual = input_sizes(chart)
-        if max(size / usual, usual / size) > 1.5:
-            sizes = f"{number_text(size)} in validation and {number_text(usual)} in training"
-            yield Evidence(CERTAIN if max(size / usual, usual / size) > 8 else 2.0, f"inputs are of size {sizes}")
+        yield from _about_inputs(chart)
+        if problem.has("nan-or-inf") and train.nonfinite:
+            yield Evidence(-3.0, "the training loss itself is not finite")
         if validates_in_training_mode(chart):
             yield Evidence(4.0, "the model is in training mode whenever it is validated")
         start, first, best = Progress.of(train).start, float(values[0]), float(values.min())
@@ -69,9 +76,19 @@ class TrainValMismatch(Cause):
             yield Evidence(-1.5, f"validation did fall, to {number_text(best)}")
 
 
+def _about_inputs(chart: Chart) -> Iterator[Evidence]:
+    size, usual = input_sizes(chart)
+    if max(size / usual, usual / size) > 1.5:
+        sizes = f"{number_text(size)} in validation and {number_text(usual)} in training"
+        strength = CERTAIN if max(size / usual, usual / size) > 8 else 4.5 if comes_unchanged(chart) else 2.0
+        yield Evidence(strength, f"inputs are of size {sizes}")
+    elif inputs_apart(chart) > ValidationAnomaly.shifted:
+        yield Evidence(3.0, "inputs are of another mean or deviation in validation than in training")
+
+
 def _about_training(chart: Chart, problem: Problem, start: float, best: float) -> Iterator[Evidence]:
     """Validation that never gained anything speaks for it only where training did."""
-    never = best > 0.95 * start
+    never = best > 0.95 * start or never_followed(chart)
     if never:
         strength = 3.2 if best > start else 1.5
         if "source" in chart.context:  # a log begins when somebody first logs, which may be late

@@ -9,6 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.input_anomaly import UNEVEN, normalizes_each
 
 LOUD, QUIET = 10.0, 0.01
 """Root mean square above which inputs are too large, largest value under which they are too small."""
@@ -72,7 +73,8 @@ class UnnormalizedInputs(Cause):
         if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
             return
         text = f"what enters the first layer has a root mean square of {number_text(size)}"
-        if chart.fact("data.normalized_first"):
+        uneven = last_level(chart["entry_ratio"]) > UNEVEN and not normalizes_each(chart)
+        if chart.fact("data.normalized_first") and not uneven:
             yield Evidence(-3.0, f"{text}, and a normalization follows")
         elif size > 3 * LOUD:
             yield Evidence(CERTAIN if size > 10 * LOUD else 7.0, text)
@@ -80,7 +82,7 @@ class UnnormalizedInputs(Cause):
             if ratio > 100:
                 yield Evidence(0.5, f"one feature is {number_text(ratio)} times as large as the usual one")
         elif size > LOUD:
-            yield Evidence(4.0, text)
+            yield Evidence(6.0 if uneven else 4.0, text)
         elif largest < QUIET:
             yield Evidence(
                 CERTAIN if largest < 0.1 * QUIET else 7.0, f"{text}, its largest value is {number_text(largest)}"

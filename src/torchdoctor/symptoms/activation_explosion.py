@@ -82,8 +82,8 @@ class ActivationExplosion(Detector):
         first, second = np.triu_indices(logs.size, 1)
         factor = math.exp(median((logs[second] - logs[first]) / (depth[second] - depth[first])))
         total = math.exp(min(float(logs[-1] - logs[0]), 300.0))
-        if not (factor > self.factor and total > self.depth):
-            return None
+        if not (factor > self.factor and total > self.depth) or levels[known][-1] < chart["entry_rms"].latest:
+            return None  # or the signal died on its way, and is back at the size that it came in with
         low, high = number_text(math.exp(logs[0])), number_text(math.exp(logs[-1]))
         message = f"activations grow {number_text(factor)} times a layer: from {low} to {high} through"
         where = tuple(chart.module_names[int(index)] for index in columns[known][-3:])

@@ -26,7 +26,8 @@ class BatchAnomaly(Detector):
     Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
     too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
     read anew each time with the same content, or where validation does not follow; so it is where all batches looked at
-    are a handful, put together alike each time, and validation is ten times as high as training. For order, the chance
+    are a handful, put together alike each time, and validation is ten times as high as training, or the same samples in
+    another order and validation is twice as high. For order, the chance
     that two samples of a batch share a class is compared with that of two samples of the whole run: balanced or
     few-shot samplers stay far below what sorted data show.
 
@@ -63,7 +64,26 @@ class BatchAnomaly(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """Repeated, then sorted by label, then sorted by value."""
-        return self._repeated(chart) or self._few(chart) or self._sorted(chart) or self._narrow(chart)
+        return (
+            self._repeated(chart)
+            or self._reordered(chart)
+            or self._few(chart)
+            or self._sorted(chart)
+            or self._narrow(chart)
+        )
+
+    def _reordered(self, chart: Chart) -> Symptom | None:
+        """The same samples in each batch, in another order: all the data there are, and too few."""
+        size = chart.context.get("batch_size")
+        if not has_same_samples(chart, self.samples) or not isinstance(size, int) or size > self.small:
+            return None
+        apart = _validation_is_apart(chart)
+        message = f"every batch looked at holds the same {size} samples, in another order"
+        if apart:
+            message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
+            message += f" {chart['loss'].baseline(32).recent:.3g}"
+        severity: Severity = "warning" if apart and not _is_whole(chart) else "info"
+        return self.symptom(chart, severity, message, since=int(chart["input_content"].steps[-self.samples]))
 
     def _repeated(self, chart: Chart) -> Symptom | None:
         series = chart["input_checksum"]
@@ -139,6 +159,12 @@ def same_at_last(series: Series) -> int:
     """
     values = series.values
     return int(np.argmax(np.append((values != values[-1])[::-1], True))) if values.size else 0
+
+
+def has_same_samples(chart: Chart, samples: int = 5) -> bool:
+    """Whether the last batches looked at hold the same samples, whatever their order: equal but for rounding."""
+    values = chart["input_content"].last(samples)
+    return values.size == samples and float(np.ptp(values)) < 1e-5 * float(values[-1])
 
 
 def _is_whole(chart: Chart) -> bool:

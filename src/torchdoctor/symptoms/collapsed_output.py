@@ -206,7 +206,8 @@ class CollapsedOutput(Detector):
         if batches < self.samples or not learnt < 1 - self.guess:
             return None
         lately, doubt, batches = against_guess(chart, since + lasting // 2)  # when the bias has found the frequencies
-        if batches >= self.samples and lately > 2 * doubt + 0.01:
+        parting = share < 0.95 and _parts(chart["output_std"])  # of a few rare samples, what was gained is all noise
+        if batches >= self.samples and lately > (doubt if parting else 2 * doubt + 0.01):
             return None
         message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"

@@ -7,8 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
+from torchdoctor.stretch import Stretch
+
+LOOK, CALM, SAME = 0, 1, 2
+"""What can be said of a step before it comes: `check` must look; it will find nothing; or what it has found before."""
+Outlook = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,20 @@ class Detector(ABC):
         baseline lasts of the vitals that detectors of every step read: the one that `Series.upcoming` gives.
         """
         return False
+
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """At which of the steps that come `check` must `LOOK`: in doubt, at all of them.
+
+        A short cut for the long wild stretches of sick runs. At a `CALM` step `check` would find nothing. At a `SAME`
+        one it would find what the open episode says already: no graver, no surer, at no other place, begun no earlier,
+        so that the episode has lasted one check longer and that is all.
+
+        Values may be non-finite. Of the vitals that detectors of every step read, no more finite values come than one
+        baseline lasts: the one that `Series.upcoming` gives. What is said must hold while the episodes that are open
+        last; when one opens, closes or becomes graver, the question is put again. Fewer steps than come, but one at
+        least, may be answered for.
+        """
+        return np.zeros(len(coming), dtype=np.int8)
 
     def symptom(
         self,

@@ -12,6 +12,11 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
+FAINT = 1e-7
+"""Share of a weight under which a gradient is next to nothing, which `gradient-vanishing` and `no-gradient` are for."""
+FRESH = 0.5
+"""Share of the layers that do not learn that look new, from which they were never trained."""
+
 
 @dataclass(frozen=True)
 class FrozenWeights(Detector):
@@ -20,13 +25,15 @@ class FrozenWeights(Detector):
     ## What it means
     They get gradients and nobody applies them: `optimizer.step()` is missing, they are in no optimizer, or were
     replaced after the optimizer was built, or sit in a plain Python list where `parameters()` does not find them. Or
-    they are frozen (`requires_grad=False`) in the middle of layers that learn. Or each update is too small for the
-    precision of the weight and is rounded away.
+    they are frozen (`requires_grad=False`) in the middle of layers that learn, or for the other player's turn and never
+    thawed; or they belong to the loss function, and the optimizer was given the model's alone. Or each update is too
+    small for the precision of the weight and is rounded away.
 
     ## How it is told apart
     A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
     most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
-    linear probe: a note. A parameter that something else changes (a second optimizer, an average) is not frozen.
+    linear probe: a note, unless what stays was never trained; a frozen trunk that looks new is a warning once the head
+    has had its time. A parameter that something else changes (a second optimizer, an average) is not frozen.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
@@ -50,6 +57,8 @@ class FrozenWeights(Detector):
         "facts/graph.not_in_optimizer",
         "facts/graph.not_in_model",
         "facts/graph.idle",
+        "facts/graph.resting",
+        "facts/graph.criterion_left_out",
         "facts/graph.frozen",
         "update_lost",
     )
@@ -61,6 +70,14 @@ class FrozenWeights(Detector):
     """Share of half-precision weights with a gradient that a step does not move."""
     lost_in_vain: float = 0.85
     """The same where the loss has not fallen at all."""
+    lost_early: float = 0.6
+    """The same at each sample since the start, when steps are longest; three quarters at most of them."""
+    soon: int = 60
+    """Steps within which weights that learnt once were not put to rest on purpose."""
+    frozen: float = 0.25
+    """Share of the parameters that is frozen, where it looks as if never trained,"""
+    patience: int = 300
+    """and the steps for which it is: the head may have been meant to come first."""
     samples: int = 4
     """Samples in a row at which weights must not have moved."""
     still: float = 0.5
@@ -69,7 +86,7 @@ class FrozenWeights(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """Definite facts first, then weights that do not move though they have gradients and a learning rate."""
         unused = chart.fact("loop.losses_without_step")
-        if unused and chart["lr"].count == 0:
+        if unused and chart["lr"].count == 0 and not chart.fact("graph.idle"):  # of several optimizers, one may not
             message = f"gradients were computed and thrown away {unused} times, and the optimizer has not stepped once"
             return self._said(chart, "critical", message, (), "loop.losses_without_step")
         hidden = tuple(chart.fact("graph.not_in_model") or ())
@@ -88,20 +105,49 @@ class FrozenWeights(Detector):
         if idle:
             message = f"{names_text(idle)} get gradients, but the optimizer that holds them has not stepped once"
             return self._said(chart, "warning", message, idle, "graph.idle")
+        outside = tuple(chart.fact("graph.criterion_left_out") or ())
+        if outside:
+            message = f"{names_text(outside)} of the loss function {'gets' if len(outside) == 1 else 'get'} gradients, "
+            message += "but no optimizer holds " + ("it" if len(outside) == 1 else "them")
+            return self._said(chart, "warning", message, outside, "graph.criterion_left_out")
+        resting = chart.fact("graph.resting")
+        if resting:
+            since, where = int(resting["since"]), tuple(resting["tensors"])
+            message = f"{names_text(where)} have had no gradient since step {since}, and their optimizer steps on"
+            # What learnt for a while may have been put to rest on purpose, and its optimizer forgotten.
+            return self._said(chart, "warning" if since < self.soon else "info", message, where, "graph.resting")
         frozen = tuple(chart.fact("graph.frozen") or ())
         if frozen:
             message = f"{names_text(frozen)} {'is' if len(frozen) == 1 else 'are'} frozen behind layers that learn"
             return self._said(chart, "warning", message, frozen, "graph.frozen")
+        share = chart.fact("graph.frozen_share", 0.0)
+        if share >= self.frozen and chart["frozen_fresh"].latest > FRESH:
+            message = f"{share:.0%} of the parameters are frozen, and look as if never trained"
+            severity: Severity = "warning" if chart.step >= self.patience else "info"
+            return self._said(chart, severity, message, (), "graph.frozen_share")
         return self._rounded(chart) or self._unmoved(chart)
 
     def _rounded(self, chart: Chart) -> Symptom | None:
         lost = chart["update_lost"].last(self.samples)
         limit = self.lost if _has_learnt(chart) else self.lost_in_vain
-        if lost.size < self.samples or not float(lost.min()) > limit or not chart["lr"].latest > 0:
+        if lost.size < self.samples or not chart["lr"].latest > 0:
             return None
-        share, since = median(lost), int(chart["update_lost"].steps[-self.samples])
+        since = int(chart["update_lost"].steps[-self.samples])
+        if not float(lost.min()) > limit:
+            if not self._is_rounded_from_the_start(chart):
+                return None
+            lost, limit, since = chart["update_lost"].values, self.lost_early, 0
+        share = median(lost)
         message = f"{share:.1%} of the half-precision weights with a gradient stay as they are: steps are rounded away"
         return self.symptom(chart, "warning", message, value=share, limit=limit, since=since)
+
+    def _is_rounded_from_the_start(self, chart: Chart, steps: int = 60) -> bool:
+        """Whether most steps were lost at each sample, at a rate that is no longer rising."""
+        lost, rates = chart["update_lost"], chart["lr"]
+        if chart.step < steps or len(lost) < 2 * self.samples or lost.steps[0] > 2 or not rates.latest > 0:
+            return False
+        early = float(rates.values[0]) > 0.5 * rates.outline.highest  # in a warm-up steps are short
+        return early and float(lost.values.min()) > self.lost_early and median(lost.values) > 0.75
 
     def _said(self, chart: Chart, severity: Severity, message: str, where: tuple[str, ...], key: str) -> Symptom:
         return self.symptom(chart, severity, message, where=where, since=chart.facts[key].step, confidence=0.95)
@@ -110,6 +156,8 @@ class FrozenWeights(Detector):
         """Whether all that is left out comes before all that is held, and is more: a new head on a trunk that stays."""
         norms = chart.tensors("weight_norm").latest
         if norms.size != len(chart.names) or chart.fact("graph.thawed"):  # what was unfrozen is meant to learn
+            return False
+        if chart["frozen_fresh"].latest > FRESH and chart.step >= self.patience:
             return False
         held = [index for index in range(norms.size) if norms[index] == norms[index]]
         out = [index for index, name in enumerate(chart.names) if name in left]
@@ -124,7 +172,9 @@ class FrozenWeights(Detector):
             return None
         if "learning-rate-vanished" in chart.open_episodes:  # which says why
             return None
-        pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > 0)
+        weights = chart.tensors("weight_norm").latest
+        least = FAINT * weights if weights.size == len(chart.names) else 0.0  # what a step of it adds is rounded away
+        pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > least)
         unmoved = pushed & (ratios == 0).all(axis=0)
         if not unmoved.any() or unmoved.sum() < self.still * pushed.sum():
             return None

@@ -11,20 +11,24 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Array, Baseline, median
-from torchdoctor.symptoms.detector import Detector
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
+    SLACK,
     Progress,
+    acts,
     extreme,
+    highest_of_last,
     is_hurt,
     is_restart,
     keeps_its_rate,
     log_spread,
     lr_jump,
     outline_levels,
-    rises_above,
     third_highest_rise,
+    will_keep_its_rate,
 )
 
 NOTHING = math.log(1e-20)
@@ -62,7 +66,8 @@ class GradientExplosion(Detector):
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
     times, and still to next to nothing, the leap is a note; so it is where as high a norm came twice before at the
     same distance (a penalty at every sixteenth step), at the last, smaller batch of an epoch, where such steps are used
-    to larger norms, where the optimizer takes signs only, and where a loss that has fallen below zero, as that of a
+    to larger norms, where the optimizer takes signs only, where a loop that acts has known higher ones, where clipping
+    cuts it to what is usual and the loss takes no notice, and where a loss that has fallen below zero, as that of a
     density does, takes no notice and not all tensors rose alike. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
@@ -139,6 +144,22 @@ class GradientExplosion(Detector):
         rise = math.log(max(*coming["grad_norm"], TINY)) - base.recent
         return rise <= math.log(ALERT) or (rise <= math.log(self.notice) and keeps_its_rate(chart, coming))
 
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """The same for each of these norms; while the loss is in trouble, for the highest of the last few."""
+        series, norms = chart["grad_norm"], coming.columns["grad_norm"]
+        base = series.upcoming(self.window, log=True)
+        if base.count < self.history or base.recent < NOTHING:
+            return np.full(len(coming), CALM, dtype=np.int8)
+        spread = max(log_spread(base, self.window), self.floor)
+        least = max(math.log(self.notice), extreme(self.deviations, base.count) * spread)
+        least = min(least, math.log(self.ratio) if will_keep_its_rate(chart, coming) else math.log(ALERT))
+        with np.errstate(all="ignore"):
+            odd = np.log(norms) - base.recent > least - SLACK
+            if _may_be_hurt(chart, coming):
+                harm = max(math.log(self.notice), HURT * spread)
+                odd |= np.log(highest_of_last(series, norms, RECENT + 1)) - base.recent > harm - SLACK
+        return np.where(odd & (norms > 0) & (norms < math.inf), LOOK, CALM).astype(np.int8)
+
     def _did_harm(self, chart: Chart, base: Baseline, limit: float) -> Symptom | None:
         """Among wide swings it is the loss that says which leap was none of them: it has just risen after this one."""
         recent = chart["grad_norm"].last(RECENT + 1)
@@ -155,13 +176,17 @@ class GradientExplosion(Detector):
         """
         if base.count < self.window // 2 or not rise > math.log(self.ratio):
             return False
-        logs = np.log(np.abs(chart["grad_norm"].last(4 * self.window)) + TINY)
+        series = chart["grad_norm"]
+        logs = np.log(np.abs(series.last(max(AHEAD) + RECENT + 1)) + TINY)
         before = logs[: -RECENT - 1]
         for ahead in AHEAD:
             here = min(rise, float(logs[-1]) - median(before[-ahead:]))
-            rises = rises_above(before, ahead)
+            if not here > math.log(self.ratio):
+                continue
+            usual = third_highest_rise(series, 4 * self.window, RECENT + 1, log=TINY, ahead=ahead)
+            known = min(4 * self.window, len(series)) - RECENT - 1 - ahead
             # Of few values the third highest is no extreme yet.
-            if here > max(math.log(self.ratio), (2 + 64 / rises.size) * float(rises[-3])):
+            if here > (2 + 64 / known) * usual:
                 return not is_restart(chart)
         return False
 
@@ -191,8 +216,8 @@ class GradientExplosion(Detector):
             return rise > math.log(2 * self.ratio) and is_calm(chart) and not held and _is_steep(chart)
         if rise > math.log(3 * self.ratio):
             return True
-        earlier = np.log(chart["grad_norm"].last(4 * self.window)[: -8 - RECENT] + TINY)
-        return rise > max(math.log(self.ratio), 1.4 * third_highest_rise(earlier)) and not is_restart(chart)
+        usual = third_highest_rise(chart["grad_norm"], 4 * self.window, 8 + RECENT, log=TINY)
+        return rise > max(math.log(self.ratio), 1.4 * usual) and not is_restart(chart)
 
     def _exploded(self, chart: Chart, severity: Severity, base: Baseline, limit: float, back: int = 0) -> Symptom:
         series = chart["grad_norm"]
@@ -208,9 +233,19 @@ class GradientExplosion(Detector):
             narrow = bool(where) and not widely and _is_density(chart)
             spent = norm < 3 * self.ratio * typical and (_is_spent(chart) or narrow)
             usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
-            severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
+            usual = usual or _is_experience(chart, norm) or _is_hard_sample(chart, norm)
+            cut = is_calm(chart) and _is_cut(chart, self.ratio * typical)
+            severity = "info" if spent or usual or cut or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
+
+
+def _may_be_hurt(chart: Chart, coming: Stretch) -> bool:
+    """Whether the loss is, or comes, in the open trouble that `is_hurt` sees."""
+    losses = coming.columns.get("loss")
+    finite = math.isfinite(chart["loss"].latest) if losses is None else bool(np.isfinite(losses).all())
+    episodes = (chart.open_episodes.get(name) for name in ("loss-spike", "loss-divergence"))
+    return not finite or any(episode is not None and episode.severity != "info" for episode in episodes)
 
 
 def is_calm(chart: Chart) -> bool:
@@ -239,6 +274,11 @@ def _is_held(chart: Chart) -> bool:
     return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
 
 
+def _is_cut(chart: Chart, limit: float) -> bool:
+    """Whether clipping leaves less of it than would be worth a word, as where a run leaves its first plateau."""
+    return 0 < chart["clip"].latest < limit and not chart.fact("clip.after_step")
+
+
 def _is_explained(chart: Chart, rise: float) -> bool:
     """Whether the loss of this step rose as many times as the norm: then the loss is the matter, and `loss-spike`'s.
 
@@ -260,6 +300,19 @@ def _is_spent(chart: Chart, share: float = 0.01) -> bool:
         return False
     levels = outline_levels(series)  # of its first quarter: a violent start makes everything after it look small
     return max(series.baseline(128).recent, series.latest) < share * median(levels[: max(1, levels.size // 4)])
+
+
+def _is_hard_sample(chart: Chart, norm: float) -> bool:
+    """Whether nearly all is learnt, and the norm is about what the run began with.
+
+    One sample that is not learnt yet makes most of the gradient then. Whether the update did harm, the next loss tells.
+    """
+    losses, norms = chart["loss"], chart["grad_norm"]
+    if not losses.steps.size or losses.steps[-1] != chart.step or not losses.lowest > 0:
+        return False
+    levels = outline_levels(norms)
+    early = median(levels[: max(1, levels.size // 8)])
+    return losses.latest < 2 * ARRIVED * Progress.of(losses).start and norm < 3 * early
 
 
 def _is_density(chart: Chart) -> bool:
@@ -293,6 +346,11 @@ def _is_short_batch(chart: Chart, norm: float, times: float) -> bool:
     return ends.size > 1 and median(ends) > 1.3 * usual and norm < times * median(ends)
 
 
+def _is_experience(chart: Chart, norm: float) -> bool:
+    """Whether a loop that acts has known higher norms: of a policy that is right nearly always, an error is rare."""
+    return acts(chart) and norm < float(chart["grad_norm"].values[:-1].max(initial=0.0))
+
+
 def _steps_by_sign(chart: Chart) -> bool:
     """Whether the optimizer takes the signs of gradients only: their size does not matter to it."""
     names = [str(group.get("optimizer")) for group in chart.groups]
@@ -314,7 +372,11 @@ def _is_newcomers(chart: Chart, limit: float) -> bool:
 def paired(chart: Chart, most: int) -> tuple[Array, Array]:
     """The latest norms and losses that were measured at the same steps."""
     norms, losses = chart["grad_norm"], chart["loss"]
-    steps, mine, theirs = np.intersect1d(norms.steps[-most:], losses.steps[-most:], return_indices=True)
+    steps = norms.steps[-most:]
+    if np.array_equal(steps, losses.steps[-most:]) and (steps[1:] > steps[:-1]).all():  # as they mostly are
+        mine = theirs = np.arange(steps.size)
+    else:
+        steps, mine, theirs = np.intersect1d(steps, losses.steps[-most:], return_indices=True)
     if not steps.size or steps[-1] != chart.step:
         return np.zeros(0), np.zeros(0)
     return norms.values[-most:][mine], losses.values[-most:][theirs]

@@ -6,11 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.detector import Detector
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import Progress
+
+NOTHING = 1e-20
+"""A gradient norm that is none: of a step from which nothing could be learnt."""
+RARE = 0.1
+"""Share of such steps from which on they are the loop's way: all answers of a group were right, no triplet was hard."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class GradientInstability(Detector):
         if base.count < self.history or not base.noise > self.swing:
             return None
         losses = chart["loss"].last(self.window)
-        if losses.size < self.history:
+        if losses.size < self.history or (chart["grad_norm"].last(self.window) < NOTHING).mean() > RARE:
             return None
         half = losses.size // 2
         before, now = median(losses[:half]), median(losses[half:])
@@ -87,3 +95,10 @@ class GradientInstability(Detector):
         """The spread is the baseline's, whatever comes."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
         return base.count < self.history or not base.noise > self.swing
+
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """The same of the baseline before and after the first finite value that comes."""
+        base = chart["grad_norm"].baseline(self.window, log=True)
+        before = base.count < self.history or not base.noise > self.swing
+        calm = before and self.is_calm(chart, {})
+        return np.full(len(coming), CALM if calm else LOOK, dtype=np.int8)

@@ -12,11 +12,16 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import TINY, Array, median
-from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import extreme, log_spread
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
+from torchdoctor.symptoms.first_pass import MUFFLED, fading, muffled
+from torchdoctor.symptoms.optimizer_advice import COUPLED
+from torchdoctor.symptoms.progress import SLACK, extreme, log_spread
 
 NOT_MATRICES = ("norm", "bn", "ln", "embed", "emb", "wte", "wpe", "scale", "gamma", "lora")
 """Parts of names of weights that say nothing about depth: gains, embeddings, adapters that begin at zero."""
+DECAY_ALONE = "; what moves early weights is weight decay alone"
+"""How a message ends where Adam blows up what decay adds to gradients of next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class GradientVanishing(Detector):
     recent median, while the loss stays where it was. Through depth, one small layer (a bias, a LayerScale, a
     zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at several
     samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so there the
-    update ratio decides.
+    update ratio decides. A model without normalization whose layers each give less than a tenth of what they are given
+    shows it before the first step.
 
     ## What to do
     A single collapsed step costs nothing; look at what that step did differently. Through depth: ReLU-family
@@ -68,6 +74,12 @@ class GradientVanishing(Detector):
     """Weight matrices that a line through depth needs."""
     samples: int = 4
     """Samples in a row that must show the decay."""
+    muffled: float = MUFFLED
+    """Share of their weights' size that normalization layers give before the first step."""
+    fading: float = 0.06
+    """Share of its input's size that each layer typically gives before the first step, where the signal fades,"""
+    faded: float = 1e-3
+    """and of the model's input that is left before its last layer."""
     motion: float = 0.01
     """Share of the late layers' update ratio under which the early layers do not move."""
 
@@ -82,6 +94,8 @@ class GradientVanishing(Detector):
                 return self._collapsed(chart, norm, fall)
         sampled = chart.tensors("grad_norm")
         # A record of tensors comes before the step's scalars: only then is the latest row newer than the latest norm.
+        if sampled.step > series.step and (faded := self._faded(chart)) is not None:
+            return faded
         if sampled.step > series.step and len(sampled.rows) >= self.samples:
             return self._decayed(chart)
         current = chart.open_episodes.get(self.name)
@@ -94,6 +108,19 @@ class GradientVanishing(Detector):
         base = chart["grad_norm"].upcoming(self.window, log=True)
         lowest = max(min(coming["grad_norm"]), 0.0)
         return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.collapse)
+
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """The same for each of these norms; decay through depth lasts until it is sampled again."""
+        norms = coming.columns.get("grad_norm")
+        current = chart.open_episodes.get(self.name)
+        if norms is None or (current is not None and current.where):
+            return super().foresee(chart, coming)
+        base = chart["grad_norm"].upcoming(self.window, log=True)
+        if base.count < self.history:
+            return np.full(len(coming), CALM, dtype=np.int8)
+        with np.errstate(all="ignore"):
+            odd = base.recent - np.log(norms + TINY) > -math.log(self.collapse) - SLACK
+        return np.where(odd, LOOK, CALM).astype(np.int8)
 
     def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
         base = chart["grad_norm"].baseline(self.window, log=True)
@@ -111,6 +138,20 @@ class GradientVanishing(Detector):
             message += f" while the loss stayed at {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
 
+    def _faded(self, chart: Chart) -> Symptom | None:
+        """Before the first step, each layer gave a small part of what it was given: nothing comes back through them."""
+        norms, share = muffled(chart)
+        if share < self.muffled:
+            message = f"before the first step normalization layers give {number_text(share)} of their weights' size: "
+            message += "their eps outweighs what they are given"
+            return self.symptom(chart, "warning", message, value=share, limit=self.muffled, where=norms, since=0)
+        layers, factor, left = fading(chart)
+        if not (factor < self.fading and left < self.faded):
+            return None
+        message = f"before the first step each layer makes {number_text(factor)} of what it is given: "
+        message += f"{number_text(left)} of the input's size enters the last of {len(layers)}"
+        return self.symptom(chart, "warning", message, value=left, limit=self.faded, where=layers[:-1], since=0)
+
     def _decayed(self, chart: Chart) -> Symptom | None:
         if not self._looks_steep(chart):
             return None
@@ -126,6 +167,9 @@ class GradientVanishing(Detector):
         if updates.size != len(chart.names):  # whether the early weights move is not known
             return self.symptom(chart, "info", message, value=lost, limit=self.decades, where=where, confidence=0.6)
         slow, quick = _median(updates[early]), _median(updates[late])
+        if is_decay_alone(chart, early):
+            message += DECAY_ALONE
+            return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
         if slow < self.motion * quick:
             message += f"; early weights move {number_text(slow)} of themselves a step, late ones {number_text(quick)}"
             return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
@@ -157,6 +201,17 @@ def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], in
         with np.errstate(all="ignore"):  # what is not finite is left out when the line is drawn
             norms = norms / np.maximum(weights[columns], TINY)
     return [_decades_lost(row) for row in norms], len(columns)
+
+
+def is_decay_alone(chart: Chart, columns: list[int], share: float = 0.01) -> bool:
+    """Whether weight decay, added to the gradient and blown up by Adam, outweighs the gradient of these weights."""
+    groups = [group for group in chart.groups if str(group.get("optimizer")) in COUPLED]
+    known = (group.get("weight_decay") for group in groups if not group.get("decoupled_weight_decay"))
+    decays = [float(decay) for decay in known if isinstance(decay, int | float)]
+    norms, weights = chart.tensors("grad_norm").latest, chart.tensors("weight_norm").latest
+    if not decays or len(decays) < len(chart.groups) or norms.size != weights.size:
+        return False
+    return bool((norms[columns] < share * min(decays) * weights[columns]).all())
 
 
 @functools.lru_cache(maxsize=8)

@@ -22,7 +22,8 @@ class IdenticalUnits(Detector):
     ## How it is told apart
     Zeros are healthy where something else breaks the symmetry: the last layer of a residual branch, LoRA's B, the
     output layer, biases. Their rows differ after the first step. Here the rows of a hidden layer are bit for bit
-    equal at sample after sample although it is being trained.
+    equal at sample after sample although it is being trained; or most hidden layers began so, and only the last layer
+    has set their units apart, a little.
 
     ## What to do
     Initialize the weights at random: `torch.nn.init.kaiming_normal_(layer.weight)`. Only biases may begin at zero.
@@ -50,6 +51,8 @@ class IdenticalUnits(Detector):
     """Samples in a row that must show it."""
     steps: int = 8
     """Steps that must have been taken: a zero that is meant to move has moved by then."""
+    most: float = 0.6
+    """Share of the hidden layers that began so from which it is a finding even where units have come apart since."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Hidden layers whose rows were equal at every one of the last samples."""
@@ -63,7 +66,7 @@ class IdenticalUnits(Detector):
         known = [index for index in range(len(names)) if np.isfinite(rows[-1, index]) and names[index] not in outputs]
         same = [index for index in known if (rows[:, index] == 1).all()]
         if not same:
-            return None
+            return self._began(chart, known)
         severity: Severity = "critical" if len(same) == len(known) else "warning"
         where = tuple(names[index] for index in same[:4])
         message = f"all units of {where[0]} have the same weights, and training keeps them so"
@@ -72,3 +75,16 @@ class IdenticalUnits(Detector):
                 f"all units of {len(same)} layers, {where[0]} first, have the same weights, and training keeps them so"
             )
         return self.symptom(chart, severity, message, value=float(len(same)), where=where, since=series.rows[0][0])
+
+    def _began(self, chart: Chart, known: list[int]) -> Symptom | None:
+        """Most hidden layers began with equal units: what sets them apart later comes from the last layer alone.
+
+        A branch that begins at zero has layers before it that do not.
+        """
+        first, row = chart.modules("weight_same").rows[0]
+        same = [index for index in known if row.size > index and row[index] == 1]
+        if first > 0 or len(same) < 2 or len(same) < self.most * len(known):
+            return None
+        where = tuple(chart.module_names[index] for index in same[:4])
+        message = f"all units of {len(same)} of {len(known)} hidden layers, {where[0]} first, began with equal weights"
+        return self.symptom(chart, "warning", message, value=float(len(same)), where=where, since=first)

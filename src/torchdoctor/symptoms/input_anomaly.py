@@ -9,6 +9,9 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
+UNEVEN = 100.0
+"""Times the usual feature that one feature is: in a sum of them, the others are not heard."""
+
 
 @dataclass(frozen=True)
 class InputAnomaly(Detector):
@@ -22,8 +25,9 @@ class InputAnomaly(Detector):
     ## How it is told apart
     What counts is the scale at the door of the first layer, and of later ones that are fed with an input too (a time, a
     second model's data), after whatever the model does to its inputs, and not where a normalization comes first or
-    right after it. Pixels in [0, 1], one-hot and sparse inputs are healthy; so is an
-    offset. Border pixels are constant in every batch: only a batch whose samples are all equal is a finding.
+    right after it; where one feature drowns the others, only one that comes first helps. Pixels in [0, 1], one-hot and
+    sparse inputs are healthy; so is an offset. Border pixels are constant in every batch: only a batch whose samples
+    are all equal is a finding, or one in which a tenth of the samples are blank, again and again.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -39,7 +43,7 @@ class InputAnomaly(Detector):
 
     code = "DA01"
     name = "input-anomaly"
-    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant")
+    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant", "input_blank")
     suggests = ("normalize-inputs", "clean-data", "add-normalization")
     references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
     closes_after = 3
@@ -48,6 +52,8 @@ class InputAnomaly(Detector):
     """Samples in a row that must show a scale, or batches of equal samples."""
     large: float = 30.0
     """Root mean square of what enters the first layer: a warning; a third of it is a note."""
+    blank: float = 0.1
+    """Share of samples without any content, in every batch, that costs the model what their labels say."""
     small: float = 0.01
     """Largest value of what enters the first layer, under which it is too small."""
 
@@ -61,7 +67,17 @@ class InputAnomaly(Detector):
         if constant.size == self.samples and float(constant.min()) == 1.0:
             message = "all samples of a batch are equal: the inputs carry nothing to learn from"
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["input_constant"].steps[0]))
-        return self._scale(chart) or self._side(chart)
+        return self._blank(chart) or self._scale(chart) or self._side(chart)
+
+    def _blank(self, chart: Chart) -> Symptom | None:
+        """Samples in which there is nothing, in every batch looked at: files that could not be read."""
+        series = chart["input_blank"]
+        shares = series.last(self.samples)
+        if shares.size < self.samples or not self.blank < float(shares.min()):
+            return None
+        message = f"{100 * median(shares):.0f} % of the samples are blank: all of their values are one number"
+        first = int(series.steps[-shares.size])
+        return self.symptom(chart, "warning", message, value=median(shares), limit=self.blank, since=first)
 
     def _side(self, chart: Chart) -> Symptom | None:
         """The scale at another door: a second input, a time, what a second model is fed."""
@@ -75,20 +91,28 @@ class InputAnomaly(Detector):
 
     def _scale(self, chart: Chart) -> Symptom | None:
         sizes, largest = chart["entry_rms"].last(self.samples), chart["entry_absmax"].last(self.samples)
-        if sizes.size < self.samples or largest.size < self.samples or chart.fact("data.normalized_first"):
+        if sizes.size < self.samples or largest.size < self.samples:
+            return None
+        ratio = chart["entry_ratio"].latest
+        drowns = ratio > UNEVEN and not normalizes_each(chart)
+        if chart.fact("data.normalized_first") and not drowns:
             return None
         size, top = median(sizes), median(largest)
         severity: Severity
         if float(sizes.min()) > self.large / 3:
-            severity = "warning" if float(sizes.min()) > self.large else "info"
+            severity = "warning" if drowns or float(sizes.min()) > self.large else "info"
         elif 0 < top < self.small:
             severity = "warning"
         else:
             return None
         message = f"inputs of size {number_text(size)} (largest {number_text(top)}) enter the first layer, "
         message += "which expects about 1"
-        ratio = chart["entry_ratio"].latest
-        if ratio > 100:
+        if ratio > UNEVEN:
             message += f"; one feature is {number_text(ratio)} times the usual one"
         first = int(chart["entry_rms"].steps[-sizes.size])
         return self.symptom(chart, severity, message, value=size, limit=self.large, since=first)
+
+
+def normalizes_each(chart: Chart) -> bool:
+    """Whether a normalization comes before the first layer that adds features up: after it, it comes too late."""
+    return "Norm" in next(iter(chart.fact("modules.kinds", ())), "")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Series
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import trend_gain
+from torchdoctor.symptoms.progress import Progress, trend_gain
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class LearningRateVanished(Detector):
     counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
     hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
     while the loss fell, where most of the run had no rate to speak of (unless it waited for a plateau and got one), or
-    where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch.
+    where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch. It is one
+    where the loss had hardly begun to fall, and where the rate halves again and again, every few dozen steps from the
+    first on: that is a decay by epochs, stepped at every batch.
 
     ## What to do
     A line that is not held at zero goes on below it, and each step uphill: `max(0.0, ...)`.
@@ -48,7 +51,7 @@ class LearningRateVanished(Detector):
     reads = ("lr",)
     suggests = ("change-schedule", "scale-lr")
     references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
-    every = 25
+    every = 20
     closes_after = 2
 
     steps: int = 50
@@ -60,8 +63,14 @@ class LearningRateVanished(Detector):
     low: float = 1e-2
     """Share of the highest rate at which no run spends most of its steps on purpose."""
 
-    most: float = 0.4
+    most: float = 0.45
     """Share of the run so far with a working rate under which the rest was wasted."""
+    idle: float = 0.2
+    """Share of the run so far without a rate that is wasted where the loss had hardly begun to fall."""
+    hasty: float = 0.02
+    """Share of the highest rate that is left where it halves"""
+    half_life: float = 30.0
+    """every so many steps, or fewer."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """How long the rate has been next to nothing, or low, in steps and as a share of the run."""
@@ -69,14 +78,21 @@ class LearningRateVanished(Detector):
         if rates.count < self.steps:
             return None
         top = 1.001 * rates.outline.highest  # a share of it may be met exactly
-        if not rates.latest <= self.low * top or top <= 0:
+        if not rates.latest <= self.hasty * top or top <= 0:
+            return None
+        life = _half_life(chart)
+        if life <= self.half_life and not _has_arrived(chart, 0.3):
+            message = f"the learning rate halves every {life:.0f} steps, and is {number_text(rates.latest)} of "
+            message += f"{number_text(top)} after {chart.step + 1} of them"
+            return self.symptom(chart, "warning", message, value=rates.latest, limit=self.hasty * top, since=0)
+        if not rates.latest <= self.low * top:
             return None
         if rates.latest < 0:
             since = _under(chart, 0.0)
             message = f"the learning rate is {number_text(rates.latest)}, below zero: each step goes uphill"
             return self.symptom(chart, "critical", message, value=rates.latest, limit=0.0, since=since)
         low = _under(chart, self.low * top)
-        long = chart.step - low + 1 >= max(2 * self.steps, 0.6 * chart.step)
+        long = chart.step - low + 1 >= max(self.steps, 0.6 * chart.step)
         since = _under(chart, self.ratio * top)
         if chart.step - since + 1 < max(self.steps, self.share * chart.step):
             if not long:
@@ -86,7 +102,8 @@ class LearningRateVanished(Detector):
         wasted = low < self.most * chart.step and not _has_arrived(chart) and not _was_asked_for(chart, low)
         cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
         hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times a step
-        severity: Severity = "warning" if wasted or cut or hurried else "info"
+        begun = chart.step - low < self.idle * chart.step or not _had_hardly_begun(chart, low)
+        severity: Severity = "warning" if wasted or cut or hurried or not begun else "info"
         message = f"the learning rate is {number_text(rates.latest)} since step {since}; it was {number_text(top)}"
         return self.symptom(chart, severity, message, value=rates.latest, limit=self.low * top, since=since)
 
@@ -106,9 +123,32 @@ def highest_between(series: Series, first: int, last: int) -> float:
     return max((bucket[3] for bucket in series.outline.buckets() if first <= bucket[0] <= last), default=0.0)
 
 
-def _has_arrived(chart: Chart) -> bool:
+def _has_arrived(chart: Chart, share: float = 0.1) -> bool:
     losses = chart["loss"]
-    return abs(losses.baseline(128).recent) < 0.1 * abs(losses.first)
+    return abs(losses.baseline(128).recent) < share * abs(losses.first)
+
+
+def _half_life(chart: Chart) -> float:
+    """In how many steps the rate halves, where it has done so evenly from the first step on; infinite where not.
+
+    Lines, cosines and powers of them fall late; a decay at a few milestones stands still in between.
+    """
+    buckets = chart["lr"].outline.buckets()
+    first, now = buckets[0][3], chart["lr"].latest
+    if not 0 < now < 0.5 * first or buckets[0][0] > 0 or len(buckets) < 32:
+        return math.inf
+    depth = math.log(first / now)
+    fallen = [math.log(first / max(buckets[len(buckets) * part // 4][2], now)) / depth for part in (1, 2, 3)]
+    if any(abs(share - part / 4) > 0.1 for part, share in enumerate(fallen, start=1)):
+        return math.inf
+    return math.log(2) * (chart.step + 1) / depth
+
+
+def _had_hardly_begun(chart: Chart, since: int) -> bool:
+    """Whether the loss did fall while it could, and by less than a fifth."""
+    means = np.array([bucket[2] for bucket in chart["loss"].outline.buckets() if bucket[0] < since])
+    gain, doubt = trend_gain(means)
+    return gain > 3 * doubt and median(means[-means.size // 8 :]) > 0.8 * Progress.of(chart["loss"]).start > 0
 
 
 def _was_asked_for(chart: Chart, since: int) -> bool:

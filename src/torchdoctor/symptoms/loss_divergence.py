@@ -11,8 +11,9 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
-from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts, extreme, outline_levels
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
+from torchdoctor.symptoms.progress import Mask, Progress, acts, extreme, outline_levels
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,58 @@ class LossDivergence(Detector):
         series, losses = chart["loss"], coming["loss"]
         lowest = min(series.lowest, *losses)
         return series.count > 0 and not max(losses) > series.first - 0.5 * (series.first - lowest)
+
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """The same tests for all of these losses, as far as start, best and the early levels stay what they are."""
+        series, losses = chart["loss"], coming.columns["loss"]
+        finite = np.isfinite(losses)
+        lowest = np.minimum.accumulate(np.where(finite, losses, math.inf)).clip(max=series.lowest)
+        odd = ~(losses <= series.first - 0.5 * (series.first - lowest)) & ~np.isnan(losses)
+        steady = series.outline.steady if (odd & finite).any() and series.count >= self.settled else 0
+        if steady < 1 or not math.isnan(_chance(chart)):
+            return np.where(odd, LOOK, CALM).astype(np.int8)
+        losses, finite, odd = losses[:steady], finite[:steady], odd[:steady]
+        known = np.concatenate([series.last(self.steps - 1), losses[finite]])
+        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(known, self.steps), axis=1)
+        level, low = np.zeros(losses.size), np.zeros(losses.size)
+        level[finite], low[finite] = ordered[:, self.steps // 2], ordered[:, 0]
+        same = self._narrow(chart, odd, level, low, known)
+        outlook = np.where(odd, LOOK, CALM)
+        outlook[odd & same] = SAME
+        outlook[~finite & odd] = LOOK
+        return outlook.astype(np.int8)
+
+    def _narrow(self, chart: Chart, odd: Mask, level: Array, low: Array, coming: Array) -> Mask:
+        """Leave of the `odd` steps those that may be found; and which of them will be found as they were before."""
+        series = chart["loss"]
+        progress, noise, levels = Progress.of(series), series.upcoming(128).noise, outline_levels(series)
+        least = (self.acting if acts(chart) else self.times) * abs(progress.start)
+        more = coming.size // series.outline.stride + 2  # buckets that may have been filled in the end, and begun
+        ordered, size = np.sort(levels), levels.size
+        calmer = size // 4 - more
+        span = float(ordered[calmer] - ordered[(size + more) // 20]) if calmer > 0 else 0.0
+        beyond = level > progress.start + max(least, self.times * max(span, 2 * noise))
+        same = np.zeros(level.size, dtype=bool)
+        if not progress.is_learning(noise) or acts(chart):
+            odd &= beyond
+            return same
+        odd &= level > progress.best + self.given_back * progress.descent
+        half = progress.start - 0.5 * progress.descent
+        if not (levels[-10:].min() > half and coming.min() > half):
+            return same  # whether it has held may change
+        if not has_held(levels, progress):
+            odd &= beyond
+            return same
+        limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
+        far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+        contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
+        gone = (level > limit) & (low > progress.start) & (far | (not contrast))
+        if contrast or not has_held(levels, progress, progress.best + self.given_back * progress.descent):
+            odd &= gone
+        current = chart.open_episodes.get(self.name)
+        if current is not None and current.severity != "info":
+            same = gone if current.severity == "critical" else gone & ~far
+        return same
 
     def _left(self, chart: Chart, level: float, levels: Array, noise: float) -> Symptom | None:
         """A run that has learnt and held what it learnt: it is above its start, or on its way there."""

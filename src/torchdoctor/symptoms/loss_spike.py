@@ -7,22 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Baseline, Series
-from torchdoctor.symptoms.detector import Detector
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
+    SLACK,
     Progress,
     acts,
     extreme,
+    highest_of_last,
     is_restart,
     keeps_its_rate,
     log_spread,
     lr_jump,
     third_highest_rise,
+    will_keep_its_rate,
 )
 
 ALERT = 2.0
@@ -54,7 +59,8 @@ class LossSpike(Detector):
     start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
     is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
     So is a single high loss whose gradient rose no further than itself: hard samples do that. If the next loss is high
-    too, the update has done harm.
+    too, the update has done harm; unless it is no higher than an untrained model's and falls from there at once: a new
+    task.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -120,12 +126,16 @@ class LossSpike(Detector):
         grave = (
             self._grave(progress, base, worst, positive, positive and _has_settled(series, base.recent))
             or jump
-            or ((loaded or _exploding(chart)) and rise > 0.25 * progress.descent)
+            or (_exploding(chart) and rise > 0.25 * progress.descent)
+            or (loaded and rise > 0.2 * progress.descent)  # the place is known: less is enough
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
-        if grave and not jump and alone and _is_outlier(chart, loss / base.recent if positive else 1.0):
-            grave = shaken = False  # so far it is the batch's own; whether the update did harm, the next loss will tell
+        if grave and not (jump or loaded):
+            times = loss / base.recent if positive else 1.0
+            its_own = _is_outlier(chart, times) if alone else _is_new_task(chart, base, limit, progress.start)
+            # of one batch, so far; whether the update did harm, the next loss will tell
+            grave, shaken = grave and not its_own, shaken and not its_own
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
         if not grave and (not notable or is_restart(chart)):
@@ -146,6 +156,20 @@ class LossSpike(Detector):
             return True
         return not rise > SHAKEN * scale and keeps_its_rate(chart, coming)
 
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """The same for each of these losses."""
+        base, losses = chart["loss"].upcoming(self.window), coming.columns["loss"]
+        if base.count < self.history:
+            return np.full(len(coming), CALM, dtype=np.int8)
+        with np.errstate(all="ignore"):
+            rise, scale = losses - base.recent, max(base.noise, 0.003 * abs(base.recent))
+            if not will_keep_its_rate(chart, coming):
+                odd = rise > ALERT * scale
+            else:
+                odd = rise > extreme(self.deviations, base.count) * scale
+                odd |= (rise > extreme(SHAKEN, base.count) * scale) & may_be_shaken(chart, coming)
+        return np.where(odd & (losses < math.inf), LOOK, CALM).astype(np.int8)
+
     def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool, settled: bool) -> bool:
         """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""
         rise = loss - base.recent
@@ -155,14 +179,14 @@ class LossSpike(Detector):
             return False
         high = rise > 20 * base.noise or (positive and loss > 3 * base.recent)
         # So young a run has no scale of its own yet; a log-likelihood swings widely in its first steps.
-        return high and rise > (0.5 if positive or base.count >= SETTLED else 2.0) * progress.descent
+        return high and rise > (0.5 if positive or base.count >= SETTLED else 6.0) * progress.descent
 
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
         """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
         series = chart["loss"]
         values = series.last(self.precedents + 1)[: -1 - SKIP]
         if not float(values.min()) > 0:
-            return rise > 2 * third_highest_rise(values)
+            return rise > 2 * third_highest_rise(series, self.precedents + 1, 1 + SKIP)
         base = series.baseline(self.window, log=True)
         times = math.log(series.latest) - base.recent
         # A run that has arrived has wild relative noise, and yet half of its descent in one step is no noise.
@@ -170,7 +194,7 @@ class LossSpike(Detector):
         arrived = near and rise > 0.5 * progress.descent
         if not arrived and not times > extreme(deviations, base.count) * (base.noise + 2 / base.count):
             return False
-        return times > 1.4 * third_highest_rise(np.log(values))
+        return times > 1.4 * third_highest_rise(series, self.precedents + 1, 1 + SKIP, log=0.0)
 
 
 def _has_settled(series: Series, recent: float) -> bool:
@@ -178,6 +202,25 @@ def _has_settled(series: Series, recent: float) -> bool:
     before = series.last(6)[:-1]
     middle = float(np.sort(before)[2])
     return float(before.min()) > math.sqrt(recent * middle) and series.latest < 1.5 * middle
+
+
+def _is_new_task(chart: Chart, base: Baseline, limit: float, start: float, most: int = 16) -> bool:
+    """Whether the loss went up to about that of the untrained model, no update to blame, and is being learnt again.
+
+    The gradient leapt with it, not before it, and no further. The next loss is about as high as the first, as it is
+    not after one bad batch, and all fall from there on, as they do not where an update did harm.
+    """
+    losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
+    under = np.flatnonzero(losses < base.recent + limit)
+    usual = norms.baseline(128, log=True).recent
+    if not under.size or not base.recent > 0 or norms.step != chart.step or norms.values.size < most:
+        return False
+    place = int(under[-1]) + 1
+    since, leaps = losses[place:], np.log(np.abs(norms.values[-losses.size :]) + TINY) - usual
+    first = float(since[0])
+    falls = since[-1] < 0.97 * first < 1.94 * start and bool((np.diff(since) < 0.1 * first).all())
+    calm = bool((leaps[max(0, place - 3) : place] < math.log(3)).all())
+    return falls and calm and since[1] > 0.5 * first and float(leaps[place]) < math.log(first / base.recent)
 
 
 def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
@@ -214,3 +257,13 @@ def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) ->
     leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
     high = leap > max(math.log(times), 3 * log_spread(base, 128))
     return recent.size == leap.size and bool((high & (recent < calm)).any())
+
+
+def may_be_shaken(chart: Chart, coming: Stretch, within: int = 3, times: float = 6.0) -> NDArray[np.bool_]:
+    """At which of the steps that come `is_shaken` may be true: in doubt, at all of them."""
+    norms = coming.columns.get("grad_norm")
+    if norms is None or not np.isfinite(norms).all():
+        return np.full(len(coming), norms is not None)
+    base = chart["grad_norm"].upcoming(128, log=True)
+    highest = np.log(highest_of_last(chart["grad_norm"], np.abs(norms), within + 1) + TINY)
+    return np.asarray((highest - base.recent > math.log(times) - SLACK) & (base.count >= 32))

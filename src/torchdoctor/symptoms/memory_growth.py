@@ -8,10 +8,12 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
-from torchdoctor.series import Array, Series
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 
 MEGABYTE = 2**20
+LUMPS = 6
+"""Times that memory must have risen: an allocator takes a few large pieces, and is content."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,12 @@ class MemoryGrowth(Detector):
 
 
 def _is_line(steps: Array, values: Array) -> bool:
-    """Whether values rise all the time, at the same pace in every third."""
-    if float((np.diff(values) >= 0).mean()) < 0.8 or not np.ptp(steps) > 0:
+    """Whether values rise all the time, at the same pace in every third, and not in a few lumps as allocators take."""
+    rises = np.diff(values)
+    if float((rises >= 0).mean()) < 0.8 or int((rises > 0).sum()) < LUMPS or not np.ptp(steps) > 0:
+        return False
+    early, middle, late = (median(part) for part in np.array_split(values, 3))
+    if not min(middle - early, late - middle) > 0.1 * float(values[-1] - values[0]):
         return False
     thirds = [
         float(part[-1] - part[0]) / max(float(at[-1] - at[0]), 1.0)

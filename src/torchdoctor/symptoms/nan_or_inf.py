@@ -10,8 +10,10 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.symptoms.detector import Detector
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 
+SURE = 0.99
 KINDS = {
     "input": "the input of {module} was already not finite: look at the data",
     "weights": "the weights of {module} were not finite: an earlier step broke them",
@@ -79,17 +81,40 @@ class NanOrInf(Detector):
         if saved:
             parts.append("the scaler skipped the step")
         value = loss.latest if bad_loss else norm.latest
-        return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=0.99)
+        return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=SURE)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """What comes is finite: so all is well unless weights were broken before."""
         return not (chart["loss"].nonfinite or chart["grad_norm"].nonfinite or "grad_nonfinite" in coming)
 
-    def _broken_weights(self, chart: Chart) -> tuple[str, ...]:
+    def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
+        """It is found where a value is not finite, and says the same as before unless a place may be known."""
+        broken = self._broken_weights(chart, suspected=True)
+        found = np.full(len(coming), bool(broken))
+        for name in ("loss", "grad_norm"):
+            if name in coming.columns:
+                found |= ~np.isfinite(coming.columns[name])
+        if "grad_nonfinite" in coming.columns:
+            found |= coming.columns["grad_nonfinite"] > 0
+        current = chart.open_episodes.get(self.name)
+        same = (
+            current is not None
+            and current.severity == "critical"
+            and current.confidence >= SURE
+            and "skipped" not in coming.columns
+            and set(current.where).issuperset(broken)
+        )
+        outlook = np.where(found, SAME if same else LOOK, CALM).astype(np.int8)
+        if chart.origins:
+            outlook[coming.steps <= max(origin["step"] for origin in chart.origins) + 1] = LOOK
+        return outlook
+
+    def _broken_weights(self, chart: Chart, suspected: bool = False) -> tuple[str, ...]:
         sampled = chart.tensors("weight_norm")
         row = sampled.latest
         # Weights that broke stay broken until a sample says otherwise; only a run that was never sick need not look.
-        suspected = sampled.step == chart.step or chart["loss"].nonfinite or chart["grad_norm"].nonfinite
+        suspected = suspected or sampled.step == chart.step
+        suspected = suspected or bool(chart["loss"].nonfinite or chart["grad_norm"].nonfinite)
         if not suspected or row.size != len(chart.names) or bool(np.isfinite(row).all()):
             return ()
         # NaN stands for "not measured": frozen weights, or those of an optimizer that did not step.

@@ -69,9 +69,9 @@ class NotLearning(Detector):
     closes_after = 4
 
     notice: int = 80
-    """Steps after the warm-up without any gain: a note; a warning at the level of a guess, or without a gradient."""
+    """Steps after the warm-up without any gain: a note; a warning without a gradient."""
     known: int = 100
-    """The same, where the level of a guess is known, but not what it costs on the very batches that were seen."""
+    """Steps after which the level of a guess is a warning: recurrent layers and attention need most of them."""
     pairs: int = 4
     """Batches on which the loss must be known beside that of a guess."""
     steps: int = 200
@@ -111,7 +111,9 @@ class NotLearning(Detector):
         if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
             if learnt > 2 * doubt + 0.01:
                 return None
-            better, stuck = learnt > doubt + 0.01, still or sure
+            coming = learnt < -0.1 and (better or _falls(later))  # it began far above a guess, and is on its way there
+            at_guess = sure and waited >= 0.9 * self.known  # what a warm-up of a few steps leaves of them
+            better, stuck = coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
             known = "loss.chance" in chart.facts and waited >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)

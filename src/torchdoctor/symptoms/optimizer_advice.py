@@ -12,10 +12,12 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, median_ratio, outline_levels, trend_gain
+from torchdoctor.symptoms.progress import Progress, acts, is_hurt, median_ratio, outline_levels, trend_gain
 
 COUPLED = ("Adam", "NAdam", "RAdam", "Adamax")
 """Adaptive optimizers whose weight decay goes through the gradient, unless told otherwise."""
+SCALED = ("RMSprop", "Adagrad", "Adadelta")
+"""Others that divide the gradient, and the decay with it, by its size."""
 OUTWEIGHS = "and it outweighs the loss"
 """How the advice on weight decay ends where it decides where steps go."""
 
@@ -89,16 +91,15 @@ class OptimizerAdvice(Detector):
             yield "warning", f"maximize is on, and the optimizer climbs the loss: {chart.fact('loss.kind')} is to fall"
         decay, eps = _number(group.get("weight_decay")), _number(group.get("eps"))
         betas = group.get("betas")
-        if kind in COUPLED and decay > 0 and not group.get("decoupled_weight_decay"):
-            text = f"{kind} adds weight decay {number_text(decay)} to the gradient: AdamW is what is usually meant"
-            drowned = decay >= self.decay and _decay_share(chart, decay) > self.drowned
-            yield ("warning" if drowned else "info"), text + (f", {OUTWEIGHS}" if drowned else "")
+        if kind in COUPLED + SCALED and decay > 0 and not group.get("decoupled_weight_decay"):
+            yield from self._about_decay(chart, kind, decay)
         share, moved = chart["adam_eps_share"].latest, median_ratio(chart)
         if "Adam" in kind and eps >= self.eps:
             felt = share > self.outweighed and moved < self.ratio
+            felt = felt or (share > 0.9 and eps >= 10 * self.eps and not acts(chart) and _is_held_up(chart, 100))
             text = f"eps is {number_text(eps)}"
             text += (
-                f" and outweighs {share:.0%} of the gradients: {kind} takes tiny steps" if felt else ", 1e-8 is usual"
+                f" and outweighs {share:.0%} of the gradients: {kind} takes steps of SGD" if felt else ", 1e-8 is usual"
             )
             yield ("warning" if felt else "info"), text
         if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
@@ -108,7 +109,11 @@ class OptimizerAdvice(Detector):
                 )
                 yield "warning", text
             elif betas[0] >= self.memory:
-                yield "info", f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual"
+                felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, 100))
+                yield (
+                    "warning" if felt else "info",
+                    f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual",
+                )
             if betas[1] < 0.9:
                 yield (
                     "info",
@@ -116,14 +121,25 @@ class OptimizerAdvice(Detector):
                 )
         if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
             text = f"momentum is {number_text(group['momentum'])}: it multiplies the rate by {_gain(group['momentum'])}"
-            felt = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
-            yield ("warning" if felt else "info"), text + (", and the loss does not fall" if felt else "")
+            still = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
+            words = (
+                ", and the loss is in trouble" if is_hurt(chart) else ", and the loss does not fall" if still else ""
+            )
+            yield ("warning" if words else "info"), text + words
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED and not _rate_has_leapt(chart):
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
             felt = felt or (decay >= 1 and _is_held_up(chart))
             yield ("warning" if felt else "info"), text
+
+    def _about_decay(self, chart: Chart, kind: str, decay: float) -> Iterator[tuple[Severity, str]]:
+        text = f"{kind} adds weight decay {number_text(decay)} to the gradient"
+        text += ": AdamW is what is usually meant" if kind in COUPLED else ""
+        if decay >= self.decay and _decay_share(chart, decay) > self.drowned:
+            yield "warning", f"{text}, {OUTWEIGHS}"
+        elif kind in COUPLED:
+            yield "info", text
 
 
 def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:

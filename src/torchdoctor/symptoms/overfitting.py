@@ -71,7 +71,25 @@ class Overfitting(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """A rise of validation from its best, or a halt of it far above what training has come down to."""
-        return self._risen(chart) or self._by_heart(chart)
+        return self._risen(chart) or self._by_heart(chart) or self._soon(chart)
+
+    def _soon(self, chart: Chart) -> Symptom | None:
+        """Of three or four evaluations, each worse than the one before and the last by far, while training flies."""
+        validation, train = chart["val_loss"], chart["loss"]
+        values = validation.values
+        if not 3 <= values.size < self.evaluations or not train:
+            return None
+        best = int(np.argmin(values))
+        if best > values.size - 3 or not bool((np.diff(values[best:]) > 0).all()):
+            return None
+        start, lowest, now = Progress.of(train).start, float(values[best]), float(values[-1])
+        step, last = int(validation.steps[best]), int(validation.steps[-1])
+        then, later = level_at(train, step), level_at(train, last)
+        if not now - lowest > max(self.severe * (start - lowest), 0.25 * abs(lowest)) or not 0 < later < 0.5 * then:
+            return None
+        message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
+        message += f"training went on to {number_text(later)}"
+        return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
 
     def _by_heart(self, chart: Chart) -> Symptom | None:
         """Validation stands still near where it began, while training has little left to learn."""

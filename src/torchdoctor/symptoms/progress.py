@@ -7,19 +7,26 @@ start to its best level, is the scale that every loss has.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
-from torchdoctor.series import TINY, Array, Baseline, Series, median
+from torchdoctor.series import EMPTY, TINY, Array, Baseline, Series, median
+from torchdoctor.stretch import Stretch
+
+Mask = NDArray[np.bool_]
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
 SETTLED = 48
 """Values after which a run has a scale of its own: before that, a leap must be larger to mean something."""
+SLACK = 1e-9
+"""What logarithms may differ by that are taken of one number and of many."""
 BLOCKS = 8
 """Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
 
@@ -201,6 +208,27 @@ def keeps_its_rate(chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
     return not rates or max(rates) <= JUMP * min(rates)
 
 
+def will_keep_its_rate(chart: Chart, coming: Stretch) -> bool:
+    """The same of the steps of a stretch."""
+    rates = coming.columns.get("lr", EMPTY.values)
+    known = rates[np.isfinite(rates)]
+    return keeps_its_rate(chart, {"lr": (float(known.min()), float(known.max()))} if known.size else {})
+
+
+def highest_of_last(series: Series, coming: Array, size: int) -> Array:
+    """For each value that comes, the highest of the last so many up to it; of the finite ones, as of those kept.
+
+    >>> highest_of_last(Chart.of(loss=[5.0, 1.0])["loss"], np.array([2.0, math.nan, 3.0]), 2)
+    array([2., 2., 3.])
+    """
+    finite = np.isfinite(coming)
+    values = np.concatenate([np.full(size, -np.inf), series.last(size - 1), coming[finite]])
+    highest = values[size - 1 :]
+    for back in range(1, size):
+        highest = np.maximum(highest, values[size - 1 - back : -back])
+    return np.asarray(highest[np.cumsum(finite) + highest.size - 1 - int(finite.sum())])
+
+
 def highest_rate_before(series: Series, within: int) -> float:
     """The highest value of a series before its last few, the whole run included."""
     cut = int(series.steps[-within])
@@ -270,21 +298,43 @@ def log_spread(base: Baseline, window: int) -> float:
 
 
 def rises_above(values: Array, ahead: int = 8) -> Array:
-    """How far each value is above the median of the values just before it, lowest first.
+    """How far each value is above the median of the values just before it; the first few have none before them.
 
-    >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))
-    array([-1.,  0.,  1.])
+    >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))[8:]
+    array([ 1., -1.,  0.])
     """
-    before = np.median(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
-    return np.asarray(np.sort(values[ahead:] - before))
+    rises = np.zeros(values.size)
+    if values.size > ahead:
+        before = np.sort(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
+        rises[ahead:] = values[ahead:] - (before[:, ahead // 2 - 1] + before[:, ahead // 2]) / 2
+    return rises
 
 
-def third_highest_rise(values: Array, ahead: int = 8) -> float:
-    """The third highest rise above the median of the values just before it, 0 where there are too few.
+def _log_rises(values: Array, ahead: int, least: float) -> Array:
+    with np.errstate(all="ignore"):  # what is not positive is not asked for
+        return rises_above(np.log(np.abs(values) + least), ahead)
 
-    Two earlier outliers are no habit, three are.
 
-    >>> third_highest_rise(np.array([1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0]))
+RISES: dict[tuple[int, float | None], Callable[[Array], Array]] = {
+    (8, None): rises_above,
+    (8, 0.0): partial(_log_rises, ahead=8, least=0.0),
+    (8, TINY): partial(_log_rises, ahead=8, least=TINY),
+    (32, TINY): partial(_log_rises, ahead=32, least=TINY),
+}
+
+
+def third_highest_rise(series: Series, window: int, skip: int, *, log: float | None = None, ahead: int = 8) -> float:
+    """The third highest rise above the median of the values just before, 0 where there are too few.
+
+    Of the last `window` values without the latest `skip`, or of their logarithms, so much added to each. Two earlier
+    outliers are no habit, three are.
+
+    >>> losses = Chart.of(loss=[1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0, 20.0])["loss"]
+    >>> third_highest_rise(losses, 29, 1)
     4.0
     """
-    return float(rises_above(values, ahead)[-3]) if values.size >= ahead + 3 else 0.0
+    window = min(window, len(series))
+    if window - skip < ahead + 3:
+        return 0.0
+    rises = series.derived(RISES[ahead, log], ahead)[len(series) - window + ahead : len(series) - skip]
+    return float(np.partition(rises, -3)[-3])

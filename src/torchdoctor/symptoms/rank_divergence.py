@@ -43,7 +43,7 @@ class RankDivergence(Detector):
     code = "RA01"
     name = "rank-divergence"
     reads = ("rank_weights_apart",)
-    suggests = ("check-hardware", "ask-for-help")
+    suggests = ("synchronize-ranks", "check-hardware", "ask-for-help")
     references = (
         "https://pytorch.org/docs/stable/notes/ddp.html",
         "https://arxiv.org/abs/2211.05100",

@@ -14,11 +14,15 @@ from torchdoctor.symptoms.progress import (
     has_fallen_far,
     has_gained,
     is_adversarial,
+    is_game,
     median_ratio,
     outline_levels,
     trend_gain,
     working_since,
 )
+
+ONWARD = "each gradient points where the last did"
+"""How a way that is straight, and steps that are short on it, are told."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,11 @@ class SlowLearning(Detector):
     ## How it is told apart
     A healthy run falls quickly first and slowly later: its curve is bent. Here it is a straight line from the start,
     with little gained. It is a warning where update ratios say that weights hardly move, and a note where they are not
-    known. It is a warning too where most weights, in half precision, do not move because what a step adds is rounded
-    away. Warm-up, the end of a schedule, and fine-tuning of a model that knows its task already (a loss far under that
-    of a guess) are not judged.
+    known. Where each gradient points where those before it pointed, the way is straight and steps are short, whatever
+    their ratio; noise of batches hides a part of that where weights move by little too. It is a warning too where most
+    weights, in half precision, do not move because what a step adds is rounded away, and where dropout leaves so little
+    of what is learnt that neither training nor validation has come far. Warm-up, the end of a schedule, and fine-tuning
+    of a model that knows its task already (a loss far under that of a guess) are not judged.
 
     ## What to do
     Raise the learning rate by ten; `torchdoctor lr-range` finds how far one can go. Check that the loss is not divided
@@ -64,13 +70,25 @@ class SlowLearning(Detector):
     """Typical share of itself by which a weight tensor moves a step, under which it hardly moves."""
     gained: float = 0.1
     """Share of the first loss that the run has gained at most."""
+    aligned: float = 0.8
+    """Cosine of gradients with those before them, at sample after sample, from which steps are too short."""
+    leaning: float = 0.4
+    """The same where weights move by less than ten times `ratio`: the noise of batches hides the rest."""
+    dropout: float = 0.8
+    """Share that dropout drops from which a loss that has not fallen by"""
+    drowned: float = 0.3
+    """this share of its start, in training as in validation, is held down by it."""
     straight: float = 0.6
     """Share of the first half's gain that the second half must reach at least, where ratios are not known."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare what was gained with the size of updates, or with a straight line."""
         series, ratio, rounded = chart["loss"], median_ratio(chart), is_rounded_away(chart)
-        if series.count < self.steps or (ratio > self.ratio and not rounded) or has_fallen_far(series):
+        drowned = self._is_drowned(chart)
+        if drowned is not None:
+            return drowned
+        aligned = self._is_aligned(chart, ratio)
+        if series.count < self.steps or (ratio > self.ratio and not rounded and not aligned) or has_fallen_far(series):
             return None
         if (math.isnan(ratio) and has_gained(series)) or is_adversarial(chart) or _was_wild(chart):
             return None
@@ -88,18 +106,47 @@ class SlowLearning(Detector):
         fallen = gain > max(3 * doubt, enough) if hopeless else begun - level > enough
         if fallen or level < 0.5 * chance_level(chart):
             return None
-        if hopeless or ((rounded or 0 < ratio < self.ratio) and gain + 2 * doubt < enough):
+        if hopeless or ((rounded or aligned or 0 < ratio < self.ratio) and gain + 2 * doubt < enough):
             severity: Severity = "warning"
         elif math.isnan(ratio) and gain > 6 * doubt and self._is_straight(levels) and gain > 0:
             severity = "info"
         else:
             return None
         message = f"loss gained {number_text(max(gain, 0.0))} in {chart.step - since + 1} steps"
-        if rounded:
-            message += f"; {chart['update_lost'].latest:.0%} of the weights do not move: steps are rounded away"
-        elif severity == "warning":
-            message += f"; weights move by {number_text(ratio)} of themselves a step"
+        if severity == "warning":
+            message += f"; {self._reason(chart, ratio, rounded)}"
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
+
+    def _reason(self, chart: Chart, ratio: float, rounded: bool) -> str:
+        if rounded:
+            return f"{chart['update_lost'].latest:.0%} of the weights do not move: steps are rounded away"
+        if ratio < self.ratio:
+            return f"weights move by {number_text(ratio)} of themselves a step"
+        return f"{ONWARD}: cosine {median(chart['momentum_cosine'].last(6)):.2f}"
+
+    def _is_drowned(self, chart: Chart) -> Symptom | None:
+        """Dropout that leaves next to nothing, and a loss that has not come far for it."""
+        rates = [rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)]
+        series = chart["loss"]
+        if not rates or max(rates) < self.dropout or series.count < self.steps or is_game(chart):
+            return None
+        start = median(outline_levels(series)[:5])
+        level = series.baseline(128).recent
+        validated = chart["val_loss"].latest
+        if not level > (1 - self.drowned) * start > 0 or validated < (1 - self.drowned) * start or _was_wild(chart):
+            return None
+        if working_since(chart) is None or chart["lr"].latest < 0.1 * _highest(chart):
+            return None
+        message = f"loss is {number_text(level)} after {chart.step + 1} steps and began at {number_text(start)}; "
+        message += f"dropout leaves {1 - max(rates):.0%} of what it is applied to"
+        return self.symptom(chart, "warning", message, value=level, limit=(1 - self.drowned) * start, since=0)
+
+    def _is_aligned(self, chart: Chart, ratio: float, samples: int = 6) -> bool:
+        cosines = chart["momentum_cosine"].last(samples)
+        if cosines.size < samples or is_game(chart):
+            return False
+        leans = 0 < ratio < 10 * self.ratio and median(cosines) > self.leaning and float(cosines.min()) > 0.2
+        return leans or float(cosines.min()) > self.aligned
 
     def _is_straight(self, levels: Array) -> bool:
         half = levels.size // 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
 
@@ -21,18 +21,21 @@ HABIT = 2
 
 @dataclass(frozen=True)
 class StateOverwritten(Detector):
-    """Weights or the optimizer's memory were replaced in the middle of the run, and the loss rose.
+    """Weights or the optimizer's memory were replaced in the middle of the run, or are at each step.
 
     ## What it means
     Something other than the optimizer wrote to the weights between two steps: a checkpoint was loaded, averaged weights
     were put in for a validation and the others never put back, a layer was initialized anew. Or the optimizer's memory
-    was emptied: Adam counts its steps from zero again, and takes its first, large steps on trained weights.
+    was emptied: Adam counts its steps from zero again, and takes its first, large steps on trained weights. Or it is
+    emptied again and again, so that neither momentum nor Adam's scale ever builds up; or each step is undone before the
+    next, as by an average that is copied into the weights that it should only follow.
 
     ## How it is told apart
     Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
     and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
     it. Only a rise of the loss at that very place, far above its noise and a good share of all that was gained so far,
-    is a finding.
+    is a finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
+    one of these steps takes them, are findings by themselves.
 
     ## What to do
     After a validation with other weights, copy the training weights back. Load model, optimizer and schedule together.
@@ -49,13 +52,21 @@ class StateOverwritten(Detector):
 
     code = "OP04"
     name = "state-overwritten"
-    reads = ("tensors/grad_norm", "facts/state.written", "facts/state.restarted")
+    reads = (
+        "tensors/grad_norm",
+        "facts/state.written",
+        "facts/state.restarted",
+        "facts/state.loaded",
+        "facts/state.forgotten",
+    )
     suggests = ("restore-state", "roll-back")
     references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
     closes_after = 2
 
     lost: float = 0.3
     """Share of what was gained so far that must be lost where weights were written to."""
+    loaded: float = 0.2
+    """The same where a state was loaded: which step that was is known."""
     forgot: float = 0.1
     """The same where the optimizer lost its memory: the rest is lost little by little."""
     noise: float = 4.0
@@ -64,16 +75,38 @@ class StateOverwritten(Detector):
     """Losses on either side that are compared."""
     recent: int = 150
     """Steps after which it is not looked at again."""
+    samples: int = 3
+    """Samples in a row at which the memory is empty, or steps are undone."""
+    kept: float = 0.3
+    """Lengths of one step that weights come in dozens of them where each is undone."""
+    written: float = 1.2
+    """The same where weights were written to at every step from the start on: at random they would come further."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """The latest place at which something was replaced, and what the loss did there."""
+        written, loads = chart.fact("state.written") or (), chart.fact("state.loaded") or ()
+        meant = len(written) > HABIT or len(loads) > 2 * HABIT  # from task to task: put in and taken out again are two
+        if chart.fact("state.forgotten", 0) >= self.samples and not meant:
+            message = "the optimizer's memory is emptied again and again: no momentum, no scale ever builds up"
+            return self.symptom(chart, "warning", message, since=chart.facts["state.forgotten"].step, confidence=0.95)
+        kept = self._undone(chart)
+        if kept.size:
+            message = (
+                f"steps are undone: in dozens of them weights come {number_text(float(kept.max()))} of one step far"
+            )
+            since = int(chart["update_kept"].steps[-kept.size])
+            return self.symptom(chart, "warning", message, value=float(kept.max()), limit=self.kept, since=since)
         restarted = chart.fact("state.restarted")
-        if restarted is not None and 0 < restarted >= chart.step - self.recent:
+        if restarted is not None and 0 < restarted >= chart.step - self.recent and not meant:
             rise = _rise_at(chart, int(restarted), 2 * self.steps)
             if rise is not None and rise.height > self.noise * rise.noise / 4 and rise.share > self.forgot:
                 message = "the optimizer lost its memory and counts its steps anew: loss rose from "
                 return self._said(chart, message, rise)
-        written = chart.fact("state.written") or ()
+        for step in reversed(loads if len(loads) <= 2 * HABIT else ()):
+            rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
+            lost = rise is not None and (rise.share > self.loaded or (rise.share > self.forgot and rise.doubles))
+            if rise is not None and lost and rise.height > self.noise * rise.noise:
+                return self._said(chart, "a state was loaded into the model: loss rose from ", rise)
         for first, last in reversed(written if len(written) <= HABIT else ()):
             if last < chart.step - self.recent:
                 break
@@ -83,6 +116,16 @@ class StateOverwritten(Detector):
                 message = "weights were written to between steps: loss rose from "
                 return self._said(chart, message, rise)
         return None
+
+    def _undone(self, chart: Chart) -> Array:
+        """How far weights came of late, where that is next to nothing; where they are written to, one look will do."""
+        kept, written = chart["update_kept"], chart.fact("state.written_always", 0)
+        few = kept.last(self.samples)
+        if written and float(kept.latest) < self.kept / 3:
+            return kept.last(1)
+        if written >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
+            return kept.values  # never came further; weights that are clamped do, until they reach their bounds
+        return few if few.size == self.samples and float(few.max()) < self.kept else few[:0]
 
     def _said(self, chart: Chart, message: str, rise: _Rise) -> Symptom:
         message += f"{number_text(rise.before)} to {number_text(rise.before + rise.height)}"
@@ -97,6 +140,11 @@ class _Rise(NamedTuple):
     share: float
     """Of what the run had gained."""
 
+    @property
+    def doubles(self) -> bool:
+        """Whether the loss is at more than twice what it was."""
+        return self.height > self.before > 0
+
 
 def _steepest(chart: Chart, first: int, last: int, span: int) -> int | None:
     """The step between two at which the mean of some losses exceeds that of as many before by most."""
@@ -109,12 +157,16 @@ def _steepest(chart: Chart, first: int, last: int, span: int) -> int | None:
     return int(steps[places[np.argmax(sums[places + span] - 2 * sums[places] + sums[places - span])]])
 
 
-def _rise_at(chart: Chart, step: int, span: int) -> _Rise | None:
-    """How the loss of the steps from one on compares with that of the steps before; None where too little is known."""
+def _rise_at(chart: Chart, step: int, span: int, sudden: int = 0) -> _Rise | None:
+    """How the loss of the steps from one on compares with that of the steps before; None where too little is known.
+
+    A few losses will do, `sudden` of them, where the step is known for sure and each is above all of those before it.
+    """
     losses = chart["loss"]
     place = int(np.searchsorted(losses.steps, step))
     earlier, later = losses.values[max(0, place - span) : place], losses.values[place : place + span]
-    if earlier.size < 5 or later.size < min(span, ENOUGH):
+    leapt = 0 < sudden <= later.size and earlier.size >= ENOUGH and float(later.min()) > float(earlier.max())
+    if earlier.size < 5 or (later.size < min(span, ENOUGH) and not leapt):
         return None
     before = median(earlier)
     height = median(later) - before

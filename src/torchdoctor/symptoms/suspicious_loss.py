@@ -21,11 +21,19 @@ MEANING = {
     "nll-of-probabilities": "NLL is fed with probabilities instead of their logarithms",
     "kl-of-probabilities": "KL divergence is fed with probabilities instead of their logarithms: log_softmax",
     "softmax-over-the-batch": "the softmax runs over the samples of the batch (dim=0), not over the classes",
+    "softmax-over-places": "the softmax runs over something else than the classes: steps, places or samples",
+    "dropout-before-loss": "dropout is applied to the outputs themselves: the loss is told that answers are zero",
+    "sigmoid-twice": "a sigmoid is applied to the output of a sigmoid: only values from 0.5 to 0.73 can come out",
+    "softmax-twice": "a softmax is applied to the output of a softmax: nothing can be called likely",
+    "attention-over-queries": "attention takes its softmax over the queries: the weights of one query do not sum to 1",
     "negated": "the loss has a minus sign in front: training makes it worse without end",
     "scrambled": "a view exchanges dimensions of the outputs and leaves values where they are: permute them",
+    "one-for-all": "one output of each sample is broadcast against several targets: it can only learn their mean",
     "broadcast": "N outputs and N targets are broadcast to N × N differences: every output learns the mean target",
 }
 """What each mistake in the loss's graph is, in a sentence."""
+DROPPED = "dropout-before-loss"
+"""The one of them that is no fault of the loss."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress
 
+SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
+"""Losses whose labels are -1 and 1."""
 RANGES = {
     "ReLU": (0.0, math.inf),
     "ReLU6": (0.0, 6.0),
@@ -38,6 +42,8 @@ class TargetAnomaly(Detector):
     of a loss may be far larger than another; only large targets make that a finding. Padding that
     the loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens:
     the next ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice.
+    Inputs that come again, value by value, should ask for the same; noise that is to be told, and experience that a
+    loop collects, need not.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -66,6 +72,7 @@ class TargetAnomaly(Detector):
         "target_in_input",
         "output_rms",
         "part_target_size",
+        "answer_changed",
     )
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1602.07714")
@@ -85,6 +92,8 @@ class TargetAnomaly(Detector):
     """Times another part of the loss that a part with large targets may be."""
     ahead: float = 0.01
     """Share of attention that may go to later tokens where the labels are the next ones: rounding at the most."""
+    paired: float = 0.05
+    """Share of the samples that come again whose target may be another."""
     one_token: float = 0.9
     """Share of the inputs that are one token from which they equal their neighbours anyway."""
     labels: int = 256
@@ -102,11 +111,13 @@ class TargetAnomaly(Detector):
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
         return (
             self._is_a_column(chart)
+            or self._changes(chart)
             or self._shift(chart)
             or self._padding(chart)
             or self._one_class(chart)
             or self._out_of_range(chart)
             or self._faint(chart)
+            or self._unsigned(chart)
             or self._drowns(chart)
             or self._scale(chart)
         )
@@ -127,6 +138,15 @@ class TargetAnomaly(Detector):
             return None
         return self.symptom(chart, "warning", message, value=closest.latest, limit=self.exact, since=int(first[0]))
 
+    def _changes(self, chart: Chart) -> Symptom | None:
+        """The same inputs come with other targets: both were shuffled, or augmented, apart from each other."""
+        share = answers_changed(chart, self.paired)
+        if not share > self.paired:
+            return None
+        message = f"{share:.0%} of the samples that come again, with the very same input, have another target"
+        since = int(chart["answer_changed"].steps[0])
+        return self.symptom(chart, "warning", message, value=share, limit=self.paired, since=since)
+
     def _faint(self, chart: Chart) -> Symptom | None:
         """Targets of a binary loss that are 0 or next to 0: a mask that was divided by 255 once too often."""
         if not is_faint(chart):
@@ -134,6 +154,14 @@ class TargetAnomaly(Detector):
         high = chart["target_max"].latest
         message = f"targets of a binary loss are 0 or {number_text(high)}, never 1: they were divided once too often"
         return self.symptom(chart, "warning", message, value=high, limit=1.0, since=int(chart["target_max"].steps[0]))
+
+    def _unsigned(self, chart: Chart) -> Symptom | None:
+        """Labels 0 and 1 of a loss that wants -1 and 1: a label of 0 asks for nothing."""
+        if not is_unsigned(chart):
+            return None
+        message = f"labels are 0 and 1, and {chart.fact('loss.function')} wants -1 and 1: those of 0 teach nothing"
+        since = int(chart["target_min"].steps[0])
+        return self.symptom(chart, "warning", message, value=0.0, limit=-1.0, since=since)
 
     def _drowns(self, chart: Chart) -> Symptom | None:
         """One part of the loss has large targets and outweighs the others by far: they are not heard."""
@@ -152,6 +180,10 @@ class TargetAnomaly(Detector):
         if following.size < 3 or second.size < 3:
             return None
         since = int(chart["target_is_next"].steps[0])
+        if is_of_the_past(chart):
+            message = "the labels are the tokens before, which the model has seen: they were shifted the wrong way"
+            severity: Severity = "warning" if _copies(chart) else "info"
+            return self.symptom(chart, severity, message, value=chart["target_is_before"].latest, since=since)
         if float(second.min()) > 0.99 and float(following.max()) < 0.5:
             message = "the labels are the tokens after the next ones: they were shifted twice"
             return self.symptom(chart, "warning", message, value=float(second.min()), since=since)
@@ -216,6 +248,7 @@ class TargetAnomaly(Detector):
             return None
         shares = output.last(3) / size
         slow = chart.step >= self.steps and float(shares.max()) < self.reached
+        slow = slow or (chart.step >= self.steps and _costs_more_than_a_guess(chart))
         if slow or (chart.step >= 3 * self.steps and float(shares.max()) < 5 * self.reached):
             message = f"targets are of size {number_text(size)}, outputs still of size {number_text(reached)}"
             message += f" at step {chart.step}"
@@ -224,6 +257,12 @@ class TargetAnomaly(Detector):
             message = f"targets are of size {number_text(size)}; outputs begin at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)
         return None
+
+
+def _costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3) -> bool:
+    """Whether answering the mean of the targets would still cost far less than what the model answers."""
+    losses, guesses = chart["criterion"].last(samples), chart["guess_loss"].last(samples)
+    return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
 
 
 def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> bool:
@@ -235,6 +274,34 @@ def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> boo
     if closest.size < 5 or not float(closest.min()) > close:
         return False
     return close > 0.999 or (another.size == 5 and float(another.max()) < others)
+
+
+def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> float:
+    """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
+
+    It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
+    others every time: noise that is to be told.
+    """
+    changed = chart["answer_changed"].last(samples)
+    if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
+        return 0.0
+    whole = bool(chart.fact("loss.classes"))
+    meant = not float(changed.min()) > 0 or (not whole and float(changed.max()) > 0.9)
+    share = float(changed.mean())
+    return share if share > least and not meant else 0.0
+
+
+def is_of_the_past(chart: Chart, samples: int = 3) -> bool:
+    """Whether the labels of tokens are the tokens before them, and not because all are alike."""
+    before, following = chart["target_is_before"].last(samples), chart["target_is_next"].last(samples)
+    same = before.size == following.size == samples
+    return same and float(before.min()) > 0.99 and float(following.max()) < 0.5
+
+
+def _copies(chart: Chart, share: float = 0.35) -> bool:
+    """Whether the loss falls to where no language has it: a model that reads backwards has not seen its labels."""
+    losses = chart["loss"]
+    return losses.count >= 8 and median(losses.last(8)) < share * Progress.of(losses).start
 
 
 def is_copied(chart: Chart, samples: int = 3) -> bool:
@@ -250,6 +317,15 @@ def is_faint(chart: Chart, samples: int = 5) -> bool:
     if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
         return False
     return bool((pairs > 0).all() and (low == 0).all() and (high == high[0]).all()) and 0 < float(high[0]) < 0.05
+
+
+def is_unsigned(chart: Chart, samples: int = 3) -> bool:
+    """Whether a loss whose labels are -1 and 1 is given 0 and 1."""
+    low, high = chart["target_min"].last(samples), chart["target_max"].last(samples)
+    pairs = chart["target_two_valued"].last(samples)
+    if chart.fact("loss.function") not in SIGNED or not low.size == high.size == pairs.size == samples:
+        return False
+    return bool((low == 0).all() and (high == 1).all() and (pairs > 0).all())
 
 
 def looks_ahead(chart: Chart) -> float:

@@ -18,6 +18,8 @@ from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain, 
 
 PLAIN = 4
 """Weight layers up to which a model is taken for one that goes straight through."""
+RELAPSED = 0.5
+"""Share of the level that the loss has once been under where it had learnt more."""
 GONE = 1e-3
 """Share of its first norm at which nothing is left of a tensor."""
 
@@ -85,10 +87,18 @@ class Underfitting(Detector):
         narrow = 0 < width <= self.narrow
         slack = 5.0 if narrow else 1.0  # a reason that is seen needs less of what would be seen without one
         drowned = self._is_drowned(chart, level / yardstick if yardstick > 0 else 0.0)
-        if not level > self.high / slack * yardstick > 0 or abs(held_out - level) > (0.1 + 0.05 * slack) * abs(level):
-            return None
+        gap = held_out - level
+        noisy = self._dropout(chart) >= self.dropout
+        if not level > self.high / slack * yardstick > 0 or (gap if noisy else abs(gap)) > (0.1 + 0.05 * slack) * abs(
+            level
+        ):
+            return None  # dropout disturbs training alone: validation may be better
         slack = 5.0 if drowned else slack  # next to nothing learnt: then it may still creep on
+        if float(np.min(levels)) < RELAPSED * level:
+            return None  # it had learnt more, and lost it
         gain, doubt = trend_gain(half)
+        if noisy and gain < doubt:  # nothing is gained, and the doubt is dropout's
+            doubt = min(doubt, 0.01 * abs(level))
         if gain + 2 * doubt > 0.03 * slack * abs(level) or float(values[0] - values[-1]) > slack * _slack(
             values, level
         ):
@@ -140,10 +150,24 @@ def narrowest(chart: Chart) -> int:
         if kind in WEIGHTED and name not in outputs and (not takers or width in takers[place + 1 :])
     ]
     if len(layers) > PLAIN:
-        return 0
+        return _narrow_end(chart)
     entering = (chart.context.get("input_shape") or [0])[-1]
     wide = max((width for width, last in layers if last), default=0) >= entering
     return min(hidden, default=0) if hidden and not wide and min(hidden) < entering else 0
+
+
+def _narrow_end(chart: Chart) -> int:
+    """The width of the last hidden layer but one of a deep model, if the last takes just that in and widens it again.
+
+    Branches and gates further inside are narrow without everything going through them.
+    """
+    kinds, widths, takers = (chart.fact(f"modules.{name}", ()) for name in ("kinds", "widths", "entering"))
+    places = [place for place, kind in enumerate(kinds) if kind in WEIGHTED]
+    if not len(kinds) == len(widths) == len(takers) or len(places) < 3:
+        return 0
+    narrow, taker, last = places[-3:]
+    through = widths[narrow] == takers[taker] < min(takers[narrow], widths[taker]) and widths[taker] == takers[last]
+    return int(widths[narrow]) if through and chart.module_names[last] in chart.fact("modules.outputs", ()) else 0
 
 
 def shrinkage(chart: Chart) -> float:

@@ -17,6 +17,9 @@ from torchdoctor.symptoms.progress import Progress, working_since
 LATE = 1.25
 """Times the first training loss, in other people's logs: it may have been written long after the start."""
 
+ASKED_WRONG = "what it is asked for may be wrong"
+"""How the finding ends where training is worse than validation for no reason."""
+
 
 @dataclass(frozen=True)
 class ValidationAnomaly(Detector):
@@ -26,7 +29,7 @@ class ValidationAnomaly(Detector):
     The number by which you choose the model may be wrong. It is *constant* to the last digit while training moves:
     validation runs on other weights, on one cached result, or on nothing. It is *worse than untrained* while training
     has learnt: validation data is fed or preprocessed differently, its labels are shifted, or BatchNorm's running
-    statistics are off. Or it leaps up, for one evaluation or for good.
+    statistics are off, or still those that they began with. Or it leaps up, for one evaluation or for good.
 
     ## How it is told apart
     Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
@@ -34,7 +37,9 @@ class ValidationAnomaly(Detector):
     training has stopped moving is explained. One leap that heals is a note; one that stays, from one evaluation to the
     next and by far more than they ever differed, is no overfitting, which grows. What is fed to the model without
     gradients is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so
-    is a model that is never in eval mode there, if it has dropout or batch statistics.
+    is a model that is never in eval mode there, if it has dropout or batch statistics, and samples that training was
+    given too. Validation that is far better than training is one where training samples come again unchanged and
+    nothing else makes training harder.
 
     ## What to do
     Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
@@ -60,6 +65,12 @@ class ValidationAnomaly(Detector):
 
     scale: float = 8.0
     """Times by which inputs in validation are larger or smaller than in training."""
+    shifted: float = 0.7
+    """Deviations by which their mean is shifted, or doublings of their deviation."""
+    known: float = 0.1
+    """Share of validation's samples that training was given before."""
+    better: float = 0.2
+    """Share by which validation is better than training later, where nothing makes training harder."""
     worse: float = 0.3
     """Share by which validation is worse than training, where that is a consequence."""
     evaluations: int = 3
@@ -74,7 +85,8 @@ class ValidationAnomaly(Detector):
         series, train = chart["val_loss"], chart["loss"]
         values = series.values
         if train and values.size >= 2:
-            found = self._fed_otherwise(chart) or self._in_training_mode(chart)
+            found = self._seen_before(chart) or self._fed_otherwise(chart) or self._in_training_mode(chart)
+            found = found or self._with_first_statistics(chart) or self._better(chart)
             if found is not None:
                 return found
         if values.size < 2 or not train or not math.isfinite(series.latest):
@@ -101,11 +113,43 @@ class ValidationAnomaly(Detector):
         worse = self.worse / 2 * abs(Progress.of(chart["loss"]).start)
         return int(steps[0]) >= 40 and bool(values[1] >= values[0] > Progress.of(chart["loss"]).start + worse)
 
+    def _seen_before(self, chart: Chart) -> Symptom | None:
+        """Validation is given samples that training has been given."""
+        share = known_before(chart)
+        if not share > self.known:
+            return None
+        message = f"{share:.0%} of the samples of a validation are known from training, of which a part was looked at"
+        since = int(chart["val_loss"].steps[0])
+        return self.symptom(chart, "warning", message, value=share, limit=self.known, confidence=0.95, since=since)
+
+    def _better(self, chart: Chart) -> Symptom | None:
+        """Validation is better than training, though nothing makes training harder.
+
+        It may be of easier samples, a calmer time: only of classes that are hardly learnt it is a warning.
+        """
+        share = better_than_training(chart)
+        if not share > self.better:
+            return None
+        level, start = median(chart["loss"].last(32)), Progress.of(chart["loss"]).start
+        stuck = chart.fact("loss.kind") in ("cross-entropy", "bce") and level > 0.5 * start
+        severity: Severity = "warning" if stuck else "info"
+        message = f"training is worse than validation by {share:.0%} of itself, without dropout or augmentation: "
+        message += ASKED_WRONG
+        since = int(chart["val_loss"].steps[-2])
+        return self.symptom(chart, severity, message, value=share, limit=self.better, confidence=0.8, since=since)
+
     def _fed_otherwise(self, chart: Chart) -> Symptom | None:
         """Inputs without gradients are of another scale than those of training, and validation suffers."""
         size, usual = input_sizes(chart)
-        if not max(size / usual, usual / size) > self.scale or not self._suffers(chart):
+        apart = max(size / usual, usual / size) > self.scale or inputs_apart(chart) > self.shifted
+        if not apart or not self._suffers(chart, self.worse / 3 if comes_unchanged(chart) else self.worse):
             return None
+        if not max(size / usual, usual / size) > self.scale:
+            (found, spread), (mean, deviation) = (_moments(chart, kind) for kind in ("idle_input", "input"))
+            message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation and about "
+            message += f"{number_text(mean)} ± {number_text(deviation)} in training"
+            first = int(chart["val_loss"].steps[0])
+            return self.symptom(chart, "warning", message, value=found, limit=mean, confidence=0.8, since=first)
         message = f"inputs are of size {number_text(size)} in validation and of {number_text(usual)} in training"
         return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
 
@@ -116,11 +160,20 @@ class ValidationAnomaly(Detector):
         message = "the model is validated in training mode: dropout and batch statistics are at work"
         return self.symptom(chart, "warning", message, since=int(chart["val_loss"].steps[0]))
 
-    def _suffers(self, chart: Chart) -> bool:
+    def _with_first_statistics(self, chart: Chart) -> Symptom | None:
+        """Most of BatchNorm's running statistics is what they began with, and validation suffers."""
+        share = first_statistics(chart)
+        if not share > 0.5 or not self._suffers(chart, 0.5):
+            return None
+        message = f"validation uses BatchNorm statistics that are still {share:.0%} what they began with: momentum is "
+        message += number_text(chart.fact("mode.batchnorm_momentum"))
+        return self.symptom(chart, "warning", message, value=share, limit=0.5, since=int(chart["val_loss"].steps[0]))
+
+    def _suffers(self, chart: Chart, share: float) -> bool:
         """Whether the last two evaluations were clearly worse than training at the time."""
         steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
         levels = levels_at(chart["loss"], steps)
-        return bool((values > levels + self.worse * np.abs(levels)).all())
+        return bool((values > levels + share * np.abs(levels)).all())
 
     def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
         values = chart["val_loss"].values
@@ -150,7 +203,8 @@ class ValidationAnomaly(Detector):
         own, trained = _fall(float(values[0]), best), _fall(float(levels[0]), float(levels[-1]))
         if own > max(0.05, 0.3 * trained):  # it falls on a scale of its own: summed, or in other units
             return None
-        if not best > progress.start - self.followed * gained or best - float(levels[-1]) < 3 * noise:
+        base = untrained_level(chart, levels)
+        if not best > base - self.followed * (base - float(levels[-1])) or best - float(levels[-1]) < 3 * noise:
             return None
         if "source" in chart.context and not best > LATE * progress.start:
             return None
@@ -218,8 +272,29 @@ def _fall(first: float, last: float) -> float:
 def never_followed(chart: Chart) -> bool:
     """Whether no evaluation was better than the untrained model."""
     values, train = chart["val_loss"].values, chart["loss"]
-    times = LATE if "source" in chart.context else 0.95
-    return values.size >= 2 and bool(train) and float(values.min()) > times * Progress.of(train).start
+    if values.size < 2 or not train:
+        return False
+    base = untrained_level(chart, levels_at(train, chart["val_loss"].steps))
+    # Seldom is a guess exactly even; where training began is worse than one, and that much is forgiven.
+    times = LATE if "source" in chart.context else 0.95 if base == Progress.of(train).start else 0.9
+    return float(values.min()) > times * base
+
+
+def untrained_level(chart: Chart, levels: Array) -> float:
+    """The loss of a model that knows nothing: where training began; or a guess, where that is less.
+
+    The latter only where training was far below it at the first evaluation: what is learnt by heart takes longer.
+    """
+    start, chance = Progress.of(chart["loss"]).start, chart.fact("loss.chance")
+    plain = isinstance(chance, int | float) and chart.fact("loss.reduction") == "mean"
+    return float(chance) if plain and levels[0] < 0.6 * chance < 0.6 * start else start
+
+
+def first_statistics(chart: Chart) -> float:
+    """The share of their first values in BatchNorm's running statistics at the latest evaluation; NaN if unknown."""
+    momentum = chart.fact("mode.batchnorm_momentum")
+    known = isinstance(momentum, int | float) and 0 <= momentum <= 1 and chart["val_loss"]
+    return float((1 - momentum) ** (chart["val_loss"].step + 1)) if known else math.nan
 
 
 def input_sizes(chart: Chart) -> tuple[float, float]:
@@ -229,6 +304,57 @@ def input_sizes(chart: Chart) -> tuple[float, float]:
         for kind in ("idle_input", "input")
     )
     return (median(np.array(idle)), median(np.array(train))) if idle and train and min(train) > 0 else (math.nan,) * 2
+
+
+def inputs_apart(chart: Chart) -> float:
+    """How far inputs in validation are from those in training: by mean, in deviations, or by deviation, in doublings.
+
+    Smaller ones are none of it, unless samples come unchanged: noise and erased parts are in training alone on purpose.
+    NaN where unknown.
+    """
+    (found, spread), (mean, deviation) = (_moments(chart, kind) for kind in ("idle_input", "input"))
+    if not deviation > 0 or not spread > 0:
+        return math.nan
+    doublings = math.log2(spread / deviation)
+    return max(abs(found - mean) / deviation, abs(doublings) if comes_unchanged(chart) else doublings)
+
+
+def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
+    """Whether training samples come again as they were, without augmentation, and not because few differ at all."""
+    again = chart["input_again"]
+    return again.count > samples and again.first == 0 and int((again.last(samples) > 0).sum()) > 1
+
+
+def known_before(chart: Chart, evaluations: int = 5) -> float:
+    """The least share of samples in passes without gradients that training had before; NaN where it says nothing.
+
+    Nothing is said where samples repeat themselves from the second batch on: one batch, one graph, or few that differ.
+    """
+    known, again = chart["idle_known"].last(evaluations), chart["input_again"]
+    if not known.size or not again or again.first > 0 or chart.fact("loop.acts"):
+        return math.nan
+    return float(known.min())
+
+
+def better_than_training(chart: Chart) -> float:
+    """By which share of training's loss the last two evaluations were better, where nothing makes training harder.
+
+    Later training is what counts, so that it does not matter how fast it learns. NaN where dropout, batch statistics,
+    augmentation, weights of classes, label smoothing, other terms of the loss, or other weights may explain it.
+    """
+    steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
+    level = median(chart["loss"].last(32))
+    plain = chart["criterion"].last(3).size == 3 and abs(median(chart["criterion"].last(8)) - level) < 0.1 * level
+    harder = chart.fact("mode.depends", True) or chart.fact("loss.label_smoothing") or chart["weight_of_common"]
+    swapped = chart.fact("state.written") or chart.fact("state.written_always") or chart.fact("state.loaded")
+    if not plain or harder or swapped or steps[0] < 40 or not comes_unchanged(chart) or not chart["idle_known"]:
+        return math.nan
+    return 1 - float(values.max()) / level
+
+
+def _moments(chart: Chart, kind: str) -> tuple[float, float]:
+    means, deviations = chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5)
+    return (median(means), median(deviations)) if means.size and deviations.size else (math.nan, math.nan)
 
 
 def validates_in_training_mode(chart: Chart) -> bool:

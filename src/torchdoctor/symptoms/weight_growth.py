@@ -14,7 +14,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.symptoms.progress import Progress, is_hurt
+from torchdoctor.symptoms.progress import SETTLED, Progress, is_hurt
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def total_growth(chart: Chart) -> float:
 def _pays(chart: Chart) -> bool:
     """Whether the loss is at its best while the weights grow: they are on the way to targets of another size."""
     series = chart["loss"]
-    if series.count < 100:
+    if series.count < SETTLED:
         return False
     progress = Progress.of(series)
-    recent = series.last(min(100, series.count // 4))  # a young loss falls fast
+    recent = series.last(min(100, series.count // 4 if series.count >= 100 else 8))  # a young loss falls fast
     return median(recent) <= progress.best + 0.1 * progress.descent and progress.is_learning(float(np.std(recent)))

@@ -151,10 +151,16 @@ def _onset(case: Case) -> Values:
     return {"step": float(max(case.problem.first_step, 0))}
 
 
+TIME_ONLY = {"straggler-rank", "step-time-regression", "data-starvation", "memory-growth"}
+"""Findings that cost time and leave the weights as they are."""
+
+
 def _roll_back(case: Case) -> Values | None:
-    """To before the trouble; None where the run began with it: there is nothing to go back to."""
+    """To before the trouble; None where there is nothing to go back to, or nothing was lost but time."""
     clock = str(case.chart.context.get("clock", "step"))
     if "source" in case.chart.context and case.problem.first_step <= FRESH.get(clock, 0):
+        return None
+    if set(case.problem.names) <= TIME_ONLY:
         return None
     lost = case.problem.grave("loss-divergence", "nan-or-inf", "loss-spike") or case.cause
     return _onset(case) if lost or case.repeats >= 3 else None

@@ -54,6 +54,8 @@ PRIORS: dict[tuple[str, str], float] = {
     ("data-starvation", "speed-up-data"): 0.8,
     ("memory-growth", "free-memory"): 0.75,
     ("double-descent", "keep-training"): 0.8,
+    ("rank-divergence", "synchronize-ranks"): 0.8,
+    ("straggler-rank", "check-hardware"): 0.7,
     ("lr-too-high", "scale-lr"): 0.9,
     ("lr-too-high", "set-clip-norm"): 0.8,
     ("lr-too-high", "roll-back"): 0.75,
@@ -83,7 +85,8 @@ PRIORS: dict[tuple[str, str], float] = {
     ("clip-too-tight", "set-clip-norm"): 0.85,
     ("stopped-too-early", "train-longer"): 0.85,
     ("class-imbalance", "rebalance-classes"): 0.85,
-    ("label-noise-or-misalignment", "clean-data"): 0.8,
+    ("label-noise-or-misalignment", "check-labels"): 0.8,
+    ("collapsed-output", "rebalance-classes"): 0.6,
     ("adversarial-imbalance", "balance-players"): 0.75,
     ("policy-collapse", "raise-entropy"): 0.8,
     ("batch-size-unsuited", "change-batch-size"): 0.75,
@@ -235,13 +238,29 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     words = {name: _word(name, value) for name, value in values.items()}
     return Suggestion(
         action=slug,
-        code=action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind,
+        code=fitting(case, action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind),
         confidence=round(min(confidence, HIGHEST), 2),
         safety=action.safety,
         parameters=values,
         priority=action.priority,
         reason=f"{reason}: {_what(case, action, values)}",
     )
+
+
+FITTING = (
+    ("loss.kind", ("bce",), "binary_cross_entropy_with_logits"),
+    ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
+)
+"""A fact of the run, what it may be, and words of the line of code that then comes first."""
+
+
+def fitting(case: Case, code: str) -> str:
+    """The code with the line first that fits what is known of the run: the first line is what is read in a hurry."""
+    lines = code.split("\n")
+    for fact, values, words in FITTING:
+        if case.chart.fact(fact) in values:
+            lines.sort(key=lambda line: words not in line)
+    return "\n".join(lines)
 
 
 def _what(case: Case, action: Action, values: Mapping[str, float]) -> str:

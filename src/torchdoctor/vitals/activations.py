@@ -161,7 +161,8 @@ class ActivationGauge(PassGauge):
             self._count_dead(module, value, 1 if value.dim() > 3 else value.dim() - 1, measured)
         elif self._functional and isinstance(module, WEIGHTED) and self._seen and inputs and is_plain(inputs[0]):
             entering = part_of(inputs[0]).float()
-            if entering.dim() > 1:
+            # What nothing that learns has put out is no unit's: the zeros that a recurrence begins with.
+            if entering.dim() > 1 and (inputs[0].requires_grad or not self._all_learn):
                 dimension = entering.dim() - 1 if isinstance(module, nn.Linear) else 1
                 self._count_dead(module, entering, dimension, measured)
 

@@ -7,6 +7,7 @@ values that are not finite, class balance, order, and a checksum that shows a ba
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
     checksum,
+    content,
     entrances,
     is_compiled,
     is_plain,
@@ -42,6 +44,12 @@ LOOKS = 3
 """Samples in which it is asked whether attention looks ahead."""
 ROWS = 16
 """Rows of a table in which a column that follows the label is no chance."""
+LEAST_VALUES = 8
+"""Values of a sample that are not all the same by chance."""
+FEW = 4
+"""Numbers asked for, of several, that are all looked for among the inputs."""
+MOST_LABELS = 64
+"""Labels of one sample that are looked for among the inputs."""
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
@@ -54,7 +62,11 @@ class BatchGauge(PassGauge):
         self._doors = [door for door in entrances(models) if getattr(door, "_compiled_call_impl", None) is None]
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._inputs: weakref.ref[Tensor] | None = None
+        self._decoded: weakref.ref[Tensor] | None = None
+        """Tokens that a model was given besides its inputs: those that a decoder goes on from."""
         self._saw_inputs = self._saw_targets = False
+        self._blank: Tensor | None = None
+        """Which samples of this batch have no content."""
         self._looked = 0
         self._entered_at = 0.0
         self._counts: Tensor | None = None
@@ -95,9 +107,14 @@ class BatchGauge(PassGauge):
         self._entered_at = self._entered_at or time.perf_counter()
         if not self.learns:
             return
-        tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
-        if tensor is not None and not self._saw_inputs:
-            self._measure_inputs(tensor)
+        given = [item for item in plain_tensors((args, kwargs)) if item.dim()]
+        if given and not self._saw_inputs:
+            self._measure_inputs(given[0])
+            if len(given) > 1:  # a condition that is left out, nodes without features: the others say the rest
+                for name in ("input_blank", "input_constant"):
+                    self._scalars.pop(name, None)
+            others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
+            self._decoded = weakref.ref(others[0]) if others else None
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
@@ -132,7 +149,12 @@ class BatchGauge(PassGauge):
         if inputs is None or not is_whole(target) or not is_whole(inputs):
             return
         if inputs.numel() == target.numel():
-            self._scalars["target_is_input"] = (inputs.flatten() == target.flatten()).float().mean()
+            same = (inputs.flatten() == target.flatten()).float().mean()
+            decoded = self._decoded() if self._decoded is not None else None
+            if decoded is not None and decoded.numel() == target.numel():  # the inputs have to pass through a code
+                forced = decoded[:, 1:] == target.reshape(decoded.shape)[:, :-1]
+                same = same * (forced.float().mean() < 0.99)
+            self._scalars["target_is_input"] = same
         samples = inputs.shape[0]
         if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
             return
@@ -141,6 +163,8 @@ class BatchGauge(PassGauge):
         for ahead, vital in enumerate(("target_is_next", "target_after_next"), 1):
             if first is not None:
                 self._scalars[vital] = agreement(inputs.detach()[: len(labels), first + ahead :], labels, ignored)
+        if first == 0:
+            self._scalars["target_is_before"] = agreement(inputs.detach()[: len(labels)], labels[:, 1:], ignored)
 
     def _measure_columns(self, target: Tensor) -> None:
         """How closely one column of a table of inputs follows the label: 1 where it is the label."""
@@ -148,6 +172,8 @@ class BatchGauge(PassGauge):
         labels = target.detach().flatten().float()
         if inputs is None or not inputs.is_floating_point() or inputs.dim() != 2 or inputs.shape[1] < 2:
             return
+        if target.dim() == 2 and 1 < target.shape[1] < inputs.shape[1] and len(target) == len(inputs) >= ROWS:
+            self._measure_several(inputs.detach().float(), target.detach().float())
         if inputs.shape[0] != labels.numel() or labels.numel() < ROWS or inputs.numel() > LARGEST:
             return
         columns, labels = inputs.detach().float(), labels - labels.mean()
@@ -158,17 +184,34 @@ class BatchGauge(PassGauge):
         self._scalars["label_in_input"] = closest * whole
         self._scalars["label_in_another"] = other * whole
 
+    def _measure_several(self, inputs: Tensor, labels: Tensor) -> None:
+        """The same for several labels of a sample: of the one that is followed least, and of the next columns."""
+        if inputs.numel() > LARGEST or labels.shape[1] > MOST_LABELS:
+            return
+        columns, labels = inputs - inputs.mean(0), labels - labels.mean(0)
+        sizes = columns.square().sum(0).sqrt() * labels.square().sum(0).sqrt().unsqueeze(1)
+        closest, other = ((labels.T @ columns).abs() / sizes.clamp_min(1e-12)).topk(2, 1).values.unbind(1)
+        varies = sizes.amax(1) > 0  # of a label that no sample has, nothing can be said
+        self._scalars["label_in_input"] = torch.where(varies, closest, torch.ones_like(closest)).amin() * varies.any()
+        self._scalars["label_in_another"] = torch.where(varies, other, torch.zeros_like(other)).amax()
+
     def _measure_copies(self, target: Tensor) -> None:
         """The largest share of samples in which one place of the input holds the very number that is asked for."""
         inputs = self._inputs() if self._inputs is not None else None
         if inputs is None or inputs.dtype != target.dtype or inputs.dim() < 2 or inputs.numel() > LARGEST:
             return
-        if target.numel() != inputs.shape[0] or target.numel() < ROWS:
+        samples, places = inputs.shape[0], inputs[0].numel()
+        if target.shape[0] != samples or samples < ROWS or not (target.numel() == samples or target.dim() == 2):
             return
-        asked = target.detach().reshape(-1, 1)
-        counted = asked != asked.mode(0).values  # what most targets are, a column may be as well
-        same = ((inputs.detach().flatten(1) == asked) & counted).sum(0).amax()
-        self._scalars["target_in_input"] = same / counted.sum().clamp_min(ROWS // 2)
+        if target.numel() > samples and (inputs.dim() != 2 or 2 * target.shape[1] > places):
+            return  # what gives back what it is given, or a window that was moved on
+        shares = []
+        for number in target.detach().reshape(samples, -1)[:, :FEW].unbind(1):
+            asked = number.unsqueeze(1)
+            counted = asked != asked.mode(0).values  # what most targets are, a column may be as well
+            same = ((inputs.detach().flatten(1) == asked) & counted).sum(0).amax()
+            shares.append(same / counted.sum().clamp_min(ROWS // 2))
+        self._scalars["target_in_input"] = torch.stack(shares).amin()
 
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], first: int | None = None) -> None:
         output, target = output_and_target(args, kwargs)
@@ -200,6 +243,8 @@ class BatchGauge(PassGauge):
         self._inputs = weakref.ref(tensor)
         value = part_of(tensor)
         self._scalars["input_checksum"] = checksum(value)
+        if value.dim() > 1 and value.shape[0] > 1 and value.shape[0] == tensor.shape[0]:
+            self._scalars["input_content"] = content(value)
         if tensor.is_floating_point():
             value = value.float()
             self._scalars["input_mean"] = value.mean()
@@ -208,6 +253,10 @@ class BatchGauge(PassGauge):
             self._scalars["input_nonfinite"] = (~torch.isfinite(value)).sum()
             if value.dim() > 1 and value.shape[0] >= 8:
                 self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
+                rows = value.flatten(1)
+                if rows.shape[1] >= LEAST_VALUES:
+                    self._blank = rows.amax(1) == rows.amin(1)
+                    self._scalars["input_blank"] = self._blank.float().mean()
         elif is_whole(tensor):
             counts = class_counts(value, 0)
             self._scalars["token_top_share"] = counts.amax() / counts.sum().clamp_min(1)
@@ -252,6 +301,7 @@ class BatchGauge(PassGauge):
     def _measure_targets(self, tensor: Tensor, classes: int = 0, ignored: int = IGNORED) -> None:
         self._saw_targets = True
         self._now = None
+        self._compare_blanks(tensor)
         if is_whole(tensor):
             if classes <= MOST_CLASSES:
                 counts = class_counts(tensor, classes)
@@ -273,6 +323,15 @@ class BatchGauge(PassGauge):
             number, total, squares = self._moments.unbind()
             self._scalars["pooled_std"] = (squares / number - (total / number).square()).clamp_min(0).sqrt()
 
+    def _compare_blanks(self, target: Tensor) -> None:
+        """Blank samples that all ask for the same answer are meant: a slice outside the body, a message of no word."""
+        blank, share = self._blank, self._scalars.get("input_blank")
+        if blank is None or share is None or target.shape[:1] != blank.shape or target.numel() > LARGEST:
+            return
+        asked, mask = target.detach().reshape(blank.numel(), -1).float(), blank.unsqueeze(1)
+        lowest, highest = asked.masked_fill(~mask, math.inf).amin(0), asked.masked_fill(~mask, -math.inf).amax(0)
+        self._scalars["input_blank"] = share * (highest > lowest).any()
+
     def _measure_labels(self, counts: Tensor) -> None:
         if self._counts is None or self._counts.shape != counts.shape or self._counts.device != counts.device:
             self._counts = torch.zeros_like(counts)
@@ -290,6 +349,7 @@ class BatchGauge(PassGauge):
         """Drop what was measured in this step."""
         super().forget()
         self._saw_inputs = self._saw_targets = False
+        self._blank = None
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over, and say when the batch arrived: the monitor knows when the step before had ended."""

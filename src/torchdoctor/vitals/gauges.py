@@ -9,6 +9,7 @@ from torchdoctor.vitals.batches import BatchGauge
 from torchdoctor.vitals.census import GraphCensus
 from torchdoctor.vitals.curvature import CurvatureGauge
 from torchdoctor.vitals.gauge import Gauge, Tell
+from torchdoctor.vitals.left_behind import LeftBehind
 from torchdoctor.vitals.machine import MachineGauge
 from torchdoctor.vitals.modes import ModeCensus
 from torchdoctor.vitals.noise import NoiseGauge
@@ -16,6 +17,7 @@ from torchdoctor.vitals.optimizer_state import OptimizerStateGauge
 from torchdoctor.vitals.outputs import OutputGauge
 from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.ranks import RankGauge
+from torchdoctor.vitals.recall import RecallGauge
 from torchdoctor.vitals.schedule import ScheduleGauge
 from torchdoctor.vitals.state_witness import StateWitness
 from torchdoctor.vitals.validation import ValidationGauge
@@ -26,6 +28,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
     """All of them; `tell` takes structural facts."""
     return [
         GraphCensus(setup, tell),
+        LeftBehind(setup, tell),
         ZeroingLedger(setup, tell),
         ModeCensus(setup, tell),
         AxesCensus(setup.models, tell),
@@ -37,6 +40,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         BatchGauge(setup.models, setup.loss_fn, tell),
         OutputGauge(setup.models, setup.loss_fn, tell),
         ValidationGauge(setup.models, tell),
+        RecallGauge(setup.models, setup.loss_fn, tell),
         ActingGauge(setup.models, tell),
         MachineGauge(setup),
         *([RankGauge(setup, tell)] if RankGauge.wanted(setup) else []),

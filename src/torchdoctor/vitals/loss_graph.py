@@ -87,8 +87,8 @@ def read_graph(root: Any) -> LossGraph:
         if name == "AccumulateGrad":
             leaves.add(id(node.variable))
             continue
-        if node is root and name == "Neg" and is_loss_node(_source(node)):
-            lint["negated"] = None
+        if node is root:
+            lint.update((code, None) for code in _mistakes_at_the_end(node, name))
         lint.update((code, None) for code in _mistakes(node, name, in_head=count <= HEAD))
         if count <= HEAD and name in FRAGILE and _can_fail(node, name):
             fragile[FRAGILE[name]] = None
@@ -157,26 +157,110 @@ def _reduction(node: Any, root: Any) -> str | None:
     return _name(root).lower() if _name(root) in ("Mean", "Sum") and _source(root) is node else None
 
 
+def _mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
+    if name == "Neg" and is_loss_node(_source(root)):
+        yield "negated"
+    if name in REGRESSION and _is_dropout(_source(root)):
+        yield "dropout-before-loss"
+    yield from _spread_out(root, name)
+
+
 def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
     source = _source(node) if name in KINDS or name.startswith("NllLoss") else None
     fed_by = "" if source is None else _name(source)
     if name in OF_LOGITS and fed_by in ("Softmax", "Sigmoid", "Relu"):
         yield f"{fed_by.lower()}-before-{OF_LOGITS[name]}"
+    elif name in OF_LOGITS and _is_dropout(source):
+        yield "dropout-before-loss"
     elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm") and _is_cosine(source):
         yield "cosines-without-scale"
     elif name.startswith("NllLoss"):
-        if fed_by in LINEAR or fed_by == "Relu":
-            yield "nll-without-log-softmax"
-        elif fed_by in ("Softmax", "Sigmoid"):
-            yield "nll-of-probabilities"
-        elif fed_by == "LogSoftmax" and len(_shape(source)) == 2 and getattr(source, "_saved_dim", 1) == 0:
-            yield "softmax-over-the-batch"
+        yield from _mistakes_of_nll(node, source, fed_by)
     elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
         yield "broadcast"
     elif in_head and name in ("Sum", "Mean") and _is_kl_of_probabilities(node):
         yield "kl-of-probabilities"
     if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
         yield "scrambled"
+    yield from _mistakes_in_the_model(node, name, in_head=in_head)
+
+
+def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
+    softmax = _log_softmax(source)
+    if fed_by in LINEAR or fed_by == "Relu":
+        yield "nll-without-log-softmax"
+    elif fed_by in ("Softmax", "Sigmoid"):
+        yield "nll-of-probabilities"
+    elif softmax is not None and len(_shape(softmax)) == 2 and _along(softmax) == 0:
+        yield "softmax-over-the-batch"
+    elif softmax is not None and _misses_classes(node, softmax):
+        yield "softmax-over-places"
+
+
+def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
+    if in_head and name in ("Softmax", "Sigmoid") and _name_of(_source(node)) == name:
+        yield f"{name.lower()}-twice"
+    elif name == "Bmm" and _attends_wrongly(node):
+        yield "attention-over-queries"
+
+
+def _name_of(node: Any) -> str:
+    return "" if node is None else _name(node)
+
+
+def _is_dropout(node: Any) -> bool:
+    """Whether a node is a dropout: a node of its own, or, on a CPU, a product with zeros and one other number."""
+    if _name_of(node) != "Mul" or sum(1 for _ in _parents(node)) > 1:
+        return _name_of(node) == "NativeDropout"
+    try:
+        mask = node._saved_other
+    except RuntimeError:  # backward has been there
+        return False
+    if mask is None or mask.device.type != "cpu" or tuple(mask.shape) != _shape(node) or mask.numel() < 2:
+        return False
+    some = mask.detach().flatten()[:4096]
+    kept = float(some.max())
+    return kept > 1 and bool(((some == 0) | (some == kept)).all()) and bool((some == 0).any())
+
+
+def _attends_wrongly(node: Any) -> bool:
+    """Whether attention takes its softmax over queries, heads or samples: what one query gets does not sum to 1."""
+    source = next(_parents(node), None)
+    while source is not None and (_name(source) in (*VIEWS, "Expand") or _is_dropout(source)):
+        source = next(_parents(source), None)
+    sizes = _shape(source) if _name_of(source) == "Softmax" else ()
+    if len(sizes) < 3 or sizes[-1] != sizes[-2] or sizes[-1] < 2:
+        return False
+    return _along(source) != len(sizes) - 1
+
+
+def _along(node: Any) -> int:
+    """The dimension of a softmax, counted from the first."""
+    dimension = int(getattr(node, "_saved_dim", -1))
+    dimension = dimension - 2**64 if dimension >= 2**63 else dimension  # kept without a sign
+    return dimension % max(1, len(_shape(node)))
+
+
+def _log_softmax(node: Any) -> Any:
+    """The softmax of which an NLL is given the logarithm, taken in one or by hand; None where there is none."""
+    if _name_of(node) == "LogSoftmax":
+        return node
+    if _name_of(node) != "Log":
+        return None
+    node = _source(node)
+    if _name_of(node) in ("Add", "Clamp", "ClampMin"):
+        node = _source(node)
+    return node if _name_of(node) == "Softmax" else None
+
+
+def _misses_classes(node: Any, softmax: Any) -> bool:
+    """Whether the softmax before an NLL runs along something else than the classes, which it has as well.
+
+    A class more than is asked for, such as a blank that is cut off, is no mistake.
+    """
+    taken, sizes = next(_parents(node), None), _shape(softmax)
+    classes = _shape(taken)[1:2] or _shape(taken)
+    return bool(classes) and len(sizes) > 2 and sizes[_along(softmax)] != classes[0] and classes[0] in sizes
 
 
 def _is_kl_of_probabilities(node: Any) -> bool:
@@ -235,6 +319,26 @@ def exchanges(before: Sequence[int], after: Sequence[int]) -> bool:
         if row >= new[-1]:
             break
     return row % new[-1] != 0
+
+
+def _spread_out(root: Any, name: str) -> Iterator[str]:
+    """Whether a mean error is one of differences between what does not belong together: outputs that were broadcast."""
+    node = root if name in REGRESSION else None
+    if name in ("Mean", "Sum"):
+        error = next(_parents(root), None)
+        node = next(_parents(error), None) if _name_of(error) in ("Pow", "Abs", "Mul") else None
+    spread, parents = _shape(next(_parents(root), None)), [] if node is None else list(_parents(node))
+    if name in REGRESSION and _name_of(parents[0] if parents else None) == "Expand":
+        parents = list(_parents(parents[0]))
+    elif _name_of(node) not in ("Sub", "Rsub"):
+        return
+    if len(parents) != 1:
+        return
+    given = _shape(parents[0])
+    if len(spread) == 3 and spread[0] == spread[1] > 1 and given in ((spread[0], 1, spread[2]), (1, *spread[1:])):
+        yield "broadcast"
+    elif len(spread) == 2 and given == (spread[0], 1) and 1 < spread[1] != spread[0] > 1:
+        yield "one-for-all"
 
 
 def _is_crossed(node: Any, name: str) -> bool:

@@ -7,6 +7,7 @@ well; the batch that a layer sees cannot.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain
-from torchdoctor.vitals.patient import Setup, unwrap_model
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
 MOST_HOOKS = 256
@@ -24,6 +25,8 @@ LISTED = 32
 BatchNorm = nn.modules.batchnorm._BatchNorm
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
 """Modules whose weights are there to be learnt; a frozen table or gain is often meant to be fixed."""
+TURNS = 8
+"""Looks in a row at which a tensor must be frozen: players of a game are, for the other's turn."""
 MOST_VALUES = 65_536
 """Numbers of a frozen weight that are looked at: a copy of all would take memory."""
 
@@ -33,7 +36,7 @@ class ModeCensus(PassGauge):
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
-        self._models = setup.models
+        self._models, self._optimizers = setup.models, setup.optimizers
         self._names: dict[int, str] = {}
         self._whole: dict[int, tuple[str, nn.Module]] = {}
         """By what a loop calls: the name of the model that it belongs to, and that model."""
@@ -46,6 +49,9 @@ class ModeCensus(PassGauge):
         self._frozen: set[str] = set()
         self._thawed: set[str] = set()
         """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
+        self._looks = 0
+        self._learnt: dict[int, int] = {}
+        """By tensor: the last look at which it required gradients."""
         self._compared = False
 
     def arm(self) -> None:
@@ -88,7 +94,7 @@ class ModeCensus(PassGauge):
         if not self.learns or not args or not isinstance(args[0], Tensor):
             return
         name = self._names[id(module)]
-        if any(tensor.requires_grad for tensor in module.parameters(False)):
+        if not _is_frozen(module):
             self._thawed.add(name)  # frozen for some passes only, as one player of a GAN is for the other's
         elif args[0].requires_grad:
             self._frozen.add(name)
@@ -114,10 +120,18 @@ class ModeCensus(PassGauge):
         return sorted(found)[:LISTED]
 
     def _compare_frozen(self, slot: Slot) -> None:
-        """How much of what is frozen is spread as torch spreads new weights: evenly, up to 1/sqrt(inputs of a unit)."""
+        """How much of what does not learn is spread as torch spreads new weights: evenly, up to 1/sqrt(inputs).
+
+        What does not learn is frozen, or in no optimizer. A copy of layers that do, as a teacher is, is not meant.
+        """
         modules = [module for model in self._models.values() for module in unwrap_model(model).modules()]
-        layers = [module for module in modules if isinstance(module, WEIGHTED[:2]) and _is_frozen(module)]
-        weights = [layer.weight for layer in layers if is_plain(layer.weight) and layer.weight.numel() >= 100]
+        held = {id(tensor) for optimizer in self._optimizers for tensor in optimizer_tensors(optimizer)}
+        layers = [module for module in modules if isinstance(module, WEIGHTED[:2]) and is_plain(module.weight)]
+        still = [layer for layer in layers if _is_frozen(layer) or id(layer.weight) not in held]
+        shapes = [Counter(layer.weight.shape for layer in some) for some in (still, layers)]
+        if shapes[0] <= shapes[1] - shapes[0]:
+            return
+        weights = [layer.weight for layer in still if layer.weight.numel() >= 100]
         even = [_is_even(weight.detach()) for weight in weights[:LISTED] if weight.device == weights[0].device]
         if even:
             slot.keep("frozen_fresh", torch.stack(even).float().mean())
@@ -128,11 +142,14 @@ class ModeCensus(PassGauge):
             return
         tensors = [tensor for model in self._models.values() for tensor in unwrap_model(model).parameters()]
         elements = sum(tensor.numel() for tensor in tensors)
+        self._looks += 1
+        self._learnt.update((id(tensor), self._looks) for tensor in tensors if tensor.requires_grad)
+        frozen = [item for item in tensors if self._looks - self._learnt.get(id(item), -TURNS) >= TURNS]
         facts: dict[str, Any] = {
             "mode.eval": sorted(name for names, _ in self._eval.values() for name in names)[:LISTED],
             "mode.whole": any(whole for _, whole in self._eval.values()),
             "graph.frozen": self._frozen_in_between(),
-            "graph.frozen_share": round(sum(t.numel() for t in tensors if not t.requires_grad) / max(1, elements), 4),
+            "graph.frozen_share": round(sum(tensor.numel() for tensor in frozen) / max(1, elements), 4),
         }
         if self._batches:
             values, samples = (min(counts) for counts in zip(*self._batches.values(), strict=True))
@@ -147,7 +164,10 @@ class ModeCensus(PassGauge):
 
 def _is_frozen(module: nn.Module) -> bool:
     # not `parameters(False)`, which is four generators deep: this is asked of every module at every look
-    return not any(tensor is not None and tensor.requires_grad for tensor in module._parameters.values())
+    if any(tensor is not None and tensor.requires_grad for tensor in module._parameters.values()):
+        return False
+    # a weight that is computed of others (weight norm, spectral norm) has them below it
+    return not module._modules or not any(tensor.requires_grad for tensor in module.parameters())
 
 
 def _is_even(weight: Tensor) -> Tensor:

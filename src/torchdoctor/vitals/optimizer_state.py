@@ -18,15 +18,21 @@ SLICE = 512
 MOST_TENSORS = 32
 """Tensors that are looked at, spread over the model: a share of many elements needs no more."""
 HALF = (torch.bfloat16, torch.float16)
+APART = 5
+"""Steps between two samples from which it is looked at how far the weights have come."""
 
 
 class OptimizerStateGauge(Gauge):
-    """Keeps `adam_staleness`, `adam_eps_share`, `momentum_cosine` and `update_lost`, of the first optimizer."""
+    """Keeps `adam_staleness`, `adam_eps_share`, `momentum_cosine`, `update_lost`, `update_kept`: first optimizer."""
 
     def __init__(self, setup: Setup) -> None:
         self._optimizers = setup.optimizers
         self._before: tuple[Tensor, Tensor] | None = None
         """Weights in half precision before the step, and where their gradient is not zero."""
+        self._whole: Tensor | None = None
+        """Weights before the step, where there is one optimizer only."""
+        self._moved: tuple[int, Tensor, Tensor] | None = None
+        """Of the sample before: its step, the weights before it, and how far it moved them."""
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Gradients against the averages that the step is about to mix them into."""
@@ -35,6 +41,7 @@ class OptimizerStateGauge(Gauge):
             return
         with torch.no_grad():
             held = self._usable(index)
+            self._compare_whole(slot, held)
             half = [tensor for tensor, _, _ in held if tensor.dtype in HALF]
             if half:
                 gradient = torch.cat([_middle(tensor.grad) for tensor in half if tensor.grad is not None])
@@ -48,6 +55,12 @@ class OptimizerStateGauge(Gauge):
 
     def after_step(self, index: int, slot: Slot) -> None:
         """The share of weights that a gradient did not move: in half precision small updates are rounded away."""
+        if self._whole is not None and not index:
+            with torch.no_grad():
+                now = _joined([tensor for tensor, _, _ in self._usable(index)])
+                if now.shape == self._whole.shape:
+                    self._moved = slot.number, self._whole, torch.linalg.vector_norm(now - self._whole)
+            self._whole = None
         if self._before is None or index:
             return
         with torch.no_grad():
@@ -59,7 +72,21 @@ class OptimizerStateGauge(Gauge):
 
     def disarm(self) -> None:
         """Let go of the copies."""
-        self._before = None
+        self._before = self._whole = None
+
+    def _compare_whole(self, slot: Slot, held: list[tuple[Tensor, dict[str, Any], dict[str, Any]]]) -> None:
+        """How far the weights have come since the sample before, in lengths of that sample's one step.
+
+        After an odd number of steps, so that weights that swing to and fro are elsewhere.
+        """
+        self._whole = _joined([tensor for tensor, _, _ in held]) if held and len(self._optimizers) == 1 else None
+        if self._whole is None or self._moved is None:
+            return
+        number, before, moved = self._moved
+        apart = slot.number - number
+        if apart >= APART and apart % 2 and before.shape == self._whole.shape:
+            come = torch.linalg.vector_norm(self._whole - before)
+            slot.keep("update_kept", torch.where(moved > 0, come / moved.clamp_min(1e-30), 1.0))
 
     def _usable(self, index: int) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
         """Some tensors on one device with a dense gradient, their state and their group: evenly spread."""

@@ -27,7 +27,9 @@ LISTED = 4
 MOST_LOADS = 8
 """Steps before which a state was loaded that the fact holds: the last ones."""
 ENOUGH = 5
-"""Samples with a write at each step after which no more are counted."""
+"""Samples with a write at each step, or with an empty memory, after which no more are counted."""
+YOUNG = 10
+"""Steps that a memory must reach back at least, once it has been there for longer."""
 
 
 class StateWitness(Gauge):
@@ -43,6 +45,9 @@ class StateWitness(Gauge):
         self._always = 0
         self._count: int | None = None
         """Steps that the optimizer says it has taken."""
+        self._left: tuple[int, int] | None = None
+        """The last sample at which a step left something in the optimizer's memory, and of how many steps."""
+        self._forgotten = 0
         self._loaded: list[int] = []
         for model in setup.models.values():
             inner = unwrap_model(model)
@@ -77,12 +82,15 @@ class StateWitness(Gauge):
             if self._count is not None and count < self._count:
                 self._tell({"state.restarted": slot.number - count})
             self._count = count
+        self._compare_memory(count, slot.number)
 
     def after_step(self, index: int, slot: Slot) -> None:
         """What was written since the last sample, less what the steps in between account for."""
         if not self._alone:
             return
         chosen, known, before = self._chosen(), self._after, self._before
+        if chosen and (left := _remembered(self._optimizer.state.get(chosen[0]))):
+            self._left = slot.number, left
         now = [tensor._version for tensor in chosen]
         if len(before) != len(now) or not now:
             self._after = None
@@ -104,6 +112,16 @@ class StateWitness(Gauge):
             self._stretches = [*self._stretches, [known[0] + 1, slot.number]][-LISTED:]
             self._tell({"state.written": self._stretches})
 
+    def _compare_memory(self, count: int | None, number: int) -> None:
+        """Whether what the last sample left is gone, so that the memory reaches back a few steps only."""
+        if self._left is None:
+            return
+        step, left = self._left
+        emptied = count is not None and count < YOUNG and count < max(left, (number - step) // 2)
+        if emptied or self._forgotten:
+            self._forgotten = min(self._forgotten + 1, ENOUGH) if emptied else 0
+            self._tell({"state.forgotten": self._forgotten})
+
     def _chosen(self) -> list[Tensor]:
         tensors = [item for item in optimizer_tensors(self._optimizer) if item.requires_grad and item.is_leaf]
         places = sorted({(len(tensors) - 1) * part // (WITNESSES - 1) for part in range(WITNESSES)}) if tensors else []
@@ -118,3 +136,10 @@ def _count_of(state: Any) -> int | None:
     if isinstance(count, Tensor):
         return int(count) if count.device.type == "cpu" else None
     return int(count) if isinstance(count, int | float) else None
+
+
+def _remembered(state: Any) -> int:
+    """Of how many steps, at least, an optimizer's memory of a tensor is; 0 where it has none or does not say."""
+    if state and isinstance(state.get("momentum_buffer"), Tensor):
+        return max(1, _count_of(state) or 1)
+    return (_count_of(state) or 0) if state else 0

@@ -8,6 +8,7 @@ been written to once more than backward alone does.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ WITNESSES = 3
 """Tensors an optimizer that are watched: one may be routed around."""
 THROWN_AWAY = 40
 """Gradients that come, are cleared and come again, while no weight moves, before the step is called missing."""
+LATELY = 3
+"""Samples whose backwards count: a loop may change its habits in the middle of a run."""
 MEAN = 1
 """How torch's losses note that they take a mean."""
 MICRO_BATCHES = 4
@@ -93,8 +96,10 @@ class ZeroingLedger(PassGauge):
         self._looks = [0] * count
         self._kept = [0] * count
         """How often a gradient of before was still there when backward came."""
+        self._row = [0] * count
+        """How often in a row, of late."""
         self._between = [0] * count
-        self._backwards: list[set[int]] = [set() for _ in range(count)]
+        self._backwards: list[deque[int]] = [deque(maxlen=LATELY) for _ in range(count)]
         self._logged: dict[str, int] = {}
         self._weights: list[Tensor] = []
         """What backward began with at each logged loss of this sample: 1/k where the loss was divided by k."""
@@ -177,9 +182,10 @@ class ZeroingLedger(PassGauge):
         if verdicts:
             self._looks[index] += 1
             self._kept[index] += not any(verdicts)
+            self._row[index] = 0 if any(verdicts) else self._row[index] + 1
         self._between[index] += any(witness.cleared_between for witness in mine)
         backwards = max(witness.backwards for witness in mine)
-        self._backwards[index].add(backwards)
+        self._backwards[index].append(backwards)
         self._keep_weight(slot, backwards)
         self.tell(self._facts())
 
@@ -209,8 +215,9 @@ class ZeroingLedger(PassGauge):
             # capped: a fact is told whenever it changes, and a hundred samples say no more than five
             "zeroing.kept": [min(kept, 5) for kept in self._kept],
             "zeroing.cleared": [min(look - kept, 5) for look, kept in zip(self._looks, self._kept, strict=True)],
+            "zeroing.kept_in_a_row": [min(row, 5) for row in self._row],
             "zeroing.between_backwards": [min(count, 5) for count in self._between],
-            "zeroing.backwards": [min(seen - {0}, default=0) for seen in self._backwards],
+            "zeroing.backwards": [min((count for count in seen if count), default=0) for seen in self._backwards],
         }
 
 

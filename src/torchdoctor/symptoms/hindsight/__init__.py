@@ -22,6 +22,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.hindsight.constant import frozen, nothing_right
+from torchdoctor.symptoms.hindsight.creeping import worsened
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
 from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled_away, vanished
@@ -37,7 +38,7 @@ MANY = 3
 """Notes of one name that are shown one by one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
-    *(diverged, unlearnt, spiked, set_back, dead, unstable),
+    *(diverged, worsened, unlearnt, spiked, set_back, dead, unstable),
     *(stuck, both_still, hardly, at_chance, part_at_rest, unlearnable, one_answer, frozen, nothing_right),
     *(vanished, not_finite, broke_off, scaled_away, lost, estimates_diverge),
 )

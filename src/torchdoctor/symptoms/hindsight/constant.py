@@ -34,7 +34,7 @@ WRONG = 0.98
 LATE = {"epoch": 10, "step": 2000, "row": 2000}
 """From which count on a metric should have moved."""
 EVALUATIONS, SOME = 15, 8
-"""Evaluations after which nothing at all should be right at least once; and after which three metrics are proof."""
+"""Evaluations after which something should be right once; and after which three metrics are proof, or an idle loss."""
 
 
 def frozen(chart: Chart) -> Iterator[Symptom]:
@@ -124,7 +124,12 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
     """
     better = chart.context.get("better") or {}
     judged = {name: way for name, way in better.items() if name.startswith("val_") and chart[name].count >= 3}
-    if not judged or chart.step < LATE.get(str(chart.context.get("clock")), 2000) or is_game(chart):
+    held_out = Curve.of(chart["val_loss"], "")
+    train = Curve.of(chart["loss"], "")
+    learns = train.values.size > 0 and train.level < (1 - FALLEN) * train.start
+    idle = not learns and held_out.values.size >= SOME and held_out.level > 0.98 * held_out.start > 0
+    late = idle or chart.step >= LATE.get(str(chart.context.get("clock")), 2000)
+    if not judged or not late or is_game(chart):
         return
     words = [name for name in judged if name.endswith("_wer")]
     errors = words or [name for name in judged if name.endswith(("_cer", "_ter"))]
@@ -133,7 +138,7 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
         found = stuck[0] if len(stuck) == len(errors) else ""
     else:
         rates = [name for name, way in judged.items() if way == "higher"]
-        rates = [name for name in rates if chart[name].count >= (EVALUATIONS if len(rates) < 3 else SOME)]
+        rates = [name for name in rates if chart[name].count >= (SOME if idle or len(rates) >= 3 else EVALUATIONS)]
         found = rates[0] if rates and not any(chart[name].values.any() for name in rates) else ""
     if found:
         curve = Curve.of(chart[found], found.removeprefix("val_").replace("_", " "))

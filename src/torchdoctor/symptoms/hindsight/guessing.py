@@ -16,6 +16,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.hindsight.curve import Curve, has_no_trend, loss_of, shown
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
@@ -164,10 +165,10 @@ def unlearnable(chart: Chart) -> Iterator[Symptom]:
     """
     train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     rates = chart["val_accuracy"].values
-    late = chart.context.get("clock") == "epoch" and chart.step >= 20
+    late = (chart.context.get("clock") == "epoch" and chart.step >= 20) or rates.size >= 20
     if min(train.values.size, curve.values.size, rates.size) < (6 if late else 8) or is_game(chart):
         return
-    learns = train.level < 0.9 * train.start
+    learns = train.level < 0.9 * median(train.values[:3])
     if not (learns or late) or curve.level < 0.97 * curve.start or float(rates.max()) > 1:
         return
     best, now = float(smoothed(rates).max()), median(rates[-3:])
@@ -177,4 +178,5 @@ def unlearnable(chart: Chart) -> Iterator[Symptom]:
             f"validation loss is {number_text(curve.level)} and its accuracy {number_text(now)}: "
             f"guessing among {classes} classes"
         )
-        yield shown(ValidationAnomaly, curve, 0, "warning", message, value=curve.level)
+        detector: type[Detector] = ValidationAnomaly if learns else NotLearning
+        yield shown(detector, curve, 0, "warning", message, value=curve.level)

@@ -22,6 +22,8 @@ from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 SMALLEST = 8.0
 """Loss scale under which small gradients are lost."""
+ENOUGH = 5
+"""Evaluations that were finite, after which one that is not, with nothing behind it, has ended the run."""
 
 
 def vanished(chart: Chart) -> Iterator[Symptom]:
@@ -42,14 +44,22 @@ def vanished(chart: Chart) -> Iterator[Symptom]:
 
 
 def not_finite(chart: Chart) -> Iterator[Symptom]:
-    """Evaluations that are not finite up to the end, while training goes on."""
+    """Evaluations that are not finite up to the end, while training goes on; or one, with which the log ends.
+
+    >>> chart = Chart.of(loss=[2.0, 1.8, 1.6, 1.5, 1.4, 1.3], context={"source": "CSV"})
+    >>> for step, value in enumerate([2.1, 1.9, 1.7, 1.6, 1.5, math.nan]):
+    ...     chart.put(step, "val_loss", value)
+    >>> print(*not_finite(chart))
+    step 5: NU01 nan-or-inf (critical): validation loss is NaN from step 5 on
+    """
     series = chart["val_loss"]
     if not series.nonfinite or math.isfinite(series.latest):
         return
     bad = [step for step in series.nonfinite_steps if not series or step > series.steps[-1]]
-    if len(bad) < 2 and chart["loss"].count > 2:
+    ended = len(bad) == 1 and bad[0] >= chart["loss"].step and series.count >= ENOUGH
+    if len(bad) < 2 and chart["loss"].count > 2 and not ended:
         return
-    lone = not chart["loss"] and not chart["loss"].nonfinite
+    lone = ended or (not chart["loss"] and not chart["loss"].nonfinite)
     detector: type[Detector] = NanOrInf if lone else ValidationAnomaly
     message = f"validation loss is {number_text(series.latest)} from step {bad[0]} on"
     severity: Severity = "critical" if lone else "warning"

@@ -61,7 +61,7 @@ def _excuse(chart: Chart, found: Symptom) -> str:
         return f"later it fell to {number_text(now)}"
     if _measures_others(chart):
         return "it is the mean of several evaluation sets"
-    if now - lowest <= max(SLIGHT * abs(lowest), 2 * noise):
+    if now - lowest <= max(SLIGHT * abs(lowest), 2 * noise) and not _only_climbs(values, now):
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
@@ -100,7 +100,8 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     slight = SLIGHT if values.size > 3 else STRONG
     apart = since >= FAR and float(values[best + 2 :].min()) > (1 + STRONG) * lowest > 0  # never near it again
     gone = _is_gone(values, best, lowest)
-    if not rise > max((1 if apart or gone else 2) * noise, slight * abs(lowest)):
+    surely = 0 if _only_climbs(values, now) else 1 if apart or gone else 2
+    if not rise > max(surely * noise, slight * abs(lowest)):
         return
     if not (strong or rise > MODERATE * gained) or climbs(values[best:]) < (-1 if gone else 0.2 if apart else 0.4):
         return
@@ -130,6 +131,15 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
     )
     excuse = _excuse(chart, symptom) if known or strong else "training is not known"
     yield replace(symptom, severity="info", message=f"{message}; {excuse}") if excuse else symptom
+
+
+def _only_climbs(values: Array, now: float) -> bool:
+    """Whether validation has climbed from its first evaluations on, however noisy: it was never better than then.
+
+    >>> _only_climbs(np.array([4.6, 4.8, 5.2, 4.5, 5.9, 5.0, 4.95, 5.3, 5.25, 6.3]), 5.3)
+    True
+    """
+    return values.size >= LONG - 2 and climbs(values) > 0.5 and now > 1.1 * median(values[:3]) > 0
 
 
 def _is_gone(values: Array, best: int, lowest: float) -> bool:

@@ -27,6 +27,8 @@ LASTING = 3
 """Records in a row that a spike lasts, from which on it was not one bad batch."""
 FEW_REWARDS = 20
 """Rewards under which nobody knows whether they were kept."""
+OTHER = 1000
+"""How many times as high as training validation is where it was measured in other units."""
 COARSE, LONG = 10, 50
 """Steps between two records from which on a few of them are a long time; and how many are one in finer logs."""
 
@@ -111,10 +113,22 @@ def _recovered(chart: Chart, episode: Symptom) -> Symptom:
     during = values[(steps >= episode.first_step) & (steps <= episode.last_step)]
     now = median(values[-3:])
     better = during.size > 0 and (now < 0.9 * float(during.min()) or now < 0.95 * float(values[0]))
-    if episode.severity == "info" or not better:
+    if episode.severity == "info" or not (better or _is_in_other_units(chart)):
         return episode
-    text = f"{episode.message}; later it fell to {number_text(now)}"
+    said = f"later it fell to {number_text(now)}" if better else "it seems to be in other units"
+    text = f"{episode.message}; {said}"
     return replace(episode, severity="info", message=text)
+
+
+def _is_in_other_units(chart: Chart) -> bool:
+    """Whether validation is a thousand times of what training ever was, and calm: prices beside scaled ones.
+
+    >>> _is_in_other_units(Chart.of(loss=[0.46, 0.19, 0.04], val_loss=[1.0e7, 1.1e7, 8.3e6]))
+    True
+    """
+    values, train = chart["val_loss"].values, chart["loss"].values
+    calm = values.size >= LASTING and float(values.max()) < 1.5 * float(values.min())
+    return calm and train.size > 0 and float(values.min()) > OTHER * abs(float(train.max()))
 
 
 def _ended_well(curve: Curve) -> bool:

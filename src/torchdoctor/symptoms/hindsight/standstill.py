@@ -33,8 +33,8 @@ ORDINARY = 0.75
 """Accuracy on the training data above which little may be left to gain."""
 STILL = 0.01
 """The same as `FLAT` for validation where nothing else is known to stand still but noisy batches."""
-EVALUATIONS = 6
-"""Evaluations that are enough to say so."""
+EVALUATIONS, MANY = 6, 30
+"""Evaluations that are enough to say so; and from which on two per cent are as little as one."""
 RIGHT = 0.85
 """Accuracy above which there may be nothing left to learn."""
 SAME = 0.9
@@ -72,7 +72,8 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
     if held_out.values.size < EVALUATIONS or is_game(chart) or held_out.steps[0] > BEGUN * held_out.steps[-1]:
         return
     level = median(held_out.values)
-    if not float(np.ptp(held_out.values)) <= STILL * abs(level) or not has_no_trend(train) or level == 0:
+    least = (STILL if held_out.values.size < MANY else FLAT) * abs(level)
+    if not float(np.ptp(held_out.values)) <= least or not has_no_trend(train) or level == 0:
         return
     better = chart.context.get("better") or {}
     rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]

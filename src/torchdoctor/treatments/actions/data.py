@@ -81,6 +81,17 @@ DATA: tuple[Action, ...] = (
         parameters={"step": (0, 1e15)},
     ),
     Action(
+        "check-labels",
+        "data",
+        "show",
+        0.6,
+        "Look at pairs of input and label, and find where they part: a shuffle, an offset, a join, a wrong column.",
+        when="The loss stays at what guessing gives although weights move: labels do not belong to their inputs.",
+        code="for place in torch.randperm(len(dataset))[:20].tolist(): print(dataset[place])  # is each label right?\n"
+        "# then follow one sample from the file to the loss; inputs and labels must be shuffled together",
+        check="Twenty pairs in a row are right, and the loss falls under that of a guess.",
+    ),
+    Action(
         "rebalance-classes",
         "data",
         "show",
@@ -132,8 +143,8 @@ DATA: tuple[Action, ...] = (
         0.8,
         "Let workers prepare the next batches while the device computes.",
         when="The time between two steps is spent waiting for data.",
-        code="loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=4,\n"
-        "                                     pin_memory=True, persistent_workers=True, prefetch_factor=4)",
+        code="loader = torch.utils.data.DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=True)\n"
+        "# with batch_size, shuffle and the rest as they are; prefetch_factor=4 where some batches take longer",
         check="The wait for data falls under a tenth of the step's time.",
         references=("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",),
     ),

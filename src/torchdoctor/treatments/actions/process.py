@@ -42,6 +42,19 @@ PROCESS: tuple[Action, ...] = (
         references=("https://arxiv.org/abs/2102.11245",),
     ),
     Action(
+        "synchronize-ranks",
+        "process",
+        "show",
+        0.7,
+        "Let all ranks begin with the same weights and average their gradients at every step.",
+        when="Ranks that should hold the same weights hold different ones.",
+        code="model = DistributedDataParallel(model)  # and call model(x), never model.module(x)\n"
+        "# without DDP, after backward(): for p in model.parameters(): dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n"
+        "# and once, before the first step: for t in model.state_dict().values(): dist.broadcast(t, src=0)",
+        check="A checksum of the weights is the same on every rank, after 1,000 steps too.",
+        references=("https://pytorch.org/docs/stable/notes/ddp.html",),
+    ),
+    Action(
         "ask-for-help",
         "process",
         "show",

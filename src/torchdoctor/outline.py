@@ -1,0 +1,161 @@
+"""A whole run in outline: a vital in at most a thousand buckets, none of whose extremes is lost."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+
+class Outline:
+    """A whole run in at most `capacity` buckets, each with its lowest, mean and highest value.
+
+    When the buckets are full, neighbours are merged, so that no extreme ever disappears.
+
+    >>> outline = Outline(capacity=4)
+    >>> for step in range(100):
+    ...     outline.add(step, 50.0 if step == 37 else 1.0)
+    >>> max(bucket[3] for bucket in outline.buckets()), len(outline.buckets()) <= 5
+    (50.0, True)
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_capacity",
+        "_count",
+        "_high",
+        "_low",
+        "_means",
+        "_settled",
+        "_start",
+        "_stride",
+        "_top",
+        "_total",
+    )
+
+    def __init__(self, capacity: int = 1000) -> None:
+        self._capacity = capacity + capacity % 2
+        self._stride = 1
+        self._buckets: list[tuple[int, float, float, float]] = []
+        self._means = array("d")
+        """Those of the buckets once more, side by side: going through a thousand tuples misses every cache."""
+        self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
+        self._top = -math.inf
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count, self._start, self._total = 0, 0, 0.0
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, step: int, value: float) -> None:
+        """Insert one finite value."""
+        if self._count == 0:
+            self._start = step
+        self._count += 1
+        self._total += value
+        if value < self._low:
+            self._low = value
+        if value > self._high:
+            self._high = value
+        self._close()
+
+    def extend(self, steps: Steps, values: Array) -> None:
+        """Insert finite values one by one, in one go."""
+        position = 0
+        while position < len(values):
+            whole = min((len(values) - position) // self._stride, self._capacity - len(self._buckets))
+            if self._count == 0 and whole:
+                end = position + whole * self._stride
+                self._fill(steps[position : end : self._stride], values[position:end].reshape(whole, self._stride))
+                position = end
+                continue
+            end = min(position + self._stride - self._count, len(values))
+            if self._count == 0:
+                self._start = int(steps[position])
+            part = values[position:end]
+            # one after the other: `sum` rounds differently
+            self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
+            self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
+            self._count += part.size
+            position = end
+            self._close()
+
+    def _fill(self, starts: Steps, rows: Array) -> None:
+        """Append whole buckets, a row of values each."""
+        if rows.shape[1] == 1:
+            lows = means = highs = rows[:, 0].tolist()
+        else:
+            means = (np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]).tolist()
+            lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
+        self._buckets.extend(zip(starts.tolist(), lows, means, highs, strict=True))
+        self._means.extend(means)
+        self._top = max(self._top, *highs)
+        if len(self._buckets) >= self._capacity:
+            self._merge()
+
+    def _close(self) -> None:
+        if self._count >= self._stride:
+            mean = self._total / self._count
+            self._buckets.append((self._start, self._low, mean, self._high))
+            self._means.append(mean)
+            self._top = max(self._top, self._high)
+            self._clear()
+            if len(self._buckets) >= self._capacity:
+                self._merge()
+
+    def _merge(self) -> None:
+        starts, lows, _, highs = zip(*self._buckets[::2], strict=True)
+        _, other_lows, _, other_highs = zip(*self._buckets[1::2], strict=True)
+        means = np.array(self._means)
+        merged = ((means[::2] + means[1::2]) / 2).tolist()
+        lowest, highest = map(min, lows, other_lows), map(max, highs, other_highs)
+        self._buckets = list(zip(starts, lowest, merged, highest, strict=True))
+        self._means = array("d", merged)
+        self._stride *= 2
+
+    @property
+    def highest(self) -> float:
+        """The highest value of all."""
+        return max(self._top, self._high)
+
+    def means(self) -> Array:
+        """The means of `buckets`."""
+        rest = [self._total / self._count] if self._count else []
+        return np.array(self._means + array("d", rest))
+
+    def settled(self) -> Array:
+        """The means of the full buckets but for the latest few: the same array until sixteen more are full.
+
+        It depends on the number of values alone, not on when it is asked for, so that what is concluded from it may
+        be kept for as long as the array is the same.
+        """
+        full = len(self._buckets)
+        size = full - full % 16 if full >= 32 else full
+        stride, known, levels = self._settled
+        if (stride, known) != (self._stride, size):
+            levels = np.array(self._means[:size])
+            self._settled = self._stride, size, levels
+        return levels
+
+    @property
+    def stride(self) -> int:
+        """Values that a full bucket holds."""
+        return self._stride
+
+    @property
+    def steady(self) -> int:
+        """How many values may come before `settled` is another array."""
+        full = len(self._buckets)
+        size = min(full - full % 16 + 16, self._capacity) if full >= 32 else full + 1
+        return (size - full) * self._stride - self._count - 1
+
+    def buckets(self) -> list[tuple[int, float, float, float]]:
+        """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""
+        if self._count == 0:
+            return list(self._buckets)
+        return [*self._buckets, (self._start, self._low, self._total / self._count, self._high)]

@@ -1,0 +1,188 @@
+"""The recall gauge: whether samples were seen before, in training or before a validation, and with the same answer.
+
+Of some samples of each batch looked at, a code is kept on the device: a sum of whole numbers, the same wherever the
+sample comes. A sample that comes back unchanged was not augmented; one that comes back with another answer was paired
+anew; one of a validation that training has seen does not test anything. Only shares leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.batches import class_dimension, output_and_target
+from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.loss_inputs import what_is_compared
+from torchdoctor.vitals.passes import PassGauge, is_compiled, plain_tensors
+from torchdoctor.vitals.transfer import Slot
+from torchdoctor.vitals.validation import IdleHook
+
+LEAST_VALUES = 8
+"""Values of a sample that do not come again by chance."""
+FEWEST = 8
+"""Samples of a batch that say something."""
+ROWS, IDLE_ROWS = 64, 256
+"""Samples of a batch that are looked at, in training and without gradients."""
+VALUES = 128
+"""Values of a sample that are looked at, evenly spread."""
+KEPT = 2048
+"""Samples that are remembered."""
+PASSES = 64
+"""Passes without gradients in a row that are looked at: a loop may evaluate its training data first."""
+
+
+class RecallGauge(PassGauge):
+    """Shares of samples that were seen before."""
+
+    def __init__(self, models: Mapping[str, nn.Module], loss_fn: Any, tell: Tell) -> None:
+        super().__init__(tell)
+        known = list(models.values())
+        self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
+        self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
+        self._memory: Tensor | None = None
+        """The codes of samples, and below them those of their answers: 0 where none was seen."""
+        self._now: Tensor | None = None
+        """The codes of this step's samples."""
+        self._samples = torch.Size()
+        """How many there are."""
+        self._answers: Tensor | None = None
+        self._least: Tensor | None = None
+        """The least share of known samples in a pass without gradients since a sampled step."""
+        self._passes = 0
+
+    def arm(self) -> None:
+        """Hooks on the model and on the loss; the one for passes without gradients stays."""
+        super().arm()
+        if self._model is None:
+            return
+        self.before(self._model, "begins")
+        if self._loss_fn is not None:
+            self.before(self._loss_fn, "_asked")
+        self.at_backward()
+        if (0, "_idles") not in self._on:
+            hook = IdleHook(self, "_idles")
+            self._on[0, "_idles"] = hook, self._model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def see(self, method: str, args: tuple[Any, ...]) -> None:
+        """Passes without gradients are seen between sampled steps too."""
+        self._armed, armed = self._armed or method == "_idles", self._armed
+        super().see(method, args)
+        self._armed = armed
+
+    def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A batch enters the model."""
+        super().begins(module, args, kwargs)
+        if self.learns and self._now is None:
+            given = list(plain_tensors((args, kwargs)))
+            self._now, self._samples = codes(given, ROWS), given[0].shape[:1] if given else torch.Size()
+
+    def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        output, target = output_and_target(args, kwargs)
+        if self._now is None or self._answers is not None or target is None or not self.learns:
+            return
+        if target.shape[:1] == self._samples and _has_answers(module, output, target):
+            self._answers = codes([target], ROWS, 1)
+
+    def _backward(self, loss: Tensor) -> None:
+        compared = None if self._answers is not None else what_is_compared(loss)
+        if compared is not None and not compared.between_outputs:
+            self._asked(compared.module, (compared.output, compared.target), {})
+
+    def _idles(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self._passes += 1
+        if self._memory is None or self._passes > PASSES:
+            return
+        found = codes(list(plain_tensors((args, kwargs))), IDLE_ROWS)
+        if found is not None and found.device == self._memory.device:
+            told = found != 0
+            known, _ = _looked_up(self._memory[0], found)  # `isin` would wait for the device
+            share = (known & told).sum() / told.sum().clamp_min(1)
+            self._least = share if self._least is None else torch.minimum(share, self._least)
+
+    def before_step(self, index: int, slot: Slot) -> None:
+        """Compare with what is remembered, hand over, and remember."""
+        if self._least is not None and self._passes <= PASSES:
+            self._scalars["idle_known"] = self._least
+        self._least, self._passes = None, 0
+        if self._now is not None:
+            answers = torch.zeros_like(self._now) if self._answers is None else self._answers
+            fresh = torch.stack([self._now, answers])
+            if self._memory is None or self._memory.device != fresh.device:
+                self._memory = fresh
+            else:
+                self._compare(self._memory, self._now, answers)
+                self._memory = torch.cat([fresh, self._memory], 1)[:, :KEPT]
+        super().before_step(index, slot)
+        self.forget()
+
+    def _compare(self, memory: Tensor, now: Tensor, answers: Tensor) -> None:
+        known, places = _looked_up(memory[0], now)
+        again = known & (now != 0)
+        self._scalars["input_again"] = again.float().mean()
+        before = memory[1][places]
+        told = again & (answers != 0) & (before != 0)
+        self._scalars["answer_changed"] = (told & (before != answers)).sum() / told.sum().clamp_min(1)
+
+    def forget(self) -> None:
+        """Drop what was measured in this step."""
+        super().forget()
+        self._now = self._answers = None
+
+    def disarm(self) -> None:
+        """The hook for passes without gradients stays."""
+        staying = self._on.pop((0, "_idles"), None)
+        super().disarm()
+        if staying is not None:
+            self._on[0, "_idles"] = staying
+
+
+def _looked_up(memory: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Which numbers are among those remembered, and the place of each, or any place."""
+    ordered, places = memory.sort(stable=True)  # of equal ones, the latest stays first
+    found = torch.searchsorted(ordered, wanted).clamp_max(ordered.numel() - 1)
+    return ordered[found] == wanted, places[found]
+
+
+def codes(tensors: list[Tensor], most: int, least: int = LEAST_VALUES) -> Tensor | None:
+    """A whole number for each of the first samples of a batch; 0 for one whose values are all the same.
+
+    >>> batch = torch.arange(320.0).view(20, 16)
+    >>> bool((codes([batch], 64)[5:] == codes([batch[5:]], 64)).all())
+    True
+    """
+    rows = [tensor for tensor in tensors if tensor.dim() and tensor.shape[0] == tensors[0].shape[0]]
+    if not rows or rows[0].shape[0] < FEWEST:
+        return None
+    total, values, alike = None, 0, None
+    for tensor in rows:
+        part = tensor.detach()[:most].flatten(1) if tensor.dim() > 1 else tensor.detach()[:most, None]
+        part = part[:, :: max(1, part.shape[1] // VALUES)]
+        whole = part.float().contiguous().view(torch.int32).long()
+        code = (whole * _weights(whole.shape[1], whole.device)).sum(1)
+        same = (whole == whole[:, :1]).all(1)
+        total = code if total is None else total * 31 + code
+        alike = same if alike is None else alike & same
+        values += part.shape[1]
+    if total is None or alike is None or values < least:
+        return None
+    return torch.where(alike, 0, total) if least > 1 else total | 1 << 62
+
+
+def _weights(count: int, device: torch.device) -> Tensor:
+    """Whole numbers without a pattern: rows of zeros and ones must not come to the same sum."""
+    mixed = torch.arange(1, count + 1, device=device)
+    for factor in (0x9E3779B97F4A7C15 - (1 << 64), 0x3F58476D1CE4E5B9):
+        mixed = mixed * factor
+        mixed = mixed ^ (mixed >> 29)
+    return mixed | 1
+
+
+def _has_answers(module: nn.Module, output: Tensor | None, target: Tensor) -> bool:
+    """Whether a target is an answer to each sample: not its place in the batch, nor a label of each of its parts."""
+    if output is None or not target.numel():
+        return False
+    dimension = class_dimension(module, output, target)
+    return not dimension or abs(output.shape[0] - output.shape[dimension]) > 1

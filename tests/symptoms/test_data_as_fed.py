@@ -1,0 +1,152 @@
+"""What the model is fed: blank, uneven and repeated samples, targets that come before, units that began alike."""
+
+import numpy as np
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
+from torchdoctor.symptoms.gradient_explosion import GradientExplosion
+from torchdoctor.symptoms.identical_units import IdenticalUnits
+from torchdoctor.symptoms.input_anomaly import InputAnomaly
+from torchdoctor.symptoms.overfitting import Overfitting
+from torchdoctor.symptoms.target_anomaly import TargetAnomaly
+from torchdoctor.symptoms.underfitting import narrowest
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+
+
+def fed(kinds=("Linear", "LayerNorm"), normalized=True, **vitals):
+    chart = Chart.of(**{name: list(values) for name, values in vitals.items()})
+    facts = {"modules.kinds": list(kinds), "data.normalized_first": normalized}
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    return chart
+
+
+UNEVEN = {"entry_rms": [26.0] * 3, "entry_absmax": [400.0] * 3, "entry_ratio": [140.0] * 3}
+SICK_INPUTS = {
+    "a quarter is blank": {"input_blank": [0.25, 0.22, 0.3]},
+    "one feature drowns the rest": UNEVEN,
+    "and no norm comes at all": UNEVEN | {"kinds": ("Linear", "ReLU"), "normalized": False},
+}
+HEALTHY_INPUTS = {
+    "one batch has blanks": {"input_blank": [0.0, 0.25, 0.0]},
+    "few blanks": {"input_blank": [0.05, 0.08, 0.02]},
+    "each feature is normalized first": UNEVEN | {"kinds": ("BatchNorm1d", "Linear")},
+    "even features, and a norm follows": UNEVEN | {"entry_ratio": [2.0] * 3},
+}
+
+
+@pytest.mark.parametrize("given", SICK_INPUTS.values(), ids=SICK_INPUTS)
+def test_inputs_that_cost_results(given):
+    assert InputAnomaly().check(fed(**given)).severity == "warning"
+
+
+@pytest.mark.parametrize("given", HEALTHY_INPUTS.values(), ids=HEALTHY_INPUTS)
+def test_inputs_that_are_fine(given):
+    assert InputAnomaly().check(fed(**given)) is None
+
+
+def same_samples(content, validation):
+    chart = Chart.of(loss=[0.5**step for step in range(30)], input_content=content, context={"batch_size": 32})
+    for step in range(len(content)):
+        chart.put(step, "input_checksum", 100.0 + step)
+    for number, value in enumerate(validation):
+        chart.put(10 * number + 9, "val_loss", value)
+    return BatchAnomaly().check(chart)
+
+
+def test_the_same_samples_in_another_order():
+    rounded = [3.5, 3.5000001, 3.5, 3.4999999, 3.5]
+    assert same_samples(rounded, [0.6, 0.6, 0.61]).severity == "warning"
+    assert same_samples(rounded, []).severity == "info"
+    assert same_samples([3.5, 3.6, 3.4, 3.5, 3.7], [0.6, 0.6, 0.61]) is None
+
+
+BEGAN_ALIKE = {
+    "all hidden layers": ([1.0, 1.0, 1.0, 0.0], True),
+    "branches that begin at zero": ([0.0, 0.0, 1.0, 0.0], False),
+    "the only one of two": ([1.0, 0.0, None, 0.0], False),
+}
+
+
+@pytest.mark.parametrize(("row", "fires"), BEGAN_ALIKE.values(), ids=BEGAN_ALIKE)
+def test_units_that_began_alike_and_came_apart(row, fires):
+    chart = Chart()
+    names = ["a", "b", "c", "head"]
+    chart.add({"type": "facts", "step": 0, "facts": {"modules.names": names, "modules.outputs": ["head"]}})
+    apart = [None if value is None else 0.0 for value in row]
+    for step, values in ((0, row), (2, apart), (4, apart), (8, apart)):
+        chart.add({"type": "modules", "step": step, "vitals": {"weight_same": values}})
+    assert (IdenticalUnits().check(chart) is not None) is fires
+
+
+THREE = {
+    "worse and worse while training flies": ([2.6, 3.8, 5.2], 0.97, True),
+    "training hardly moves": ([2.6, 3.8, 5.2], 0.999, False),
+    "one bump": ([2.6, 3.8, 2.4], 0.97, False),
+    "a little worse": ([2.6, 2.7, 2.8], 0.97, False),
+}
+
+
+@pytest.mark.parametrize(("validation", "rate", "fires"), THREE.values(), ids=THREE)
+def test_three_evaluations_may_be_enough(validation, rate, fires):
+    chart = Chart.of(loss=[4.0 * rate**step for step in range(300)])
+    for number, value in enumerate(validation):
+        chart.put(100 * number + 99, "val_loss", value)
+    assert (Overfitting().check(chart) is not None) is fires
+
+
+SHIFTED = {
+    "another mean": (-1.0, 0.25, 3.0, True),
+    "a larger deviation": (0.0, 2.0, 3.0, True),
+    "validation does not suffer": (-1.0, 0.25, 0.1, False),
+    "noise is in training alone": (0.0, 0.4, 3.0, False),
+}
+
+
+@pytest.mark.parametrize(("mean", "deviation", "held_out", "fires"), SHIFTED.values(), ids=SHIFTED)
+def test_validation_is_fed_otherwise(mean, deviation, held_out, fires):
+    chart = Chart.of(loss=[2.0 * 0.98**step for step in range(200)], lr=[0.1] * 200)
+    for step in (99, 199):
+        for vital, value in (("idle_input_mean", mean), ("idle_input_std", deviation), ("val_loss", held_out)):
+            chart.put(step, vital, value)
+        chart.put(step, "input_mean", 0.0)
+        chart.put(step, "input_std", 1.0)
+    found = ValidationAnomaly().check(chart)
+    assert (found is not None and "±" in found.message) is fires
+
+
+def test_labels_that_are_the_tokens_before():
+    past = {"target_is_before": [1.0] * 3, "target_after_next": [0.05] * 3}
+    copied = Chart.of(target_is_next=[0.06] * 3, loss=[4.0 * 0.9**step for step in range(60)], **past)
+    assert "before" in TargetAnomaly().check(copied).message
+    assert TargetAnomaly().check(copied).severity == "warning"
+    backwards = Chart.of(target_is_next=[0.06] * 3, loss=[2.0 + 2.0 * 0.9**step for step in range(60)], **past)
+    assert TargetAnomaly().check(backwards).severity == "info"  # a language model that reads from the end
+    assert TargetAnomaly().check(Chart.of(target_is_next=[1.0] * 3, **past)) is None  # one token again and again
+
+
+def test_large_targets_are_judged_by_what_the_mean_would_cost():
+    given = {"target_mean": [300.0] * 3, "target_std": [1.0] * 3, "output_rms": [1.0, 30.0, 40.0]}
+    dear = Chart.of(step=100, criterion=[7e4] * 3, guess_loss=[1.0] * 3, **given)
+    assert TargetAnomaly().check(dear).severity == "warning"
+    assert TargetAnomaly().check(Chart.of(step=100, criterion=[2.0] * 3, guess_loss=[1.0] * 3, **given)) is None
+
+
+def test_everything_goes_through_the_end_of_a_deep_model():
+    widths, entering = [32, 32, 32, 1, 32, 65], [32, 32, 32, 32, 1, 32]
+    names = [f"layer{place}" for place in range(6)]
+    facts = {"modules.names": names, "modules.kinds": ["Linear"] * 6, "modules.outputs": names[-1:]}
+    for shapes, width in (((widths, entering), 1), (([32] * 5 + [65], [32] * 6), 0)):
+        chart = Chart()
+        shaped = {"modules.widths": shapes[0], "modules.entering": shapes[1]}
+        chart.add({"type": "facts", "step": 0, "facts": facts | shaped})
+        assert narrowest(chart) == width
+
+
+def test_a_leap_that_clipping_cuts_to_what_is_usual():
+    rng = np.random.default_rng(0)
+    norms = [*(0.2 * np.exp(0.2 * rng.standard_normal(80))), 2.5]
+    losses = [1.6] * 81
+    for clip, severity in ((1.0, "info"), (2.0, "warning")):
+        chart = Chart.of(grad_norm=norms, loss=losses, clip=[clip] * 81)
+        assert GradientExplosion().check(chart).severity == severity
