@@ -73,7 +73,7 @@ def test_one_sample_that_is_not_fitted_yet_is_a_note(loss, severity):
 
 
 @pytest.mark.parametrize(
-    ("loss", "norm", "severity"), [(0.02, 20.0, "info"), (0.02, 90.0, "warning"), (0.3, 20.0, "warning")]
+    ("loss", "norm", "severity"), [(0.02, 15.0, "info"), (0.02, 90.0, "warning"), (0.3, 15.0, "warning")]
 )
 def test_a_norm_as_at_the_start_where_nearly_all_is_learnt_is_a_note(loss, norm, severity):
     falling = [max(0.97**step, 0.01) for step in range(400)]

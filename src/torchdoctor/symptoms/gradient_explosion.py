@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, Array, Baseline, median
+from torchdoctor.series import TINY, Array, Baseline, Series, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import (
@@ -66,9 +66,9 @@ class GradientExplosion(Detector):
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
     times, and still to next to nothing, the leap is a note; so it is where as high a norm came twice before at the
     same distance (a penalty at every sixteenth step), at the last, smaller batch of an epoch, where such steps are used
-    to larger norms, where the optimizer takes signs only, where a loop that acts has known higher ones, where clipping
-    cuts it to what is usual and the loss takes no notice, and where a loss that has fallen below zero, as that of a
-    density does, takes no notice and not all tensors rose alike. A norm that is not finite is `nan-or-inf`.
+    to larger norms, where the optimizer takes signs only, where a loop that acts has known higher ones, and where a
+    loss that has fallen below zero, as that of a density does, takes no notice and not all tensors rose alike. A norm
+    that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -234,8 +234,7 @@ class GradientExplosion(Detector):
             spent = norm < 3 * self.ratio * typical and (_is_spent(chart) or narrow)
             usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
             usual = usual or _is_experience(chart, norm) or _is_hard_sample(chart, norm)
-            cut = is_calm(chart) and _is_cut(chart, self.ratio * typical)
-            severity = "info" if spent or usual or cut or _steps_by_sign(chart) else "warning"
+            severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
 
@@ -274,11 +273,6 @@ def _is_held(chart: Chart) -> bool:
     return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
 
 
-def _is_cut(chart: Chart, limit: float) -> bool:
-    """Whether clipping leaves less of it than would be worth a word, as where a run leaves its first plateau."""
-    return 0 < chart["clip"].latest < limit and not chart.fact("clip.after_step")
-
-
 def _is_explained(chart: Chart, rise: float) -> bool:
     """Whether the loss of this step rose as many times as the norm: then the loss is the matter, and `loss-spike`'s.
 
@@ -298,8 +292,13 @@ def _is_spent(chart: Chart, share: float = 0.01) -> bool:
     series = chart["loss"]
     if not series.count or not series.lowest > 0:
         return False
-    levels = outline_levels(series)  # of its first quarter: a violent start makes everything after it look small
-    return max(series.baseline(128).recent, series.latest) < share * median(levels[: max(1, levels.size // 4)])
+    return max(series.baseline(128).recent, series.latest) < share * _first_quarter(series)
+
+
+def _first_quarter(series: Series) -> float:
+    """The level of its first quarter: a violent start makes everything after it look small."""
+    levels = outline_levels(series)
+    return median(levels[: max(1, levels.size // 4)])
 
 
 def _is_hard_sample(chart: Chart, norm: float) -> bool:
@@ -310,9 +309,8 @@ def _is_hard_sample(chart: Chart, norm: float) -> bool:
     losses, norms = chart["loss"], chart["grad_norm"]
     if not losses.steps.size or losses.steps[-1] != chart.step or not losses.lowest > 0:
         return False
-    levels = outline_levels(norms)
-    early = median(levels[: max(1, levels.size // 8)])
-    return losses.latest < 2 * ARRIVED * Progress.of(losses).start and norm < 3 * early
+    first, early = (_first_quarter(series) for series in (losses, norms))
+    return losses.latest < 2 * ARRIVED * first and norm < 4 * early
 
 
 def _is_density(chart: Chart) -> bool:
