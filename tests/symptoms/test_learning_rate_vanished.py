@@ -113,3 +113,14 @@ def test_a_scheduler_stepped_at_each_micro_batch_is_a_warning_at_once(interval, 
 def test_a_rate_below_zero_is_critical():
     found = check(1 - T[:330] / 300)
     assert (found.severity, found.first_step) == ("critical", 300)
+
+
+@pytest.mark.parametrize(("offset", "severity"), [(-1, None), (9, "warning")])
+def test_a_rate_that_is_lowered_after_validations_is_not_stepped_by_batches(offset, severity):
+    chart = Chart()
+    for step in range(140):
+        chart.add({"type": "vitals", "step": step, "vitals": {"loss": 2.0, "lr": 0.1 * 0.5 ** (step // 20)}})
+        if (step - offset) % 20 == 0:
+            chart.add({"type": "validation", "step": step, "vitals": {"val_loss": 2.0}})
+    symptom = LearningRateVanished().check(chart)
+    assert (symptom and symptom.severity) == severity

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.series import median
 from torchdoctor.symptoms.activation_explosion import WEIGHTED
 
-MUFFLED = 0.3
+MUFFLED = 0.15
 """Share of their weights' size that normalization layers give at least."""
 
 

@@ -137,11 +137,23 @@ def _half_life(chart: Chart) -> float:
     first, now = buckets[0][3], chart["lr"].latest
     if not 0 < now < 0.5 * first or buckets[0][0] > 0 or len(buckets) < 32:
         return math.inf
+    if _falls_at_validations(chart):
+        return math.inf
     depth = math.log(first / now)
     fallen = [math.log(first / max(buckets[len(buckets) * part // 4][2], now)) / depth for part in (1, 2, 3)]
     if any(abs(share - part / 4) > 0.1 for part, share in enumerate(fallen, start=1)):
         return math.inf
     return math.log(2) * (chart.step + 1) / depth
+
+
+def _falls_at_validations(chart: Chart) -> bool:
+    """Whether the rate is lowered just after validations alone: at the end of epochs, or where they stand still."""
+    rates, validated = chart["lr"], chart["val_loss"].steps
+    cuts = rates.steps[1:][np.diff(rates.values) < 0]
+    if not validated.size or not cuts.size or cuts.size > rates.values.size // 2:
+        return False
+    after = cuts - validated[np.maximum(np.searchsorted(validated, cuts, side="right") - 1, 0)]
+    return bool(((after >= 0) & (after <= 2))[cuts >= validated[0]].all())
 
 
 def _had_hardly_begun(chart: Chart, since: int) -> bool:
