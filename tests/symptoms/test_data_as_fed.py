@@ -1,11 +1,9 @@
 """What the model is fed: blank, uneven and repeated samples, targets that come before, units that began alike."""
 
-import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
-from torchdoctor.symptoms.gradient_explosion import GradientExplosion
 from torchdoctor.symptoms.identical_units import IdenticalUnits
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.overfitting import Overfitting
@@ -141,12 +139,3 @@ def test_everything_goes_through_the_end_of_a_deep_model():
         shaped = {"modules.widths": shapes[0], "modules.entering": shapes[1]}
         chart.add({"type": "facts", "step": 0, "facts": facts | shaped})
         assert narrowest(chart) == width
-
-
-def test_a_leap_that_clipping_cuts_to_what_is_usual():
-    rng = np.random.default_rng(0)
-    norms = [*(0.2 * np.exp(0.2 * rng.standard_normal(80))), 2.5]
-    losses = [1.6] * 81
-    for clip, severity in ((1.0, "info"), (2.0, "warning")):
-        chart = Chart.of(grad_norm=norms, loss=losses, clip=[clip] * 81)
-        assert GradientExplosion().check(chart).severity == severity

@@ -216,7 +216,8 @@ def _is_dropout(node: Any) -> bool:
         mask = node._saved_other
     except RuntimeError:  # backward has been there
         return False
-    if mask is None or mask.device.type != "cpu" or tuple(mask.shape) != _shape(node) or mask.numel() < 2:
+    device = getattr(mask, "device", None)  # a number has none
+    if device is None or device.type != "cpu" or tuple(mask.shape) != _shape(node) or mask.numel() < 2:
         return False
     some = mask.detach().flatten()[:4096]
     kept = float(some.max())
