@@ -98,19 +98,23 @@ def test_a_state_that_is_loaded_tells_the_step_that_comes_next(optimizer, at):
     for step in range(76):
         if step == at:
             model.load_state_dict(early)
-        model(torch.randn(8, 4)).square().mean().backward()
-        if step in SAMPLES:
-            gauge.before_step(0, SimpleNamespace(number=step))
-        stepping.step()
-        if step in SAMPLES:
-            gauge.after_step(0, SimpleNamespace(number=step))
-        stepping.zero_grad()
+        _train(model, stepping, gauge, step)
     assert told["state.loaded"] == [at]
     told.clear()
     copy.deepcopy(model).load_state_dict(early)
     del gauge
     model.load_state_dict(early)
     assert told == {}
+
+
+def _train(model, stepping, gauge, step):
+    model(torch.randn(8, 4)).square().mean().backward()
+    if step in SAMPLES:
+        gauge.before_step(0, SimpleNamespace(number=step))
+    stepping.step()
+    if step in SAMPLES:
+        gauge.after_step(0, SimpleNamespace(number=step))
+    stepping.zero_grad()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +128,5 @@ def test_a_memory_that_is_emptied_again_and_again(optimizer, each, options):
     for step in range(76):
         if step >= 10 and step % each == 0:
             stepping.state.clear()
-        model(torch.randn(8, 4)).square().mean().backward()
-        if step in SAMPLES:
-            gauge.before_step(0, SimpleNamespace(number=step))
-        stepping.step()
-        if step in SAMPLES:
-            gauge.after_step(0, SimpleNamespace(number=step))
-        stepping.zero_grad()
+        _train(model, stepping, gauge, step)
     assert told["state.forgotten"] == 4
