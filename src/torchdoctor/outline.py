@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +123,19 @@ class Outline:
     def highest(self) -> float:
         """The highest value of all."""
         return max(self._top, self._high)
+
+    @property
+    def start(self) -> int:
+        """The first step of all."""
+        return self._buckets[0][0] if self._buckets else self._start
+
+    def reached(self, value: float) -> int:
+        """The first step of the first bucket that holds as much as this; the latest's where none does."""
+        return next((bucket[0] for bucket in self._buckets if bucket[3] >= value), self._start)
+
+    def before(self, step: int) -> int:
+        """How many of `buckets` begin before a step, where steps never go back."""
+        return bisect_left(self._buckets, (step,)) + (self._count > 0 and self._start < step)
 
     def means(self) -> Array:
         """The means of `buckets`."""

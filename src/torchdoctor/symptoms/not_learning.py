@@ -90,11 +90,10 @@ class NotLearning(Detector):
         if "batch-anomaly" in chart.open_episodes and not _is_one_batch(chart):
             return None  # of batches of one class each, no level is that of a guess
         since = working_since(chart)
-        buckets = series.outline.buckets()
-        if since is None or buckets[0][0] > self.notice:  # a later step label: this run goes on from a checkpoint
+        if since is None or series.outline.start > self.notice:  # a later step label: it goes on from a checkpoint
             return None
         levels = outline_levels(series)
-        later = levels[sum(bucket[0] < since for bucket in buckets) :]
+        later = levels[series.outline.before(since) :]
         half = later[later.size // 2 :] if chance > 0 else later
         count = round(series.count * later.size / levels.size)
         level = median(half)

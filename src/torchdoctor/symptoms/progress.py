@@ -125,9 +125,7 @@ def working_since(chart: Chart, share: float = 0.3) -> int | None:
         return 0
     if not recent.size or float(recent[-1]) > float(recent[0]):
         return None
-    buckets = rates.outline.buckets()
-    top = max(bucket[3] for bucket in buckets)
-    return next(bucket[0] for bucket in buckets if bucket[3] >= share * top)
+    return rates.outline.reached(share * rates.outline.highest)
 
 
 def has_fallen_far(series: Series) -> bool:

@@ -93,18 +93,18 @@ class SlowLearning(Detector):
         if (math.isnan(ratio) and has_gained(series)) or is_adversarial(chart) or _was_wild(chart):
             return None
         since = working_since(chart)
-        buckets = series.outline.buckets()
-        if since is None or buckets[0][0] > self.steps or chart["lr"].latest < 0.1 * _highest(chart):
+        if since is None or series.outline.start > self.steps or chart["lr"].latest < 0.1 * _highest(chart):
             return None
-        levels = outline_levels(series)[sum(bucket[0] < since for bucket in buckets) :]
+        levels = outline_levels(series)[series.outline.before(since) :]
         if levels.size < self.steps / 2 or levels.size < 32:
             return None
         begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
-        gain, doubt = trend_gain(levels)
         hopeless = 0 < ratio < 0.1 * self.ratio  # such weights stand still, whatever the noise hides
         enough = self.gained * abs(begun)
-        fallen = gain > max(3 * doubt, enough) if hopeless else begun - level > enough
-        if fallen or level < 0.5 * chance_level(chart):
+        if (begun - level > enough and not hopeless) or level < 0.5 * chance_level(chart):
+            return None
+        gain, doubt = trend_gain(levels)
+        if hopeless and gain > max(3 * doubt, enough):
             return None
         if hopeless or ((rounded or aligned or 0 < ratio < self.ratio) and gain + 2 * doubt < enough):
             severity: Severity = "warning"

@@ -8,8 +8,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.memory_growth import batches_grew
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class StepTimeRegression(Detector):
 
     ## How it is told apart
     The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
-    validation. Longer sequences cost more by design. Time that grows steadily is a warning as soon as it has cost a
-    few seconds; a jump is a note until it has cost minutes.
+    validation. While batches grow, or sequences become longer, nothing is said. Time that grows steadily is a warning
+    as soon as it has cost a few seconds, or when a step takes `times` as long as it did and every piece of the run was
+    slower than the one before; a jump is a note until it has cost minutes.
 
     ## What to do
     Profile ten steps now and compare with ten at the start (`torch.profiler`). Log `loss.item()`, not `loss`.
@@ -43,7 +45,7 @@ class StepTimeRegression(Detector):
     reads = ("seconds",)
     suggests = ("free-memory", "speed-up-data", "check-hardware")
     references = ("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
-    every = 100
+    every = 50
     closes_after = 3
 
     skip: int = 20
@@ -54,6 +56,8 @@ class StepTimeRegression(Detector):
     """Times the earlier time: worth a note."""
     seconds: float = 3.0
     """Time lost, in seconds, above which steady growth is a warning; a jump at sixty times, a note at a third."""
+    times: float = 2.5
+    """Times the earlier time at which growth in every piece of the run is a warning, however short steps are."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Medians of eight pieces of the run: the last against the first, and whether each is above the one before."""
@@ -61,20 +65,22 @@ class StepTimeRegression(Detector):
         if series.count < self.skip + self.steps:
             return None
         means = series.outline.settled()
-        if not series.baseline(128).recent > 0.8 * self.ratio * median(means[: means.size // 4]):
+        if not median(series.last(32)) > 0.8 * self.ratio * median(means[: means.size // 4]):
             return None  # the first steps are slow, the first quarter of them is not: a look that costs little
         buckets = [bucket for bucket in series.outline.buckets() if bucket[0] >= self.skip]
         pieces = np.array_split(np.array([bucket[2] for bucket in buckets]), 8)
         levels = np.array([median(piece) for piece in pieces])
         before, now = float(levels[:2].max()), median(series.last(32))
-        if not now > self.ratio * before or not float(levels[-1]) > self.ratio * before:
+        if not now > self.ratio * before or not float(levels[-1]) > self.ratio * before or batches_grew(chart):
             return None
         growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all())
         count = series.count - self.skip
         lost = float((levels - levels[0]).clip(min=0).mean()) * count
-        if lost < self.seconds / 3:
+        steep = min(now, float(levels[-1])) > self.times * before and lost > self.seconds / 30 and _is_ramp(levels)
+        if lost < self.seconds / 3 and not steep:
             return None
-        severity: Severity = "warning" if lost > self.seconds * (1 if growing else 60) else "info"
+        growing = growing or steep
+        severity: Severity = "warning" if steep or lost > self.seconds * (1 if growing else 60) else "info"
         message = f"a step takes {number_text(now)} s and took {number_text(before)} s"
         if growing:
             message += "; it grows with every step"
@@ -82,3 +88,13 @@ class StepTimeRegression(Detector):
             self.skip if growing else buckets[sum(map(len, pieces[: int(np.argmax(levels > self.ratio * before))]))][0]
         )
         return self.symptom(chart, severity, message, value=now, limit=self.ratio * before, since=since)
+
+
+def _is_ramp(levels: Array) -> bool:
+    """Whether levels rise all the way: nearly each above all before it, and by no single leap.
+
+    >>> _is_ramp(np.array([1.0, 1.3, 1.7, 1.6, 2.2, 2.6, 3.0, 3.3])), _is_ramp(np.array([1.0] * 4 + [3.0] * 4))
+    (True, False)
+    """
+    above = [late > early for number, late in enumerate(levels) for early in levels[:number]]
+    return sum(above) >= 0.9 * len(above) and float(np.diff(levels).max()) < 0.5 * float(levels[-1] - levels[0])

@@ -75,7 +75,7 @@ class SuspiciouslyLowLoss(Detector):
         chance, start = chance_level(chart), Progress.of(series).start
         # Far from any of the limits below: nothing that costs time is asked.
         high = max(self.share, self.near_zero) * (chance if chance > 0 else start)
-        if (series.baseline(32).recent > 2 * high > 0 and series.lowest >= 0) or is_adversarial(chart):
+        if (median(series.last(8)) > 2 * high > 0 and series.lowest >= 0) or is_adversarial(chart):
             return None
         level = median(series.last(25))
         low = f"loss {number_text(level)}"
