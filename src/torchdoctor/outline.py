@@ -26,14 +26,16 @@ class Outline:
     """
 
     __slots__ = (
-        "_buckets",
         "_capacity",
         "_count",
         "_high",
+        "_highs",
         "_low",
+        "_lows",
         "_means",
         "_settled",
         "_start",
+        "_starts",
         "_stride",
         "_top",
         "_total",
@@ -42,9 +44,9 @@ class Outline:
     def __init__(self, capacity: int = 1000) -> None:
         self._capacity = capacity + capacity % 2
         self._stride = 1
-        self._buckets: list[tuple[int, float, float, float]] = []
-        self._means = array("d")
-        """Those of the buckets once more, side by side: going through a thousand tuples misses every cache."""
+        # side by side rather than a tuple each: going through a thousand of those misses every cache
+        self._starts = array("q")
+        self._lows, self._means, self._highs = array("d"), array("d"), array("d")
         self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
         self._top = -math.inf
         self._clear()
@@ -69,7 +71,7 @@ class Outline:
         """Insert finite values one by one, in one go."""
         position = 0
         while position < len(values):
-            whole = min((len(values) - position) // self._stride, self._capacity - len(self._buckets))
+            whole = min((len(values) - position) // self._stride, self._capacity - len(self._means))
             if self._count == 0 and whole:
                 end = position + whole * self._stride
                 self._fill(steps[position : end : self._stride], values[position:end].reshape(whole, self._stride))
@@ -89,34 +91,35 @@ class Outline:
     def _fill(self, starts: Steps, rows: Array) -> None:
         """Append whole buckets, a row of values each."""
         if rows.shape[1] == 1:
-            lows = means = highs = rows[:, 0].tolist()
+            lows = means = highs = rows[:, 0]
         else:
-            means = (np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]).tolist()
-            lows, highs = rows.min(axis=1).tolist(), rows.max(axis=1).tolist()
-        self._buckets.extend(zip(starts.tolist(), lows, means, highs, strict=True))
-        self._means.extend(means)
-        self._top = max(self._top, *highs)
-        if len(self._buckets) >= self._capacity:
+            means = np.add.accumulate(rows, axis=1)[:, -1] / rows.shape[1]
+            lows, highs = rows.min(axis=1), rows.max(axis=1)
+        self._starts.frombytes(starts.tobytes())
+        self._lows.frombytes(lows.tobytes())
+        self._means.frombytes(means.tobytes())
+        self._highs.frombytes(highs.tobytes())
+        self._top = max(self._top, float(highs.max()))
+        if len(self._means) >= self._capacity:
             self._merge()
 
     def _close(self) -> None:
         if self._count >= self._stride:
-            mean = self._total / self._count
-            self._buckets.append((self._start, self._low, mean, self._high))
-            self._means.append(mean)
+            self._starts.append(self._start)
+            self._lows.append(self._low)
+            self._means.append(self._total / self._count)
+            self._highs.append(self._high)
             self._top = max(self._top, self._high)
             self._clear()
-            if len(self._buckets) >= self._capacity:
+            if len(self._means) >= self._capacity:
                 self._merge()
 
     def _merge(self) -> None:
-        starts, lows, _, highs = zip(*self._buckets[::2], strict=True)
-        _, other_lows, _, other_highs = zip(*self._buckets[1::2], strict=True)
-        means = np.array(self._means)
-        merged = ((means[::2] + means[1::2]) / 2).tolist()
-        lowest, highest = map(min, lows, other_lows), map(max, highs, other_highs)
-        self._buckets = list(zip(starts, lowest, merged, highest, strict=True))
-        self._means = array("d", merged)
+        lows, means, highs = (np.array(column).reshape(-1, 2) for column in (self._lows, self._means, self._highs))
+        self._starts = self._starts[::2]
+        self._lows = array("d", lows.min(axis=1).tobytes())
+        self._means = array("d", ((means[:, 0] + means[:, 1]) / 2).tobytes())
+        self._highs = array("d", highs.max(axis=1).tobytes())
         self._stride *= 2
 
     @property
@@ -127,15 +130,15 @@ class Outline:
     @property
     def start(self) -> int:
         """The first step of all."""
-        return self._buckets[0][0] if self._buckets else self._start
+        return self._starts[0] if self._starts else self._start
 
     def reached(self, value: float) -> int:
         """The first step of the first bucket that holds as much as this; the latest's where none does."""
-        return next((bucket[0] for bucket in self._buckets if bucket[3] >= value), self._start)
+        return next((start for start, high in zip(self._starts, self._highs, strict=True) if high >= value), self._start)
 
     def before(self, step: int) -> int:
         """How many of `buckets` begin before a step, where steps never go back."""
-        return bisect_left(self._buckets, (step,)) + (self._count > 0 and self._start < step)
+        return bisect_left(self._starts, step) + (self._count > 0 and self._start < step)
 
     def means(self) -> Array:
         """The means of `buckets`."""
@@ -148,7 +151,7 @@ class Outline:
         It depends on the number of values alone, not on when it is asked for, so that what is concluded from it may
         be kept for as long as the array is the same.
         """
-        full = len(self._buckets)
+        full = len(self._means)
         size = full - full % 16 if full >= 32 else full
         stride, known, levels = self._settled
         if (stride, known) != (self._stride, size):
@@ -164,12 +167,13 @@ class Outline:
     @property
     def steady(self) -> int:
         """How many values may come before `settled` is another array."""
-        full = len(self._buckets)
+        full = len(self._means)
         size = min(full - full % 16 + 16, self._capacity) if full >= 32 else full + 1
         return (size - full) * self._stride - self._count - 1
 
     def buckets(self) -> list[tuple[int, float, float, float]]:
         """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""
-        if self._count == 0:
-            return list(self._buckets)
-        return [*self._buckets, (self._start, self._low, self._total / self._count, self._high)]
+        full = list(zip(self._starts, self._lows, self._means, self._highs, strict=True))
+        if self._count:
+            full.append((self._start, self._low, self._total / self._count, self._high))
+        return full

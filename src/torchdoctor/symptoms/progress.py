@@ -151,8 +151,10 @@ def is_adversarial(chart: Chart) -> bool:
     >>> is_adversarial(Chart.of(loss=[1.0], d_loss=[1.0], context={"optimizer": [{}, {}]}))
     True
     """
+    if len(chart.context.get("optimizer") or ()) < 2:
+        return False
     losses = [name for name in chart.vitals if "loss" in name.split("_") and not name.startswith("val_")]
-    return len(losses) > 1 and len(chart.context.get("optimizer") or ()) > 1
+    return len(losses) > 1
 
 
 def acts(chart: Chart) -> bool:

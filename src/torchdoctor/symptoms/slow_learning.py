@@ -83,12 +83,15 @@ class SlowLearning(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare what was gained with the size of updates, or with a straight line."""
-        series, ratio, rounded = chart["loss"], median_ratio(chart), is_rounded_away(chart)
+        series = chart["loss"]
+        if has_fallen_far(series):
+            return None
+        ratio, rounded = median_ratio(chart), is_rounded_away(chart)
         drowned = self._is_drowned(chart)
         if drowned is not None:
             return drowned
         aligned = self._is_aligned(chart, ratio)
-        if series.count < self.steps or (ratio > self.ratio and not rounded and not aligned) or has_fallen_far(series):
+        if series.count < self.steps or (ratio > self.ratio and not rounded and not aligned):
             return None
         if (math.isnan(ratio) and has_gained(series)) or is_adversarial(chart) or _was_wild(chart):
             return None

@@ -59,6 +59,8 @@ class Lane(taps.Listener):
         """What its owner calls the step after those that have been worked out."""
         self._previous: dict[str, Tensor | None] = {}
         """The latest loss of every name that is known to have memory of its own, alive so that it keeps it."""
+        self._places: dict[str, int] = {}
+        """Where each of those lies."""
         self._steps: list[Raw] = []
         self._stepping = False
         self._forget()
@@ -130,7 +132,7 @@ class Lane(taps.Listener):
                 or kwargs
                 or self._shape != (len(groups), len(groups[-1]["params"]))
                 or taps.recent
-                or hasattr(optimizer, "found_inf")
+                or "found_inf" in optimizer.__dict__
                 or (self._cuda and is_capturing())
                 or (ends is None and not self._measure())
             ):
@@ -197,10 +199,11 @@ class Lane(taps.Listener):
             if not math.isfinite(value):
                 return False
         else:
-            value, previous = loss.detach(), known[name]
-            if previous is not None and previous.data_ptr() == value.data_ptr():
+            value = loss.detach()
+            place, version = value.data_ptr(), value._version
+            if place == self._places.get(name):
                 return False
-            known[name], version = value, value._version
+            known[name], self._places[name] = value, place
         if early:
             self._losses.append((name, value, version))
         elif self._steps:
@@ -226,6 +229,7 @@ class Lane(taps.Listener):
                 self._cuda,
                 self._awaited,
             ) = terms
+            self._places = {name: loss.data_ptr() for name, loss in self._previous.items() if loss is not None}
             self._mark = sequence_number() or 0
 
     def settle(self) -> None:

@@ -17,7 +17,7 @@ YOUNG = 300
 RAREST = 10_000
 SHARE = 0.3
 """Of the overhead that is allowed, what close looks may take; the rest is for what is done at every step."""
-CUDA_SHARE = 0.15
+CUDA_SHARE = 0.1
 """The same beside a CUDA device, whose steps are short: a look every second or two is as many as anybody reads."""
 GRACE = 1.0
 """Seconds that close looks may take in any run on the host: nobody notices one, and short runs are made there."""
