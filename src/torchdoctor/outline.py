@@ -134,7 +134,9 @@ class Outline:
 
     def reached(self, value: float) -> int:
         """The first step of the first bucket that holds as much as this; the latest's where none does."""
-        return next((start for start, high in zip(self._starts, self._highs, strict=True) if high >= value), self._start)
+        return next(
+            (start for start, high in zip(self._starts, self._highs, strict=True) if high >= value), self._start
+        )
 
     def before(self, step: int) -> int:
         """How many of `buckets` begin before a step, where steps never go back."""
