@@ -154,3 +154,11 @@ def test_what_comes_again_and_again_is_one_trouble_in_the_end():
     found = [item for item in examination.report().symptoms if item.name == "gradient-explosion"]
     assert len(found) == module.EPISODES_LIMIT
     assert found[-1].last_step == 11_999 and found[-1].count > 40
+
+
+def test_a_log_that_is_read_is_diagnosed_once_at_its_end():
+    live, read = Examination(Settings()), Examination(Settings(), live=False)
+    records = [vitals(step, grad_norm=300.0 if step == 90 else 1.0 + step % 3 / 10) for step in range(120)]
+    told, said = ({item["type"] for record in records for item in it.take(record)} for it in (live, read))
+    assert told - said == {"diagnosis"} and "symptom" in said
+    assert repr(read.report()) == repr(live.report())

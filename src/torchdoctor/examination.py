@@ -63,10 +63,13 @@ class _Duties(NamedTuple):
 
 
 class Examination:
-    """A chart, the detectors that read it, and the episodes that they have opened."""
+    """A chart, the detectors that read it, and the episodes that they have opened.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    `live`: findings are diagnosed as they are made, for those who listen; a log that is read has its report.
+    """
+
+    def __init__(self, settings: Settings, *, live: bool = True) -> None:
+        self.settings, self._live = settings, live
         self.chart = Chart()
         self._watches = [Watch(detector) for detector in build(settings)]
         self._by_keys: dict[tuple[str, ...], tuple[Watch, ...]] = {}
@@ -363,7 +366,7 @@ class Examination:
     def _diagnosed(self, events: list[Record]) -> list[Record]:
         """The ranking of every problem that holds a symptom which has just opened or changed."""
         moved = {item["name"] for item in events if item["type"] == "symptom" and item["event"] != "closed"}
-        if not moved:
+        if not moved or not self._live:
             return []
         diagnoses, _ = prescribe(self.chart, rank(self.chart))
         return [

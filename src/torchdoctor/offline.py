@@ -26,7 +26,7 @@ def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | 
 
 def examine(run: Run, settings: Settings) -> Examination:
     """The examination of everything that is in a run."""
-    examination = Examination(settings)
+    examination = Examination(settings, live=False)
     for piece in run.pieces:
         examination.enter(piece)
     return examination
