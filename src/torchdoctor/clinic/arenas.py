@@ -62,11 +62,19 @@ class Arena:
 Build = Callable[[random.Random], Arena]
 
 
+def makers() -> dict[str, Build]:
+    """All arenas by name: those below, and those of the held-out kinds."""
+    from torchdoctor.clinic import sealed_arenas, sealed_arenas_b  # they are made of what is written below
+
+    return {**ARENAS, **sealed_arenas.ARENAS, **sealed_arenas_b.ARENAS}
+
+
 def build(name: str, seed: int) -> Arena:
     """The arena of a name, drawn from a seed: data, model and weights are the same for the same seed."""
-    maker = ARENAS.get(name)
+    known = makers()
+    maker = known.get(name)
     if maker is None:
-        raise PatientError(f"there is no arena {name!r}. {did_you_mean(name, ARENAS)}")
+        raise PatientError(f"there is no arena {name!r}. {did_you_mean(name, known)}")
     torch.manual_seed(seed)
     arena = maker(random.Random(f"{name} {seed}"))
     arena.seed = seed

@@ -14,6 +14,19 @@ from torchdoctor.clinic.kinds import (
     faults_steps,
     healthy_recipes,
     healthy_tasks,
+    sealed_inputs,
+    sealed_leaks,
+    sealed_loop,
+    sealed_losses,
+    sealed_models,
+    sealed_numbers,
+    sealed_pairs,
+    sealed_parameters,
+    sealed_players,
+    sealed_recipes,
+    sealed_rules,
+    sealed_steps,
+    sealed_tasks,
 )
 from torchdoctor.clinic.kinds.kind import SPLITS, Kind, Split
 from torchdoctor.clinic.kinds.loop import Loop
@@ -32,6 +45,16 @@ THEMES: dict[str, tuple[Kind, ...]] = {
     "two at once": faults_pairs.FAULTS,
     "healthy recipes": healthy_recipes.HEALTHY,
     "healthy tasks": healthy_tasks.HEALTHY,
+    "held out: the loop": (*sealed_loop.FAULTS, *sealed_parameters.FAULTS),
+    "held out: steps": sealed_steps.FAULTS,
+    "held out: the loss": sealed_losses.FAULTS,
+    "held out: data": (*sealed_inputs.FAULTS, *sealed_leaks.FAULTS),
+    "held out: the model": sealed_models.FAULTS,
+    "held out: numbers": sealed_numbers.FAULTS,
+    "held out: players, time and memory": sealed_players.FAULTS,
+    "held out: two at once": sealed_pairs.FAULTS,
+    "held out: healthy recipes": (*sealed_recipes.HEALTHY, *sealed_rules.HEALTHY),
+    "held out: healthy tasks": (*sealed_tasks.HEALTHY, *sealed_players.HEALTHY),
 }
 KINDS: dict[str, Kind] = {kind.slug: kind for kinds in THEMES.values() for kind in kinds}
 

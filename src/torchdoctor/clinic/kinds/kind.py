@@ -7,17 +7,15 @@ What counts as right is declared with the kind, before anything is measured. A k
 ...     loop.zero_grad = False
 >>> kind = Kind("missing-zero-grad", forgetful, on=("mlp",), right=("missing-zero-grad",))
 >>> kind.healthy, kind.split, kind.summary
-(False, 'held-out', 'The loop never clears its gradients.')
+(False, 'development', 'The loop never clears its gradients.')
 
-Half of the kinds are for development; the other half is held out. The rule is the parity of the ninth byte of the
-slug's SHA-256: it depends on nothing but the name, and a kind that is added later moves no other. (The ninth, because
-it shares out the themes most evenly; it was chosen before anything was run.) Nobody looks at what is found on
-held-out kinds while working on detectors or causes; they are only ever reported.
+Kinds are for development unless they say that they are held out (`sealed_*.py`). Those were written without regard to
+how anything is found. Nobody looks at what is found on them while working on detectors or causes; they are only ever
+reported.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -58,11 +56,6 @@ UNMOVED = ("frozen-weights", "no-gradient")
 """What weights look like that are not trained."""
 
 
-def split_of(slug: str) -> Split:
-    """Which half a name falls into."""
-    return SPLITS[hashlib.sha256(slug.encode()).digest()[8] % 2]
-
-
 @dataclass(frozen=True)
 class Kind:
     """A family of runs that share one fault, or one reason to look sick."""
@@ -87,6 +80,7 @@ class Kind:
     """Whether it costs the run little, so that a finding of severity info is the right answer."""
     learns: bool = True
     """Of a healthy kind: whether its loss must fall for the run to be what it says."""
+    held_out: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -95,8 +89,8 @@ class Kind:
 
     @property
     def split(self) -> Split:
-        """Which half it belongs to."""
-        return split_of(self.slug)
+        """Which part of the benchmark it belongs to."""
+        return "held-out" if self.held_out else "development"
 
     @property
     def summary(self) -> str:
