@@ -1,4 +1,4 @@
-"""Norms in two launches: the same numbers as torch's own, and silence where they cannot be had."""
+"""Norms in one launch: the same numbers as torch's own, and silence where they cannot be had."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gradients import norms_of
-from torchdoctor.vitals.reduction import FEWEST, ROWS, Reduction
+from torchdoctor.vitals.reduction import FEWEST, MOST, ROWS, Reduction
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available() or not hasattr(torch.cuda, "_compile_kernel"),
@@ -84,6 +84,31 @@ def test_many_steps_have_room_of_their_own() -> None:
         totals.append(measured[1])
     expected = torch.arange(3 * ROWS, device="cuda") * (10.0 * FEWEST) ** 0.5
     torch.testing.assert_close(torch.stack(totals), expected, rtol=1e-5, atol=0)
+
+
+@needs_cuda
+def test_more_tensors_than_a_launch_takes() -> None:
+    grads = [torch.full((3,), float(number), device="cuda") for number in range(2 * MOST + 5)]
+    tensors = parameters(grads)
+    reduction = ready(tensors)
+    for factor in (1.0, 2.0):
+        give(tensors, [factor * grad for grad in grads])
+        measured = reduction()
+        assert measured is not None
+        expected = factor * 3**0.5 * torch.arange(len(grads), device="cuda")
+        torch.testing.assert_close(measured[0], expected, rtol=1e-5, atol=0)
+        torch.testing.assert_close(measured[1], torch.linalg.vector_norm(expected), rtol=1e-5, atol=0)
+
+
+@needs_cuda
+def test_gradients_of_another_type_are_left_to_torch() -> None:
+    tensors = parameters([torch.ones(10, device="cuda") for _ in range(FEWEST)])
+    reduction = ready(tensors)
+    assert reduction() is not None
+    for tensor in tensors:
+        tensor.grad, tensor.data = None, tensor.data.bfloat16()
+        tensor.grad = torch.ones(10, device="cuda", dtype=torch.bfloat16)
+    assert reduction() is None
 
 
 @needs_cuda
