@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,37 @@ def test_printed(name: str, tmp_path: Path) -> None:
     assert {vital: len(series[vital][1]) for vital in wanted} == wanted
     assert run.header["context"]["clock"] == clock
     assert series[next(iter(wanted))][1][-1] < series[next(iter(wanted))][1][0]
+
+
+def test_what_a_bar_of_lightning_holds_is_of_the_epoch_before(tmp_path):
+    lines = []
+    for epoch in range(4):
+        held = f", val_loss={0.7 + 0.1 * epoch:.3f}, train_loss={0.6 - 0.1 * epoch:.3f}" if epoch else ""
+        fresh = f", val_loss={0.8 + 0.1 * epoch:.3f}, train_loss={0.5 - 0.1 * epoch:.3f}"
+        lines += [
+            f"Epoch {epoch}: {place * 50}%|##| {place}/2 [00:01<00:01, 2it/s, v_num=3{held}]" for place in (0, 1, 2)
+        ]
+        lines += ["Validation DataLoader 0: 100%|####| 4/4 [00:00<00:00, 41.78it/s]"]
+        lines += [f"Epoch {epoch}: 100%|####| 2/2 [00:01<00:00, 2it/s, v_num=3{fresh}]"]
+        lines += [f"Epoch {epoch}:   0%|    | 0/2 [00:00<?, ?it/s, v_num=3{fresh}]"]
+    path = tmp_path / "nohup.out"
+    path.write_text("\n".join(lines))
+    found = vital_series(read(path).records)
+    assert list(found["val_loss"][1]) == pytest.approx([0.8, 0.9, 1.0, 1.1])
+    assert list(found["loss"][1]) == pytest.approx([0.5, 0.4, 0.3, 0.2])
+
+
+def test_objects_that_are_kept_by_split_and_a_loss_of_cross_validation(tmp_path):
+    history = {
+        "train": [{"loss": 0.9}, {"loss": 0.5}, {"loss": 0.3}],
+        "val": [{"loss": 1.0}, {"loss": 1.1}, {"loss": 1.3}],
+    }
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(history))
+    found = vital_series(read(path).records)
+    assert (found["loss"][1], found["val_loss"][1]) == ([0.9, 0.5, 0.3], [1.0, 1.1, 1.3])
+    path = tmp_path / "train.log"
+    path.write_text(
+        "\n".join(f"[epoch {place}] training loss: {1.6 / place:.2f}, cv loss: 0.8{place}" for place in range(1, 6))
+    )
+    assert {"loss", "val_loss"} <= set(vital_series(read(path).records))

@@ -74,7 +74,7 @@ SICK = {
     ),
     "NaN written as zero": ("nan-or-inf", {"loss": [1.9, 1.8, 0.0, 0.0, 0.0, 0.0]}),
     "NaN written as nothing": ("nan-or-inf", {"val": [11.0, 4.5, 3.1], "val_accuracy": [0.0] * 30}),
-    "validation turns NaN": ("validation-anomaly", {"loss": FALL, "val": FALL[:10] + [math.nan] * 10}),
+    "validation turns NaN": ("nan-or-inf", {"loss": FALL, "val": FALL[:10] + [math.nan] * 10}),
     "overfits in three epochs": ("overfitting", {"loss": [0.5, 0.2, 0.05], "val": [0.30, 0.36, 0.45]}),
     "overfits though it came from far": (
         "overfitting",

@@ -151,3 +151,90 @@ def test_validation_that_only_climbs_is_overfitting_however_noisy():
     val = [4.55, 4.764, 5.191, 4.49, 5.88, 4.976, 4.969, 5.312, 5.28, 6.281]
     assert "overfitting" in raised(loss=loss, val_loss=val, every=100)
     assert "overfitting" not in raised(loss=loss, val_loss=val[::-1], every=100)
+
+
+EPOCHS = {"clock": "epoch"}
+FALLING = [3.5 * 0.83**place for place in range(10)]
+
+
+@pytest.mark.parametrize(
+    "held_out",
+    [
+        [3.3, 2.7, 2.3, 2.2, 1.86, 1.82, 1.64, 1.79, 1.90, 2.10],
+        [3.4, 2.9, 2.5, 2.07, 1.92, 1.99, 1.735, 1.815, 2.08, 2.03],
+        [3.77, 1.92, 1.64, 1.56, 1.499, 1.508, 1.515, 1.545, 1.585, 1.611],
+        [0.88, 0.59, 0.56, 0.49, 0.52, 0.55, 0.58, 0.55, 0.58, 0.57],
+    ],
+)
+def test_a_best_that_was_left_for_good_shows_in_a_few_evaluations(held_out):
+    assert raised(loss=FALLING, val_loss=held_out, context=EPOCHS) == {"overfitting"}
+
+
+@pytest.mark.parametrize(
+    "held_out",
+    [
+        [3.3, 2.7, 2.3, 2.2, 1.86, 1.82, 1.64, 1.79, 1.70, 1.75],
+        [0.88, 0.62, 0.60, 0.49, 0.59, 0.58, 0.58, 0.58, 0.57, 0.57],
+        [1.7, 1.1, 0.43, 0.55, 0.34, 0.47, 0.57, 0.39, 0.25, 0.20],
+    ],
+)
+def test_a_lucky_best_was_not_left(held_out):
+    assert not raised(loss=FALLING, val_loss=held_out, context=EPOCHS)
+
+
+def test_precision_that_rises_where_recall_falls_excuses_nothing():
+    held_out = [0.26, 0.33, 0.30, 0.32, 0.48, 0.50, 0.55, 0.40, 0.50, 0.53, 0.58, 0.62, 0.61, 0.75, 0.54, 0.66]
+    better = dict.fromkeys(("val_f1", "val_precision"), "higher")
+    precision = [0.86 + 0.007 * place for place in range(16)]
+    series = {"loss": [0.7 * 0.8**place for place in range(16)], "val_loss": held_out, "val_precision": precision}
+    assert raised(better, **series, val_f1=[0.89, 0.90] * 8) == {"overfitting"}
+    assert not raised(better, **series, val_f1=[0.80 + 0.01 * place for place in range(16)])
+
+
+def test_validation_that_ends_at_its_very_best_has_come_back():
+    train = [1.6 * 0.96**place for place in range(60)]
+    held_out = [1.5 * 0.97**place for place in range(54)] + [0.37, 0.45, 0.58, 0.44, 0.47, 0.25]
+    assert not raised(loss=train, val_loss=held_out, context=EPOCHS)
+
+
+def test_ten_epochs_of_noise_in_both_losses_are_no_learning():
+    train = [1.01, 1.06, 0.92, 0.98, 1.01, 0.97, 1.07, 0.93, 1.03, 1.02]
+    assert raised(loss=train, val_loss=train[::-1], context=EPOCHS) == {"not-learning"}
+    assert not raised(loss=train, val_loss=[0.99 - 0.02 * place for place in range(10)], context=EPOCHS)
+
+
+def test_an_accuracy_that_grows_from_one_in_six_to_one_in_four_is_learning():
+    better = {"train_accuracy": "higher"}
+    losses = [1.83 - 0.008 * place for place in range(20)]
+    grown = [0.17 + 0.007 * place for place in range(20)]
+    assert not raised(better, loss=losses, train_accuracy=grown, context=EPOCHS)
+    assert raised(better, loss=losses, train_accuracy=[0.17, 0.18] * 10, context=EPOCHS)
+
+
+def test_batches_that_leap_for_a_quarter_of_the_run_and_are_not_quite_back():
+    levels = np.repeat([9, 8, 7, 6, 7, 8, 25, 24, 24, 7, 12, 15], 40)
+    assert "loss-divergence" in raised(loss=levels * np.tile(WAVE, 96))
+    assert not raised(loss=np.repeat([9, 8, 7, 6, 6, 6, 6, 5, 5, 5, 5, 5], 40) * np.tile(WAVE, 96))
+
+
+def test_evaluations_of_guessing_beside_a_loss_that_gained_nothing():
+    better = {"val_accuracy": "higher"}
+    losses = [210.0] + [238.0, 239.0] * 8
+    guesses = [0.696, 0.6933, 0.6931]
+    assert raised(better, loss=losses, val_loss=guesses, val_accuracy=[0.496, 0.504, 0.504]) == {"not-learning"}
+    noisy = [0.695 * factor for factor in WAVE * 8]
+    assert raised(loss=noisy, val_loss=[0.70, 0.72, *[0.6931, 0.6945] * 9]) == {"not-learning"}
+
+
+def test_validation_that_swung_and_has_settled_at_its_best_is_no_anomaly():
+    better = {"val_accuracy": "higher"}
+    train = [1.4 * 0.9**place for place in range(20)]
+    swings, rates = [0.4, 1.6] * 8, [0.9, 0.5] * 8
+    wild = {"val_loss": [*swings, 0.4, 1.6, 0.4, 1.6], "val_accuracy": [*rates, 0.9, 0.5, 0.9, 0.5]}
+    calm = {"val_loss": [*swings, 0.3, 0.31, 0.3, 0.3], "val_accuracy": [*rates, 0.92, 0.92, 0.93, 0.92]}
+    assert "validation-anomaly" in raised(better, loss=train, context=EPOCHS, **wild)
+    assert "validation-anomaly" not in raised(better, loss=train, context=EPOCHS, **calm)
+
+
+def test_validation_that_is_nan_up_to_the_end_is_named_so():
+    assert raised(loss=[2.0, 1.9, 1.8, 1.7, 1.6, 1.5], val_loss=[np.nan] * 6) == {"nan-or-inf"}

@@ -159,7 +159,7 @@ def _of_keys(value: Mapping[str, Any]) -> Rows:
 
 def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Lists of numbers by name; of what is kept by split the names are joined."""
-    found: dict[str, list[Any]] = {}
+    found = _by_split(value)
     for key, inner in value.items():
         if isinstance(inner, dict) and inner and all(str(name).isdigit() for name in inner):  # as pandas writes it
             inner = list(inner.values())
@@ -179,6 +179,25 @@ def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
                 for name in rows[0]:
                     found.setdefault(f"{key}/{name}", [row.get(name) for row in rows])
     return found
+
+
+def _by_split(value: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Lists of objects, one list for each split: {"train": [{"loss": ..}, ..], "val": [{"loss": ..}, ..]}.
+
+    >>> _by_split({"train": [{"loss": 0.9}, {"loss": 0.5}], "val": [{"loss": 1.0}, {"loss": 1.2}]})
+    {'train/loss': [0.9, 0.5], 'val/loss': [1.0, 1.2]}
+    """
+    lists = {
+        str(key): [measured(item) for item in inner]
+        for key, inner in value.items()
+        if (words_of(str(key)) or ("",))[0] in SPLITS
+        and isinstance(inner, list)
+        and inner
+        and all(isinstance(item, dict) for item in inner)
+    }
+    if len(lists) < 2:
+        return {}
+    return {f"{key}/{name}": [row.get(name) for row in rows] for key, rows in lists.items() for name in rows[0]}
 
 
 def _pairs(value: Any) -> list[Any]:

@@ -41,6 +41,8 @@ SELDOM, MANY = 3, 20
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 _EPOCH = listed("epoch epochs")
+_LIGHTNING = "v_num"
+"""What Lightning's bar shows besides: it holds the means of the last epoch for the whole of the next one."""
 _SUM = ("total",)
 """What a table may call the loss."""
 _DOCUMENT = re.compile(r'\s*(?:\{\s*"|\[\s*[{\[])')
@@ -135,7 +137,7 @@ def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
     """Rows without the validation that a bar shows until the next one: the same value again within an epoch."""
     epoch: float | None = None
     shown: dict[str, tuple[float, float]] = {}
-    for row in rows:
+    for row in _of_bars(rows):
         epoch = next((value for name, value in row.items() if is_epoch(name)), epoch)
         evaluated = [name for name in row if _is_evaluated(name)] if epoch is not None else []
         if evaluated and epoch is not None:
@@ -144,6 +146,30 @@ def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
             row = {name: value for name, value in row.items() if name not in stale}
         if row:
             yield row
+
+
+def _of_bars(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """Rows, of Lightning's bar without what it holds of the epoch before, and of its end the last that was drawn."""
+    whole: dict[str, float] = {}
+    over: float | None = None
+    held: dict[str, float] = {}
+    for row in rows:
+        epoch = next((value for name, value in row.items() if is_epoch(name)), None)
+        if _LIGHTNING not in row or "batch" not in row or epoch is None:
+            yield row
+        elif row["batch"] == row.get("batch" + TOTAL):
+            if whole and over != epoch:
+                yield whole
+                whole = {}
+            whole, over, held = {**whole, **row}, epoch, {**held, **row}
+        elif epoch != over or row["batch"] > 0:  # else the bar of an epoch that is over, drawn once more
+            if whole:
+                yield whole
+                whole = {}
+            yield {name: value for name, value in row.items() if not _is_held(name) or held.get(name) != value}
+            held.update(row)
+    if whole:
+        yield whole
 
 
 def _of_the_same(row: dict[str, float], before: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -196,6 +222,13 @@ def _is_judged(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_evaluated(name: str) -> bool:
     return _is_measure(name) and taken_apart(name, 0).split in ("val", "test")
+
+
+@lru_cache(maxsize=4096)
+def _is_held(name: str) -> bool:
+    """Whether Lightning's bar may show a value for a whole epoch: of validation, or of training but not of a step."""
+    part = taken_apart(name, 0)
+    return _is_measure(name) and bool(part.split) and not name.endswith("_step")
 
 
 @lru_cache(maxsize=4096)

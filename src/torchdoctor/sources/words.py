@@ -34,7 +34,7 @@ SPLITS: dict[str, Split] = {
     **dict.fromkeys(("train", "training", "trn", "tr", "learn"), "train"),
     **dict.fromkeys(("treino", "treinamento", "entrenamiento", "entreno", "entrainement", "addestramento"), "train"),
     **dict.fromkeys(
-        ("val", "valid", "validation", "validate", "va", "vld", "eval", "evaluation", "dev", "heldout"), "val"
+        ("val", "valid", "validation", "validate", "va", "vld", "eval", "evaluation", "dev", "heldout", "cv"), "val"
     ),
     **dict.fromkeys(("validacao", "validacion", "validazione", "validierung", "validasi"), "val"),
     **dict.fromkeys(("test", "testing", "teste", "prueba"), "test"),

@@ -3,7 +3,7 @@
 A live run must be warned when it happens. Of a finished one people ask how it went: a start that was slow and then
 learnt, a gradient that leapt and harmed nothing, validation that rose for a while and came back are notes. Only logs of
 other people's runs are judged like this; a journal gives the report that the live run gave, in which a start without
-any gain is a note once the run has learnt all the same.
+any gain is a note once the run has learnt all the same, and an end in the middle of a descent is one as well.
 
 >>> chart = Chart.of(loss=[3.0] * 30 + [3.0 * 0.9**step for step in range(30)], context={"source": "CSV"})
 >>> chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 29, message="loss has stayed at 3"))
@@ -29,7 +29,8 @@ from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost
 from torchdoctor.symptoms.hindsight.softening import outgrown, softened
-from torchdoctor.symptoms.hindsight.standstill import both_still, hardly, one_answer, stuck
+from torchdoctor.symptoms.hindsight.standstill import both_still, hardly, one_answer, only_noise, stuck
+from torchdoctor.symptoms.hindsight.unfinished import unfinished
 from torchdoctor.symptoms.hindsight.unstable import unstable
 
 __all__ = ["in_hindsight"]
@@ -39,7 +40,7 @@ MANY = 3
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, worsened, unlearnt, spiked, set_back, dead, unstable),
-    *(stuck, both_still, hardly, at_chance, part_at_rest, unlearnable, one_answer, frozen, nothing_right),
+    *(stuck, both_still, only_noise, hardly, at_chance, part_at_rest, unlearnable, one_answer, frozen, nothing_right),
     *(vanished, not_finite, broke_off, scaled_away, lost, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
@@ -53,6 +54,8 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
     judged = copy.copy(chart)
     if "source" not in chart.context:
         judged.episodes = [outgrown(chart, episode) for episode in chart.episodes]
+        for found in unfinished(chart) if names is None or "slow-learning" in names else ():
+            _enter(judged, found)
         return judged
     with np.errstate(all="ignore"):
         judged.episodes = [softened(chart, episode) for episode in chart.episodes]

@@ -14,6 +14,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.progress import is_game
@@ -22,6 +23,8 @@ FEW, PARTS = 8, 12
 """Epochs and evaluations that are enough to say so; and parts in which noisy batches are looked at."""
 ABOVE = 0.1
 """Share of its start by which each of the two ends above it."""
+FINE, SETTLED = 24, 4
+"""Parts in which a departure is looked for; and those after which it is known how they are wont to be."""
 CLIMBING = 0.3
 """How surely each of the two rises, over the whole run."""
 
@@ -40,6 +43,27 @@ def worsened(chart: Chart) -> Iterator[Symptom]:
         return
     message = f"loss rose {_way(train)} and validation loss {_way(curves[1])}"
     yield shown(LossDivergence, train, train.best, "warning", message, value=train.level, limit=train.start)
+
+
+def ends_high(curve: Curve) -> bool:
+    """Whether noisy batches, looked at in parts, end at twice what they began with, or leapt and are not quite back.
+
+    >>> wave = np.tile([0.5, 1.5, 1.0, 1.2], 60)
+    >>> [ends_high(Curve("loss", np.arange(240), wave * level)) for level in (1, np.repeat([5, 6, 20, 5, 15, 16], 40))]
+    [False, True]
+    """
+    if curve.values.size < FINE * FEW or not float(curve.values.min()) > 0:
+        return False
+    parts = np.array([median(part) for part in np.array_split(curve.values, FINE)])
+    begun, held = median(parts[:3]), float(np.percentile(parts, 25))
+    if float(parts[-3:].min()) > 1.5 * begun and float(parts[-2:].min()) > 2 * max(held, begun):
+        return True
+    high = parts > 1.8 * np.concatenate([[np.inf] * SETTLED, np.maximum.accumulate(parts)[SETTLED - 1 : -1]])
+    leapt = np.flatnonzero(high)
+    if not leapt.size or float(parts[-2:].min()) < 1.3 * float(parts.min()):
+        return False
+    before = float(parts[: leapt[0]].max())  # for a good while, and never quite back
+    return bool((parts[leapt[0] : leapt[0] + 3] > 1.5 * before).all()) and leapt[0] + 3 <= FINE
 
 
 def _in_parts(curve: Curve) -> Curve:

@@ -14,6 +14,8 @@ from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
 
 FEW = 4
 """Points that a verdict needs at least."""
+WHOLE, HALVES = ("val_acc", "val_f1"), ("val_precision", "val_recall")
+"""Metrics that tell the whole, beside which one half of it is no gain: precision rises where recall falls."""
 
 
 class Curve(NamedTuple):
@@ -109,10 +111,12 @@ def improved(chart: Chart, since: int, share: float = 0.1) -> str:
     >>> improved(chart, 0)
     'val_accuracy'
     """
-    for name, way in (chart.context.get("better") or {}).items():
+    better = chart.context.get("better") or {}
+    sure = any(name.startswith(WHOLE) and chart[name].count for name in better)
+    for name, way in better.items():
         values = chart[name].values
         later = values[chart[name].steps >= since]
-        if not name.startswith("val_") or later.size < 2:
+        if not name.startswith("val_") or later.size < 2 or (sure and name.startswith(HALVES)):
             continue
         then, now = float(later[0]), median(later[-3:])
         top = 1.0 if float(np.abs(values).max()) <= 1 else 100.0

@@ -14,6 +14,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.creeping import ends_high
 from torchdoctor.symptoms.hindsight.curve import FEW, Curve, climbs, improved, loss_of, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.loss_spike import LossSpike
@@ -61,7 +62,8 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0
     crept = lasting and start > lowest and _crept(chart, curve, followed)
     left = (followed or _both_are_up(chart, curve)) and _is_lost(curve, late)
-    if given_back or crept or left or _left_at_last(curve) or (followed is None and _is_up(curve, late)):
+    alone = followed is None and (_is_up(curve, late) or ends_high(curve))
+    if given_back or crept or left or _left_at_last(curve) or alone:
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
 

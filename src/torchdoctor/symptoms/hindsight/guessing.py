@@ -54,7 +54,7 @@ def at_chance(chart: Chart) -> Iterator[Symptom]:
     curve = loss_of(chart)
     if is_game(chart):
         return
-    for look in (_of_two, _of_many, _of_batches):
+    for look in (_of_two, _of_many, _of_batches, _of_evaluations, _held_out_of_two):
         yield from look(chart, curve)
     metrics = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count >= 5]
     if curve.values.size < 5 or not metrics:
@@ -129,6 +129,47 @@ def _of_batches(chart: Chart, curve: Curve) -> Iterator[Symptom]:
             f"guessing among {classes} classes"
         )
         yield shown(NotLearning, curve, 0, "warning", message, value=level)
+
+
+def _of_evaluations(chart: Chart, curve: Curve) -> Iterator[Symptom]:
+    """Three evaluations or more are a guess to three digits, and the loss, whatever it measures, has gained nothing.
+
+    >>> chart = Chart.of(loss=[210.0, 237.0, 238.0, 239.0, 239.0, 240.0], val_loss=[0.696, 0.6933, 0.6931],
+    ...     val_accuracy=[0.496, 0.504, 0.504], context={"source": "CSV"})
+    >>> print(*at_chance(chart))
+    step 0: LO04 not-learning (warning): validation loss is 0.693 and accuracy 0.504: guessing among 2 classes
+    """
+    held_out, rates = Curve.of(chart["val_loss"], "validation loss"), chart["val_accuracy"].values
+    if min(held_out.values.size, rates.size) < 3 or not chart["loss"] or curve.level < 0.98 * curve.start:
+        return
+    top = 1.0 if float(rates.max()) <= 1 else 100.0
+    level, now = float(held_out.values[-1]), median(rates) / top
+    near = 0.001 if rates.size < 4 else 0.003
+    classes = classes_of(level, float(rates.max()) / top, near, GUESSED / 4)
+    if classes and classes == classes_of(float(held_out.values[-2]), now, near, GUESSED / 4):
+        message = (
+            f"validation loss is {number_text(level)} and accuracy {number_text(now)}: guessing among {classes} classes"
+        )
+        yield shown(NotLearning, held_out, 0, "warning", message, value=level)
+
+
+def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
+    """Validation has come to rest at what guessing between two gives, and the noisy batches stay around it.
+
+    >>> chart = Chart.of(loss=[0.71, 0.66, 0.70, 0.72] * 10, val_loss=[0.70, 0.72] + [0.6931, 0.6940] * 8,
+    ...     context={"source": "CSV"})
+    >>> print(*at_chance(chart))
+    step 2: LO04 not-learning (warning): validation loss is 0.694 and the loss 0.698 in the mean: guessing between two
+    """
+    held_out = Curve.of(chart["val_loss"], "validation loss")
+    half = held_out.values.size // 2
+    if half < 6 or not chart["loss"] or not has_no_trend(curve) or chart["val_accuracy"].count:
+        return
+    level, train = median(held_out.values[half:]), float(np.mean(curve.values))
+    near = all(abs(value / math.log(2) - 1) < wide for value, wide in ((level, 0.003), (train, 2 * NOISY)))
+    if near and float(np.ptp(held_out.values[half:])) < NOISY * level:
+        said = f"validation loss is {number_text(level)} and the loss {number_text(train)} in the mean"
+        yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=level)
 
 
 def part_at_rest(chart: Chart) -> Iterator[Symptom]:

@@ -14,11 +14,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.skipped_steps import SkippedSteps
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 SMALLEST = 8.0
 """Loss scale under which small gradients are lost."""
@@ -60,11 +58,10 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     if len(bad) < 2 and chart["loss"].count > 2 and not ended:
         return
     lone = ended or (not chart["loss"] and not chart["loss"].nonfinite)
-    detector: type[Detector] = NanOrInf if lone else ValidationAnomaly
     message = f"validation loss is {number_text(series.latest)} from step {bad[0]} on"
     severity: Severity = "critical" if lone else "warning"
     yield Symptom(
-        detector.name, detector.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
+        NanOrInf.name, NanOrInf.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
 
 

@@ -27,6 +27,10 @@ FAR = 8
 """Evaluations since the best, from which on it is known how near to it they come."""
 LONG = 12
 """Evaluations after which validation that left its best will not come back."""
+STEPS, SHORT = 8, 24
+"""Evaluations that are too few for their noise to be known, and enough to see that the best was left."""
+STEADY = 5
+"""Evaluations, each above the one before, that are no noise."""
 STILL = 0.01
 """Share of itself within which training has not gone on."""
 _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
@@ -61,7 +65,10 @@ def _excuse(chart: Chart, found: Symptom) -> str:
         return f"later it fell to {number_text(now)}"
     if _measures_others(chart):
         return "it is the mean of several evaluation sets"
-    if now - lowest <= max(SLIGHT * abs(lowest), 2 * noise) and not _only_climbs(values, now):
+    if values.size > FAR and float(values[-1]) == float(values.min()):
+        return "it came back"
+    within = now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
+    if within and not _only_climbs(values, now) and _left_at(values) < 0:
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
@@ -85,52 +92,84 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
         yield from learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
+    places = [place for place in (_risen_from(chart, values), _left_at(values)) if place >= 0]
+    yield from [found for place in places for found in _since(chart, curve, place)][:1]
+
+
+def _risen_from(chart: Chart, values: Array) -> int:
+    """The place of the lowest level that validation has risen from, by more than its noise; -1 where it has not."""
     smooth = _levels(values)
     best = int(np.argmin(smooth))
     since = values.size - 1 - best
     if since < (2 if values.size < 8 else 3):
-        return
+        return -1
     lowest, now = float(smooth[best]), _at_the_end(values)
     rise = now - lowest
     train = chart["loss"]
     first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
     gained = max(first - lowest, 1e-12)
     noise = evaluation_noise(values) if values.size > 5 else 0.0
-    strong = rise > STRONG * abs(lowest) and (since >= 4 or values.size < 6)
     slight = SLIGHT if values.size > 3 else STRONG
     apart = since >= FAR and float(values[best + 2 :].min()) > (1 + STRONG) * lowest > 0  # never near it again
     gone = _is_gone(values, best, lowest)
     surely = 0 if _only_climbs(values, now) else 1 if apart or gone else 2
     if not rise > max(surely * noise, slight * abs(lowest)):
-        return
-    if not (strong or rise > MODERATE * gained) or climbs(values[best:]) < (-1 if gone else 0.2 if apart else 0.4):
-        return
-    step = int(curve.steps[best])
+        return -1
+    enough = _is_strong(values, best, rise, lowest) or rise > MODERATE * gained
+    climbing = climbs(values[best:]) >= (-1 if gone else 0.2 if apart else 0.4)
+    return best if enough and climbing else -1
+
+
+def _is_strong(values: Array, best: int, rise: float, lowest: float) -> bool:
+    return rise > STRONG * abs(lowest) and (values.size - 1 - best >= 4 or values.size < 6)
+
+
+def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
+    """What is said of validation that has risen from a place on, where training went on falling."""
+    values, train = curve.values, chart["loss"]
+    lowest, now = float(_levels(values)[best]), _at_the_end(values)
+    if best == _left_at(values):
+        lowest, now = float(values[best]), float(np.mean(values[-2:]))
+    rise, step = now - lowest, int(curve.steps[best])
     then, later = level_at(train, step), level_at(train, int(curve.steps[-1]))
     if math.isnan(then) and train.count > 2:  # the first loss was written after it
         then = float(train.values[0])
     known = math.isfinite(then) and bool(train) and int(train.step) > step
     if known and not then - later > max(STILL * abs(then), 0.5 * Curve.of(train, "loss").noise):
         return
-    severity: Severity = "critical" if rise > max(0.25 * gained, 0.1 * abs(lowest)) else "warning"
+    first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
+    severity: Severity = "critical" if rise > max(0.25 * (first - lowest), 0.1 * abs(lowest)) else "warning"
     message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)}"
     message += f" while training went on to {number_text(later)}" if known else "; the training loss is not known"
-    symptom = Symptom(
-        Overfitting.name,
-        Overfitting.code,
-        severity,
-        0.85,
-        step,
-        int(curve.steps[-1]),
-        since,
-        (),
-        None,
-        now,
-        lowest,
-        message,
-    )
-    excuse = _excuse(chart, symptom) if known or strong else "training is not known"
-    yield replace(symptom, severity="info", message=f"{message}; {excuse}") if excuse else symptom
+    found = shown(Overfitting, curve, best, severity, message, confidence=0.85, value=now, limit=lowest)
+    sure = known or _is_strong(values, best, rise, lowest)
+    excuse = _excuse(chart, found) if sure else "training is not known"
+    yield replace(found, severity="info", message=f"{message}; {excuse}") if excuse else found
+
+
+def _left_at(values: Array) -> int:
+    """The place of a best that was left for good, as a few evaluations show it; -1 where they do not.
+
+    Either each of five or more is above the one before, or the last two of at least three are well above the best, and
+    above what came before it as well, or the last five are and it was left by and by.
+
+    >>> _left_at(np.array([3.3, 2.7, 2.3, 2.2, 1.86, 1.82, 1.64, 1.79, 1.90, 2.10]))
+    6
+    >>> _left_at(np.array([3.3, 2.7, 2.3, 2.2, 1.86, 1.82, 1.64, 1.79, 1.70, 1.75]))
+    -1
+    """
+    best = int(np.argmin(values)) if values.size else 0
+    since, lowest = values.size - 1 - best, float(values[best]) if values.size else 0.0
+    if not STEPS <= values.size <= SHORT or since < 3 or not lowest > 0 or best < 2 or climbs(values[best:]) < 0.3:
+        return -1
+    steadily = since >= STEADY and bool((np.diff(values[best:]) >= 0).all()) and float(values[-1]) > 1.06 * lowest
+    last = float(values[-2:].min())
+    far = last > (1 + STRONG) * lowest and last > float(values[best - 2 : best].max())
+    late = values[-STEADY:]
+    level = median(late) if since > STEADY else lowest
+    gradual = float(values[min(best + 1, values.size - 1)]) < 0.5 * (lowest + level)  # else the best was luck
+    kept = gradual and level > (1 + STRONG) * lowest and float(late.min()) > 1.1 * lowest
+    return best if steadily or far or kept else -1
 
 
 def _only_climbs(values: Array, now: float) -> bool:

@@ -27,6 +27,8 @@ LASTING = 3
 """Records in a row that a spike lasts, from which on it was not one bad batch."""
 FEW_REWARDS = 20
 """Rewards under which nobody knows whether they were kept."""
+MOVED = 0.1
+"""Share of itself by which validation must move for equal values among its own to be the work of rounding."""
 OTHER = 1000
 """How many times as high as training validation is where it was measured in other units."""
 COARSE, LONG = 10, 50
@@ -113,9 +115,12 @@ def _recovered(chart: Chart, episode: Symptom) -> Symptom:
     during = values[(steps >= episode.first_step) & (steps <= episode.last_step)]
     now = median(values[-3:])
     better = during.size > 0 and (now < 0.9 * float(during.min()) or now < 0.95 * float(values[0]))
-    if episode.severity == "info" or not (better or _is_in_other_units(chart)):
+    rounded = during.size > 2 and float(np.ptp(during)) == 0 and float(np.ptp(values)) > MOVED * abs(float(during[0]))
+    if episode.severity == "info" or not (better or rounded or _is_in_other_units(chart)):
         return episode
-    said = f"later it fell to {number_text(now)}" if better else "it seems to be in other units"
+    said = "it seems to be in other units"
+    if better or rounded:
+        said = f"later it fell to {number_text(now)}" if better else "it moved before or after, and has few digits"
     text = f"{episode.message}; {said}"
     return replace(episode, severity="info", message=text)
 

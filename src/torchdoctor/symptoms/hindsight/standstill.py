@@ -31,8 +31,12 @@ SLOW = 0.08
 """Share of its first value that a loss gains at least in twenty epochs."""
 ORDINARY = 0.75
 """Accuracy on the training data above which little may be left to gain."""
+GROWN = 0.5
+"""Share of itself by which an accuracy may have grown at most: one in six that became one in four is learning."""
 STILL = 0.01
 """The same as `FLAT` for validation where nothing else is known to stand still but noisy batches."""
+TEN = 10
+"""Epochs that are enough to see that there is no trend, where validation has none either."""
 EVALUATIONS, MANY = 6, 30
 """Evaluations that are enough to say so; and from which on two per cent are as little as one."""
 RIGHT = 0.85
@@ -86,6 +90,39 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
     yield shown(NotLearning, held_out, 0, "warning", message, value=level)
 
 
+def only_noise(chart: Chart) -> Iterator[Symptom]:
+    """Ten epochs or more, of which neither training nor validation is better in its second half than in its first.
+
+    >>> wave = [1.01, 1.06, 0.92, 0.98, 1.01, 0.97, 1.07, 0.93, 1.03, 1.02]
+    >>> chart = Chart.of(loss=wave, val_loss=wave[::-1], context={"source": "CSV", "clock": "epoch"})
+    >>> print(*only_noise(chart))
+    step 0: LO04 not-learning (warning): neither loss has a trend in 10 epochs: 1 and, of validation, 1
+    """
+    curves = [Curve.of(chart[name], "loss") for name in ("loss", "val_loss")]
+    if any(curve.values.size < TEN or not float(curve.values.min()) > 0 for curve in curves) or is_game(chart):
+        return
+    count, evaluations = (curve.values.size for curve in curves)
+    if count != evaluations or curves[0].steps[0] > max(1, BEGUN * curves[0].steps[-1]):
+        return
+    train, held_out = (float(np.mean(curve.values)) for curve in curves)
+    if train < 0.3 * held_out or not all(map(_is_noise, curves)) or improved(chart, int(curves[1].steps[0])):
+        return
+    rates = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count]
+    if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
+        return
+    message = (
+        f"neither loss has a trend in {count} epochs: {number_text(train)} and, of validation, {number_text(held_out)}"
+    )
+    yield shown(NotLearning, curves[0], 0, "warning", message, value=train, confidence=0.7)
+
+
+def _is_noise(curve: Curve) -> bool:
+    """Whether a curve goes neither up nor down, in its order and in the means of its halves."""
+    values = curve.values
+    first, second = (float(np.mean(part)) for part in np.array_split(values, 2))
+    return abs(climbs(values)) < 0.35 and second > 0.98 * first and float(np.ptp(values)) < 0.3 * first
+
+
 def _is_hardly_ever_right(chart: Chart) -> bool:
     """Whether the accuracy is logged with every loss, and was never above one in a hundred."""
     rates = chart["train_accuracy"].values
@@ -109,7 +146,7 @@ def hardly(chart: Chart) -> Iterator[Symptom]:
     begun, now = (median(part) / top for part in (accuracy.values[:5], accuracy.values[-5:]))
     first = median(curve.values[:3])
     gained = 1 - curve.level / first if first > 0 else -1.0
-    if not 0 <= gained < SLOW or now > ORDINARY or (now - begun) > 0.2 * (1 - begun):
+    if not 0 <= gained < SLOW or now > ORDINARY or (now - begun) > min(0.2 * (1 - begun), GROWN * begun):
         return
     message = (
         f"{curve.name} fell by {100 * gained:.0f} % in {curve.values.size} epochs, and accuracy on the training data "

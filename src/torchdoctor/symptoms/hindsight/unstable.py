@@ -22,10 +22,14 @@ FEW, FEWER = 12, 8
 """Evaluations under which it is not known how they are wont to go; and where they swing, with an accuracy, by far."""
 SWING = 0.4
 """Logarithm of how far half of the evaluations, or more, are from the one before: to 1.5 times of it."""
+MANY, OFTEN = 60, 0.3
+"""Evaluations from which on less of a swing is enough, and that."""
 ALONE = 0.8
 """The same where no accuracy swings with it: errors of a regression do so by themselves."""
 CALM = 0.25
 """Share of that by which training may swing."""
+SETTLED = 1.1
+"""How near to the best the last three are where it has settled."""
 RIGHT = 0.2
 """How far an accuracy must swing with it, where there is one."""
 
@@ -43,9 +47,12 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
     sure = chart["val_accuracy"].count >= number
     if number < FEW and (swing < ALONE or not sure):
         return
-    if swing < (SWING if sure else ALONE) or _swing(level) > CALM * swing or float(late.max()) < 3 * float(late.min()):
+    least = (SWING if number < MANY else OFTEN) if sure else ALONE
+    if swing < least or _swing(level) > CALM * swing or float(late.max()) < 3 * float(late.min()):
         return
     if sure and float(np.ptp(rates)) < RIGHT * (1.0 if float(rates.max()) <= 1 else 100.0):
+        return
+    if float(curve.values[-3:].max()) < SETTLED * float(curve.values.min()):  # it has come to rest at its best
         return
     low, high = number_text(float(late.min())), number_text(float(late.max()))
     message = f"validation loss swings between {low} and {high} up to the end; training is calm"
