@@ -36,9 +36,12 @@ key                             value
 ``graph.thawed``                those of ``graph.not_in_optimizer`` that were frozen before
 ``graph.idle``                  tensors with gradients that only an optimizer holds that never stepped, while others did
 ``graph.resting``               {"tensors": .., "since": .., "frozen": ..}: of an optimizer that steps without gradients
+``graph.copied``                {"tensors": .., "samples": ..}: the loss is that of as many tensors of the same shapes
+                                as those of the optimizer, which have no gradient; None where it is not any more
 ``graph.criterion_left_out``    parameters of ``loss_fn`` itself with gradients, that no optimizer holds
 ``graph.stale``                 tensors that an optimizer holds, that never had a gradient and are in no model
 ``graph.detached``              whether no trainable tensor ever had a gradient
+``graph.kept``                  the first step since which the graphs of all samples are still held; None: let go
 ``graph.frozen``                one stretch of frozen modules that run behind something that learns
 ``graph.frozen_share``          share of the models' elements that do not require gradients
 ``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of its graph
@@ -61,6 +64,7 @@ key                             value
 ``state.written_always``        samples at which that happened at every step (up to 5)
 ``state.loaded``                the steps before which a state was loaded into a model (the last 8)
 ``state.restarted``             the step at which the optimizer's own count of steps began anew
+``state.at_start``              steps that the optimizer's memory was of when it was first seen, 0 where it was empty
 ``state.forgotten``             the last samples, in a row, at which its memory was of a few steps only (up to 5)
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: at every batch
@@ -100,15 +104,17 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
 ``entry_ratio`` (what enters the first layer), ``input_blank`` (share of samples whose values are all one number),
-``input_content`` (a checksum that the order of samples does not change), ``side_entry_rms`` (the largest input of a
-later layer that nothing that learns has made), ``input_*``, ``target_*`` (of the batch), ``guess_loss`` (what a guess
-by all targets so far costs on it), ``pooled_*`` (of all samples so far), ``output_*``, ``prediction_top_share``,
+``input_content`` (a checksum that the order of samples does not change), ``input_size`` (numbers in the batch),
+``side_entry_rms`` (the largest input of a later layer that nothing that learns has made), ``input_*``, ``target_*``
+(of the batch), ``guess_loss`` (what a guess by all targets so far costs on it), ``pooled_*`` (of all samples so far),
+``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
 ``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
 not along their mean direction), ``target_is_next``, ``target_after_next`` and ``target_is_before`` (share of labels
 that are the next token, the one after it, or the one before), ``attention_ahead`` (share of attention that goes to
 later tokens),
-``label_in_input`` (the closest correlation of an input column with the label),
+``label_in_input`` (the closest correlation of an input column with the label, or of one with each class),
+``target_masked`` (where tokens differ from labels, the share that is one token),
 ``label_in_another`` (the next column's), ``target_in_input`` (the largest share of samples whose number asked for is
 in one place of the input), ``weight_of_common`` (the loss's weight of the most common class over that of
 the others), ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal

@@ -69,7 +69,9 @@ def test_an_optimizer_of_the_head_alone_is_a_probe():
     assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], [], {})).severity == "info"
 
 
-@pytest.mark.parametrize(("fresh", "step", "severity"), [(1.0, 320, "warning"), (1.0, 50, "info"), (0.0, 320, "info")])
+@pytest.mark.parametrize(
+    ("fresh", "step", "severity"), [(1.0, 320, "warning"), (1.0, 50, "warning"), (0.0, 320, "info")]
+)
 def test_a_probe_of_what_was_never_trained_is_a_warning(fresh, step, severity):
     facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
     built = chart(facts, [NAN, NAN, NAN, 1.0], [], {"frozen_fresh": fresh})
@@ -127,3 +129,16 @@ def test_steps_that_are_rounded_away_from_the_start_on(lost, rates, fires):
     found = FrozenWeights().check(built)
     assert (found is not None) == fires
     assert not fires or (found.first_step, found.severity) == (0, "warning")
+
+
+@pytest.mark.parametrize(("samples", "severity"), [(1, None), (2, "critical")])
+def test_a_copy_of_the_model_is_trained(samples, severity):
+    found = FrozenWeights().check(chart({"graph.copied": {"tensors": 4, "samples": samples}}, ALL, [MOVING] * 6, {}))
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(("optimizers", "severity"), [(1, "warning"), (2, "info")])
+def test_the_only_optimizer_has_nothing_to_do(optimizers, severity):
+    built = chart({"graph.resting": {"tensors": ["a.weight"], "since": 200, "frozen": False}}, ALL, [MOVING] * 6, {})
+    built.context["optimizer"] = [{"class": "SGD"}] * optimizers
+    assert FrozenWeights().check(built).severity == severity

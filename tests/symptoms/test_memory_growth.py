@@ -55,3 +55,20 @@ HEALTHY = {
 @pytest.mark.parametrize("values", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(values):
     assert check(values) is None
+
+
+def test_batches_that_grow_take_more():
+    chart = Chart()
+    for number, value in enumerate(GB * (4 + 0.001 * T)):
+        chart.put(25 * number, "memory", float(value))
+        chart.put(25 * number, "input_size", 64.0 + 4 * number)
+    assert MemoryGrowth().check(chart) is None
+
+
+def test_graphs_that_are_held_are_a_leak_however_small():
+    chart = Chart()
+    chart.add({"type": "facts", "step": 73, "facts": {"graph.kept": 2}})
+    symptom = MemoryGrowth().check(chart)
+    assert (symptom.severity, symptom.first_step) == ("warning", 2)
+    chart.add({"type": "facts", "step": 100, "facts": {"graph.kept": None}})
+    assert MemoryGrowth().check(chart) is None

@@ -22,7 +22,7 @@ def validated(val=0.9, level=1.0, depends=False, facts=None, start=1.0, **vitals
 SCALED = {"input_mean": [0.0] * 5, "input_std": [1.0] * 5, "idle_input_mean": [0.0] * 3, "idle_input_std": [0.5] * 3}
 SICK = {
     "validated on training samples": (validated(idle_known=[0.4, 0.5]), "known from training"),
-    "training is far worse": (validated(0.6, facts={"loss.kind": "cross-entropy"}), "may be wrong"),
+    "training is far worse": (validated(0.7, facts={"loss.kind": "cross-entropy"}), "may be wrong"),
     "half as large, and worse for it": (validated(1.2, **SCALED), "0.5 in validation"),
 }
 HEALTHY = {
@@ -58,6 +58,10 @@ def test_stays_silent(chart):
 def test_easier_samples_are_a_note(kind, start):
     """Numbers of a calmer time, classes that are learnt."""
     assert ValidationAnomaly().check(validated(0.6, start=start, facts={"loss.kind": kind})).severity == "info"
+
+
+def test_labels_that_are_wrong_in_part_are_a_note_where_validation_learns():
+    assert ValidationAnomaly().check(validated(0.4, facts={"loss.kind": "cross-entropy"})).severity == "info"
 
 
 def answered(changed, again=AGAIN, **facts):

@@ -796,3 +796,26 @@ def test_hostile_readings_raise_nothing(seed):
             for name in cause.explains:
                 problem = diagnoses.Problem((Symptom(name, "", "warning", 0.9, 0, step, where=("act",)),))
                 assert all(math.isfinite(item.weight) for item in cause.weigh(chart, problem))
+
+
+def test_a_batch_that_comes_for_ever_after_others_is_a_warning_whatever_its_size():
+    chart = sampled(
+        {"data.same_tensor": True}, context={"batch_size": 512}, input_checksum=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 6.0, 6.0]
+    )
+    assert BatchAnomaly().check(chart).severity == "warning"
+
+
+def test_the_first_evaluations_show_that_one_batch_is_too_few():
+    losses = [2.3 * 0.95**step for step in range(120)]
+    for values, found in ({(3.0,): "warning", (1.3, 1.7): "warning", (1.7, 1.3): "info", (0.02,): "info"}).items():
+        chart = sampled(
+            {"data.same_tensor": True}, context=B32, input_checksum=[3.5] * 6, loss=losses, val_loss=list(values)
+        )
+        assert BatchAnomaly().check(chart).severity == found, values
+
+
+def test_a_masked_language_model_that_counts_what_was_not_masked():
+    masked = sampled(target_is_input=[0.85] * 4, target_masked=[0.8] * 4)
+    assert TargetAnomaly().check(masked).severity == "warning"
+    for same, share in ((0.85, 0.2), (0.3, 1.0), (0.01, 0.9)):
+        assert TargetAnomaly().check(sampled(target_is_input=[same] * 4, target_masked=[share] * 4)) is None

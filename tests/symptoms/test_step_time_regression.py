@@ -43,3 +43,13 @@ HEALTHY = {
 @pytest.mark.parametrize("seconds", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(seconds):
     assert check(seconds) is None
+
+
+def test_a_ramp_is_a_warning_however_short_steps_are():
+    ramp = 0.0007 * (1 + T / 60) * np.exp(np.abs(0.5 * RNG.standard_normal(600)))
+    for growth, found in ((0, True), (1, False)):
+        chart = Chart.of(seconds=ramp)
+        for step in range(0, 600, 25):
+            chart.put(step, "input_size", 32.0 + growth * step)
+        symptom = StepTimeRegression().check(chart)
+        assert (symptom is not None and symptom.severity == "warning") is found

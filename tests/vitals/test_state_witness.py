@@ -46,6 +46,7 @@ def told_by(optimizer_class=torch.optim.Adam, *, each=None, at=None, skip=(), **
         optimizer.zero_grad()
         if each is not None:
             each(model)
+    assert told.pop("state.at_start") == 0
     return told
 
 
@@ -130,3 +131,19 @@ def test_a_memory_that_is_emptied_again_and_again(optimizer, each, options):
             stepping.state.clear()
         _train(model, stepping, gauge, step)
     assert told["state.forgotten"] == 4
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "known"), [(torch.optim.Adam, 3), (torch.optim.RMSprop, 3), (torch.optim.SGD, 1)]
+)
+def test_a_memory_that_came_back_is_known_from_the_first_sample(optimizer, known):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    options = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
+    watched = optimizer(model.parameters(), lr=1e-3, **options)
+    for _ in range(3):
+        model(torch.randn(8, 4)).square().mean().backward()
+        watched.step()
+    told = {}
+    StateWitness(Setup({"": model}, [watched]), told.update).before_step(0, SimpleNamespace(number=0))
+    assert told["state.at_start"] == known

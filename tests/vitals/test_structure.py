@@ -736,6 +736,9 @@ def second_optimizer_unknown_to_the_doctor() -> Found:
 
 def linear_probe() -> Found:
     model = network()
+    with torch.no_grad():
+        for tensor in model.parameters():  # it was trained before: a few directions stand out
+            tensor += 0.3 * torch.linspace(-1, 1, tensor.numel()).pow(3).reshape(tensor.shape)
     return train(model, torch.optim.AdamW(model[6].parameters(), lr=3e-3))
 
 

@@ -11,6 +11,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, share_without_step
 
 LARGE = (
     "gradient-explosion",
@@ -75,6 +76,9 @@ class AccumulationError(Cause):
         between = chart.fact("zeroing.between_backwards") or []
         if backwards > 1 and len(between) == 1 and between[0] >= SURE:
             yield Evidence(CERTAIN, f"gradients are cleared between the {backwards} backward passes of one step")
+        elif len(between) == 1 and (share := share_without_step(chart)) > GradientsNotCleared.lost:
+            yield Evidence(CERTAIN, f"before {share:.0%} of the steps gradients had been cleared that no step had used")
+            return
         weights = chart["loss_weight"].last(SURE)
         if backwards > 1 and weights.size == SURE and chart.fact("loss.reduction") != "sum":
             weight = number_text(median(weights))

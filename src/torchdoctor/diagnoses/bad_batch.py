@@ -19,6 +19,7 @@ from torchdoctor.diagnoses.findings import (
     loss_leap,
     loss_moved_at,
     lr_leap,
+    uneven_leap,
 )
 from torchdoctor.records import number_text
 from torchdoctor.series import median
@@ -106,6 +107,8 @@ def _emptiness(chart: Chart) -> str:
 
 
 def _about_its_loss(chart: Chart, step: int, leap: float, moved: bool) -> Iterator[Evidence]:
+    if uneven := uneven_leap(chart, step):
+        yield Evidence(-3.0, uneven)
     if leap > LEAP:
         words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
         yield Evidence(3.0, words)

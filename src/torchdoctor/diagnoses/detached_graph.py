@@ -51,6 +51,8 @@ class DetachedGraph(Cause):
         cut, absent = chart.fact("graph.cut") or [], chart.fact("graph.absent")
         if chart.fact("loss.detached"):
             yield Evidence(CERTAIN, "the logged loss is a leaf that requires grad: nothing lies behind it")
+        elif chart.fact("graph.copied"):
+            yield Evidence(-1.0, "the loss has a graph, which ends in other tensors")
         elif chart.fact("graph.detached"):
             if max(chart.fact("zeroing.backwards") or (0,)):
                 yield Evidence(-2.0, "gradients arrive, and are gone when the optimizer steps")

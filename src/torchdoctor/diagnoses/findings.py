@@ -10,8 +10,10 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.diagnoses.configuration import OPTIMIZERS, configured, configured_name
+from torchdoctor.records import number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms import DETECTORS
+from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
 SHARP = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "skipped-steps")
@@ -112,6 +114,32 @@ def loss_leap(chart: Chart, step: int) -> float:
     centre = median(before)
     usual = max(abs(centre), 3 * 1.4826 * median(np.abs(before - centre)))
     return (float(at[0]) - centre) / usual if usual > 0 else math.nan
+
+
+def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
+    """How gradients leapt in some weights and not in others at a step, as a sentence; empty where they did not.
+
+    What a batch has too much of goes through all layers and is in the gradient of each. One weight that has changed by
+    itself is not: the layer that it is in, or those behind it, are given what they always are.
+    """
+    rows = [(at, row) for at, row in chart.tensors("grad_norm").rows if row.size == len(chart.names)]
+    columns = list(weight_columns(chart.names))
+    before = [row[columns] for at, row in rows if at < step][-4:]
+    here = [row[columns] for at, row in rows if at == step]
+    if len(before) < 3 or not here or len(columns) < 2:
+        return ""
+    with np.errstate(all="ignore"):
+        usual = np.median(np.array(before), axis=0)
+        leaps = np.minimum(here[0], 1e38) / usual  # one that is not a number at all says nothing
+    known = np.isfinite(leaps) & (usual > 0)
+    if known.sum() < 2 or not leaps[known].max() > times * max(1.0, float(leaps[known].min())):
+        return ""
+    low, high = (int(np.flatnonzero(known)[place]) for place in (leaps[known].argmin(), leaps[known].argmax()))
+    names = [chart.names[columns[place]] for place in (high, low)]
+    text = (
+        f"the gradient of {names[0]} leapt {number_text(float(leaps[high]))} times at step {step}, that of {names[1]}"
+    )
+    return f"{text} {number_text(float(leaps[low]))}: a batch goes through both, a weight that was changed does not"
 
 
 def loss_was_finite(chart: Chart, step: int) -> bool | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
+from torchdoctor.symptoms.frozen_weights import FRESH
 
 ALL_BUT = 0.9
 """Share from which the rest is a head, an adapter, or an oversight."""
@@ -46,7 +47,7 @@ class FrozenByMistake(Cause):
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
         elif resting.get("frozen") and problem.has("frozen-weights"):
             yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")
-        elif share and chart["frozen_fresh"].latest > 0.5:
+        elif share and chart["frozen_fresh"].latest > FRESH:
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and look as if never trained")
         elif share and share >= METHOD and _only_biases_learn(chart):
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and only biases and norms learn")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over, loss_moved_at
+from torchdoctor.diagnoses.findings import breaking_step, is_brief, is_over, loss_moved_at, uneven_leap
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.rank_divergence import AVERAGED
@@ -74,6 +74,8 @@ class HardwareFault(Cause):
             yield Evidence(
                 6.0, f"{leap.name} grew {number_text(leap.after / leap.before)} times at once, and nothing else"
             )
+        elif uneven := uneven_leap(chart, breaking_step(problem)):
+            yield Evidence(5.5, uneven)
         if problem.has("nan-or-inf", "loss-spike") and is_brief(problem) and is_over(chart, problem):
             lone = not loss_moved_at(chart, problem.first_step - 1)
             yield Evidence(0.5 if lone else 0.0, "one step stood out, and nothing before or after it")

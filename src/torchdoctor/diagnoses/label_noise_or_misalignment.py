@@ -10,6 +10,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level_about, working_update
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
+from torchdoctor.series import Series
 from torchdoctor.symptoms.target_anomaly import answers_changed, is_of_the_past
 from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
@@ -149,6 +150,9 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
     own = chart["criterion"] if chart.fact("loss.function") in ELEMENTWISE else chart["loss"]  # of several terms
     now, best = last_level(own, 8 if own is not chart["loss"] else 20), chart["val_loss"].lowest
     guess = f"{number_text(chance)}, what guessing gives"
+    lowest = _lowest_level(own)
+    if lowest < 0.85 * chance and now > 0.95 * chance:
+        yield Evidence(-5.0, f"the training loss had come down to {number_text(lowest)} before: labels were learnt")
     if abs(now - chance) < 0.03 * chance:
         yield Evidence(1.3, f"the training loss stays at {number_text(now)}; {guess}")
     elif 0.9 * chance < now < chance:
@@ -168,3 +172,10 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
     if math.isfinite(best) and best < 0.9 * chance <= now and dropout(chart) > 0:
         # without dropout, the labels of the training set alone may be wrong
         yield Evidence(-1.5, f"validation reached {number_text(best)}, better than {guess}")
+
+
+def _lowest_level(series: Series, width: int = 16) -> float:
+    """The lowest mean of neighbouring stretches of a run; NaN where it is short."""
+    means = series.outline.means()
+    parts = means[: means.size - means.size % width].reshape(-1, width)
+    return float(parts.mean(1).min()) if parts.size else math.nan

@@ -11,8 +11,10 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
+from torchdoctor.symptoms.not_learning import loss_scale
 from torchdoctor.symptoms.suspicious_loss import DROPPED, weight_of_common
-from torchdoctor.symptoms.target_anomaly import is_unsigned
+from torchdoctor.symptoms.target_anomaly import asks_for_class_numbers, counts_unmasked, is_unsigned
+from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
 """What gradients that are too large bring about."""
@@ -59,21 +61,31 @@ class LossMisuse(Cause):
         "target-anomaly",
         "validation-anomaly",
         "nan-or-inf",
+        "update-ratio-abnormal",
     )
     prior = -2.0
     suggests = ("fix-loss",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """What the order of operations behind the loss says."""
+        """What the loss is against what its function returns; else what the order of operations behind it says."""
+        scale = loss_scale(chart)
+        if problem.has("update-ratio-abnormal") and scale < UpdateRatioAbnormal.divided:
+            yield Evidence(
+                6.0, f"the loss is {number_text(scale)} of what its function returns: divided once too often"
+            )
+        else:
+            yield from self._read(chart, problem)
+
+    def _read(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
         lint = lint and [code for code in lint if code != DROPPED]
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
         elif turned := chart.fact("modules.batch_as_time"):
             yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
-        elif is_unsigned(chart):
-            yield Evidence(CERTAIN, f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1")
+        elif wrong := _wrong_targets(chart, problem):
+            yield Evidence(CERTAIN, wrong)
         elif weight_of_common(chart) > 2:
             yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
@@ -92,6 +104,18 @@ class LossMisuse(Cause):
             yield Evidence(2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
+
+
+def _wrong_targets(chart: Chart, problem: Problem) -> str:
+    """Why these targets do not belong to this loss; empty where that is not seen."""
+    if is_unsigned(chart):
+        return f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1"
+    if problem.has("target-anomaly") and asks_for_class_numbers(chart):
+        most = number_text(chart["target_max"].latest)
+        return f"targets are whole numbers up to {most}, and outputs lie between 0 and 1: classes"
+    if problem.has("target-anomaly") and counts_unmasked(chart):
+        return "labels are the tokens themselves wherever nothing is masked, and the loss counts them"
+    return ""
 
 
 def _cancels_out(chart: Chart) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 
 
 class MemoryLeak(Cause):
@@ -40,6 +40,9 @@ class MemoryLeak(Cause):
         """Whether memory grows, and whether steps become slower with it."""
         growth = problem.get("memory-growth")
         slower = problem.get("step-time-regression")
+        if growth is not None and chart.fact("graph.kept") is not None:
+            yield Evidence(CERTAIN, f"graphs of steps that are over are held since step {chart.fact('graph.kept')}")
+            return
         if growth is None:
             seen = chart["memory"] or chart["host_memory"]
             yield Evidence(-3.0 if seen else -1.5, "memory does not grow much" if seen else "memory is not known")

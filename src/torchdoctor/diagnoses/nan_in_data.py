@@ -53,8 +53,9 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     kind, module = origin_kind(chart, problem)
     if kind == "input":
         yield Evidence(6.0, f"the input of {module} was already not finite")
-    elif kind == "output":
-        yield Evidence(-5.0, f"the inputs were finite: it began in {module}")
+    elif kind in ("output", "between"):
+        place = f"in {module}" if kind == "output" else f"before {module}"
+        yield Evidence(-5.0, f"the inputs were finite: it began {place}")
     elif loss_was_finite(chart, problem.first_step):
         yield Evidence(-3.0, "the loss was finite, and its gradients were not")
     elif is_safe_loss(chart):

@@ -114,6 +114,9 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
     kind, module = origin_kind(chart, problem)
     if kind == "output":
         yield Evidence(2.5, f"{module} turned finite inputs and weights into values that are not")
+    elif kind == "between":
+        text = f"finite values were given to the model, and what entered {module} was not finite: a division or a root"
+        yield Evidence(4.0, f"{text} before it is undefined there")
     elif kind == "input":
         yield Evidence(-4.0, "the input was already not finite")
     elif chart["loss"] and loss_was_finite(chart, step):

@@ -87,7 +87,8 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
     if problem.has(*WILD):
         if adaptive and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= 0.99:
-                yield Evidence(2.5, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
+                strength = 4.0 if betas[0] >= 0.998 else 2.5
+                yield Evidence(strength, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
             if betas[1] < betas[0] ** 2:
                 both = f"beta1 is {number_text(betas[0])} and beta2 {number_text(betas[1])}"
                 yield Evidence(6.0, f"{both}: where beta2 is under beta1 squared, Adam's steps are not bounded")

@@ -27,7 +27,7 @@ def is_a_plain_stack(chart: Chart) -> bool:
 
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
-    """Kind ("input", "weights", "output") and module of the first origin of the problem; empty where none was seen."""
+    """Kind ("input", "weights", "output", "between") and module of the first origin; empty where none was seen."""
     symptom = problem.get("nan-or-inf")
     for origin in chart.origins:
         if symptom is not None and symptom.first_step - 1 <= origin["step"] <= symptom.last_step + 1:

@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
-from torchdoctor.symptoms.suspicious_loss import DROPPED
+from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss
 from torchdoctor.symptoms.underfitting import shrinkage
 from torchdoctor.symptoms.validation_anomaly import comes_unchanged
 
@@ -72,6 +72,9 @@ class OverRegularized(Cause):
             return
         if DROPPED in (chart.fact("loss.lint") or ()):
             yield Evidence(CERTAIN, f"dropout of {number_text(dropout(chart))} is applied to what enters the loss")
+        elif problem.has("suspicious-loss") and chart.fact("loss.label_smoothing", 0.0) > SuspiciousLoss.smoothing:
+            yield Evidence(CERTAIN, f"label smoothing takes {chart.fact('loss.label_smoothing'):.0%} of each label")
+            return
         elif problem.names == ("suspicious-loss",):
             yield Evidence(-5.0, "no dropout is applied to what enters the loss")
         collapsed = problem.get("collapsed-output")

@@ -13,7 +13,7 @@ from torchdoctor.diagnoses.depth import (
     signal_lost_by_layer,
 )
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import is_beyond, output_range
+from torchdoctor.symptoms.target_anomaly import asks_for_class_numbers, is_beyond, output_range
 
 
 class SaturatingNonlinearity(Cause):
@@ -55,7 +55,8 @@ class SaturatingNonlinearity(Cause):
             least, most = chart["target_min"].latest, chart["target_max"].latest
             if kind and (least < low or most > high):
                 given = f"targets reach from {number_text(least)} to {number_text(most)}"
-                yield Evidence(CERTAIN, f"the model ends with {kind}, which cannot give all of them: {given}")
+                strength = CERTAIN - 5 if asks_for_class_numbers(chart) else CERTAIN
+                yield Evidence(strength, f"the model ends with {kind}, which cannot give all of them: {given}")
                 return
             if kind and not chart["target_std"] and is_beyond(chart, high - low):
                 yield Evidence(CERTAIN, f"the model ends with {kind}, and the mean error is more than it can span")

@@ -14,7 +14,8 @@ class StaleParameters(Cause):
 
     ## What it is
     The optimizer holds tensors that the model no longer has: a head was exchanged, a layer pruned or quantized, the
-    model loaded anew or wrapped after `optimizer = ...`. Its steps change the old tensors; the new ones never learn.
+    model loaded anew, copied (`deepcopy`) or wrapped after `optimizer = ...`. Its steps change the old tensors; the new
+    ones never learn.
 
     ## How to confirm it
     `{id(p) for g in optimizer.param_groups for p in g["params"]} - {id(p) for p in model.parameters()}` is not empty.
@@ -27,7 +28,15 @@ class StaleParameters(Cause):
     """
 
     name = "stale-parameters"
-    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau", "collapsed-output")
+    explains = (
+        "frozen-weights",
+        "no-gradient",
+        "not-learning",
+        "slow-learning",
+        "underfitting",
+        "loss-plateau",
+        "collapsed-output",
+    )
     prior = -2.5
     suggests = ("add-parameters-to-optimizer",)
     references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)
@@ -35,7 +44,10 @@ class StaleParameters(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The census: held by an optimizer, against in the model."""
         stale, left = chart.fact("graph.stale"), chart.fact("graph.not_in_optimizer")
-        if stale and left:
+        if copied := chart.fact("graph.copied"):
+            text = f"the loss is that of {copied['tensors']} tensors of the same shapes that no optimizer holds"
+            yield Evidence(CERTAIN, f"{text}: a copy of the model is trained")
+        elif stale and left:
             text = f"the optimizer holds {len(stale)} tensors that are not in the model, and lacks {names_text(left)}"
             yield Evidence(CERTAIN, text)
         elif stale:

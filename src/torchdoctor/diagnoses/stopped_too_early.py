@@ -9,6 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.hindsight.unfinished import ENDED
 from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
 
@@ -42,6 +43,10 @@ class StoppedTooEarly(Cause):
         """Whether the run is over, and what its last two quarters gained."""
         if problem.has("not-learning"):
             yield Evidence(-3.0, "the run never got anywhere: more of it would not help")
+        seen = [item.message for item in problem.symptoms if item.message.startswith(ENDED)]
+        if seen:
+            yield Evidence(6.0, seen[0])
+            return
         levels = outline_levels(chart["loss"])
         quarter = levels.size // 4
         if quarter < 16:

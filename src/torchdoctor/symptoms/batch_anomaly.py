@@ -25,9 +25,9 @@ class BatchAnomaly(Detector):
     ## How it is told apart
     Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
     too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
-    read anew each time with the same content, or where validation does not follow; so it is where all batches looked at
-    are a handful, put together alike each time, and validation is ten times as high as training, or the same samples in
-    another order and validation is twice as high. For order, the chance
+    read anew each time with the same content, where validation does not follow, or where batches differed before; so
+    it is where all batches looked at are a handful, put together alike each time, and validation is ten times as high
+    as training, or the same samples in another order and validation is twice as high. For order, the chance
     that two samples of a batch share a class is compared with that of two samples of the whole run: balanced or
     few-shot samplers stay far below what sorted data show.
 
@@ -96,8 +96,10 @@ class BatchAnomaly(Detector):
         size = chart.context.get("batch_size")
         few = isinstance(size, int) and size <= self.small
         reread = not chart.fact("data.same_tensor", False)
-        apart = _validation_is_apart(chart)
-        doubtful = few and (apart or (reread and not _is_whole(chart)))
+        apart = _validation_is_apart(chart) or _validation_never_came(chart)
+        # What changed before is not all the data; a policy that has learnt its way sees the same every time.
+        stuck = np.unique(series.values[~equal]).size >= self.samples and not acts(chart)
+        doubtful = (few and apart) or ((stuck or (few and reread)) and not _is_whole(chart))
         severity: Severity = "warning" if doubtful and size != 1 else "info"
         looked = f"looked at since step {since}" if not equal.all() else "looked at"
         message = f"every batch {looked} is the same one, of {size} samples"
@@ -142,7 +144,7 @@ class BatchAnomaly(Detector):
 
     def _narrow(self, chart: Chart) -> Symptom | None:
         within, between = within_and_between(chart)
-        if not within < self.narrow * between:
+        if not within < self.narrow * between or chart.context.get("batch_size") == 1:
             return None
         severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) else "info"
         if acts(chart):
@@ -205,6 +207,20 @@ def _has_hurt(chart: Chart) -> bool:
         for episode in chart.episodes
         if episode.name in ("loss-spike", "loss-divergence", "loss-oscillation")
     )
+
+
+def _validation_never_came(chart: Chart, times: float = 3.0) -> bool:
+    """Whether the first evaluations say enough: one worse than the untrained model, or two that get no better.
+
+    Training is far below them, and has come far.
+    """
+    values, losses = chart["val_loss"].last(2), chart["loss"]
+    if not values.size or not losses:
+        return False
+    train, start = losses.baseline(32).recent, Progress.of(losses).start
+    if not 0 <= train < start / times or not float(values.min()) > times * train:
+        return False
+    return float(values.min()) > start or (values.size == 2 and float(values[1]) >= float(values[0]))
 
 
 def _validation_is_apart(chart: Chart, times: float = 2.0) -> bool:

@@ -145,7 +145,11 @@ class CollapsedOutput(Detector):
             return (halved[0],), series.rows[-self.samples][0]
         if len(gone) != 2 or len(places) < 3 or widths[gone[0]] != widths[gone[1]]:
             return (), 0
-        return (names[gone[0]], names[gone[1]]), series.rows[-self.samples][0]
+        pair = names[gone[0]], names[gone[1]]
+        siblings = pair[0].rpartition(".")[0] == pair[1].rpartition(".")[0]
+        if not siblings and widths[gone[0]] not in entering:  # two models, and nothing goes on from them
+            return (), 0
+        return pair, series.rows[-self.samples][0]
 
     def _shrunk(self, chart: Chart) -> tuple[float, int]:
         """The spread of outputs that vary fifty times less than they did at first, where no target asks for that."""

@@ -22,8 +22,8 @@ class DataStarvation(Detector):
 
     ## How it is told apart
     The wait is the time between the end of a step and the next forward pass. The first steps, in which workers start,
-    and single pauses (a checkpoint, an epoch's border) are left out; waits of a few milliseconds are not worth a word
-    even if a tiny model is faster still. A machine that is busy with something else is slow now and then: the wait
+    and single pauses (a checkpoint, an epoch's border) are left out; waits of under ten milliseconds are not worth a
+    word even if a tiny model is faster still. A machine that is busy with something else is slow now and then: the wait
     must be there at each look, and quick steps must be rare. One that begins in the middle must make steps longer.
 
     ## What to do
@@ -51,8 +51,8 @@ class DataStarvation(Detector):
     """Steps at which the wait must be known after them."""
     share: float = 0.5
     """Share of the time that is spent waiting: a warning."""
-    least: float = 0.004
-    """Seconds a step under which a wait is not worth a word."""
+    least: float = 0.01
+    """Seconds a step under which a wait is not worth a word: a hundred thousand steps lose a quarter of an hour."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """The usual wait against the usual time of all recent steps."""

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts, gets_better
+from torchdoctor.symptoms.progress import SETTLED, Progress, acts, gets_better, is_hurt
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class DeadUnits(Detector):
         step = chart.modules("act_dead").rows[0][0]
         kinds = chart.fact("modules.kinds", ())
         entering = worst < len(kinds) and kinds[worst] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
+        if entering and share == 1 and _gets_gradient(chart, f"{names[worst]}.weight"):
+            return None
         units = f"units that enter {names[worst]}" if entering else f"units of {names[worst]}"
         message = f"{100 * share:.0f} % of the {units} are zero for every input"
         if share - before > 0.1:
@@ -88,7 +90,18 @@ class DeadUnits(Detector):
         if share > self.most:
             spread = chart["output_spread"]
             return "critical" if spread and spread.latest < 1e-6 else "warning"
-        return "warning" if is_stuck(chart) or (rise > self.died and not gets_better(chart)) else "info"
+        starts = 0 < chart["loss"].count < SETTLED and not is_hurt(chart)  # of a few losses, noise is no setback
+        lost = rise > self.died and not starts and not gets_better(chart)
+        return "warning" if is_stuck(chart) or lost else "info"
+
+
+def _gets_gradient(chart: Chart, name: str) -> bool:
+    """Whether a weight has a gradient: then what it is multiplied with is not always zero.
+
+    A fixed point is sought from zero: at the first of many calls there is nothing to see.
+    """
+    row = chart.tensors("grad_norm").latest
+    return name in chart.names and row.size == len(chart.names) and float(row[chart.names.index(name)]) > 0
 
 
 def first_known(rows: Array) -> Array:

@@ -14,7 +14,7 @@ from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
 FAINT = 1e-7
 """Share of a weight under which a gradient is next to nothing, which `gradient-vanishing` and `no-gradient` are for."""
-FRESH = 0.5
+FRESH = 0.7
 """Share of the layers that do not learn that look new, from which they were never trained."""
 
 
@@ -32,8 +32,9 @@ class FrozenWeights(Detector):
     ## How it is told apart
     A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
     most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
-    linear probe: a note, unless what stays was never trained; a frozen trunk that looks new is a warning once the head
-    has had its time. A parameter that something else changes (a second optimizer, an average) is not frozen.
+    linear probe: a note, unless what stays was never trained: whoever means that freezes it. A frozen trunk that looks
+    new is a warning once the head has had its time. A parameter that something else changes (a second optimizer, an
+    average) is not frozen.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
@@ -58,6 +59,7 @@ class FrozenWeights(Detector):
         "facts/graph.not_in_model",
         "facts/graph.idle",
         "facts/graph.resting",
+        "facts/graph.copied",
         "facts/graph.criterion_left_out",
         "facts/graph.frozen",
         "update_lost",
@@ -72,6 +74,8 @@ class FrozenWeights(Detector):
     """The same where the loss has not fallen at all."""
     lost_early: float = 0.6
     """The same at each sample since the start, when steps are longest; three quarters at most of them."""
+    copies: int = 2
+    """Samples in a row at which another model must have been trained."""
     soon: int = 60
     """Steps within which weights that learnt once were not put to rest on purpose."""
     frozen: float = 0.25
@@ -98,9 +102,22 @@ class FrozenWeights(Detector):
             message = f"{names_text(left)} {'gets' if len(left) == 1 else 'get'} gradients, but no optimizer holds "
             message += "it" if len(left) == 1 else "them"
             probe = self._is_probe(chart, left)
-            if probe:
+            if chart["frozen_fresh"].latest > FRESH:
+                message += ", and their weights look as if never trained"
+            elif probe:
                 message += "; if only the last layers shall learn, freeze the others to save their gradients"
             return self._said(chart, "info" if probe else "warning", message, left, "graph.not_in_optimizer")
+        copied = chart.fact("graph.copied") or {}
+        if copied.get("samples", 0) >= self.copies:
+            message = (
+                f"the loss is that of {copied['tensors']} other tensors of the same shapes, as a copy of the model"
+            )
+            message += " has them: no gradient reaches those that the optimizer holds"
+            return self._said(chart, "critical", message, (), "graph.copied")
+        return self._at_rest(chart) or self._untouched(chart) or self._rounded(chart) or self._unmoved(chart)
+
+    def _at_rest(self, chart: Chart) -> Symptom | None:
+        """Gradients that an optimizer does not apply, or does not get."""
         idle = tuple(chart.fact("graph.idle") or ())
         if idle:
             message = f"{names_text(idle)} get gradients, but the optimizer that holds them has not stepped once"
@@ -115,7 +132,13 @@ class FrozenWeights(Detector):
             since, where = int(resting["since"]), tuple(resting["tensors"])
             message = f"{names_text(where)} have had no gradient since step {since}, and their optimizer steps on"
             # What learnt for a while may have been put to rest on purpose, and its optimizer forgotten.
-            return self._said(chart, "warning" if since < self.soon else "info", message, where, "graph.resting")
+            alone = len(chart.context.get("optimizer") or ()) == 1  # then nothing learns any more
+            grave = alone or since < self.soon
+            return self._said(chart, "warning" if grave else "info", message, where, "graph.resting")
+        return None
+
+    def _untouched(self, chart: Chart) -> Symptom | None:
+        """Weights that are frozen and should not be, or look as if they should not."""
         frozen = tuple(chart.fact("graph.frozen") or ())
         if frozen:
             message = f"{names_text(frozen)} {'is' if len(frozen) == 1 else 'are'} frozen behind layers that learn"
@@ -125,7 +148,7 @@ class FrozenWeights(Detector):
             message = f"{share:.0%} of the parameters are frozen, and look as if never trained"
             severity: Severity = "warning" if chart.step >= self.patience else "info"
             return self._said(chart, severity, message, (), "graph.frozen_share")
-        return self._rounded(chart) or self._unmoved(chart)
+        return None
 
     def _rounded(self, chart: Chart) -> Symptom | None:
         lost = chart["update_lost"].last(self.samples)
@@ -157,7 +180,7 @@ class FrozenWeights(Detector):
         norms = chart.tensors("weight_norm").latest
         if norms.size != len(chart.names) or chart.fact("graph.thawed"):  # what was unfrozen is meant to learn
             return False
-        if chart["frozen_fresh"].latest > FRESH and chart.step >= self.patience:
+        if chart["frozen_fresh"].latest > FRESH:
             return False
         held = [index for index in range(norms.size) if norms[index] == norms[index]]
         out = [index for index, name in enumerate(chart.names) if name in left]

@@ -66,9 +66,10 @@ class GradientExplosion(Detector):
     from batch to batch, what the loss of the same batch accounts for is taken out first. Where the loss rises as many
     times, and still to next to nothing, the leap is a note; so it is where as high a norm came twice before at the
     same distance (a penalty at every sixteenth step), at the last, smaller batch of an epoch, where such steps are used
-    to larger norms, where the optimizer takes signs only, where a loop that acts has known higher ones, and where a
-    loss that has fallen below zero, as that of a density does, takes no notice and not all tensors rose alike. A norm
-    that is not finite is `nan-or-inf`.
+    to larger norms, on a batch of higher loss where the run knew such norms before, where clipping or Adam holds it and
+    the loss has just begun to fall after a long wait, where the optimizer takes signs only, where a loop that acts has
+    known higher ones, and where a loss that has fallen below zero, as that of a density does, takes no notice and not
+    all tensors rose alike. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -233,7 +234,8 @@ class GradientExplosion(Detector):
             narrow = bool(where) and not widely and _is_density(chart)
             spent = norm < 3 * self.ratio * typical and (_is_spent(chart) or narrow)
             usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
-            usual = usual or _is_experience(chart, norm) or _is_hard_sample(chart, norm)
+            usual = usual or _is_experience(chart, norm) or _is_hard_sample(chart, norm) or _is_hard_batch(chart, norm)
+            usual = usual or (_is_held(chart) and norm < HELD * typical and _leaves_plateau(chart))
             severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
@@ -311,6 +313,31 @@ def _is_hard_sample(chart: Chart, norm: float) -> bool:
         return False
     first, early = (_first_quarter(series) for series in (losses, norms))
     return losses.latest < 2 * ARRIVED * first and norm < 4 * early
+
+
+def _is_hard_batch(chart: Chart, norm: float) -> bool:
+    """Whether the run had about as high a norm before, its start aside, and this batch has a higher loss than most."""
+    losses, norms = chart["loss"], chart["grad_norm"]
+    base = losses.baseline(32)
+    if not losses.steps.size or losses.steps[-1] != chart.step or not losses.latest - base.recent > 2 * base.noise:
+        return False
+    known = float(losses.last(129)[:-1].max(initial=0.0))
+    # What threatens a run brings it back to its start, or to losses that it had left behind.
+    far = 0 < losses.latest < min(0.5 * Progress.of(losses).start, 1.5 * known)
+    return far and norm < 2 * float(norms.values[SETTLED // 2 : -1].max(initial=0.0))
+
+
+def _leaves_plateau(chart: Chart) -> bool:
+    """Whether most of what the loss has gained was gained just now, after a long wait: gradients grow with it.
+
+    Recurrent layers and attention may wait for a hundred steps until they find how to use the input.
+    """
+    levels = outline_levels(chart["loss"])
+    if chart["loss"].count < SETTLED or levels.size < 12:
+        return False
+    part = max(2, round(levels.size * 32 / chart["loss"].count))
+    start, before, now = median(levels[:5]), median(levels[-2 * part : -part]), median(levels[-max(2, part // 4) :])
+    return start - now > 3 * max(start - before, 0.0) and start - now > 4 * chart["loss"].baseline(32).noise
 
 
 def _is_density(chart: Chart) -> bool:

@@ -130,6 +130,8 @@ class GradientVanishing(Detector):
         beyond_noise = fall > extreme(self.deviations, base.count) * log_spread(base, self.window)
         if not (sudden and beyond_noise) or _at_floor(chart):
             return None
+        if norm == 0 and chart.fact("graph.copied"):  # of which `frozen-weights` tells
+            return None
         if loss.step == chart.step and not math.isfinite(loss.latest):  # the loop has thrown away what came of it
             return None
         typical = math.exp(base.recent)

@@ -54,6 +54,8 @@ class GradientsNotCleared(Detector):
 
     samples: int = 3
     """Sampled steps that must show it."""
+    lost: float = 0.1
+    """Share of the steps before which gradients were cleared unused; a loop that passes over bad batches has fewer."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Never or not always cleared; cleared too often; added up undivided or divided twice."""
@@ -71,6 +73,10 @@ class GradientsNotCleared(Detector):
         # Two players of a GAN clear each other's gradients between backwards, and should.
         if not several and max(facts[2], default=0) >= self.samples and backwards > 1:
             message = f"gradients are cleared between the {backwards} backward passes of a step: the first are lost"
+            return self._said(chart, "warning", message, "zeroing.between_backwards")
+        if not several and (share := share_without_step(chart, self.samples)) > self.lost:
+            message = f"in {share:.0%} of the steps looked at, gradients of an earlier batch had been cleared unused: "
+            message += "step() is left out at a part of the batches"
             return self._said(chart, "warning", message, "zeroing.between_backwards")
         return self._weighted(chart, backwards)
 
@@ -93,3 +99,13 @@ class GradientsNotCleared(Detector):
 
     def _said(self, chart: Chart, severity: Severity, message: str, key: str) -> Symptom:
         return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)
+
+
+def share_without_step(chart: Chart, samples: int = 3) -> float:
+    """The share of samples before whose step gradients had come and were cleared; 0 where it was seldom."""
+    found = chart.facts.get("zeroing.between_backwards")
+    times = max(found.value, default=0) if found is not None else 0
+    if found is None or times < samples:
+        return 0.0
+    looked = max(int((chart[vital].steps <= found.step).sum()) for vital in ("input_checksum", "host_memory"))
+    return times / looked if looked >= 2 * samples else 0.0

@@ -8,6 +8,8 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.progress import SETTLED, Progress
 
 UNEVEN = 100.0
 """Times the usual feature that one feature is: in a sum of them, the others are not heard."""
@@ -20,7 +22,7 @@ class InputAnomaly(Detector):
     ## What it means
     Layers are initialized for inputs of about mean 0 and deviation 1. Pixels from 0 to 255, a column in thousands
     beside others near 1, or values of 1e-4 make the first layer too loud or too quiet: learning is unstable or slow.
-    If all samples of a batch are equal, there is nothing to learn from.
+    If all samples of a batch are equal, there is nothing to learn from, unless the loss falls all the same.
 
     ## How it is told apart
     What counts is the scale at the door of the first layer, and of later ones that are fed with an input too (a time, a
@@ -66,7 +68,8 @@ class InputAnomaly(Detector):
         constant = chart["input_constant"].last(self.samples)
         if constant.size == self.samples and float(constant.min()) == 1.0:
             message = "all samples of a batch are equal: the inputs carry nothing to learn from"
-            return self.symptom(chart, "warning", message, value=1.0, since=int(chart["input_constant"].steps[0]))
+            severity: Severity = "info" if _learns_from_elsewhere(chart) else "warning"
+            return self.symptom(chart, severity, message, value=1.0, since=int(chart["input_constant"].steps[0]))
         return self._blank(chart) or self._scale(chart) or self._side(chart)
 
     def _blank(self, chart: Chart) -> Symptom | None:
@@ -111,6 +114,18 @@ class InputAnomaly(Detector):
             message += f"; one feature is {number_text(ratio)} times the usual one"
         first = int(chart["entry_rms"].steps[-sizes.size])
         return self.symptom(chart, severity, message, value=size, limit=self.large, since=first)
+
+
+def _learns_from_elsewhere(chart: Chart) -> bool:
+    """Whether the loss has fallen by more than an average answer explains, or is still too young to tell.
+
+    Nodes of a graph may be equal by design: what is learnt from is how they are connected.
+    """
+    loss, chance = chart["loss"], chance_level(chart)
+    if not loss:
+        return False
+    limit = 0.8 * chance if chance > 0 else 0.5 * Progress.of(loss).start
+    return loss.count < SETTLED or (median(loss.last(8)) < limit and chart["output_spread"].latest > 0.01)
 
 
 def normalizes_each(chart: Chart) -> bool:

@@ -26,7 +26,9 @@ class MemoryGrowth(Detector):
 
     ## How it is told apart
     Allocators, caches and longer batches make memory rise and level off; a leak rises at the same pace in the second
-    half of the run as in the first, sample after sample.
+    half of the run as in the first, sample after sample. While batches grow, nothing is said. Whether the graphs of
+    steps that are over are still held is looked at as well: that is a leak, however small it is so far. What is
+    collected for an epoch and then let go is not.
 
     ## What to do
     Device memory: look for `total += loss` (write `loss.item()`), outputs kept in lists, `retain_graph=True`, a hidden
@@ -43,7 +45,7 @@ class MemoryGrowth(Detector):
 
     code = "TI03"
     name = "memory-growth"
-    reads = ("memory", "host_memory")
+    reads = ("memory", "host_memory", "facts/graph.kept")
     suggests = ("free-memory",)
     references = ("https://pytorch.org/docs/stable/notes/faq.html",)
     every = 2
@@ -59,14 +61,21 @@ class MemoryGrowth(Detector):
     """Megabytes by which it must have grown."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The first of both memories that grows like a line."""
+        """The first of both memories that grows like a line; else graphs that nobody lets go."""
         for vital, words in (("memory", "device memory"), ("host_memory", "the process's memory")):
             found = self._growth(chart, chart[vital], words)
             if found is not None:
                 return found
-        return None
+        since = chart.fact("graph.kept")
+        if since is None:
+            return None
+        message = f"the graphs of all steps looked at since step {since} are still held:"
+        message += " a loss, an output or a sum of them is kept with what it was made of"
+        return self.symptom(chart, "warning", message, confidence=0.95, since=int(since))
 
     def _growth(self, chart: Chart, series: Series, words: str) -> Symptom | None:
+        if batches_grew(chart):
+            return None
         skip = series.count // 4
         buckets = series.outline.buckets()
         buckets = buckets[len(buckets) * skip // max(series.count, 1) :]
@@ -84,6 +93,17 @@ class MemoryGrowth(Detector):
         amounts = f"{first / 2**30:.3g} to {last / 2**30:.3g} GB"
         message = f"{words} grew from {amounts} since step {steps[0]:.0f}, {_amount(pace)} a step"
         return self.symptom(chart, severity, message, value=last, confidence=0.85, since=int(steps[0]))
+
+
+def batches_grew(chart: Chart) -> bool:
+    """Whether the batches of the second half of the run are larger than those of the first: they take more, by design.
+
+    >>> batches_grew(Chart.of(input_size=[64.0] * 6 + [256.0] * 4)), batches_grew(Chart.of(input_size=[64.0] * 10))
+    (True, False)
+    """
+    sizes = chart["input_size"].values
+    half = sizes.size // 2
+    return half > 0 and float(sizes[half:].max()) > 1.15 * float(sizes[:half].max())
 
 
 def _is_line(steps: Array, values: Array) -> bool:

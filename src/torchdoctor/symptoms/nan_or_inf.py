@@ -18,6 +18,7 @@ KINDS = {
     "input": "the input of {module} was already not finite: look at the data",
     "weights": "the weights of {module} were not finite: an earlier step broke them",
     "output": "{module} made it from finite inputs and weights",
+    "between": "the model was given finite values, and what enters {module} is not: look at what comes before it",
 }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom, names_text
+from torchdoctor.records import Severity, Symptom, names_text
 from torchdoctor.series import TensorSeries
 from torchdoctor.symptoms.detector import Detector
 
@@ -22,8 +23,9 @@ class NoGradient(Detector):
 
     ## How it is told apart
     A parameter that is left out at some steps only (routing, tasks that take turns) is healthy. One whose module never
-    runs is unused: a note, not a warning. LoRA's A and zero-initialized branches have a gradient of zero at step 0 and
-    one later. A frozen parameter (`requires_grad=False`) needs none.
+    runs is unused: a note, not a warning. So is a part of the last of several equal blocks that has a gradient in those
+    before it: what it passes on is meant for a next block. LoRA's A and zero-initialized branches have a gradient of
+    zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none.
 
     ## What to do
     Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Take unused modules out
@@ -61,7 +63,10 @@ class NoGradient(Detector):
             verb = "gets" if len(cut) == 1 else "get"
             runs = "its module runs" if len(cut) == 1 else "their modules run"
             message = f"{names_text(cut)} never {verb} a gradient, although {runs}"
-            return self.symptom(chart, "warning", message, where=cut, since=chart.facts["graph.cut"].step)
+            severity: Severity = "warning"
+            if _ends_a_chain(cut, chart.names):
+                severity, message = "info", message + "; blocks before the last one need what it is there for"
+            return self.symptom(chart, severity, message, where=cut, since=chart.facts["graph.cut"].step)
         zero, since = self._zero(chart)
         if zero:
             everything = not (chart.tensors("grad_norm").latest > 0).any()
@@ -87,6 +92,31 @@ class NoGradient(Detector):
         biases = ("bias", *single_columns(chart))
         names = tuple(chart.names[index] for index in never if not chart.names[index].endswith(biases))
         return names, sampled.rows[0][0]
+
+
+def _ends_a_chain(cut: tuple[str, ...], names: Sequence[str]) -> bool:
+    """Whether these are a part of the last of several equal blocks, and have a gradient in the one before it.
+
+    >>> names = [f"blocks.{index}.{part}.weight" for index in range(3) for part in ("fit", "rest")]
+    >>> _ends_a_chain(("blocks.2.rest.weight",), names)
+    True
+    >>> _ends_a_chain(("blocks.2.rest.weight", "blocks.2.fit.weight"), names)
+    False
+    """
+    known, ends = set(names), set()
+    for name in cut:
+        parts = name.split(".")
+        places = [place for place, part in enumerate(parts[:-2]) if part.isdigit() and part != "0"]
+        for place in places:
+            block, index = ".".join(parts[:place]), int(parts[place])
+            rest = ".".join(parts[place + 1 :])
+            before, after = (f"{block}.{other}.{rest}".lstrip(".") for other in (index - 1, index + 1))
+            if before in known and before not in cut and after not in known:
+                ends.add(f"{block}.{index}.".lstrip("."))
+                break
+        else:
+            return False
+    return all(any(name.startswith(end) and name not in cut for name in names) for end in ends)
 
 
 def single_columns(chart: Chart) -> tuple[str, ...]:

@@ -185,8 +185,35 @@ def _scatter(levels: Array) -> float:
     return 1.4826 * median(np.abs(levels - median(levels)))
 
 
+def loss_scale(chart: Chart, samples: int = 3) -> float:
+    """What the loss is a constant multiple of its loss function's value by; 1.0 where it is none, or not known.
+
+    >>> loss_scale(Chart.of(loss=[0.002, 0.0018, 0.0019], criterion=[2.0, 1.8, 1.9]))
+    0.001
+    >>> loss_scale(Chart.of(loss=[2.1, 2.0, 1.7], criterion=[2.0, 1.8, 1.6]))
+    1.0
+    """
+    losses, plain = chart["loss"], chart["criterion"]
+    if len(plain) < samples:
+        return 1.0
+    _, mine, theirs = np.intersect1d(losses.steps, plain.steps, assume_unique=True, return_indices=True)
+    if mine.size < samples or not float(np.abs(plain.values[theirs]).min()) > 0:
+        return 1.0
+    ratios = losses.values[mine] / plain.values[theirs]
+    scale = median(ratios)
+    constant = float(np.ptp(ratios)) <= 0.02 * abs(scale)
+    return float(f"{scale:.6g}") if constant and (0 < scale < 0.1 or scale > 10) else 1.0
+
+
 def chance_level(chart: Chart) -> float:
-    """The loss of a guess that ignores the input, NaN where it is not known: ln C, the labels' entropy, var(y)."""
+    """The loss of a guess that ignores the input, NaN where it is not known: ln C, the labels' entropy, var(y).
+
+    Of a loss that is a constant multiple of what its function returns, the same multiple.
+    """
+    return _plain_chance(chart) * loss_scale(chart)
+
+
+def _plain_chance(chart: Chart) -> float:
     value = chart.fact("loss.chance")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _by_frequency(chart, float(value))

@@ -37,7 +37,8 @@ class OptimizerAdvice(Detector):
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
     weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still (a
     decay of 1 and more need only keep it from falling far), or what decay adds to the gradient is half of it and more;
-    and where the first beta cannot be meant beside the second.
+    and where the first beta cannot be meant beside the second; or a memory of hundreds of steps (0.998) where the loss
+    has stopped falling, far above nothing.
 
     ## What to do
     `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
@@ -65,6 +66,8 @@ class OptimizerAdvice(Detector):
     """Share of elements whose gradients are smaller than eps: then it is felt."""
     memory: float = 0.99
     """Momentum or first beta from which it is unusual."""
+    endless: float = 0.998
+    """The same from which it reaches back over hundreds of steps, and a loss that has stopped falling is its doing."""
     shrinkage: float = 5e-3
     """Share of each weight that decay takes a step, from which nothing can grow."""
     decay: float = 0.05
@@ -110,6 +113,7 @@ class OptimizerAdvice(Detector):
                 yield "warning", text
             elif betas[0] >= self.memory:
                 felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, 100))
+                felt = felt or (betas[0] >= self.endless and _has_stopped(chart))
                 yield (
                     "warning" if felt else "info",
                     f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual",
@@ -122,6 +126,7 @@ class OptimizerAdvice(Detector):
         if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
             text = f"momentum is {number_text(group['momentum'])}: it multiplies the rate by {_gain(group['momentum'])}"
             still = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
+            still = still or (group["momentum"] >= self.endless and _has_stopped(chart))
             words = (
                 ", and the loss is in trouble" if is_hurt(chart) else ", and the loss does not fall" if still else ""
             )
@@ -183,6 +188,17 @@ def _stands_still(chart: Chart, steps: int = 100) -> bool:
     half = levels[levels.size // 2 :]
     gain, doubt = trend_gain(half)
     return gain <= doubt and median(half) > 0.5 * Progress.of(losses).start > 0
+
+
+def _has_stopped(chart: Chart, steps: int = 40, floor: float = 0.05) -> bool:
+    """Whether the later half of the losses has not fallen for sure, and is not next to nothing."""
+    losses = chart["loss"]
+    if losses.count < steps or acts(chart):
+        return False
+    levels = outline_levels(losses)
+    half = levels[levels.size // 2 :]
+    gain, doubt = trend_gain(half)
+    return gain <= 2 * doubt and float(half.mean()) > floor * Progress.of(losses).start > 0
 
 
 def _rate_has_leapt(chart: Chart, times: float = 10.0) -> bool:

@@ -30,8 +30,9 @@ class Overfitting(Detector):
     A constant gap between training and validation is a gap, not overfitting; validation below training is normal with
     dropout. Here the validation loss rises from its best, over several evaluations, beyond its own noise and by a
     share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
-    other trouble. Validation that stands still is overfitting as well where training has come down to next to nothing
-    and validation followed it for less than half of the way.
+    other trouble. A small rise is a note where the accuracy, if it is logged, is no worse than at the best loss: the
+    model is surer of its errors and makes no more. Validation that stands still is overfitting as well where training
+    has come down to next to nothing and validation followed it for less than half of the way.
 
     ## What to do
     Keep the weights of the best step. More dropout or weight decay, augmentation, more data, a smaller model.
@@ -102,6 +103,8 @@ class Overfitting(Detector):
         if not 0 < level < self.left * start or not 0 < start - best < self.followed * way:
             return None
         recent = values[-self.patience - 1 :]
+        if not float(np.ptp(recent)) > 0:  # to the last digit: nothing was evaluated anew, see validation-anomaly
+            return None
         if not float(recent[0] - recent[1:].min()) < 0.02 * way or not float(values.max()) < 2 * start:
             return None
         message = f"validation loss stands at {number_text(median(recent))} while training went from "
@@ -141,7 +144,17 @@ class Overfitting(Detector):
             message += "; the training loss is not known"
         else:
             message += f" while training went on to {number_text(later)}"
+            if severity == "warning" and rise < 0.2 * abs(float(smooth[best])) and _is_as_right(chart, lowest):
+                severity = "info"
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
+
+
+def _is_as_right(chart: Chart, best: int) -> bool:
+    """Whether as many answers are right as at the best loss: surer of what is wrong, and no worse."""
+    right = chart["val_accuracy"].values
+    if right.size != len(chart["val_loss"].values):
+        return False
+    return median(right[-3:]) >= median(right[max(0, best - 1) : best + 2])
 
 
 def smoothed(values: Array) -> Array:

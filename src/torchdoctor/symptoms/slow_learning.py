@@ -83,13 +83,13 @@ class SlowLearning(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare what was gained with the size of updates, or with a straight line."""
-        series = chart["loss"]
-        if has_fallen_far(series):
+        if has_fallen_far(chart["loss"]):
             return None
-        ratio, rounded = median_ratio(chart), is_rounded_away(chart)
-        drowned = self._is_drowned(chart)
-        if drowned is not None:
-            return drowned
+        return self._is_drowned(chart) or self._is_slow(chart)
+
+    def _is_slow(self, chart: Chart) -> Symptom | None:
+        """A loss that gains little, and what tells that steps are too short."""
+        series, ratio, rounded = chart["loss"], median_ratio(chart), is_rounded_away(chart)
         aligned = self._is_aligned(chart, ratio)
         if series.count < self.steps or (ratio > self.ratio and not rounded and not aligned):
             return None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.resuming import begins_late, resume
 
 ENOUGH = 12
 """Losses after a place that say where the loss went."""
@@ -28,14 +30,17 @@ class StateOverwritten(Detector):
     were put in for a validation and the others never put back, a layer was initialized anew. Or the optimizer's memory
     was emptied: Adam counts its steps from zero again, and takes its first, large steps on trained weights. Or it is
     emptied again and again, so that neither momentum nor Adam's scale ever builds up; or each step is undone before the
-    next, as by an average that is copied into the weights that it should only follow.
+    next, as by an average that is copied into the weights that it should only follow. Or the run was started again from
+    its weights alone.
 
     ## How it is told apart
     Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
     and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
     it. Only a rise of the loss at that very place, far above its noise and a good share of all that was gained so far,
     is a finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
-    one of these steps takes them, are findings by themselves.
+    one of these steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow
+    its last ones, without the optimizer's memory and at the rate that it began with: the same recipe from its start. At
+    another rate that may be a second phase, and is a note unless the loss rises.
 
     ## What to do
     After a validation with other weights, copy the training weights back. Load model, optimizer and schedule together.
@@ -58,6 +63,7 @@ class StateOverwritten(Detector):
         "facts/state.restarted",
         "facts/state.loaded",
         "facts/state.forgotten",
+        "facts/state.at_start",
     )
     suggests = ("restore-state", "roll-back")
     references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
@@ -96,12 +102,23 @@ class StateOverwritten(Detector):
             )
             since = int(chart["update_kept"].steps[-kept.size])
             return self.symptom(chart, "warning", message, value=float(kept.max()), limit=self.kept, since=since)
+        resumed = self._resumed(chart)
+        if resumed is not None and resumed.severity == "warning":
+            return resumed
+        return (None if meant else self._restarted(chart)) or self._replaced(chart, written, loads) or resumed
+
+    def _restarted(self, chart: Chart) -> Symptom | None:
+        """An optimizer that counts its steps anew, and a loss that rose there."""
         restarted = chart.fact("state.restarted")
-        if restarted is not None and 0 < restarted >= chart.step - self.recent and not meant:
+        if restarted is not None and 0 < restarted >= chart.step - self.recent:
             rise = _rise_at(chart, int(restarted), 2 * self.steps)
             if rise is not None and rise.height > self.noise * rise.noise / 4 and rise.share > self.forgot:
                 message = "the optimizer lost its memory and counts its steps anew: loss rose from "
                 return self._said(chart, message, rise)
+        return None
+
+    def _replaced(self, chart: Chart, written: Sequence[Sequence[int]], loads: Sequence[int]) -> Symptom | None:
+        """Weights that were loaded, or written to, and a loss that rose there."""
         for step in reversed(loads if len(loads) <= 2 * HABIT else ()):
             rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
             lost = rise is not None and (rise.share > self.loaded or (rise.share > self.forgot and rise.doubles))
@@ -116,6 +133,34 @@ class StateOverwritten(Detector):
                 message = "weights were written to between steps: loss rose from "
                 return self._said(chart, message, rise)
         return None
+
+    def _resumed(self, chart: Chart) -> Symptom | None:
+        """What did not come back with a run that goes on from where it was; a warning where it costs something."""
+        found = resume(chart)
+        if found is None:
+            return self._begun_late(chart)
+        if found.step < chart.step - self.recent:
+            return None
+        rise = _rise_at(chart, found.step, 2 * self.steps)
+        rose = rise is not None and rise.height > self.noise * rise.noise / 4 and rise.share > self.forgot
+        grave = rose or (found.lost and (found.leap is not None or found.same))
+        severity: Severity = "warning" if grave else "info"
+        return self.symptom(chart, severity, found.text, since=found.step, confidence=0.95)
+
+    def _begun_late(self, chart: Chart) -> Symptom | None:
+        """The same where the part before is not known: the first losses are those of the weights that were loaded."""
+        first = begins_late(chart)
+        if first is None or chart.step - first > self.recent:
+            return None
+        losses = chart["loss"].values
+        after = losses[4 : 2 * self.steps]
+        rise = median(after) - float(losses[:2].mean()) if after.size >= ENOUGH else 0.0
+        rose = rise > max(self.noise * float(after.std()) / 2, 0.05 * abs(float(losses[0])))
+        message = f"steps are counted from {first} on, and the optimizer's memory is empty"
+        message += f": loss rose from {number_text(float(losses[0]))} to {number_text(median(after))}" if rose else ""
+        return self.symptom(
+            chart, "warning" if rose else "info", message, since=first, confidence=0.95 if rose else 0.7
+        )
 
     def _undone(self, chart: Chart) -> Array:
         """How far weights came of late, where that is next to nothing; where they are written to, one look will do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class StepTimeRegression(Detector):
     The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
     validation. While batches grow, or sequences become longer, nothing is said. Time that grows steadily is a warning
     as soon as it has cost a few seconds, or when a step takes `times` as long as it did and every piece of the run was
-    slower than the one before; a jump is a note until it has cost minutes.
+    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes.
 
     ## What to do
     Profile ten steps now and compare with ten at the start (`torch.profiler`). Log `loss.item()`, not `loss`.
@@ -73,10 +74,15 @@ class StepTimeRegression(Detector):
         before, now = float(levels[:2].max()), median(series.last(32))
         if not now > self.ratio * before or not float(levels[-1]) > self.ratio * before or batches_grew(chart):
             return None
+        thawed = chart.facts.get("graph.frozen_share")
+        if thawed is not None and thawed.step > self.skip:  # more is trained than before
+            return None
         growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all())
         count = series.count - self.skip
         lost = float((levels - levels[0]).clip(min=0).mean()) * count
-        steep = min(now, float(levels[-1])) > self.times * before and lost > self.seconds / 30 and _is_ramp(levels)
+        quick = np.array([np.percentile([bucket[1] for bucket in piece], 20) for piece in _split(buckets, 8)])
+        steep = _is_ramp(quick, self.times) and float((quick - quick[0]).mean()) * count > self.seconds / 30
+        steep = steep and chart["input_size"].count > 1  # else batches may grow unseen
         if lost < self.seconds / 3 and not steep:
             return None
         growing = growing or steep
@@ -90,11 +96,22 @@ class StepTimeRegression(Detector):
         return self.symptom(chart, severity, message, value=now, limit=self.ratio * before, since=since)
 
 
-def _is_ramp(levels: Array) -> bool:
-    """Whether levels rise all the way: nearly each above all before it, and by no single leap.
+def _split(buckets: list[tuple[int, float, float, float]], parts: int) -> list[list[tuple[int, float, float, float]]]:
+    """Neighbours together, in parts of nearly the same size."""
+    ends = [len(buckets) * part // parts for part in range(parts + 1)]
+    return [buckets[start:end] for start, end in pairwise(ends)]
 
-    >>> _is_ramp(np.array([1.0, 1.3, 1.7, 1.6, 2.2, 2.6, 3.0, 3.3])), _is_ramp(np.array([1.0] * 4 + [3.0] * 4))
+
+def _is_ramp(levels: Array, times: float) -> bool:
+    """Whether levels rise many times over, nearly each above all before it, and by no single leap.
+
+    The quickest steps of a piece are compared: what else the machine does makes steps slower, never quicker.
+
+    >>> _is_ramp(np.array([1.0, 1.3, 1.7, 1.6, 2.2, 2.6, 3.0, 3.5]), 2.5), _is_ramp(np.repeat([1.0, 3.0], 4), 2.5)
     (True, False)
     """
-    above = [late > early for number, late in enumerate(levels) for early in levels[:number]]
+    if not float(levels[-1]) > times * float(levels[:2].max()):
+        return False
+    values = levels.tolist()
+    above = [late > early for number, late in enumerate(values) for early in values[:number]]
     return sum(above) >= 0.9 * len(above) and float(np.diff(levels).max()) < 0.5 * float(levels[-1] - levels[0])

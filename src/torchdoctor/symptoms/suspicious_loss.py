@@ -74,6 +74,7 @@ class SuspiciousLoss(Detector):
         "facts/loss.detached",
         "facts/loss.stale",
         "facts/modules.batch_as_time",
+        "facts/loss.label_smoothing",
         "weight_of_common",
     )
     suggests = ("fix-loss",)
@@ -85,6 +86,8 @@ class SuspiciousLoss(Detector):
 
     weight: float = 2.0
     """Times the weight of other classes that the most common one may have."""
+    smoothing: float = 0.6
+    """Share of each label that smoothing may take: a tenth is usual, a third is strong."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Cut off, old, or wrongly composed."""
@@ -110,6 +113,10 @@ class SuspiciousLoss(Detector):
             message += f"labels, {number_text(weight)} times the weight of the others: class weights are upside down"
             since = int(chart["weight_of_common"].steps[0])
             return self.symptom(chart, "warning", message, value=weight, limit=self.weight, since=since)
+        share = chart.fact("loss.label_smoothing", 0.0)
+        if share > self.smoothing:
+            message = f"label smoothing takes {share:.0%} of each label and spreads it over all classes"
+            return self._said(chart, "loss.label_smoothing", message)
         return None
 
     def _said(self, chart: Chart, key: str, message: str, *, critical: bool = False) -> Symptom:

@@ -113,6 +113,7 @@ class TargetAnomaly(Detector):
             self._is_a_column(chart)
             or self._changes(chart)
             or self._shift(chart)
+            or self._unmasked(chart)
             or self._padding(chart)
             or self._one_class(chart)
             or self._out_of_range(chart)
@@ -130,7 +131,7 @@ class TargetAnomaly(Detector):
             since = int(chart["target_in_input"].steps[0])
             return self.symptom(chart, "warning", message, value=chart["target_in_input"].latest, since=since)
         if is_given_away(chart, self.exact):
-            message = "one column of the inputs is the label itself, in other numbers: there is nothing to learn"
+            message = "one column of the inputs is the label, or one for each class: there is nothing to learn"
         elif is_given_away(chart):
             message = f"one column of the inputs gives the label away: it correlates by {number_text(closest.latest)}, "
             message += f"the next column by {number_text(chart['label_in_another'].latest)}"
@@ -192,6 +193,16 @@ class TargetAnomaly(Detector):
             message += "ones: the answers can be read"
             return self.symptom(chart, "warning", message, value=looks_ahead(chart), limit=self.ahead, since=since)
         return None
+
+    def _unmasked(self, chart: Chart) -> Symptom | None:
+        """Masked tokens are to be told, and the loss counts those that were not masked as well."""
+        if not counts_unmasked(chart):
+            return None
+        share = chart["target_is_input"].latest
+        message = f"{share:.0%} of the labels are in the input at their own place, the others under a mask: "
+        message += "the loss counts what was not masked (ignore_index)"
+        since = int(chart["target_is_input"].steps[0])
+        return self.symptom(chart, "warning", message, value=share, confidence=0.8, since=since)
 
     def _padding(self, chart: Chart) -> Symptom | None:
         """More of what the loss counts is one label, repeated to the end of the sequences, than anything else."""
@@ -326,6 +337,22 @@ def is_unsigned(chart: Chart, samples: int = 3) -> bool:
     if chart.fact("loss.function") not in SIGNED or not low.size == high.size == pairs.size == samples:
         return False
     return bool((low == 0).all() and (high == 1).all() and (pairs > 0).all())
+
+
+def counts_unmasked(chart: Chart, samples: int = 4) -> bool:
+    """Whether most labels are the tokens at their place, and one token stands at nearly all other places."""
+    same, masked = chart["target_is_input"].last(samples), chart["target_masked"].last(samples)
+    if not same.size == masked.size == samples:
+        return False
+    return float(same.min()) > 0.65 and float(same.max()) < 0.98 and float(masked.min()) > 0.7
+
+
+def asks_for_class_numbers(chart: Chart, samples: int = 3) -> bool:
+    """Whether a model whose answers lie between 0 and 1 is asked for 0, 1, 2, 3 ...: classes, taken for quantities."""
+    whole, low, high = (chart[f"target_{name}"].last(samples) for name in ("whole", "min", "max"))
+    if output_range(chart)[0] not in ("Sigmoid", "Softmax") or not whole.size == low.size == high.size == samples:
+        return False
+    return bool((whole > 0).all() and (low >= 0).all() and (high >= 2).all())
 
 
 def looks_ahead(chart: Chart) -> float:

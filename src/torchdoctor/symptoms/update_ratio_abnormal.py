@@ -11,7 +11,8 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.symptoms.progress import gets_better
+from torchdoctor.symptoms.not_learning import loss_scale
+from torchdoctor.symptoms.progress import gets_better, working_since
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class UpdateRatioAbnormal(Detector):
     Biases, gains, embeddings and weights that begin at zero have huge ratios for good reasons, and so has everything in
     the first steps of Adam: the median over the weight matrices must be off, at several samples in a row. A large
     ratio is a warning only while the loss does not get better; weights that are replaced rather than moved, with a loss
-    ten times the first, are one at once. Ratios that sink as the loss converges or as
-    the schedule ends are healthy: a small one must have been small from the start, at full learning rate.
+    ten times the first, are one at once, and so are outputs that have grown a hundredfold with them. Ratios that sink
+    as the loss converges or as the schedule ends are healthy: a small one must have been small from the start, at full
+    learning rate; where the loss is a thousandth of what its function returns, it need not be quite as small.
 
     ## What to do
     Too large: a tenth of the learning rate. Too small: ten times the rate; look for a loss that is divided twice, for
@@ -60,6 +62,14 @@ class UpdateRatioAbnormal(Detector):
     """Samples in a row that must show it."""
     after: int = 20
     """Steps at the start that are not judged, unless they tear everything down."""
+    divided: float = 5e-3
+    """Share of what the loss function returns that the loss is, under which somebody has divided it,"""
+    hardly: float = 2e-5
+    """and median ratio under which weights hardly move for it."""
+    thrown: float = 5.0
+    """Median ratio at one of the first samples at which weights are thrown away, where outputs grow a hundredfold"""
+    early: int = 100
+    """and it is found within so many steps."""
     replaced: float = 1.0
     """Median ratio at which nothing of the weights is left after a step."""
 
@@ -77,6 +87,8 @@ class UpdateRatioAbnormal(Detector):
             )
         ) is not None:
             return torn
+        if (found := self._thrown(chart) or self._divided(chart)) is not None:
+            return found
         if len(rows) < self.samples:
             return None
         medians = np.array([_median(row[columns]) for row in rows])
@@ -105,6 +117,37 @@ class UpdateRatioAbnormal(Detector):
         message = f"weights move by {number_text(min(medians))} of themselves a step, and the loss went from "
         message += f"{number_text(loss.first)} to {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=min(medians), limit=self.replaced)
+
+    def _thrown(self, chart: Chart) -> Symptom | None:
+        """Weights that one of the first steps threw away, so that outputs grew and the loss is not better."""
+        loss, sizes = chart["loss"], chart["output_rms"]
+        if not 2 * self.samples <= loss.count <= self.early or not sizes.latest > 100 * sizes.first > 0:
+            return None
+        columns = list(weight_columns(chart.names))
+        rows = [row for _, row in list(chart.tensors("update_ratio").rows)[:3] if row.size == len(chart.names)]
+        leap = max((_median(row[columns]) for row in rows), default=0.0)
+        level = median(loss.last(2 * self.samples))
+        if not leap > self.thrown or not level > 0.1 * loss.first > 0:
+            return None
+        if level < 0.95 * loss.first and float(loss.values.max()) < 1.5 * loss.first:
+            return None  # it falls, and never rose: targets ask for outputs of that size
+        message = f"the first steps moved weights by {number_text(leap)} times themselves, and outputs grew from "
+        message += f"{number_text(sizes.first)} to {number_text(sizes.latest)}"
+        return self.symptom(chart, "warning", message, value=leap, limit=self.thrown, since=0)
+
+    def _divided(self, chart: Chart) -> Symptom | None:
+        """A loss that was divided by thousands, and weights that hardly move for it: known from the first samples."""
+        scale = loss_scale(chart)
+        sampled = [row for _, row in chart.tensors("update_ratio").rows if row.size == len(chart.names)]
+        if not scale < self.divided or len(sampled) < self.samples or working_since(chart) is None:
+            return None
+        ratio = max(_median(row[list(weight_columns(chart.names))]) for row in sampled[-self.samples :])
+        if not 0 < ratio < self.hardly:
+            return None
+        message = f"weights move by {number_text(ratio)} of themselves a step: the loss is {number_text(scale)} of what"
+        return self.symptom(
+            chart, "warning", f"{message} its function returns", value=ratio, limit=self.hardly, since=0
+        )
 
 
 def _median(row: Array) -> float:

@@ -125,13 +125,15 @@ class ValidationAnomaly(Detector):
     def _better(self, chart: Chart) -> Symptom | None:
         """Validation is better than training, though nothing makes training harder.
 
-        It may be of easier samples, a calmer time: only of classes that are hardly learnt it is a warning.
+        It may be of easier samples, a calmer time, or labels may be what they are: only of classes that are hardly
+        learnt, by validation either, it is a warning.
         """
         share = better_than_training(chart)
         if not share > self.better:
             return None
         level, start = median(chart["loss"].last(32)), Progress.of(chart["loss"]).start
-        stuck = chart.fact("loss.kind") in ("cross-entropy", "bce") and level > 0.5 * start
+        hardly = level > 0.5 * start and chart["val_loss"].latest > 0.6 * start
+        stuck = chart.fact("loss.kind") in ("cross-entropy", "bce") and hardly
         severity: Severity = "warning" if stuck else "info"
         message = f"training is worse than validation by {share:.0%} of itself, without dropout or augmentation: "
         message += ASKED_WRONG
@@ -149,9 +151,16 @@ class ValidationAnomaly(Detector):
             message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation and about "
             message += f"{number_text(mean)} ± {number_text(deviation)} in training"
             first = int(chart["val_loss"].steps[0])
-            return self.symptom(chart, "warning", message, value=found, limit=mean, confidence=0.8, since=first)
+            severity: Severity = "info" if self._keeps_up(chart) else "warning"
+            return self.symptom(chart, severity, message, value=found, limit=mean, confidence=0.8, since=first)
         message = f"inputs are of size {number_text(size)} in validation and of {number_text(usual)} in training"
         return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
+
+    def _keeps_up(self, chart: Chart) -> bool:
+        """Whether validation, if somewhat worse, fell as much as training did: a later time, a trend that goes on."""
+        values, levels = chart["val_loss"].values, levels_at(chart["loss"], chart["val_loss"].steps)
+        own, trained = _fall(float(values[0]), float(values[-1])), _fall(float(levels[0]), float(levels[-1]))
+        return own > max(0.05, 0.8 * trained) and not self._suffers(chart, 0.5)
 
     def _in_training_mode(self, chart: Chart) -> Symptom | None:
         """No pass without gradients was ever in eval mode, though the model behaves otherwise there."""

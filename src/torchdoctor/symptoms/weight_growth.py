@@ -119,6 +119,7 @@ def lone_leap(chart: Chart, back: int = 1, times: float = 100.0) -> Leap | None:
         with np.errstate(all="ignore"):
             grown = np.where((before > 0) & np.isfinite(row / before), row / before, 0.0)
             whole = math.sqrt(float(np.nansum(np.square(before))))  # what begins near zero may grow as it likes
+        grown = np.where((row > 0.01 * whole) | ~np.isfinite(row), grown, 1.0)  # a bias near zero grows at any step
         order = np.argsort(grown)
         place = int(order[-1])
         if grown[place] > times and row[place] > 3 * whole and grown.size > 2 and grown[order[-2]] < 3:

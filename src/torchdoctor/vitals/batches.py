@@ -49,7 +49,13 @@ LEAST_VALUES = 8
 FEW = 4
 """Numbers asked for, of several, that are all looked for among the inputs."""
 MOST_LABELS = 64
-"""Labels of one sample that are looked for among the inputs."""
+"""Labels of one sample, or classes, that are looked for among the inputs."""
+MOST_TOKENS = 16_384
+"""Tokens of a batch among which the mask is looked for."""
+SAME = 0.999
+"""Correlation of columns with classes that counts: less is a good feature, such as a bright place in a picture."""
+OF_A_CLASS = 3
+"""Samples of a class in a batch that a column does not tell from all others by chance."""
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
@@ -68,6 +74,8 @@ class BatchGauge(PassGauge):
         self._blank: Tensor | None = None
         """Which samples of this batch have no content."""
         self._looked = 0
+        self._size = 0
+        """Numbers in the inputs of this batch: how much work it is."""
         self._entered_at = 0.0
         self._counts: Tensor | None = None
         """How often each class was seen at all samples so far."""
@@ -100,6 +108,8 @@ class BatchGauge(PassGauge):
             self._measure_inputs(plain[0])
         if len(plain) > 1 and not self._saw_targets:
             self._measure_targets(plain[-1])
+            if is_whole(plain[-1]) and plain[-1].dim() == 1:
+                self._measure_columns(plain[-1])
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters a model."""
@@ -149,7 +159,9 @@ class BatchGauge(PassGauge):
         if inputs is None or not is_whole(target) or not is_whole(inputs):
             return
         if inputs.numel() == target.numel():
-            same = (inputs.flatten() == target.flatten()).float().mean()
+            given, asked = inputs.detach().flatten(), target.detach().flatten()
+            same = (given == asked).float().mean()
+            self._scalars["target_masked"] = one_in_place_of(given[:MOST_TOKENS], asked[:MOST_TOKENS])
             decoded = self._decoded() if self._decoded is not None else None
             if decoded is not None and decoded.numel() == target.numel():  # the inputs have to pass through a code
                 forced = decoded[:, 1:] == target.reshape(decoded.shape)[:, :-1]
@@ -167,11 +179,15 @@ class BatchGauge(PassGauge):
             self._scalars["target_is_before"] = agreement(inputs.detach()[: len(labels)], labels[:, 1:], ignored)
 
     def _measure_columns(self, target: Tensor) -> None:
-        """How closely one column of a table of inputs follows the label: 1 where it is the label."""
+        """How closely one column of a table, or one place of a picture, follows the label: 1 where it is the label.
+
+        Sequences are left out: to tell again what came first is a task.
+        """
         inputs = self._inputs() if self._inputs is not None else None
         labels = target.detach().flatten().float()
-        if inputs is None or not inputs.is_floating_point() or inputs.dim() != 2 or inputs.shape[1] < 2:
+        if inputs is None or not inputs.is_floating_point() or inputs.dim() not in (2, 4) or inputs[0].numel() < 2:
             return
+        inputs = inputs.flatten(1)
         if target.dim() == 2 and 1 < target.shape[1] < inputs.shape[1] and len(target) == len(inputs) >= ROWS:
             self._measure_several(inputs.detach().float(), target.detach().float())
         if inputs.shape[0] != labels.numel() or labels.numel() < ROWS or inputs.numel() > LARGEST:
@@ -181,6 +197,9 @@ class BatchGauge(PassGauge):
         sizes = columns.square().sum(0).sqrt() * labels.square().sum().sqrt()
         whole = (target == target.round()).all() if target.is_floating_point() else True
         closest, other = ((labels @ columns).abs() / sizes.clamp_min(1e-12)).topk(2).values.unbind()
+        if is_whole(target):
+            each = column_by_class(columns, target.detach().flatten())
+            closest = torch.where(each > SAME, torch.maximum(closest, each), closest)
         self._scalars["label_in_input"] = closest * whole
         self._scalars["label_in_another"] = other * whole
 
@@ -241,6 +260,7 @@ class BatchGauge(PassGauge):
         if tensor.requires_grad and tensor.is_leaf:
             self.tell({"data.differentiated": True})
         self._inputs = weakref.ref(tensor)
+        self._size = tensor.numel()
         value = part_of(tensor)
         self._scalars["input_checksum"] = checksum(value)
         if value.dim() > 1 and value.shape[0] > 1 and value.shape[0] == tensor.shape[0]:
@@ -316,6 +336,7 @@ class BatchGauge(PassGauge):
             low, high = value.aminmax()
             self._scalars["target_min"], self._scalars["target_max"] = low, high
             self._scalars["target_two_valued"] = ((value == low) | (value == high)).all().float()
+            self._scalars["target_whole"] = (value == value.round()).all().float()
             self._scalars["target_absmax"] = torch.linalg.vector_norm(value, float("inf"))
             self._scalars["target_nonfinite"] = (~torch.isfinite(value)).sum()
             here = torch.stack([torch.ones_like(value.flatten()[0]), value.mean(), value.square().mean()])
@@ -354,9 +375,44 @@ class BatchGauge(PassGauge):
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over, and say when the batch arrived: the monitor knows when the step before had ended."""
         super().before_step(index, slot)
+        if self._size:
+            slot.add("input_size", self._size)
+            self._size = 0
         if self._entered_at > 0:
             slot.facts["entered_at"] = self._entered_at
             self._entered_at = -1.0  # what comes before another optimizer's step is no wait
+
+
+def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
+    """How closely each class is followed by a column of its own, for the class that is followed least.
+
+    Classes with a sample or two are left out, and so is a batch with fewer than two others: a feature that only
+    one sample has says nothing. Columns are given without their means.
+
+    >>> labels = torch.arange(4).repeat(4)
+    >>> told = torch.nn.functional.one_hot(labels).float()
+    >>> round(column_by_class(told - told.mean(0), labels).item(), 3)
+    1.0
+    """
+    known = torch.arange(MOST_LABELS, device=labels.device).unsqueeze(1) == labels
+    counts = known.sum(1)
+    said = known.float() - known.float().mean(1, keepdim=True)
+    sizes = columns.square().sum(0).sqrt() * said.square().sum(1).sqrt().unsqueeze(1)
+    closest = ((said @ columns).abs() / sizes.clamp_min(1e-12)).amax(1)
+    counted = counts >= OF_A_CLASS
+    return torch.where(counted, closest, torch.ones_like(closest)).amin() * (counted.sum() > 1)
+
+
+def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
+    """Where tokens differ from what is asked for, the share that is one and the same token: a mask.
+
+    >>> one_in_place_of(torch.tensor([7, 9, 9, 3, 9, 4]), torch.tensor([7, 2, 5, 3, 6, 1]))
+    tensor(0.7500)
+    """
+    differs = given != asked
+    alone = -1 - torch.arange(given.numel(), device=given.device)  # a token that stays counts for itself only
+    most = torch.where(differs, given.long(), alone).mode().values
+    return (differs & (given == most)).sum() / differs.sum().clamp_min(1)
 
 
 def padding(tokens: Tensor, ignored: int) -> Tensor:

@@ -9,6 +9,7 @@ from torchdoctor.vitals.batches import BatchGauge
 from torchdoctor.vitals.census import GraphCensus
 from torchdoctor.vitals.curvature import CurvatureGauge
 from torchdoctor.vitals.gauge import Gauge, Tell
+from torchdoctor.vitals.kept_graphs import KeptGraphs
 from torchdoctor.vitals.left_behind import LeftBehind
 from torchdoctor.vitals.machine import MachineGauge
 from torchdoctor.vitals.modes import ModeCensus
@@ -29,6 +30,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
     return [
         GraphCensus(setup, tell),
         LeftBehind(setup, tell),
+        KeptGraphs(tell),
         ZeroingLedger(setup, tell),
         ModeCensus(setup, tell),
         AxesCensus(setup.models, tell),

@@ -105,6 +105,19 @@ def read_graph(root: Any) -> LossGraph:
     return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), tuple(fragile), hidden, not waiting, newest)
 
 
+def leaf_tensors(root: Any) -> list[Any]:
+    """The tensors that a graph ends in: for a look at once, not to be kept."""
+    seen, waiting, leaves = {root}, [root], []
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if type(node).__name__ == "AccumulateGrad":
+            leaves.append(node.variable)
+        fresh = [parent for parent in _parents(node) if parent not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return leaves
+
+
 def _can_fail(node: Any, name: str) -> bool:
     """Whether it can: a square cannot, nor a division by a number or by something that has no graph."""
     if name == "Pow":

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals.freshness import is_new
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, unwrap_model
@@ -27,8 +28,10 @@ WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
 """Modules whose weights are there to be learnt; a frozen table or gain is often meant to be fixed."""
 TURNS = 8
 """Looks in a row at which a tensor must be frozen: players of a game are, for the other's turn."""
-MOST_VALUES = 65_536
-"""Numbers of a frozen weight that are looked at: a copy of all would take memory."""
+OTHERS = (nn.RNNBase, BatchNorm, nn.LayerNorm, nn.GroupNorm)
+"""Layers beside those with a weight that begin in a known way."""
+ENOUGH = 100
+"""Numbers that a weight must have for it to be told whether it is new."""
 
 
 class ModeCensus(PassGauge):
@@ -120,7 +123,7 @@ class ModeCensus(PassGauge):
         return sorted(found)[:LISTED]
 
     def _compare_frozen(self, slot: Slot) -> None:
-        """How much of what does not learn is spread as torch spreads new weights: evenly, up to 1/sqrt(inputs).
+        """How much of what does not learn looks as if it never did.
 
         What does not learn is frozen, or in no optimizer. A copy of layers that do, as a teacher is, is not meant.
         """
@@ -131,10 +134,13 @@ class ModeCensus(PassGauge):
         shapes = [Counter(layer.weight.shape for layer in some) for some in (still, layers)]
         if shapes[0] <= shapes[1] - shapes[0]:
             return
-        weights = [layer.weight for layer in still if layer.weight.numel() >= 100]
-        even = [_is_even(weight.detach()) for weight in weights[:LISTED] if weight.device == weights[0].device]
-        if even:
-            slot.keep("frozen_fresh", torch.stack(even).float().mean())
+        large: list[nn.Module] = []
+        large += [layer for layer in still if layer.weight.numel() >= ENOUGH][:LISTED]
+        others = [module for module in modules if isinstance(module, OTHERS) and is_plain(_first(module))]
+        large += [module for module in others if _is_frozen(module) or id(_first(module)) not in held][:LISTED]
+        new = [is_new(layer) for layer in large if _first(layer).device == _first(large[0]).device]
+        if new:
+            slot.keep("frozen_fresh", torch.stack(new).float().mean())
 
     def before_step(self, index: int, slot: Slot) -> None:
         """The passes since `arm` were for training: say what they were like."""
@@ -162,25 +168,17 @@ class ModeCensus(PassGauge):
         self.tell(facts)
 
 
+def _first(module: nn.Module) -> Any:
+    """A module's first tensor, None where it has none of its own."""
+    return next((tensor for tensor in module._parameters.values() if tensor is not None), None)
+
+
 def _is_frozen(module: nn.Module) -> bool:
     # not `parameters(False)`, which is four generators deep: this is asked of every module at every look
     if any(tensor is not None and tensor.requires_grad for tensor in module._parameters.values()):
         return False
     # a weight that is computed of others (weight norm, spectral norm) has them below it
     return not module._modules or not any(tensor.requires_grad for tensor in module.parameters())
-
-
-def _is_even(weight: Tensor) -> Tensor:
-    """Whether a weight is as `nn.Linear` and `nn.Conv2d` leave it at first.
-
-    >>> trained = torch.linspace(-1, 1, 256).pow(3).reshape(16, 16)
-    >>> bool(_is_even(nn.Linear(64, 64).weight.detach())), bool(_is_even(trained))
-    (True, False)
-    """
-    inputs = weight[0].numel()
-    sizes = weight[: max(1, MOST_VALUES // inputs)].float().abs() * inputs**0.5
-    off = torch.stack([sizes.mean() - 0.5, sizes.square().mean() - 1 / 3, (sizes.amax() - 0.951).clamp(min=0)])
-    return torch.lt(off.abs().amax(), 0.05)
 
 
 def _joined(prefix: str, name: str) -> str:

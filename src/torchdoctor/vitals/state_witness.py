@@ -49,6 +49,7 @@ class StateWitness(Gauge):
         """The last sample at which a step left something in the optimizer's memory, and of how many steps."""
         self._forgotten = 0
         self._loaded: list[int] = []
+        self._begun = False
         for model in setup.models.values():
             inner = unwrap_model(model)
             handle = inner.register_load_state_dict_post_hook(Hook(self, "loaded"))  # type: ignore[no-untyped-call]
@@ -77,6 +78,10 @@ class StateWitness(Gauge):
             return
         chosen = self._chosen()
         self._before = [tensor._version for tensor in chosen]
+        if not self._begun:
+            self._begun = True
+            known = [_remembered(self._optimizer.state.get(tensor)) for tensor in chosen]
+            self._tell({"state.at_start": max(known, default=0)})
         count = _count_of(self._optimizer.state.get(chosen[0])) if chosen else None
         if count is not None:
             if self._count is not None and count < self._count:

@@ -364,7 +364,7 @@ FAULTS = (
         on=("mlp", "resnet"),
         right=("information-leak", "suspiciously-low-loss", "train-val-mismatch", "overfitting", "validation-anomaly"),
         cause=("information-leak", "train-val-mismatch"),
-        secondary=("loss-plateau", "gradient-vanishing", "memorization"),
+        secondary=("loss-plateau", "gradient-vanishing", "memorization", "target-anomaly"),  # it says: a column is it
     ),
     Kind(
         "validation-not-normalised",

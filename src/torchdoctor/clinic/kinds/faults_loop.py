@@ -283,7 +283,15 @@ FAULTS = (
             "missing-zero-grad",
         ),
         cause=("missing-zero-grad",),
-        secondary=(*UNSTABLE, *STALLED, "dead-units", "collapsed-output", "validation-anomaly"),
+        # weights that grow a millionfold drive every tanh to its ends: true, and a consequence
+        secondary=(
+            *UNSTABLE,
+            *STALLED,
+            "dead-units",
+            "saturated-activations",
+            "collapsed-output",
+            "validation-anomaly",
+        ),
     ),
     Kind(
         "head-only-in-optimizer",
@@ -444,7 +452,7 @@ FAULTS = (
         "resumed-without-state",
         resumed_without_state,
         on=("mlp", "transformer"),
-        right=("resume-error", "loss-spike", "schedule-error", "gradient-explosion"),
+        right=("resume-error", "state-overwritten", "loss-spike", "schedule-error", "gradient-explosion"),
         cause=("resume-error", "schedule-error"),
         secondary=(
             "schedule-anomaly",

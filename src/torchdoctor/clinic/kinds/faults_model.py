@@ -330,7 +330,7 @@ FAULTS = (
         on=("mlp", "cnn"),
         right=("over-regularized", "underfitting", "loss-misuse", "not-learning", "slow-learning", "collapsed-output"),
         cause=("over-regularized", "loss-misuse"),
-        secondary=(*STALLED, "collapsed-output"),
+        secondary=(*STALLED, "collapsed-output", "suspicious-loss"),  # of labels that say nothing: it is what is wrong
     ),
     Kind(
         "batchnorm-of-two",

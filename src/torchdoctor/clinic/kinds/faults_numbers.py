@@ -343,9 +343,9 @@ FAULTS = (
         "old-weights-loaded",
         weights_swapped_back,
         on=("mlp", "cnn", "transformer"),
-        right=("resume-error", "loss-spike", "loss-divergence"),
+        right=("resume-error", "state-overwritten", "loss-spike", "loss-divergence"),
         cause=("resume-error", "hardware-fault"),
-        secondary=UNSTABLE,
+        secondary=(*UNSTABLE, "state-overwritten"),  # something else than the optimizer did write to all weights
         onset=AT,
         acute=True,
     ),

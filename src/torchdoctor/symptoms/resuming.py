@@ -1,0 +1,86 @@
+"""What did not come back when a run was started again: the optimizer's memory, or the place in its schedule."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import number_text
+
+LEAP = 3.0
+"""Times by which the learning rate is higher after a run was started again than before, from which it began anew."""
+SAME = 0.02
+"""Share by which a learning rate may differ from the run's very first and still be the same."""
+
+
+class Resume(NamedTuple):
+    """Where a run was started again, and what is missing since."""
+
+    step: int
+    lost: bool
+    """Whether the optimizer's memory was empty."""
+    leap: tuple[float, float] | None
+    """The learning rate before and after, where it leapt."""
+    same: bool
+    """Whether it begins with the rate that the whole run began with: the same recipe, from its start."""
+
+    @property
+    def text(self) -> str:
+        """What is missing, as the beginning of a sentence."""
+        parts = ["the optimizer's memory is empty"] if self.lost else []
+        if self.leap is not None:
+            before, now = map(number_text, self.leap)
+            parts.append(f"the learning rate went from {before} back to {now}")
+        return f"the run was started again before step {self.step}, and {' and '.join(parts)}"
+
+
+def resume(chart: Chart) -> Resume | None:
+    """The last place at which the run was started again and something did not come back; None where all is well.
+
+    A second run in the same journal counts its steps from zero: only one that goes on from where it was is meant.
+
+    >>> chart = Chart.of(lr=[1e-3 * 0.95**step for step in range(100)])
+    >>> chart.resumed.append(99)
+    >>> chart.put(100, "lr", 1e-3)
+    >>> resume(chart).text
+    'the run was started again before step 100, and the learning rate went from 6.23e-06 back to 0.001'
+    """
+    rates = chart["lr"]
+    if not chart.resumed or not rates or rates.step <= chart.resumed[-1]:
+        return None
+    border = chart.resumed[-1]
+    before, after = rates.values[rates.steps <= border], rates.values[rates.steps > border]
+    lost = chart.fact("state.at_start") == 0 and any(map(_remembers, chart.groups))
+    if not before.size or not after.size:
+        return None
+    leap = (float(before[-1]), float(np.max(after[:5])))
+    leapt = leap[1] > LEAP * leap[0] and leap[1] > 0.3 * rates.outline.highest
+    same = abs(float(after[0]) - rates.first) <= SAME * rates.first
+    found = Resume(border + 1, lost, leap if leapt else None, same)
+    return found if lost or leapt else None
+
+
+def begins_late(chart: Chart, strides: int = 50) -> int | None:
+    """The first step of a run that is numbered as if it went on, and whose optimizer has no memory; else None.
+
+    Who counts samples or tokens begins with one stride.
+
+    >>> chart = Chart.of(step=500, loss=[1.0] * 20)
+    >>> chart.groups = [{"betas": [0.9, 0.999]}]
+    >>> chart.add({"type": "facts", "step": 500, "facts": {"state.at_start": 0}})
+    >>> begins_late(chart)
+    500
+    """
+    losses = chart["loss"]
+    if chart.resumed or chart.fact("state.at_start") != 0 or len(losses) < 2 or len(losses) != losses.count:
+        return None
+    first, stride = int(losses.steps[0]), int(losses.steps[1] - losses.steps[0])
+    return first if first >= strides * max(stride, 1) and any(map(_remembers, chart.groups)) else None
+
+
+def _remembers(group: dict[str, Any]) -> bool:
+    """Whether an optimizer with these settings keeps a memory of earlier steps."""
+    momentum = group.get("momentum")
+    return "betas" in group or "alpha" in group or (isinstance(momentum, float) and momentum > 0)

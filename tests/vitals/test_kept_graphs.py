@@ -1,0 +1,84 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchdoctor import Doctor
+
+
+class Keeper:
+    """What a loop does with what a step has made, and how many of them it keeps."""
+
+    def __init__(self, most=10_000):
+        self.kept, self.total, self.most = [], 0.0, most
+
+    def add(self, value):
+        self.kept.append(value)
+        if len(self.kept) > self.most:
+            self.kept.clear()
+
+
+def train(keep, steps=90, features=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    if features is not None:
+        model[1].register_forward_hook(lambda module, args, output: features.append(output))
+    with Doctor(model, optimizer) as doctor:
+        for _ in range(steps):
+            x = torch.randn(8, 4)
+            output = model(x)
+            loss = functional.mse_loss(output, x[:, :2])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            doctor.log_loss(loss.item())
+            keep(loss, output)
+        return doctor.diagnose()
+
+
+def named(report):
+    return "memory-growth" in [item.name for item in report.symptoms]
+
+
+def summed(keeper):
+    def keep(loss, output):
+        keeper.total = keeper.total + loss
+
+    return keep
+
+
+SICK = {
+    "losses in a list": lambda keeper: lambda loss, output: keeper.add(loss),
+    "outputs in a list": lambda keeper: lambda loss, output: keeper.add(output),
+    "a sum of losses": summed,
+}
+
+
+@pytest.mark.parametrize("keeping", SICK.values(), ids=SICK)
+def test_graphs_that_nobody_lets_go_are_found(keeping):
+    report = train(keeping(Keeper()))
+    assert named(report)
+    assert report.diagnoses[0].cause == "memory-leak"
+
+
+def test_a_hidden_layer_that_a_hook_keeps_is_found():
+    assert named(train(lambda loss, output: None, features=[]))
+
+
+HEALTHY = {
+    "nothing is kept": lambda keeper: lambda loss, output: None,
+    "numbers": lambda keeper: lambda loss, output: keeper.add(loss.item()),
+    "detached": lambda keeper: lambda loss, output: keeper.add((loss.detach(), output.detach())),
+}
+
+
+@pytest.mark.parametrize("keeping", HEALTHY.values(), ids=HEALTHY)
+def test_what_has_no_graph_may_be_kept(keeping):
+    assert not named(train(keeping(Keeper())))
+
+
+@pytest.mark.parametrize("most", [5, 40])
+def test_so_may_graphs_that_are_let_go_again(most):
+    keeper = Keeper(most)
+    assert not named(train(lambda loss, output: keeper.add(loss), steps=140))
