@@ -28,10 +28,10 @@ def test_there_are_enough_kinds_in_both_halves() -> None:
     assert len(SICK) >= 60
     assert len(HEALTHY) >= 40
     for theme, kinds in THEMES.items():
-        part = "held-out" if theme.startswith("held out") else "development"
-        assert {kind.split for kind in kinds} == {part}, theme
+        parts = {"development", "held-out"} if theme.startswith("written apart") else {"development"}
+        assert {kind.split for kind in kinds} == parts, theme
     held_out = [kind for kind in KINDS.values() if kind.split == "held-out"]
-    assert sum(not kind.healthy for kind in held_out) >= 60 and sum(kind.healthy for kind in held_out) >= 40
+    assert sum(not kind.healthy for kind in held_out) >= 40 and sum(kind.healthy for kind in held_out) >= 20
 
 
 def test_no_slug_is_used_twice() -> None:

@@ -111,10 +111,16 @@ class Reduction:
         if torch._C._cuda_getDevice() != self._device.index or (self._launches is None and not self._load()):
             return None
         grads: list[Tensor] = list(map(_grad, self._tensors))
-        addresses = list(map(Tensor.data_ptr, grads))
-        if addresses != self._known and not self._locate(grads, addresses):
+        shapes = list(map(_bytes, grads)), list(map(Tensor.is_contiguous, grads))
+        if (shapes != self._shapes or not all(shapes[1])) and not self._are_whole(grads):
             return None
+        self._shapes = shapes
         assert self._launches is not None
+        addresses = list(map(Tensor.data_ptr, grads))
+        if addresses != self._known:
+            self._known = addresses
+            for start, launch in zip(range(0, len(addresses), MOST), self._launches, strict=True):
+                launch.place(addresses[start : start + MOST])
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         if not self._room or stream != self._stream:
             self._make_room(stream)
@@ -129,21 +135,12 @@ class Reduction:
         totals = torch.empty(ROWS, device=self._device)
         self._room, self._stream = list(zip(norms.unbind(), totals.unbind(), strict=True)), stream
 
-    def _locate(self, grads: list[Tensor], addresses: list[int]) -> bool:
-        """Write down where the gradients lie now; False if one of them is not a whole, dense one of its own."""
-        shapes = list(map(_bytes, grads)), list(map(Tensor.is_contiguous, grads))
-        if shapes != self._shapes or not all(shapes[1]):
-            self._known = []
-            for grad, size in zip(grads, self._sizes, strict=True):
-                whole = grad.dtype == self._type and grad.numel() == size and grad.device == self._device
-                if not whole or not _is_dense(grad):
-                    return False
-            self._shapes = shapes
-        assert self._launches is not None
-        for start, launch in zip(range(0, len(addresses), MOST), self._launches, strict=True):
-            launch.place(addresses[start : start + MOST])
-        self._known = addresses
-        return True
+    def _are_whole(self, grads: list[Tensor]) -> bool:
+        """Whether each of the gradients is a whole, dense one, as the kernel reads it."""
+        return all(
+            grad.dtype == self._type and grad.numel() == size and grad.device == self._device and _is_dense(grad)
+            for grad, size in zip(grads, self._sizes, strict=True)
+        )
 
     def _compile(self) -> None:
         source = SOURCE.replace("STORED", STORED[self._type]).replace("READ", READ[self._type])

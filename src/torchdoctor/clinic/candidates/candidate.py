@@ -5,12 +5,11 @@ What counts as right is declared with the candidate, before anything is run. One
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torchdoctor.clinic.kinds.kind import SPLITS, Split
+from torchdoctor.clinic.kinds.kind import Split, split_of
 
 
 class Visit(NamedTuple):
@@ -48,5 +47,5 @@ class Candidate:
 
     @property
     def split(self) -> Split:
-        """Which half it belongs to, by its name alone: the parity of a byte, so that a later one moves no other."""
-        return SPLITS[hashlib.sha256(self.slug.encode()).digest()[8] % 2]
+        """Which half it belongs to, by its name alone."""
+        return split_of(self.slug)

@@ -158,27 +158,6 @@ def four_bits(loop: Loop) -> None:
             parametrize.register_parametrization(module, "weight", Rounded())
 
 
-def masters_apart(loop: Loop) -> None:
-    """The model is in bfloat16; the optimizer holds copies in full precision, which are copied back after each step."""
-    loop.clip = None
-    masters = [tensor.detach().clone().requires_grad_() for tensor in loop.model.parameters()]
-    loop.model.bfloat16()
-    loop.parameters = lambda: masters
-    loop.forward = lambda x, y: loop.loss_of(loop.model(x.bfloat16()).float(), y)
-
-    @torch.no_grad()
-    def apply(optimizer: Optimizer) -> None:
-        for master, tensor in zip(masters, loop.model.parameters(), strict=True):
-            assert tensor.grad is not None
-            master.grad = tensor.grad.float()
-        optimizer.step()
-        for master, tensor in zip(masters, loop.model.parameters(), strict=True):
-            tensor.copy_(master)
-            tensor.grad = None
-
-    loop.apply = apply
-
-
 def random_features(loop: Loop) -> None:
     """Many random features that are not trained, on purpose, and a linear layer on them that is."""
     given, made = loop.arena.x.shape[1], loop.model(loop.arena.x[:2]).shape[1]
@@ -256,7 +235,6 @@ HEALTHY = (
     Kind("blocks-left-out", blocks_left_out, on=("mixer",), held_out=True),
     Kind("by-turns", by_turns, on=("ratings",), held_out=True),
     Kind("four-bits", four_bits, on=("tags", "forecast"), held_out=True),
-    Kind("masters-apart", masters_apart, on=("two-heads",), held_out=True),
     Kind("random-features", random_features, on=("quantiles", "tags"), held_out=True),
     Kind("adapters", adapters, on=("mixer",), held_out=True),
     Kind("rates-fall-gently", rates_fall_gently, on=("mixer",), held_out=True),
