@@ -40,15 +40,17 @@ def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
     if not names:
         return None, 0
     one, many = _patterns(names)
-    if start == 0 and text.endswith(b"\n"):  # mostly all of them are alike
-        rows = one.findall(text)
-        if len(rows) == text.count(b"\n") >= FEWEST:
-            return _columns(rows, names), len(text)
-    found = many.match(text, start)
-    rows = one.findall(text, start, found.end()) if found is not None else []
-    if found is None or len(rows) < FEWEST:
+    pieces = one.split(text) if start == 0 else [text]
+    if not any(pieces[:: len(names) + 2]):  # nothing but such lines: mostly all of them are alike
+        end = len(text)
+    elif (found := many.match(text, start)) is None:
         return None, 0
-    return _columns(rows, names), found.end()
+    else:
+        end = found.end()
+        pieces = one.split(text[start:end])
+    if len(pieces) < FEWEST * (len(names) + 2):
+        return None, 0
+    return _columns(pieces, names), end
 
 
 def _names(line: bytes) -> tuple[str, ...]:
@@ -71,9 +73,11 @@ def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[bytes], re.Pattern[byt
     return re.compile(line, re.MULTILINE), re.compile(many, re.MULTILINE)
 
 
-def _columns(rows: list[tuple[bytes, ...]], names: tuple[str, ...]) -> Stretch | None:
+def _columns(pieces: list[bytes], names: tuple[str, ...]) -> Stretch | None:
+    """The numbers of the lines, each of which has left nothing, its step and its vitals."""
+    width = len(names) + 2
     try:
-        steps, *columns = (_numbers(column) for column in zip(*rows, strict=True))
+        steps, *columns = (_numbers(pieces[place::width]) for place in range(1, width))
     except ValueError:
         return None
     if not _in_order(steps):
@@ -81,7 +85,7 @@ def _columns(rows: list[tuple[bytes, ...]], names: tuple[str, ...]) -> Stretch |
     return Stretch(steps.astype(np.int64), dict(zip(names, columns, strict=True)))
 
 
-def _numbers(column: tuple[bytes, ...]) -> NDArray[np.float64]:
+def _numbers(column: list[bytes]) -> NDArray[np.float64]:
     if column.count(column[0]) == len(column):
         return np.full(len(column), float(column[0].strip(b'"')))
     try:
