@@ -18,7 +18,7 @@ import numpy as np
 
 from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.records import SCHEMA, Record, names_text
-from torchdoctor.sources.clock import counts, is_epoch
+from torchdoctor.sources.clock import counts, is_epoch, union
 from torchdoctor.sources.description import context_of, remarks_on
 from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, Wish
 from torchdoctor.sources.naming import Understood, understand
@@ -191,7 +191,7 @@ def _stretches(series: Mapping[str, Points]) -> list[Stretch]:
     """Stretches of steps at which the same vitals were measured, the last one first."""
     if not series:
         return []
-    steps = np.unique(np.concatenate([points.steps for points in series.values()]))
+    steps = union([points.steps for points in series.values()])
     present = np.zeros((len(steps), len(series)), dtype=bool)
     table = np.zeros((len(series), len(steps)))
     for column, points in enumerate(series.values()):

@@ -103,6 +103,19 @@ def _told_apart(columns: Mapping[str, Column]) -> Mapping[str, Column]:
     return columns
 
 
+def union(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """All numbers of some columns, each once, in order; columns that are in order already are merged.
+
+    >>> union([np.array([1, 2, 5]), np.array([2, 3])]).tolist()
+    [1, 2, 3, 5]
+    """
+    first = rows[0]
+    if all(np.array_equal(first, other) for other in rows[1:]) and bool((first[1:] > first[:-1]).all()):
+        return first
+    numbers = np.sort(np.concatenate(rows), kind="stable")
+    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
+
+
 def _fullest(columns: Mapping[str, Column], counted: Sequence[tuple[tuple[str, ...], Column]]) -> int:
     """How often the measure that is given most often is given: what is counted far more seldom does not count it."""
     known = {name for names, _ in counted for name in names}
@@ -113,7 +126,7 @@ def _fullest(columns: Mapping[str, Column], counted: Sequence[tuple[tuple[str, .
 def _is_beside(columns: Mapping[str, Column], count: Column, share: float = 0.99) -> bool:
     """Whether a count is given in the rows of the measures, in more than a share: "Update[90]: rate 0.01" is alone."""
     rows = [found.rows for name, found in columns.items() if is_measure(name)]
-    measured = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+    measured = union(rows) if rows else np.zeros(0, np.int64)
     return len(measured) > 0 and bool(np.isin(measured, count.rows).mean() > share)
 
 

@@ -50,6 +50,9 @@ KNOWN = MEASURED | {"header", "context", "groups", "origin", "symptom", "diagnos
 
 def recognises(path: Path) -> bool:
     """Whether one of the first lines is a record of ours."""
+    with path.open("rb") as file:
+        if b'"type"' not in next(_blocks(file), b""):
+            return False
     pieces = _pieces(path, Reading(), blocks=1)
     return any(isinstance(piece, Stretch) or piece["type"] in KNOWN for piece in pieces)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import counts, is_epoch
+from torchdoctor.sources.clock import counts, is_epoch, union
 from torchdoctor.sources.logged import NAMES_LIMIT
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table
@@ -98,7 +98,7 @@ class Tidy:
         found = {}
         for run, names in self._series.items():
             table = Table() if read is None else read.empty()
-            steps = np.unique(np.concatenate([np.frombuffer(steps) for steps, _ in names.values()]))
+            steps = union([np.frombuffer(steps) for steps, _ in names.values()])
             steps = steps[np.isfinite(steps)]
             table.rows = len(steps)
             if self.columns.clock is not None:
