@@ -104,12 +104,14 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 ``act_dead`` (units that were zero for every input of the last samples), ``act_saturated``, ``attention_entropy``
 (relative to an even one), ``weight_same`` (all rows of the weight are equal). Scalars: ``entry_rms``, ``entry_absmax``,
 ``entry_ratio`` (what enters the first layer), ``input_blank`` (share of samples whose values are all one number),
+``input_zero`` (share of zeros), ``entry_spread`` (share of its size by which samples differ at the first layer),
 ``input_content`` (a checksum that the order of samples does not change), ``input_size`` (numbers in the batch),
 ``side_entry_rms`` (the largest input of a later layer that nothing that learns has made), ``input_*``, ``target_*``
 (of the batch), ``guess_loss`` (what a guess by all targets so far costs on it), ``pooled_*`` (of all samples so far),
 ``output_*``, ``prediction_top_share``,
 ``target_probability``, ``criterion`` (what ``loss_fn`` returned), ``logit_drift`` (mean log-sum-exp),
-``attention_logit``, ``last_position_loss`` and ``other_position_loss``, ``output_directions`` (share of outputs that is
+``attention_logit``, ``last_position_loss`` and ``other_position_loss`` (``_error`` where the next values of a series
+are asked for), ``output_directions`` (share of outputs that is
 not along their mean direction), ``target_is_next``, ``target_after_next`` and ``target_is_before`` (share of labels
 that are the next token, the one after it, or the one before), ``attention_ahead`` (share of attention that goes to
 later tokens),
@@ -117,7 +119,8 @@ later tokens),
 ``target_masked`` (where tokens differ from labels, the share that is one token),
 ``label_in_another`` (the next column's), ``target_in_input`` (the largest share of samples whose number asked for is
 in one place of the input), ``weight_of_common`` (the loss's weight of the most common class over that of
-the others), ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
+the others), ``weight_by_count`` (the power of a class's count that its weight follows),
+``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
 ``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
 unchanged) and ``answer_changed`` (share of those that came with another target).
@@ -125,8 +128,11 @@ unchanged) and ``answer_changed`` (share of those that came with another target)
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
 eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move),
-``update_kept`` (how far weights came since the sample before, in lengths of its one step),
+``update_kept`` (how far weights came since the sample before, in lengths of its one step), ``course`` (cosine of the
+way that they came since then with the way before it: 1 where they go straight on),
 ``frozen_fresh`` (share of layers that do not learn whose weights are spread as those of a new layer are),
+``weights_fresh`` (the same of those that learn, at the first look),
+``resting_as_new`` (share of BatchNorm layers in eval mode whose statistics are those of a new layer),
 ``gradient_snr`` (signal over noise of the batch's gradient, which is batch size over gradient noise scale) and
 ``gradient_samples`` (samples of that batch). Where ``settings.curvature`` asks for it: ``curvature`` (of the loss along
 the step, for a step of length 1) and ``step_curvature`` (curvature over slope along it: at 1 the step ends in the

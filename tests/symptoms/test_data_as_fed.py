@@ -7,25 +7,44 @@ from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
 from torchdoctor.symptoms.identical_units import IdenticalUnits
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.overfitting import Overfitting
+from torchdoctor.symptoms.suspicious_loss import SuspiciousLoss
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
 from torchdoctor.symptoms.underfitting import narrowest
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 
-def fed(kinds=("Linear", "LayerNorm"), normalized=True, **vitals):
+def fed(kinds=("Linear", "LayerNorm"), normalized=True, classes=None, **vitals):
     chart = Chart.of(**{name: list(values) for name, values in vitals.items()})
     facts = {"modules.kinds": list(kinds), "data.normalized_first": normalized}
+    facts |= {"loss.classes": classes} if classes else {}
     chart.add({"type": "facts", "step": 0, "facts": facts})
     return chart
 
 
 UNEVEN = {"entry_rms": [26.0] * 3, "entry_absmax": [400.0] * 3, "entry_ratio": [140.0] * 3}
+STUCK = {"loss": [1.39, 1.4] * 30, "output_spread": [0.5] * 6}
+LEARNT = {"loss": [1.39 * 0.95**step for step in range(60)], "output_spread": [0.5] * 6}
+OFFSET = {"entry_spread": [0.003] * 3, "entry_rms": [2.8] * 3, "entry_absmax": [2.9] * 3}
+BYTES = {"entry_rms": [136.0] * 6, "entry_absmax": [255.0] * 6}
+ERASED = {"input_zero": [0.9] * 3, "input_std": [0.3] * 3, "idle_input_std": [1.0] * 3}
 SICK_INPUTS = {
+    "an offset drowns the samples": OFFSET | STUCK,
+    "outputs do not depend on them": OFFSET | LEARNT | {"output_spread": [0.001] * 6},
+    "bytes, and a norm of each sample": BYTES | STUCK,
+    "nearly all erased": ERASED | STUCK | {"classes": 4},
+    "nearly all erased, and validation leads": ERASED | LEARNT | {"classes": 4, "val_loss": [0.01, 0.001]},
     "a quarter is blank": {"input_blank": [0.25, 0.22, 0.3]},
     "one feature drowns the rest": UNEVEN,
     "and no norm comes at all": UNEVEN | {"kinds": ("Linear", "ReLU"), "normalized": False},
 }
 HEALTHY_INPUTS = {
+    "an offset that is taken off": OFFSET | STUCK | {"kinds": ("Conv2d", "BatchNorm2d")},
+    "a large offset, and larger differences": OFFSET | STUCK | {"entry_spread": [0.1] * 3},
+    "bytes, and it learns": BYTES | LEARNT,
+    "bytes, and a norm of the batch": BYTES | STUCK | {"kinds": ("Conv2d", "BatchNorm2d")},
+    "sparse everywhere": ERASED | STUCK | {"classes": 4, "idle_input_std": [0.3] * 3},
+    "erased, to be filled in": ERASED | STUCK,
+    "half erased": ERASED | STUCK | {"classes": 4, "input_zero": [0.5] * 3},
     "one batch has blanks": {"input_blank": [0.0, 0.25, 0.0]},
     "few blanks": {"input_blank": [0.05, 0.08, 0.02]},
     "each feature is normalized first": UNEVEN | {"kinds": ("BatchNorm1d", "Linear")},
@@ -139,3 +158,56 @@ def test_everything_goes_through_the_end_of_a_deep_model():
         shaped = {"modules.widths": shapes[0], "modules.entering": shapes[1]}
         chart.add({"type": "facts", "step": 0, "facts": facts | shaped})
         assert narrowest(chart) == width
+
+
+def test_an_offset_that_a_model_copes_with_is_a_note():
+    assert InputAnomaly().check(fed(**OFFSET, **LEARNT)).severity == "info"
+
+
+MISSING = {
+    "-9999 in some batches": ([-2.1, -9999.0, -1.9, -9999.0, -2.0, -2.2], [1.0, 900.0, 1.1, 870.0, 1.0, 0.9]),
+    "-999 in all of them": ([-999.0] * 6, [125.0] * 6),
+    "1e6": ([1e6, 2.0, 1e6, 3.0, 2.5, 1.9], [1e5, 1.0, 1e5, 1.0, 1.0, 1.0]),
+}
+MEASURED = {
+    "one outlier": ([-2.1, -9999.0, -1.9, -2.3, -2.0, -2.2], [1.0, 900.0, 1.1, 1.0, 1.0, 0.9]),
+    "another one each time": ([-2.1, -9999.0, -1.9, -8734.0, -2.0, -2.2], [1.0, 900.0, 1.1, 800.0, 1.0, 0.9]),
+    "as far as others go": ([-999.0] * 6, [500.0] * 6),
+    "cut off at a round number": ([-500.0] * 6, [60.0] * 6),
+    "small": ([-9.0] * 6, [1.0] * 6),
+}
+
+
+def asked(edges, spreads):
+    name = "target_min" if min(edges) < 0 else "target_max"
+    return Chart.of(target_mean=[0.0] * len(edges), target_std=spreads, **{name: edges})
+
+
+@pytest.mark.parametrize("given", MISSING.values(), ids=MISSING)
+def test_a_number_that_stands_for_what_was_not_measured(given):
+    assert "not measured" in TargetAnomaly().check(asked(*given)).message
+
+
+@pytest.mark.parametrize("given", MEASURED.values(), ids=MEASURED)
+def test_a_number_that_may_be_measured(given):
+    found = TargetAnomaly().check(asked(*given))
+    assert found is None or "not measured" not in found.message
+
+
+def test_targets_of_one_part_that_are_far_off_at_times():
+    assert (
+        TargetAnomaly().check(Chart.of(part_target_size=[1.0, 1.1, 0.9, 1200.0, 1.0, 2100.0, 1.0])).severity
+        == "warning"
+    )
+    assert TargetAnomaly().check(Chart.of(part_target_size=[1.0, 1.1, 0.9, 1200.0, 1.0, 1.2, 1.0])) is None
+
+
+@pytest.mark.parametrize(("slope", "fires"), [(1.0, True), (0.5, True), (0.2, False), (-1.0, False)])
+def test_class_weights_that_follow_counts(slope, fires):
+    assert (SuspiciousLoss().check(Chart.of(weight_by_count=[slope] * 5)) is not None) is fires
+
+
+def test_samples_of_nearly_one_token_are_alike_by_chance():
+    given = {"loss": [1.0] * 60, "val_loss": [1.0] * 3, "idle_known": [0.5] * 3, "input_again": [0.0] * 3}
+    assert ValidationAnomaly().check(Chart.of(**given, token_top_share=[0.3] * 3)) is not None
+    assert ValidationAnomaly().check(Chart.of(**given, token_top_share=[0.95] * 3)) is None

@@ -15,6 +15,7 @@ SICK = {
     "falling return": {"policy_entropy": FALLS, "episode_return": -RISES},
     "half of it, and the reward fell": {"entropy": np.linspace(1.6, 0.4, N), "reward": -RISES},
     "gone at once": {"entropy": [1.6] + [0.0] * (N - 1), "reward": FLAT},
+    "paid for being sure, and paid well": {"entropy": FALLS, "reward": RISES, "policy_loss": 1.5 * FALLS},
     "huge rewards": {"entropy": FALLS, "reward": 1e6 * FLAT},
 }
 HEALTHY = {
@@ -24,6 +25,8 @@ HEALTHY = {
     "falls slowly, and pays": {"entropy": np.linspace(1.6, 0.4, N), "reward": RISES},
     "paid less, and as open as ever": {"entropy": np.full(N, 1.6), "reward": -RISES},
     "learnt its task": {"entropy": FALLS, "reward": RISES},
+    "entropy is rewarded": {"entropy": FALLS, "reward": RISES, "policy_loss": -1.5 * FALLS},
+    "no baseline": {"entropy": FALLS, "reward": RISES, "policy_loss": FALLS / (1 - np.log(FALLS / 1.7))},
     "learnt it early": {"entropy": FALLS, "reward": np.minimum(np.arange(N) / 40, 1) * 5 + FLAT},
     "continuous actions": {"entropy": FALLS - 1, "reward": FLAT},
     "zero from the start": {"entropy": np.zeros(N), "reward": FLAT},

@@ -15,6 +15,7 @@ SICK = {
     "worse than untrained": [*FALLING, 5.6],
     "a negative loss, back at its start": [*(FALLING - 100), -90.0],
     "through zero": [*(FALLING - 3), 9.0],
+    "a million times as much in a young run": [2.8, 2.7, 2.5, 2.2, 2.1, 1.9, 1.8, 1.9, 1.7, 1.6e6],
     "a memorized run": [*(4 * np.exp(-np.arange(200) / 15 + RNG.standard_normal(200))), 3.0],
     "a constant loss": [1.0] * 100 + [6.0],
     "after a NaN": [*FALLING[:100], float("nan"), *FALLING[100:], 11.0],
@@ -22,6 +23,7 @@ SICK = {
 HEALTHY = {
     "no readings": [],
     "too short to judge": [2.0] * 10 + [20.0],
+    "a young run that was as high before": [2.8e4, 300.0, 2.5, 2.2, 2.1, 1.9, 1.8, 1.9, 1.7, 2e4],
     "nan": [*FALLING, float("nan")],
     "infinity": [*FALLING, float("inf")],
     "noise": [*FALLING, 2.15],

@@ -79,3 +79,15 @@ def test_growth_that_pays_from_the_start_is_a_note(loss, severity):
     for step in (0, 1, 2, 4, 8, 16, 25, 50):
         chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [0.1 + 2 * step, 0.1]}})
     assert WeightGrowth().check(chart).severity == severity
+
+
+def test_a_norm_that_overflows_alone_is_a_leap_while_losses_and_gradients_are_numbers():
+    rows = [[3.0, 2.0, 4.0]] * 3 + [[3.1, math.inf, 4.0]]
+    for broken in (False, True):
+        built = Chart.of(loss=[1.0, math.nan] if broken else [1.0, 1.0])
+        built.names = ("a.weight", "b.weight", "c.weight")
+        for number, row in enumerate(rows):
+            built.add({"type": "tensors", "step": 25 * number, "vitals": {"weight_norm": row}})
+        found = WeightGrowth().check(built)
+        assert (found is None) is broken
+        assert broken or found.where == ("b.weight",)

@@ -46,10 +46,21 @@ SICK = {
     ),
     "one output for all": (lambda: (scores()[:, :1] - torch.ones(8, 5)).pow(2).mean(), "one-for-all"),
     "each with each": (lambda: (scores()[:, None] - torch.ones(8, 5)[None]).abs().mean(), "broadcast"),
+    "squared after the mean": (lambda: (scores() - torch.ones(8, 5)).mean().pow(2), "squared-after-the-mean"),
+    "summed, then without its sign": (lambda: (torch.ones(8, 5) - scores()).sum().abs(), "squared-after-the-mean"),
+    "a mean times itself": (
+        lambda: (lambda mean: mean * mean)((scores() - LABELS[:, None]).mean()),
+        "squared-after-the-mean",
+    ),
     "attention over queries": (lambda: attended(-2), "attention-over-queries"),
     "attention over heads": (lambda: attended(1, 0.5), "attention-over-queries"),
 }
 HEALTHY = {
+    "root of a mean square": lambda: (scores() - torch.ones(8, 5)).pow(2).mean().sqrt(),
+    "squared, then averaged": lambda: (scores() - torch.ones(8, 5)).pow(2).mean(),
+    "means beside each error": lambda: (scores() - 1.0).abs().mean() + (scores() - torch.ones(8, 5)).mean().pow(2),
+    "what a whole bag is": lambda: (scores().mean() - 0.5).pow(2),
+    "two outputs": lambda: (scores() - scores()).mean().pow(2),
     "dropout inside": lambda: functional.cross_entropy(nn.Linear(5, 5)(DROP(scores())), LABELS),
     "a temperature": lambda: functional.cross_entropy(scores() * 3.0, LABELS),
     "scaled by a tensor": lambda: functional.cross_entropy(scores() * torch.full((8, 5), 2.0), LABELS),

@@ -697,7 +697,9 @@ def validation_with_gradients_on() -> Found:
 
 
 def resting_batchnorm() -> Found:
+    """With statistics that it has learnt before, as a pretrained model has."""
     model = network()
+    model(torch.randn(64, 8))
     model[1].eval()
     return train(model)
 

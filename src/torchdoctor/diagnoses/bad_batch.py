@@ -23,6 +23,8 @@ from torchdoctor.diagnoses.findings import (
 )
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
+from torchdoctor.symptoms.target_anomaly import part_off_at_times, stands_for_missing
 
 ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
 """What a run that was well until a batch came does not have."""
@@ -61,6 +63,7 @@ class BadBatch(Cause):
         "loss-divergence",
         "nan-or-inf",
         "input-anomaly",
+        "target-anomaly",
         "collapsed-output",
         "not-learning",
         "no-gradient",
@@ -71,8 +74,8 @@ class BadBatch(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loss jumped at the same step, and whether everything was back at once."""
-        if problem.has("input-anomaly") and (empty := _emptiness(chart)):
-            yield Evidence(CERTAIN, f"{empty}: what is read is not the data")
+        if found := _emptiness(chart, problem) or _no_measurement(chart, problem):
+            yield Evidence(CERTAIN, found)
             return
         if not problem.has(*SHARP):
             yield Evidence(-5.0, "no step stands out, and samples have content")
@@ -98,12 +101,25 @@ class BadBatch(Cause):
         yield from _about_its_numbers(chart, onset)
 
 
-def _emptiness(chart: Chart) -> str:
-    """What says that inputs carry nothing, as the beginning of a sentence; empty where they do."""
+def _emptiness(chart: Chart, problem: Problem) -> str:
+    """What says that inputs carry nothing; empty where they do."""
+    if not problem.has("input-anomaly") or erased_share(chart) > InputAnomaly.erased:
+        return ""
     if last_level(chart["input_constant"], 3) == 1.0:
-        return "all samples of a batch are equal"
+        return "all samples of a batch are equal: what is read is not the data"
     share = last_level(chart["input_blank"], 3)
-    return f"{100 * share:.0f} % of the samples are blank" if share > BLANK else ""
+    return f"{100 * share:.0f} % of the samples are blank: what is read is not the data" if share > BLANK else ""
+
+
+def _no_measurement(chart: Chart, problem: Problem) -> str:
+    """Which number among the targets is none; empty where all may be."""
+    if not problem.has("target-anomaly"):
+        return ""
+    missing = stands_for_missing(chart)
+    if not math.isnan(missing):
+        return f"{number_text(missing)} stands among the targets where nothing was measured"
+    size = part_off_at_times(chart)
+    return f"targets of one part of the loss are of size {number_text(size)} in some batches" if size > 0 else ""
 
 
 def _about_its_loss(chart: Chart, step: int, leap: float, moved: bool) -> Iterator[Evidence]:

@@ -109,6 +109,9 @@ def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 
 def _about_the_signal(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    vanishing = problem.get("gradient-vanishing")
+    if vanishing is not None and vanishing.message.startswith("before the first step each layer"):
+        yield Evidence(4.5, vanishing.message)
     lost = signal_lost_by_layer(chart)
     if lost > 5 and (not saturating_layers(chart) or is_far_from_extremes(chart)):
         yield Evidence(4.0, f"at the first sample each layer divided what depends on the input by {number_text(lost)}")

@@ -51,6 +51,9 @@ class ClipMissing(Cause):
         if "clip" in chart:
             yield Evidence(-6.0, f"the loop clips at {number_text(chart['clip'].latest)}")
             return
+        gated = problem.get("saturated-activations")
+        if gated is not None and gated.severity != "info":
+            yield Evidence(-2.0, "units were at their extremes from the start: there is more to mend than a rare leap")
         if has_recurrence(chart) and problem.grave("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf"):
             yield Evidence(2.5, "gradients of a recurrent layer pass the same weights at every position")
         explosions = [item for item in problem.symptoms if item.name == "gradient-explosion"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
+from torchdoctor.symptoms.wrong_mode import rests_unlearnt
 
 
 class EvalModeInTraining(Cause):
@@ -39,6 +40,9 @@ class EvalModeInTraining(Cause):
         "gradient-explosion",
         "activation-explosion",
         "nan-or-inf",
+        "unexpected-initial-loss",
+        "update-ratio-abnormal",
+        "dead-units",
     )
     prior = -2.0
     suggests = ("set-train-mode",)
@@ -51,5 +55,8 @@ class EvalModeInTraining(Cause):
             resting = names_text(chart.fact("mode.eval") or [])
             since = chart.facts["mode.whole"].step
             yield Evidence(CERTAIN, f"since step {since} the model is trained in eval mode ({resting})")
+        elif rests_unlearnt(chart):
+            text = f"{names_text(chart.fact('mode.eval'))} are in eval mode, with statistics of no data at all"
+            yield Evidence(CERTAIN, text)
         elif whole is False:
             yield Evidence(-6.0, "the training passes ran in train mode")

@@ -116,11 +116,16 @@ def loss_leap(chart: Chart, step: int) -> float:
     return (float(at[0]) - centre) / usual if usual > 0 else math.nan
 
 
+LEAP_OF_A_WEIGHT, UNMOVED = 1e3, 1e3
+"""Times its level that a loss rises by at least, and that the least of the gradients does at most."""
+
+
 def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
     """How gradients leapt in some weights and not in others at a step, as a sentence; empty where they did not.
 
     What a batch has too much of goes through all layers and is in the gradient of each. One weight that has changed by
-    itself is not: the layer that it is in, or those behind it, are given what they always are.
+    itself is not: the layer that it is in, or those behind it, are given what they always are. Gradients that are not
+    finite count where the loss leapt as well; else a derivative is undefined, and a mask keeps it from some weights.
     """
     rows = [(at, row) for at, row in chart.tensors("grad_norm").rows if row.size == len(chart.names)]
     columns = list(weight_columns(chart.names))
@@ -128,11 +133,15 @@ def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
     here = [row[columns] for at, row in rows if at == step]
     if len(before) < 3 or not here or len(columns) < 2:
         return ""
+    if np.isinf(here[0]).any() and not loss_leap(chart, step) > LEAP_OF_A_WEIGHT:
+        return ""
     with np.errstate(all="ignore"):
         usual = np.median(np.array(before), axis=0)
         leaps = np.minimum(here[0], 1e38) / usual  # one that is not a number at all says nothing
     known = np.isfinite(leaps) & (usual > 0)
     if known.sum() < 2 or not leaps[known].max() > times * max(1.0, float(leaps[known].min())):
+        return ""
+    if float(leaps[known].min()) > UNMOVED:  # then all leapt, as they do in a run that runs away
         return ""
     low, high = (int(np.flatnonzero(known)[place]) for place in (leaps[known].argmin(), leaps[known].argmax()))
     names = [chart.names[columns[place]] for place in (high, low)]
@@ -140,6 +149,14 @@ def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
         f"the gradient of {names[0]} leapt {number_text(float(leaps[high]))} times at step {step}, that of {names[1]}"
     )
     return f"{text} {number_text(float(leaps[low]))}: a batch goes through both, a weight that was changed does not"
+
+
+def finite_beside(chart: Chart, step: int) -> tuple[str, ...]:
+    """Weights whose gradient was a number, and not zero, at a step at which those of others were none."""
+    rows = [row for at, row in chart.tensors("grad_norm").rows if at == step and row.size == len(chart.names)]
+    if not rows or not np.isinf(rows[-1]).any():
+        return ()
+    return tuple(chart.names[index] for index in weight_columns(chart.names) if 0 < rows[-1][index] < math.inf)
 
 
 def loss_was_finite(chart: Chart, step: int) -> bool | None:

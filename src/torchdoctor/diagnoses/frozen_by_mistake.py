@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
-from torchdoctor.symptoms.frozen_weights import FRESH
+from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn
 
 ALL_BUT = 0.9
 """Share from which the rest is a head, an adapter, or an oversight."""
@@ -49,7 +49,7 @@ class FrozenByMistake(Cause):
             yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")
         elif share and chart["frozen_fresh"].latest > FRESH:
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and look as if never trained")
-        elif share and share >= METHOD and _only_biases_learn(chart):
+        elif share and share >= METHOD and only_biases_learn(chart):
             yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and only biases and norms learn")
         elif share and share >= METHOD:
             yield Evidence(1.0 if share < ALL_BUT else 1.5, f"{share:.0%} of the parameters are frozen")
@@ -57,13 +57,3 @@ class FrozenByMistake(Cause):
             yield Evidence(0.3, f"{share:.0%} of the parameters are frozen, before the first that learns")
         elif share is not None:
             yield Evidence(-6.0, "no parameter is frozen")
-
-
-def _only_biases_learn(chart: Chart) -> bool:
-    """Whether every tensor that gets a gradient is a bias or a norm's: no method leaves just those."""
-    kinds = dict(zip(chart.fact("modules.names", ()), chart.fact("modules.kinds", ()), strict=False))
-    norms = chart.tensors("grad_norm").latest
-    learning = [name for name, norm in zip(chart.names, norms.tolist(), strict=False) if norm > 0]
-    return bool(learning) and all(
-        name.endswith("bias") or "Norm" in kinds.get(name.rpartition(".")[0], "") for name in learning
-    )

@@ -9,6 +9,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.target_anomaly import is_copied, is_given_away, looks_ahead
+from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, known_before
 
 
@@ -45,6 +46,10 @@ class InformationLeak(Cause):
             yield Evidence(CERTAIN, f"{where}, and {number_text(others)} at all others")
         elif last < 1.2 * others and not problem.has("target-anomaly"):
             yield Evidence(-3.0, "the last position of a sequence is no harder than the others")
+        end, before = given_away(chart)
+        if end > UnevenPositionLoss.error * before:
+            text = f"the squared error is {number_text(end)} at the last place, whose answer is not in the input"
+            yield Evidence(CERTAIN, f"{text}, and {number_text(before)} before it")
         same = last_level(chart["target_is_input"], 3)
         if same > 0.999 and not chart["token_top_share"].latest > 0.9:
             yield Evidence(CERTAIN, "the targets are equal to the inputs, position by position")

@@ -11,6 +11,7 @@ from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
 from torchdoctor.series import Series
+from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.target_anomaly import answers_changed, is_of_the_past
 from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
@@ -76,6 +77,8 @@ class LabelNoiseOrMisalignment(Cause):
             yield from _about_the_losses(chart, chance)
         yield from _about_the_start(problem)
         ratio = working_update(chart)
+        if goes_straight(chart):
+            yield Evidence(-2.5, "weights keep one direction over dozens of steps: wrong labels give none")
         if ratio * chart.step < SHORT:
             yield Evidence(-0.8, f"weights have moved by at most {number_text(ratio * chart.step)} of themselves")
         elif 1e-4 < ratio < 1e-1:
@@ -109,7 +112,9 @@ def _about_the_targets(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(-5.0, "labels are not a place off")
     found = problem.get("validation-anomaly")
     if found is not None and found.message.endswith(ASKED_WRONG):
-        yield Evidence(6.0, "training does worse than validation, and nothing but its targets makes it harder")
+        known = bool(chart.fact("loss.kind"))  # of a loss of one's own, a mean of more samples may be less
+        words = "training does worse than validation, and nothing but its targets makes it harder"
+        yield Evidence(6.0 if known else 1.0, words)
 
 
 def _about_the_start(problem: Problem) -> Iterator[Evidence]:
@@ -123,7 +128,7 @@ def _was_broken(chart: Chart, problem: Problem) -> bool:
     """Whether something kept the model from learning from early on: units that die of wrong labels die late."""
     if (collapsed := problem.get("collapsed-output")) is not None and collapsed.first_step <= 2:
         return True  # before any label was learnt
-    if collapsed is not None and 0 < chart["output_spread"].first < 1e-4:
+    if collapsed is not None and 0 < chart["output_spread"].first < 5e-3:
         return True
     found = [item for item in (*problem.symptoms, *chart.open_episodes.values()) if item.name in BROKEN]
     return any(item.first_step < EARLY or item.first_step <= problem.first_step for item in found)

@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.not_learning import loss_scale
-from torchdoctor.symptoms.suspicious_loss import DROPPED, weight_of_common
+from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss, weight_by_count, weight_of_common
 from torchdoctor.symptoms.target_anomaly import asks_for_class_numbers, counts_unmasked, is_unsigned
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
@@ -86,7 +86,7 @@ class LossMisuse(Cause):
             yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
         elif wrong := _wrong_targets(chart, problem):
             yield Evidence(CERTAIN, wrong)
-        elif weight_of_common(chart) > 2:
+        elif weight_of_common(chart) > 2 or weight_by_count(chart) > SuspiciousLoss.slope:
             yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
             name = chart.fact("loss.function") or kind or "loss of this kind"

@@ -9,6 +9,7 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, working_update
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.slow_learning import ONWARD
 
 STILL = 1e-8
@@ -70,11 +71,8 @@ class LrTooLow(Cause):
             yield Evidence(2.2, f"the learning rate is {number_text(rate)}")
         elif rate >= (3e-4 if adaptive else 1e-2):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
-        cosine = chart["momentum_cosine"].last(8)
-        if cosine.size >= 4 and median(cosine) > 0.6 and not onward:
-            short = not held and working_update(chart) < USUAL  # noise, of labels or batches, keeps no direction
-            text = f"gradients keep their direction from step to step: {median(cosine):.2f}"
-            yield Evidence(2.5 if short else 1.0, text)
+        if not onward:
+            yield from _about_the_way(chart, held)
         norms = chart["grad_norm"]
         if norms and norms.baseline(128).recent < 1e-10:
             yield Evidence(-4.0, "there is no gradient that a higher rate could scale")
@@ -82,6 +80,19 @@ class LrTooLow(Cause):
             yield Evidence(-3.0, "steps that are too short break nothing")
         if problem.has("gradient-vanishing") and not problem.has("loss-plateau", "slow-learning", "not-learning"):
             yield Evidence(-2.0, "the loss has not stopped falling")
+
+
+def _about_the_way(chart: Chart, held: bool) -> Iterator[Evidence]:
+    """Whether gradients, or the weights themselves, keep their direction."""
+    cosine = chart["momentum_cosine"].last(8)
+    if cosine.size >= 4 and median(cosine) > 0.6:
+        short = not held and working_update(chart) < USUAL  # noise, of labels or batches, keeps no direction
+        text = f"gradients keep their direction from step to step: {median(cosine):.2f}"
+        yield Evidence(2.5 if short else 1.0, text)
+    # where weights hardly move at all, that says so already, and whatever cuts steps may be what does it
+    if not held and goes_straight(chart) and 2e-5 < working_update(chart) < 10 * USUAL:
+        way = median(chart["course"].last(4))
+        yield Evidence(3.0, f"weights keep one direction over dozens of steps: cosine {way:.2f}")
 
 
 def _about_the_updates(chart: Chart) -> Iterator[Evidence]:

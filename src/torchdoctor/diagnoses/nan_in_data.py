@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import loss_was_finite
+from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite
 from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
-from torchdoctor.records import number_text
+from torchdoctor.records import names_text, number_text
 
 
 class NanInData(Cause):
@@ -45,6 +45,10 @@ class NanInData(Cause):
             return
         if _was_clean(chart, problem.first_step):
             yield Evidence(-4.0, f"the batch of step {problem.first_step} was finite")
+        if spared := finite_beside(chart, problem.first_step):
+            yield Evidence(-1.5, f"the gradient of {names_text(spared)} was finite: bad data would be in all of them")
+        elif not chart["grad_norm"].nonfinite and not chart["loss"].nonfinite:
+            yield Evidence(-3.0, "neither a loss nor a gradient was ever not finite")
         yield from _about_the_origin(chart, problem)
 
 
@@ -75,7 +79,9 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 
 def _was_clean(chart: Chart, step: int) -> bool:
-    """Whether inputs and targets of a step were looked at, and all of them were finite; labels always are."""
+    """Whether inputs and targets of a step were looked at, and all were finite; tokens and labels always are."""
+    if chart["token_top_share"] and chart["target_classes"] and not chart["input_std"]:
+        return True
     seen = [chart[vital] for vital in ("input_nonfinite", "target_nonfinite")]
     clean = [bool((series.values[series.steps == step] == 0).any()) for series in seen]
     return clean[0] and (clean[1] or bool(chart["target_classes"]))

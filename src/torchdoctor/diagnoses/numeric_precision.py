@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import has_attention, loss_was_finite, update_level
+from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_was_finite, update_level
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
-from torchdoctor.records import number_text
+from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
@@ -64,7 +64,11 @@ class NumericPrecision(Cause):
         if symptom is None:
             yield from _about_rounding(chart, problem)
             return
-        yield from _about_the_origin(chart, problem, symptom.first_step)
+        step = symptom.first_step
+        if loss_was_finite(chart, step) is False and (spared := finite_beside(chart, step)):
+            text = f"the loss was not finite and the gradient of {names_text(spared)} was: a mask is on the way to it"
+            yield Evidence(2.5, text)
+        yield from _about_the_origin(chart, problem, step)
         if is_infinite_loss(chart, problem):
             yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
         if problem.has(*GROWTH, "unexpected-initial-loss"):
@@ -119,7 +123,7 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         yield Evidence(4.0, f"{text} before it is undefined there")
     elif kind == "input":
         yield Evidence(-4.0, "the input was already not finite")
-    elif chart["loss"] and loss_was_finite(chart, step):
+    elif chart["loss"] and loss_was_finite(chart, step) and chart["grad_norm"].nonfinite:
         yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
     elif (fragile := fragile_loss(chart)) and loss_was_finite(chart, step) is False:
         yield Evidence(2.5, f"the loss was the first that was not finite, and takes a {fragile}")

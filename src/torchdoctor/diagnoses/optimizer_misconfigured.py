@@ -10,7 +10,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, highest
 from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed
+from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed, shortened
 from torchdoctor.symptoms.underfitting import shrinkage
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
@@ -82,8 +82,8 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
     adaptive, betas = "Adam" in str(group.get("optimizer", "")), group.get("betas")
     if is_climbed(chart, group):
         yield Evidence(CERTAIN, "maximize is on: each step is taken up the loss")
-    if problem.has(*STILL) and adaptive:
-        yield from _about_eps(chart, _number(group.get("eps")))
+    if problem.has(*STILL):
+        yield from _about_short_steps(chart, group, rate)
     if problem.has(*WILD):
         if adaptive and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= 0.99:
@@ -110,9 +110,12 @@ def has_unbounded_steps(chart: Chart) -> bool:
     return any(isinstance(betas, list) and len(betas) == 2 and betas[1] < betas[0] ** 2 for betas in pairs)
 
 
-def _about_eps(chart: Chart, eps: float) -> Iterator[Evidence]:
-    share = chart["adam_eps_share"].latest
-    if eps <= USUAL_EPS:
+def _about_short_steps(chart: Chart, group: dict[str, Any], rate: float) -> Iterator[Evidence]:
+    """What makes steps short: eps, or a setting that leaves little of each gradient."""
+    share, eps = chart["adam_eps_share"].latest, _number(group.get("eps"))
+    if text := shortened(group, rate):
+        yield Evidence(6.0, text)
+    if eps <= USUAL_EPS or "Adam" not in str(group.get("optimizer", "")):
         return  # where gradients are under even that, it is they that are too small
     if share > 0.5:
         yield Evidence(5.0, f"eps of {number_text(eps)} is above {share:.0%} of the gradients that it is added to")

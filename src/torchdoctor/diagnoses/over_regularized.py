@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
+from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
 from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss
 from torchdoctor.symptoms.underfitting import shrinkage
 from torchdoctor.symptoms.validation_anomaly import comes_unchanged
@@ -59,6 +60,7 @@ class OverRegularized(Cause):
         "loss-divergence",
         "optimizer-advice",
         "suspicious-loss",
+        "input-anomaly",
     )
     prior = -1.5
     suggests = ("lower-dropout", "set-weight-decay")
@@ -70,6 +72,8 @@ class OverRegularized(Cause):
             if is_told_of_decay(chart, problem):
                 yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
             return
+        if problem.has("input-anomaly"):
+            yield from _about_the_inputs(chart, problem)
         if DROPPED in (chart.fact("loss.lint") or ()):
             yield Evidence(CERTAIN, f"dropout of {number_text(dropout(chart))} is applied to what enters the loss")
         elif problem.has("suspicious-loss") and chart.fact("loss.label_smoothing", 0.0) > SuspiciousLoss.smoothing:
@@ -90,6 +94,14 @@ class OverRegularized(Cause):
         train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
         if dropout(chart) > 0 and 0 < held_out < 0.7 * train:
             yield Evidence(1.0, f"training, with dropout, has {number_text(train)} against {number_text(held_out)}")
+
+
+def _about_the_inputs(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    share = erased_share(chart)
+    if share > InputAnomaly.erased:
+        yield Evidence(CERTAIN, f"{share:.0%} of each training input is erased, and nothing of validation's")
+    elif problem.names == ("input-anomaly",):
+        yield Evidence(-5.0, "inputs are not erased")
 
 
 def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:

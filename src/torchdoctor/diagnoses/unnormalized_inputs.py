@@ -9,7 +9,13 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.input_anomaly import UNEVEN, normalizes_each
+from torchdoctor.symptoms.input_anomaly import (
+    UNEVEN,
+    InputAnomaly,
+    drowned_spread,
+    normalizes_each,
+    removes_offsets,
+)
 
 LOUD, QUIET = 10.0, 0.01
 """Root mean square above which inputs are too large, largest value under which they are too small."""
@@ -70,6 +76,14 @@ class UnnormalizedInputs(Cause):
             text = f"what enters a later layer, and nothing that learns has made, is of size {number_text(side)}"
             yield Evidence(CERTAIN if side > 10 * LOUD else 7.0, text)
             return
+        if problem.has("input-anomaly") and drowned_spread(chart) < InputAnomaly.offset:
+            spread = number_text(drowned_spread(chart))
+            yield Evidence(CERTAIN, f"samples differ by {spread} of their size where they enter: an offset drowns them")
+            return
+        if problem.grave("input-anomaly") and size > 3 * LOUD and not removes_offsets(chart):
+            words = f"inputs of size {number_text(size)} enter, and no normalization takes off what they share"
+            yield Evidence(CERTAIN, words)
+            return
         if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
             return
         text = f"what enters the first layer has a root mean square of {number_text(size)}"
@@ -103,4 +117,5 @@ def inputs_are_fine(chart: Chart) -> bool:
         return False
     if chart["token_top_share"] and not chart["input_std"]:
         return True  # whole numbers that are looked up have no size
-    return bool(chart.fact("data.normalized_first")) or (size < LOUD and largest > QUIET)
+    tamed = bool(chart.fact("data.normalized_first")) and (removes_offsets(chart) or not size > 3 * LOUD)
+    return tamed or (size < LOUD and largest > QUIET)

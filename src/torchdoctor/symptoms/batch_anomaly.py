@@ -97,6 +97,8 @@ class BatchAnomaly(Detector):
         few = isinstance(size, int) and size <= self.small
         reread = not chart.fact("data.same_tensor", False)
         apart = _validation_is_apart(chart) or _validation_never_came(chart)
+        if acts(chart) and not equal.all() and not apart:
+            return None
         # What changed before is not all the data; a policy that has learnt its way sees the same every time.
         stuck = np.unique(series.values[~equal]).size >= self.samples and not acts(chart)
         doubtful = (few and apart) or ((stuck or (few and reread)) and not _is_whole(chart))
@@ -178,8 +180,9 @@ def _is_whole(chart: Chart) -> bool:
 def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
     """How float targets vary within a batch, and how the means of batches vary; NaN where too few were seen.
 
-    By medians and quartiles: one batch with an outlier is no order. Of zeros and ones there are no outliers, but where
-    ones are rare most batches have none: there it is by variance.
+    By medians and quartiles: one batch with an outlier is no order. A batch whose mean an outlier moves varies far more
+    within than its mean is moved by: the mean over batches of what they vary by tells that from an order. Of zeros and
+    ones there are no outliers, but where ones are rare most batches have none: there it is by variance.
     """
     means, spreads = chart["target_mean"].last(2 * samples), chart["target_std"].last(2 * samples)
     if min(means.size, spreads.size) < samples:
@@ -187,7 +190,7 @@ def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
     if _is_binary(chart):
         return float(np.sqrt((spreads**2).mean())), float(means.std())
     low, high = np.percentile(means, (25, 75))
-    return median(spreads), float(high - low) / 1.35
+    return max(median(spreads), float(spreads.mean())), float(high - low) / 1.35
 
 
 def _is_binary(chart: Chart) -> bool:

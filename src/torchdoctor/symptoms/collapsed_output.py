@@ -215,7 +215,14 @@ class CollapsedOutput(Detector):
             return None
         message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
-        return self.symptom(chart, "warning", message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+        severity: Severity = "info" if _stands_still(chart) else "warning"
+        return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+
+
+def _stands_still(chart: Chart) -> bool:
+    """Whether weights hardly move, as another finding says: then outputs are as at first, and did not collapse."""
+    episodes = (chart.open_episodes.get(name) for name in ("learning-rate-vanished", "slow-learning"))
+    return any(episode is not None and episode.severity != "info" for episode in episodes)
 
 
 def _parts(deviation: Series) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 
 ENTROPIES = ("entropy", "policy_entropy")
@@ -27,7 +27,8 @@ class EntropyCollapse(Detector):
     A policy that has learnt its task is decided too. Then the reward has risen by more than its own noise since the
     start, and there is nothing to report. Where no reward was logged, this is a remark only. Entropies of continuous
     actions, which may be negative, are not judged. Where the reward has fallen, half of the entropy is enough: a policy
-    that becomes surer of what pays less is taught the wrong way round, or has run away.
+    that becomes surer of what pays less is taught the wrong way round, or has run away. A `policy_loss` that is the
+    entropy times a number, at every level of it, has the entropy with the wrong sign, whatever the reward.
 
     ## What to do
     Pay for entropy in the loss, lower the learning rate or the number of epochs a batch, and normalize advantages.
@@ -75,11 +76,31 @@ class EntropyCollapse(Detector):
         since = int(series.steps[min(over[-1] + 1, len(series) - 1)]) if over.size else int(series.steps[0])
         told = f"entropy fell from {number_text(start)} to {number_text(median(recent))}"
         severity: Severity = "info"
+        if (paid := paid_for_certainty(chart, series)) > 0:
+            told += f", and the policy's loss is {number_text(paid)} times it: it is paid for being sure"
+            return self.symptom(chart, "warning", told, since=since)
         if reward is not None:
             if has_risen(chart, reward):
                 return None
             severity, told = "warning", f"{told} and {reward} {'fell' if worse else 'did not rise'}"
         return self.symptom(chart, severity, told, since=since)
+
+
+def paid_for_certainty(chart: Chart, entropy: Series, apart: float = 0.15, fell: float = 10.0) -> float:
+    """How often the entropy a policy's loss contains, where it is hardly anything else at any level of it; 0 if not.
+
+    A loss without a baseline falls with the entropy as well, but not in proportion.
+    """
+    losses = np.array([bucket[2] for bucket in chart["policy_loss"].outline.buckets()])
+    levels = np.array([bucket[2] for bucket in entropy.outline.buckets()])
+    if losses.size != levels.size or not (levels > 0).all():
+        return 0.0
+    fallen = levels < 0.7 * levels.max()
+    ratios, levels = losses[fallen] / levels[fallen], levels[fallen]
+    if levels.size < 8 or not float(levels.max()) > fell * float(levels.min()):
+        return 0.0
+    low, middle, high = np.percentile(ratios, (10, 50, 90))
+    return float(middle) if middle > 0 and high - low < apart * middle else 0.0
 
 
 def has_risen(chart: Chart, reward: str) -> bool:

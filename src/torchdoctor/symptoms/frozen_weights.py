@@ -33,8 +33,8 @@ class FrozenWeights(Detector):
     A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
     most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
     linear probe: a note, unless what stays was never trained: whoever means that freezes it. A frozen trunk that looks
-    new is a warning once the head has had its time. A parameter that something else changes (a second optimizer, an
-    average) is not frozen.
+    new is a warning once the head has had its time, and at once where nothing but biases and norms learns. A parameter
+    that something else changes (a second optimizer, an average) is not frozen.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
@@ -146,7 +146,7 @@ class FrozenWeights(Detector):
         share = chart.fact("graph.frozen_share", 0.0)
         if share >= self.frozen and chart["frozen_fresh"].latest > FRESH:
             message = f"{share:.0%} of the parameters are frozen, and look as if never trained"
-            severity: Severity = "warning" if chart.step >= self.patience else "info"
+            severity: Severity = "warning" if chart.step >= self.patience or only_biases_learn(chart) else "info"
             return self._said(chart, severity, message, (), "graph.frozen_share")
         return None
 
@@ -205,6 +205,16 @@ class FrozenWeights(Detector):
         since = chart.tensors("update_ratio").rows[-self.samples][0]
         message = f"{unmoved.sum()} of {pushed.sum()} tensors have gradients and do not move: {names_text(where)}"
         return self.symptom(chart, "warning", message, where=where, since=since)
+
+
+def only_biases_learn(chart: Chart) -> bool:
+    """Whether every tensor that gets a gradient is a bias or a norm's: no method leaves just those of a new model."""
+    kinds = dict(zip(chart.fact("modules.names", ()), chart.fact("modules.kinds", ()), strict=False))
+    norms = chart.tensors("grad_norm").latest
+    learning = [name for name, norm in zip(chart.names, norms.tolist(), strict=False) if norm > 0]
+    return bool(learning) and all(
+        name.endswith("bias") or "Norm" in kinds.get(name.rpartition(".")[0], "") for name in learning
+    )
 
 
 def _has_learnt(chart: Chart, steps: int = 100) -> bool:

@@ -81,7 +81,10 @@ class GradientInstability(Detector):
         if now < before or abs(now) < self.floor * abs(progress.start):
             return None
         severity: Severity = "info"
-        if progress.descent > 0.05 * abs(progress.start) and now - progress.best > self.lost * progress.descent:
+        given_back = now - progress.best
+        scatter = float(losses.std())  # of batches of one sample most losses may be alike, and the rest far off
+        sure = now - before > 2.5 * scatter / math.sqrt(half) or given_back > 4 * scatter
+        if progress.descent > 0.05 * abs(progress.start) and given_back > self.lost * progress.descent and sure:
             severity = "warning"
         factor = math.exp(min(base.noise, 300.0))
         message = (

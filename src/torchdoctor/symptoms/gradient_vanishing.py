@@ -79,7 +79,9 @@ class GradientVanishing(Detector):
     fading: float = 0.06
     """Share of its input's size that each layer typically gives before the first step, where the signal fades,"""
     faded: float = 1e-3
-    """and of the model's input that is left before its last layer."""
+    """and of the model's input that is left before its last layer; of many layers each may give five times as much,"""
+    gone: float = 1e-5
+    """where no more than this is left."""
     motion: float = 0.01
     """Share of the late layers' update ratio under which the early layers do not move."""
 
@@ -148,7 +150,7 @@ class GradientVanishing(Detector):
             message += "their eps outweighs what they are given"
             return self.symptom(chart, "warning", message, value=share, limit=self.muffled, where=norms, since=0)
         layers, factor, left = fading(chart)
-        if not (factor < self.fading and left < self.faded):
+        if not (factor < self.fading and left < self.faded) and not (factor < 5 * self.fading and left < self.gone):
             return None
         message = f"before the first step each layer makes {number_text(factor)} of what it is given: "
         message += f"{number_text(left)} of the input's size enters the last of {len(layers)}"

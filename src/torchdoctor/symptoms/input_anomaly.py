@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
@@ -11,6 +12,8 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import SETTLED, Progress
 
+BROKEN = ("nan-or-inf", "loss-divergence", "unexpected-initial-loss", "activation-explosion")
+"""What inputs that are too large bring about, normalized or not."""
 UNEVEN = 100.0
 """Times the usual feature that one feature is: in a sum of them, the others are not heard."""
 
@@ -29,7 +32,9 @@ class InputAnomaly(Detector):
     second model's data), after whatever the model does to its inputs, and not where a normalization comes first or
     right after it; where one feature drowns the others, only one that comes first helps. Pixels in [0, 1], one-hot and
     sparse inputs are healthy; so is an offset. Border pixels are constant in every batch: only a batch whose samples
-    are all equal is a finding, or one in which a tenth of the samples are blank, again and again.
+    are all equal is a finding, or one in which a tenth of the samples are blank, again and again. An offset that is
+    fifty times what samples differ by is one too, and so are training inputs that are nearly all erased: a warning
+    where the model hardly learns, else a note.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -45,7 +50,7 @@ class InputAnomaly(Detector):
 
     code = "DA01"
     name = "input-anomaly"
-    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant", "input_blank")
+    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant", "input_blank", "entry_spread")
     suggests = ("normalize-inputs", "clean-data", "add-normalization")
     references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
     closes_after = 3
@@ -56,6 +61,10 @@ class InputAnomaly(Detector):
     """Root mean square of what enters the first layer: a warning; a third of it is a note."""
     blank: float = 0.1
     """Share of samples without any content, in every batch, that costs the model what their labels say."""
+    erased: float = 0.7
+    """Share of zeros in what training is fed, where validation is fed whole samples."""
+    offset: float = 0.02
+    """Share of their size by which samples differ, under which they are nearly one and the same."""
     small: float = 0.01
     """Largest value of what enters the first layer, under which it is too small."""
 
@@ -70,7 +79,48 @@ class InputAnomaly(Detector):
             message = "all samples of a batch are equal: the inputs carry nothing to learn from"
             severity: Severity = "info" if _learns_from_elsewhere(chart) else "warning"
             return self.symptom(chart, severity, message, value=1.0, since=int(chart["input_constant"].steps[0]))
-        return self._blank(chart) or self._scale(chart) or self._side(chart)
+        return (
+            self._erased(chart)
+            or self._blank(chart)
+            or self._scale(chart)
+            or self._offset(chart)
+            or self._muffled(chart)
+            or self._side(chart)
+        )
+
+    def _erased(self, chart: Chart) -> Symptom | None:
+        """Nearly all of each training input is zero, and in validation it is not."""
+        share = erased_share(chart)
+        if not share > self.erased:
+            return None
+        severity: Severity = "warning" if _hardly_learns(chart) or _validation_leads(chart) else "info"
+        message = f"{share:.0%} of what training is fed is zero, and validation is fed whole samples"
+        since = int(chart["input_zero"].steps[0])
+        return self.symptom(chart, severity, message, value=share, limit=self.erased, since=since)
+
+    def _offset(self, chart: Chart) -> Symptom | None:
+        """All samples are nearly the same number: what they differ by is drowned by what they share."""
+        spread = drowned_spread(chart)
+        if not spread < self.offset:
+            return None
+        severity: Severity = "warning" if _hardly_learns(chart) else "info"
+        message = f"inputs differ from sample to sample by {number_text(spread)} of their size, and the rest is one "
+        message += "offset: what the first layer gets is nearly the same for all"
+        since = int(chart["entry_spread"].steps[0])
+        return self.symptom(chart, severity, message, value=spread, limit=self.offset, since=since)
+
+    def _muffled(self, chart: Chart) -> Symptom | None:
+        """Large inputs before a normalization that keeps what all samples share, and a model that is stuck."""
+        sizes = chart["entry_rms"].last(self.samples)
+        if sizes.size < self.samples or not float(sizes.min()) > self.large or removes_offsets(chart):
+            return None
+        broken = any(name in chart.open_episodes for name in BROKEN)
+        if chart["entry_rms"].count < 2 * self.samples or not (broken or _hardly_learns(chart)):
+            return None
+        message = f"inputs of size {number_text(median(sizes))} enter the first layer; the normalization after it "
+        message += "keeps what all samples share, and the run does not learn"
+        first = int(chart["entry_rms"].steps[0])
+        return self.symptom(chart, "warning", message, value=median(sizes), limit=self.large, since=first)
 
     def _blank(self, chart: Chart) -> Symptom | None:
         """Samples in which there is nothing, in every batch looked at: files that could not be read."""
@@ -131,3 +181,44 @@ def _learns_from_elsewhere(chart: Chart) -> bool:
 def normalizes_each(chart: Chart) -> bool:
     """Whether a normalization comes before the first layer that adds features up: after it, it comes too late."""
     return "Norm" in next(iter(chart.fact("modules.kinds", ())), "")
+
+
+def removes_offsets(chart: Chart) -> bool:
+    """Whether a normalization takes off what all samples share: one that comes first, or of a batch right after."""
+    kinds = [str(kind) for kind in chart.fact("modules.kinds", ())]
+    follows = bool(chart.fact("data.normalized_first")) and any("BatchNorm" in kind for kind in kinds[:3])
+    return normalizes_each(chart) or follows
+
+
+def drowned_spread(chart: Chart, samples: int = 3) -> float:
+    """The share of their size by which samples differ at the first layer; NaN where unknown or taken care of."""
+    spreads = chart["entry_spread"].last(samples)
+    if spreads.size < samples or not float(spreads.min()) > 0 or removes_offsets(chart):
+        return math.nan
+    return float(spreads.max())
+
+
+def erased_share(chart: Chart, samples: int = 3, wider: float = 1.8) -> float:
+    """The share of zeros in what training is fed, where passes without gradients are fed far wider inputs; or NaN.
+
+    Only of classes: where what is erased is to be filled in, it is the task.
+    """
+    zeros, own, idle = (chart[name].last(samples) for name in ("input_zero", "input_std", "idle_input_std"))
+    if zeros.size < samples or not idle.size or not chart.fact("loss.classes"):
+        return math.nan
+    return float(zeros.min()) if float(idle.min()) > wider * float(own.max()) > 0 else math.nan
+
+
+def _validation_leads(chart: Chart) -> bool:
+    """Whether validation, on whole samples, is clearly better than training."""
+    loss, held_out = chart["loss"], chart["val_loss"]
+    return held_out.count >= 2 and held_out.latest < 0.93 * median(loss.last(32))
+
+
+def _hardly_learns(chart: Chart) -> bool:
+    """Whether the loss has stayed at that of a guess for a while, or outputs are next to independent of the input."""
+    loss, chance, spread = chart["loss"], chance_level(chart), chart["output_spread"]
+    if loss.count < SETTLED:
+        return False
+    stuck = median(loss.last(32)) > 0.9 * (chance if chance > 0 else Progress.of(loss).start)
+    return stuck or (spread.count >= 4 and float(spread.last(4).max()) < 0.01)

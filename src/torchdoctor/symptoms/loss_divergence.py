@@ -15,6 +15,9 @@ from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 from torchdoctor.symptoms.progress import Mask, Progress, acts, extreme, outline_levels
 
+AT_HOME = 0.4
+"""Share of the values before above the limit at which the run has always been there."""
+
 
 @dataclass(frozen=True)
 class LossDivergence(Detector):
@@ -173,6 +176,9 @@ class LossDivergence(Detector):
         progress = Progress.of(series)
         limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
         far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
+        earlier = series.values[: -self.steps]
+        if self.name not in chart.open_episodes and float((earlier > limit).mean()) > AT_HOME:
+            return None  # where single samples are far below the rest, start and best are chance
         # Scores of data against those of samples that follow their slope: the samples catch up, and it goes to zero.
         contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
         if level > limit and float(series.last(self.steps).min()) > progress.start and (far or not contrast):

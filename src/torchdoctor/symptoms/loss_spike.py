@@ -105,7 +105,7 @@ class LossSpike(Detector):
         loss = series.latest
         base = series.baseline(self.window)
         if base.count < self.history:
-            return None
+            return self._young(chart) if base.count >= SKIP and loss > ABSURD * series.first > 0 else None
         rise = loss - base.recent
         scale = max(base.noise, 0.003 * abs(base.recent))
         if not ALERT * scale < rise < math.inf:
@@ -152,7 +152,9 @@ class LossSpike(Detector):
         """Whether the highest of these losses would end at the first tests."""
         base = chart["loss"].upcoming(self.window)
         rise, scale = max(coming["loss"]) - base.recent, max(base.noise, 0.003 * abs(base.recent))
-        if base.count < self.history or not rise > ALERT * scale:
+        if base.count < self.history:
+            return not max(coming["loss"]) > ABSURD * chart["loss"].first
+        if not rise > ALERT * scale:
             return True
         return not rise > SHAKEN * scale and keeps_its_rate(chart, coming)
 
@@ -160,7 +162,7 @@ class LossSpike(Detector):
         """The same for each of these losses."""
         base, losses = chart["loss"].upcoming(self.window), coming.columns["loss"]
         if base.count < self.history:
-            return np.full(len(coming), CALM, dtype=np.int8)
+            return np.where(losses > ABSURD * chart["loss"].first, LOOK, CALM).astype(np.int8)
         with np.errstate(all="ignore"):
             rise, scale = losses - base.recent, max(base.noise, 0.003 * abs(base.recent))
             if not will_keep_its_rate(chart, coming):
@@ -169,6 +171,15 @@ class LossSpike(Detector):
                 odd = rise > extreme(self.deviations, base.count) * scale
                 odd |= (rise > extreme(SHAKEN, base.count) * scale) & may_be_shaken(chart, coming)
         return np.where(odd & (losses < math.inf), LOOK, CALM).astype(np.int8)
+
+    def _young(self, chart: Chart) -> Symptom | None:
+        """A run that has no scale of its own yet: more than a thousand times whatever it had is no start's wildness."""
+        values = chart["loss"].values
+        highest = float(values[:-1].max())
+        if not highest * ABSURD < values[-1] < math.inf or not values.min() > 0 or acts(chart):
+            return None
+        message = f"loss {number_text(float(values[-1]))} rose from at most {number_text(highest)} before"
+        return self.symptom(chart, "warning", message, value=float(values[-1]), limit=ABSURD * highest)
 
     def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool, settled: bool) -> bool:
         """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""

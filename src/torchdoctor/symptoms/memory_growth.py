@@ -76,9 +76,10 @@ class MemoryGrowth(Detector):
     def _growth(self, chart: Chart, series: Series, words: str) -> Symptom | None:
         if batches_grew(chart):
             return None
-        skip = series.count // 4
         buckets = series.outline.buckets()
-        buckets = buckets[len(buckets) * skip // max(series.count, 1) :]
+        # Samples are dense at the start, where allocators fill: the quarter that is left out is one of samples and
+        # nearly one of steps.
+        buckets = [bucket for bucket in buckets[len(buckets) // 4 :] if bucket[0] >= series.step // 8]
         if len(buckets) < self.samples:
             return None
         steps, values = np.array([item[0] for item in buckets], dtype=float), np.array([item[2] for item in buckets])

@@ -24,6 +24,8 @@ EARLY = 12
 """Steps in which outputs may still be nothing but their initialization."""
 LOOKUPS = 4
 """Steps of a model that only looks embeddings up that count as one."""
+FEW = 4
+"""Samples of a step that make it a whole one."""
 FAR = 1.2
 """Times the loss of a guess from which a loss that falls is on its way: a margin or a scale may have put it there."""
 
@@ -44,7 +46,8 @@ class NotLearning(Detector):
     guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not; best of
     all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
     better one after the other are a reason to wait. So is a model that consists of embeddings alone, whose rows each
-    batch touches a few of: it is given four times as long.
+    batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which holds its own
+    first steps back, is given twice as long.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -97,7 +100,7 @@ class NotLearning(Detector):
         half = later[later.size // 2 :] if chance > 0 else later
         count = round(series.count * later.size / levels.size)
         level = median(half)
-        waited = count // LOOKUPS if looks_up_only(chart) else count
+        waited = count // _patience(chart)
         if waited < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
             return None
         learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
@@ -117,6 +120,8 @@ class NotLearning(Detector):
             known = "loss.chance" in chart.facts and waited >= self.known
             stuck = still or (known and not better and level > (1 - self.gain) * chance)
         stuck = stuck and not (level < chance and _is_on_its_way(half, later))
+        # A head alone may learn little, but for sure.
+        better = better or (chart.fact("graph.frozen_share", 0.0) > 0 and _is_below(half, 0.95 * chance))
         severity: Severity = "warning" if stuck or (waited >= self.steps and not better) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:
@@ -129,6 +134,19 @@ class NotLearning(Detector):
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
         return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+
+
+def _patience(chart: Chart) -> int:
+    """How many steps of this run count as one: of tables, of batches of a sample or two, of RAdam's slow start."""
+    if looks_up_only(chart):
+        return LOOKUPS
+    shape, size = chart.context.get("input_shape") or (), chart["input_size"]
+    if len(shape) > 1 and size and size.latest > 0:  # the first forward pass may have been an evaluation's
+        passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
+        samples = passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
+        if samples < FEW:
+            return FEW // samples
+    return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
 
 
 def looks_up_only(chart: Chart) -> bool:
@@ -154,6 +172,12 @@ def _is_flat(levels: Array, limit: float) -> bool:
     gain, doubt = trend_gain(levels)
     doubt = max(doubt, 3 * _scatter(levels) / math.sqrt(levels.size))
     return gain <= 5 * doubt and abs(gain) + 2 * doubt < limit
+
+
+def _is_below(levels: Array, limit: float) -> bool:
+    """Whether the middle of the levels is below a limit, and that far below a guess that noise cannot have done it."""
+    level = median(levels)
+    return level < limit and limit / 0.95 - level > 8 * _scatter(levels) / math.sqrt(levels.size)
 
 
 def _is_one_batch(chart: Chart) -> bool:

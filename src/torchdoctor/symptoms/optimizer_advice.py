@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,15 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts, is_hurt, median_ratio, outline_levels, trend_gain
+from torchdoctor.symptoms.progress import (
+    Progress,
+    acts,
+    goes_straight,
+    is_hurt,
+    median_ratio,
+    outline_levels,
+    trend_gain,
+)
 
 COUPLED = ("Adam", "NAdam", "RAdam", "Adamax")
 """Adaptive optimizers whose weight decay goes through the gradient, unless told otherwise."""
@@ -31,14 +39,16 @@ class OptimizerAdvice(Detector):
     what papers mean. An `eps` above the gradients turns Adam into SGD with a tiny rate. Betas or a momentum of 0.99
     and more remember a hundred steps and overshoot, most of all with a short second memory, as when both betas are
     written in the wrong order; a `beta2` below 0.9 forgets the scale that it divides by. `maximize=True` climbs the
-    loss. Weight decay times learning rate near a hundredth takes a hundredth of each weight at each step.
+    loss. Weight decay times learning rate near a hundredth takes a hundredth of each weight at each step. SGD's
+    `dampening` above its momentum leaves a tenth of each gradient or less, and Adadelta at Adam's rate takes a
+    thousandth of the step that it has found.
 
     ## How it is told apart
     A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
     weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still (a
     decay of 1 and more need only keep it from falling far), or what decay adds to the gradient is half of it and more;
     and where the first beta cannot be meant beside the second; or a memory of hundreds of steps (0.998) where the loss
-    has stopped falling, far above nothing.
+    has stopped falling, far above nothing. What makes steps short is one where weights go straight on, or hardly move.
 
     ## What to do
     `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
@@ -131,11 +141,17 @@ class OptimizerAdvice(Detector):
                 ", and the loss is in trouble" if is_hurt(chart) else ", and the loss does not fall" if still else ""
             )
             yield ("warning" if words else "info"), text + words
+        yield from self._about_short_steps(chart, group, rate)
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED and not _rate_has_leapt(chart):
             text = f"weight decay takes {number_text(shrinks)} of each weight a step"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
             felt = felt or (decay >= 1 and _is_held_up(chart))
+            yield ("warning" if felt else "info"), text
+
+    def _about_short_steps(self, chart: Chart, group: dict[str, Any], rate: float) -> Iterator[tuple[Severity, str]]:
+        if text := shortened(group, rate):
+            felt = goes_straight(chart) or (median_ratio(chart) < 5 * self.ratio and _is_held_up(chart, share=0.3))
             yield ("warning" if felt else "info"), text
 
     def _about_decay(self, chart: Chart, kind: str, decay: float) -> Iterator[tuple[Severity, str]]:
@@ -145,6 +161,29 @@ class OptimizerAdvice(Detector):
             yield "warning", f"{text}, {OUTWEIGHS}"
         elif kind in COUPLED:
             yield "info", text
+
+
+def shortened(group: Mapping[str, Any], rate: float) -> str:
+    """Which setting of a group makes its steps many times as short as they are meant to be; empty where none does.
+
+    >>> shortened({"optimizer": "SGD", "momentum": 0.9, "dampening": 0.99}, 0.1)
+    'dampening 0.99 is above momentum 0.9: a gradient counts for 0.1 of what it would without both'
+    >>> shortened({"optimizer": "Adadelta"}, 1e-3)
+    'Adadelta finds its own rate and takes 0.001 of it: 1 is usual'
+    """
+    kind = str(group.get("optimizer", ""))
+    momentum, dampening = _number(group.get("momentum")), _number(group.get("dampening"))
+    if kind == "SGD" and 0 < momentum < dampening <= 1 and (part := (1 - dampening) / (1 - momentum)) <= 0.3:
+        text = f"dampening {number_text(dampening)} is above momentum {number_text(momentum)}"
+        return f"{text}: a gradient counts for {number_text(round(part, 6))} of what it would without both"
+    if kind == "Adadelta" and 0 < rate <= 0.02:
+        return f"Adadelta finds its own rate and takes {number_text(rate)} of it: 1 is usual"
+    heap, fades = _number(group.get("initial_accumulator_value")), _number(group.get("lr_decay"))
+    if kind == "Adagrad" and fades >= 0.01:
+        return f"Adagrad divides its rate by 1 + {number_text(fades)} times the steps taken, beside its own decay"
+    if kind == "Adagrad" and heap >= 1:
+        return f"Adagrad begins with {number_text(heap)} in its sums: steps are divided by at least {heap**0.5:.3g}"
+    return ""
 
 
 def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
@@ -207,10 +246,10 @@ def _rate_has_leapt(chart: Chart, times: float = 10.0) -> bool:
     return rates.size > 0 and chart["lr"].latest > times * median(rates)
 
 
-def _is_held_up(chart: Chart, steps: int = 50) -> bool:
-    """Whether the loss is still more than half of what it was at the start."""
+def _is_held_up(chart: Chart, steps: int = 50, share: float = 0.5) -> bool:
+    """Whether the loss is still more than half, or another share, of what it was at the start."""
     losses = chart["loss"]
-    return losses.count >= steps and losses.baseline(128).recent > 0.5 * Progress.of(losses).start > 0
+    return losses.count >= steps and losses.baseline(128).recent > share * Progress.of(losses).start > 0
 
 
 def _shrank(chart: Chart) -> bool:

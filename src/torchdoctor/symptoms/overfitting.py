@@ -16,6 +16,8 @@ from torchdoctor.symptoms.progress import Progress
 
 FEW = 12
 """Evaluations under which their noise is not well known."""
+NEXT_TO_NOTHING = 0.02
+"""Share of itself by which validation may rise for a note, where it gained no more than five times that."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Overfitting(Detector):
     dropout. Here the validation loss rises from its best, over several evaluations, beyond its own noise and by a
     share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
     other trouble. A small rise is a note where the accuracy, if it is logged, is no worse than at the best loss: the
-    model is surer of its errors and makes no more. Validation that stands still is overfitting as well where training
+    model is surer of its errors and makes no more; so it is where validation has gained next to nothing so far and lost
+    less: training may just not have begun to work. Validation that stands still is overfitting as well where training
     has come down to next to nothing and validation followed it for less than half of the way.
 
     ## What to do
@@ -144,7 +147,9 @@ class Overfitting(Detector):
             message += "; the training loss is not known"
         else:
             message += f" while training went on to {number_text(later)}"
-            if severity == "warning" and rise < 0.2 * abs(float(smooth[best])) and _is_as_right(chart, lowest):
+            level = abs(float(smooth[best]))
+            idle = rise < NEXT_TO_NOTHING * level and gained < 5 * NEXT_TO_NOTHING * level  # it has not begun to learn
+            if severity == "warning" and (idle or (rise < 0.2 * level and _is_as_right(chart, lowest))):
                 severity = "info"
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
 

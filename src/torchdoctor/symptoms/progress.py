@@ -23,6 +23,8 @@ Mask = NDArray[np.bool_]
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+LEAPT = 0.4
+"""Share of the rate of these steps that the leap must have reached: a warm-up from next to nothing does not."""
 SETTLED = 48
 """Values after which a run has a scale of its own: before that, a leap must be larger to mean something."""
 SLACK = 1e-9
@@ -159,7 +161,8 @@ def is_adversarial(chart: Chart) -> bool:
 
 def acts(chart: Chart) -> bool:
     """Whether the loop collects its own experience: then its loss follows the data, and is no measure of progress."""
-    return bool(chart.fact("loop.acts")) or ("reward" in chart and "source" in chart.context)
+    paid = "reward" in chart and "source" in chart.context
+    return bool(chart.fact("loop.acts")) or paid or ("policy_loss" in chart and "entropy" in chart)
 
 
 def is_game(chart: Chart) -> bool:
@@ -181,18 +184,34 @@ def median_ratio(chart: Chart) -> float:
     return math.nan
 
 
+def goes_straight(chart: Chart, samples: int = 4) -> bool:
+    """Whether weights keep one direction over dozens of steps: noise has none, and longer steps would lead on there.
+
+    >>> goes_straight(Chart.of(course=[0.95, 0.97, 0.9, 0.96])), goes_straight(Chart.of(course=[0.9, 0.4, 0.2, 0.1]))
+    (True, False)
+    """
+    ways = chart["course"].last(samples)
+    return ways.size == samples and median(ways) > 0.8 and float(ways.min()) > 0.7
+
+
 def lr_jump(chart: Chart, within: int = 16) -> float:
     """How many times a learning rate that leapt of late exceeds any before it; 1.0 where it did not, or is unknown.
 
-    A warm restart returns to a rate that the run has used before, a warm-up rises little by little: neither is a jump.
+    A warm restart returns to a rate that the run has used before, a warm-up rises little by little, also where its
+    first steps double and triple next to nothing: neither is a jump.
 
     >>> lr_jump(Chart.of(lr=[1e-3] * 60 + [3e-2]))
     30.0
+    >>> lr_jump(Chart.of(lr=[1e-3 * min((step + 0.2) / 8, 1.0) for step in range(17)]))
+    1.0
     """
     series = chart["lr"]
     values = series.values
-    leap = values[-within:] / np.maximum(values[-within - 1 : -1], TINY) if values.size > within else values[:0]
-    if not leap.size or not float(leap.max()) > JUMP:
+    if values.size <= within:
+        return 1.0
+    recent, previous = values[-within:], values[-within - 1 : -1]
+    leaps = recent[recent > JUMP * np.maximum(previous, TINY)]
+    if not leaps.size or not float(leaps.max()) > LEAPT * float(recent.max()):
         return 1.0
     before = highest_rate_before(series, within)
     return round(float(values[-within:].max()) / before, 6) if before > 0 else 1.0

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Array
 from torchdoctor.symptoms.dead_units import first_known, is_stuck
 from torchdoctor.symptoms.detector import Detector
 
@@ -24,7 +25,7 @@ class SaturatedActivations(Detector):
     A third of a trained tanh layer at its ends is healthy, and an output layer may be there altogether: the model's own
     output is left out. A hidden layer counts if most of its values are beyond 0.97 (tanh) or outside 0.03 to 0.97
     (sigmoid) at several samples. It is a warning if it began that way, or the loss does not move; where the run
-    learns, it is a note. Gates inside LSTM and GRU layers cannot be seen.
+    learns, it is a note. Of recurrent layers, what enters the gates is meant: beyond 3.5 they are open or shut.
 
     ## What to do
     Scale the inputs to mean 0 and deviation 1; Xavier initialization; a normalization in front of the activation;
@@ -53,6 +54,8 @@ class SaturatedActivations(Detector):
     """Samples in a row that must show it."""
     share: float = 0.7
     """Share of a layer's values at the extremes."""
+    gates: float = 0.25
+    """Share of what enters the gates of a recurrent layer that is beyond their reach, from the start on."""
     entropy: float = 0.1
     """Entropy of attention, relative to an even one, under which it is one-hot."""
     logit: float = 50.0
@@ -68,6 +71,8 @@ class SaturatedActivations(Detector):
             low = np.min(rows[-self.samples :], axis=0)
             now = np.where(hidden & np.isfinite(low), low, 0.0)
             worst = int(np.argmax(now))
+            if not now[worst] > self.share and (shut := self._gates(chart, now)) is not None:
+                return shut
             if now[worst] > self.share:
                 where = tuple(names[int(index)] for index in np.flatnonzero(now > self.share)[:4])
                 early = bool(first_known(rows)[worst] > self.share) and series.rows[0][0] <= 50
@@ -79,6 +84,24 @@ class SaturatedActivations(Detector):
                     chart, severity, message, value=float(now[worst]), limit=self.share, where=where, since=since
                 )
         return self._attention(chart)
+
+    def _gates(self, chart: Chart, now: Array) -> Symptom | None:
+        """Recurrent layers that a fresh initialization gives hardly any gate beyond its reach."""
+        kinds, series = chart.fact("modules.kinds", ()), chart.modules("act_saturated")
+        first = series.rows[0][1]
+        if len(kinds) != now.size or first.size != now.size or series.rows[0][0] > 2:
+            return None
+        shut = np.array([kind in ("RNN", "GRU", "LSTM") for kind in kinds])
+        shut &= (first > self.gates) & (now > 0.6 * self.gates)
+        if not shut.any():
+            return None
+        worst = int(np.argmax(np.where(shut, now, 0.0)))
+        message = f"{100 * now[worst]:.0f} % of what enters the gates of {chart.module_names[worst]} is beyond their "
+        message += "reach, from the start on"
+        where = tuple(chart.module_names[int(index)] for index in np.flatnonzero(shut)[:4])
+        return self.symptom(
+            chart, "warning", message, value=float(now[worst]), limit=self.gates, where=where, since=series.rows[0][0]
+        )
 
     def _attention(self, chart: Chart) -> Symptom | None:
         names = chart.module_names

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress, goes_straight, median_ratio, outline_levels, trend_gain
+
+RISING = ("OneCycleLR", "CyclicLR")
+"""Schedules that begin far below the rate that they are for."""
+TOP = {"SGD": 1.0}
+"""The highest rate that an optimizer is built with to be used; else it is a factor, as in Noam's schedule, and"""
+ADAPTIVE = 0.05
+"""this is the highest for one that scales its steps itself."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +29,18 @@ class ScheduleAnomaly(Detector):
     epochs and is stepped at every batch: a cosine that was to end with the run ends within some batches, rises again,
     and does so for ever. A one-cycle that counts batches and is stepped once an epoch stays in its warm-up. And
     `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate. Stepped with
-    the loss of each batch, it takes their noise for a plateau, and the rate is gone within an epoch.
+    the loss of each batch, it takes their noise for a plateau, and the rate is gone within an epoch. A warm-up that was
+    planned for a run many times as long ends this one before it has begun; one that nothing ends raises the rate until
+    it tears down what was learnt.
 
     ## How it is told apart
     A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
     thousands of steps, is it called forgotten. Restarts (`CosineAnnealingWarmRestarts`, `CyclicLR`, one-cycle)
     are meant to come back; `CosineAnnealingLR` past its `T_max` is not. One-cycle by epochs is fine where its total is
     a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
-    known from the best that it remembers: the worst validation loss so far is no best.
+    known from the best that it remembers: the worst validation loss so far is no best. Long warm-ups are common: one is
+    too long where the rate that the optimizer was built with is dozens of validations away, and too high only where the
+    loss has stopped falling at several times that rate.
 
     ## What to do
     Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
@@ -62,6 +75,14 @@ class ScheduleAnomaly(Detector):
     """Optimizer's steps between two of the scheduler's from which it is stepped by epochs."""
     patience: int = 40
     """Steps for each cut of the rate under which a plateau schedule judges by the noise of batches."""
+    away: int = 40
+    """Times that the run would have to be validated before its warm-up ends."""
+    far: int = 20_000
+    """Steps of a warm-up that are unusual, where nothing is known of the run's length."""
+    above: float = 5.0
+    """Times the rate that the optimizer was built with, from which a rise without end is judged,"""
+    leaps: float = 0.01
+    """and the share of themselves by which weights move a step there."""
     steps: int = 5000
     """Steps without one of the scheduler after which it is forgotten, where there is no validation."""
 
@@ -83,6 +104,8 @@ class ScheduleAnomaly(Detector):
         wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart)
         if wrong:
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
+        if (rising := self._rising(chart)) is not None:
+            return rising
         if chart.fact("schedule.stepped") is not False:
             return None
         waited = chart.step - chart.facts["schedule.stepped"].step
@@ -91,6 +114,34 @@ class ScheduleAnomaly(Detector):
             message = f"{kind} was not stepped once in {waited} steps and {chart['val_loss'].count} validations"
             return self.symptom(chart, "warning", message, since=chart.facts["schedule.stepped"].step, confidence=0.8)
         return None
+
+    def _rising(self, chart: Chart) -> Symptom | None:
+        """A rate that has risen evenly since the first step, and is nowhere near its end, or far past it."""
+        rates, losses = chart["lr"], chart["loss"]
+        built = _built_rate(chart)
+        if chart.step + 1 < self.least or not built > 0 or not _rises_evenly(chart):
+            return None
+        now, start = rates.latest, Progress.of(losses).start if losses else 0.0
+        if now > self.above * built and chart.fact("schedule.class") not in RISING:
+            levels = outline_levels(losses)
+            gain, doubt = trend_gain(levels[levels.size // 2 :])
+            if gain > doubt or not median_ratio(chart) > self.leaps:
+                return None
+            message = f"the learning rate has risen at every step, to {number_text(now)}: {now / built:.0f} times what "
+            message += "the optimizer was built with, and the loss falls no more"
+            return self.symptom(chart, "warning", message, value=now, limit=built, since=0, confidence=0.8)
+        end = chart.step * (built - rates.first) / max(now - rates.first, 1e-30)
+        validated = chart["val_loss"].steps
+        pause = float(np.diff(validated).mean()) if validated.size >= 2 else 0.0
+        if now > 0.1 * built or end < 20 * chart.step or not losses.baseline(128).recent > 0.5 * start > 0:
+            return None
+        if end < (self.away * pause or self.far):
+            return None
+        message = f"the warm-up would end at step {end:.0f}: after {chart.step + 1} steps the rate is "
+        message += f"{number_text(now)} of {number_text(built)}"
+        message += f", and there is a validation every {pause:.0f}" if pause else ""
+        severity: Severity = "warning" if pause and goes_straight(chart, 3) else "info"
+        return self.symptom(chart, severity, message, value=now, limit=built, since=0, confidence=0.8)
 
     def _by_epochs(self, chart: Chart) -> str:
         """A one-cycle of so many whole epochs of batches that is stepped once an epoch."""
@@ -136,3 +187,28 @@ class ScheduleAnomaly(Detector):
 
 def _same(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-5 * abs(one)
+
+
+def _built_rate(chart: Chart) -> float:
+    """The rate that the optimizer was built with, where it can be meant as one; NaN where it is not known."""
+    group = chart.groups[0] if chart.groups else {}
+    known = [item for item in chart.context.get("optimizer") or () if isinstance(item, dict)]
+    rate = group.get("initial_lr", known[0].get("lr") if known else None)
+    if not isinstance(rate, int | float):
+        return math.nan
+    return float(rate) if 0 < rate <= TOP.get(str(group.get("optimizer")), ADAPTIVE) else math.nan
+
+
+def _rises_evenly(chart: Chart) -> bool:
+    """Whether the rate has gone up in a straight line from the first step on.
+
+    >>> _rises_evenly(Chart.of(lr=[1e-5 * step for step in range(100)])), _rises_evenly(Chart.of(lr=[1e-3] * 100))
+    (True, False)
+    """
+    rates = chart["lr"]
+    levels = rates.outline.means()
+    if levels.size < 32 or not rates.latest > rates.first or rates.outline.start > 0:
+        return False
+    way = (levels[levels.size // 8 :: max(1, levels.size // 8)] - rates.first) / (rates.latest - rates.first)
+    line = np.linspace(0, 1, levels.size)[levels.size // 8 :: max(1, levels.size // 8)]
+    return bool((np.abs(way - line) < 0.05).all())

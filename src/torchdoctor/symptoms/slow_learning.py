@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.not_learning import chance_level, looks_up_only
 from torchdoctor.symptoms.progress import (
+    goes_straight,
     has_fallen_far,
     has_gained,
     is_adversarial,
@@ -23,6 +26,8 @@ from torchdoctor.symptoms.progress import (
 
 ONWARD = "each gradient points where the last did"
 """How a way that is straight, and steps that are short on it, are told."""
+STRAIGHT = "weights go straight on"
+"""How the same is told of the weights themselves."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class SlowLearning(Detector):
     A healthy run falls quickly first and slowly later: its curve is bent. Here it is a straight line from the start,
     with little gained. It is a warning where update ratios say that weights hardly move, and a note where they are not
     known. Where each gradient points where those before it pointed, the way is straight and steps are short, whatever
-    their ratio; noise of batches hides a part of that where weights move by little too. It is a warning too where most
+    their ratio; noise of batches hides a part of that where weights move by little too. So it is where weights that
+    were new at the start keep one direction from sample to sample: over dozens of steps noise is gone from it. It is a
+    warning too where most
     weights, in half precision, do not move because what a step adds is rounded away, and where dropout leaves so little
     of what is learnt that neither training nor validation has come far. Warm-up, the end of a schedule, and fine-tuning
     of a model that knows its task already (a loss far under that of a guess) are not judged.
@@ -78,14 +85,22 @@ class SlowLearning(Detector):
     """Share that dropout drops from which a loss that has not fallen by"""
     drowned: float = 0.3
     """this share of its start, in training as in validation, is held down by it."""
+    short: float = 5e-4
+    """Typical share of itself by which a tensor moves a step at most, where it moves straight on,"""
+    shorter: float = 2e-4
+    """and from which it is a warning at once, and not after twice the steps."""
+    fresh: float = 0.4
+    """Share of the layers that must look new at the start: of a model that goes on, hardly any does."""
+    held: float = 0.75
+    """Share of its start, or of a guess, that the loss must still be at."""
     straight: float = 0.6
     """Share of the first half's gain that the second half must reach at least, where ratios are not known."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare what was gained with the size of updates, or with a straight line."""
-        if has_fallen_far(chart["loss"]):
+        if has_fallen_far(chart["loss"]) or is_satisfied(chart["loss"]):
             return None
-        return self._is_drowned(chart) or self._is_slow(chart)
+        return self._is_drowned(chart) or self._is_slow(chart) or self._is_short(chart)
 
     def _is_slow(self, chart: Chart) -> Symptom | None:
         """A loss that gains little, and what tells that steps are too short."""
@@ -119,6 +134,27 @@ class SlowLearning(Detector):
         if severity == "warning":
             message += f"; {self._reason(chart, ratio, rounded)}"
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
+
+    def _is_short(self, chart: Chart) -> Symptom | None:
+        """New weights that go straight on by little, while the loss is not far from where it began."""
+        series, since = chart["loss"], working_since(chart)
+        if series.count < self.steps or since is None or not goes_straight(chart) or is_game(chart):
+            return None
+        if not chart["weights_fresh"].first > self.fresh or looks_up_only(chart) or _was_wild(chart):
+            return None  # a model that knows something needs no more than short steps
+        ratio = typical_ratio(chart)
+        if not 0 < ratio < self.short or chart["lr"].latest < 0.3 * _highest(chart):
+            return None
+        start, level = median(outline_levels(series)[:5]), series.baseline(128).recent
+        chance = chance_level(chart)
+        yardstick = min(start, chance) if chance > 0 else start
+        steps = chart.step - since + 1
+        if not level > self.held * yardstick > 0 or steps < 0.9 * self.steps:
+            return None
+        severity: Severity = "warning" if ratio < self.shorter or steps >= 2 * self.steps else "info"
+        message = f"loss is {number_text(level)} after {steps} steps and began at {number_text(start)}; {STRAIGHT}, "
+        message += f"by {number_text(ratio)} of themselves a step"
+        return self.symptom(chart, severity, message, value=ratio, limit=self.short, confidence=0.8, since=since)
 
     def _reason(self, chart: Chart, ratio: float, rounded: bool) -> str:
         if rounded:
@@ -155,6 +191,27 @@ class SlowLearning(Detector):
         half = levels.size // 2
         first, second = trend_gain(levels[:half])[0], trend_gain(levels[half:])[0]
         return second > self.straight * first > 0
+
+
+def is_satisfied(series: Series, samples: int = 32) -> bool:
+    """Whether every other loss is exactly 0: a margin that all samples keep has nothing more to teach.
+
+    >>> is_satisfied(Chart.of(loss=[0.5, 0.0, 0.01, 0.0] * 8)["loss"])
+    True
+    """
+    values = series.last(samples)
+    return values.size == samples and 2 * int(np.count_nonzero(values == 0)) >= samples
+
+
+def typical_ratio(chart: Chart, samples: int = 4) -> float:
+    """The typical share of itself by which a tensor moved a step, over the last samples; NaN where unknown.
+
+    >>> typical_ratio(Chart.of(loss=[1.0]))
+    nan
+    """
+    rows = (row[np.isfinite(row)] for _, row in list(chart.tensors("update_ratio").rows)[-samples:])
+    ratios = [median(row) for row in rows if row.size]
+    return median(np.array(ratios)) if ratios else math.nan
 
 
 def is_rounded_away(chart: Chart, share: float = 0.8) -> bool:

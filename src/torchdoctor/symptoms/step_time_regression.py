@@ -27,7 +27,9 @@ class StepTimeRegression(Detector):
     The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
     validation. While batches grow, or sequences become longer, nothing is said. Time that grows steadily is a warning
     as soon as it has cost a few seconds, or when a step takes `times` as long as it did and every piece of the run was
-    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes.
+    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes. So is
+    growth, on a host alone, where the process needs no more processor time for a step than before: it waits its turn
+    while the machine does something else.
 
     ## What to do
     Profile ten steps now and compare with ten at the start (`torch.profiler`). Log `loss.item()`, not `loss`.
@@ -77,7 +79,7 @@ class StepTimeRegression(Detector):
         thawed = chart.facts.get("graph.frozen_share")
         if thawed is not None and thawed.step > self.skip:  # more is trained than before
             return None
-        growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all())
+        growing = bool((np.diff(levels) > 0.02 * levels[:-1]).all()) and _goes_on(levels)
         count = series.count - self.skip
         lost = float((levels - levels[0]).clip(min=0).mean()) * count
         quick = np.array([np.percentile([bucket[1] for bucket in piece], 20) for piece in _split(buckets, 8)])
@@ -86,14 +88,37 @@ class StepTimeRegression(Detector):
         if lost < self.seconds / 3 and not steep:
             return None
         growing = growing or steep
+        idle = growing and _works_as_before(chart, self.skip)
+        growing, steep = growing and not idle, steep and not idle
         severity: Severity = "warning" if steep or lost > self.seconds * (1 if growing else 60) else "info"
         message = f"a step takes {number_text(now)} s and took {number_text(before)} s"
+        if idle:
+            message += "; the process itself works no more than before: the machine is busy with something else"
         if growing:
             message += "; it grows with every step"
         since = (
             self.skip if growing else buckets[sum(map(len, pieces[: int(np.argmax(levels > self.ratio * before))]))][0]
         )
         return self.symptom(chart, severity, message, value=now, limit=self.ratio * before, since=since)
+
+
+def _works_as_before(chart: Chart, skip: int, most: float = 1.25) -> bool:
+    """Whether a step takes no more processor time than before, on a host that does all the work: it waits its turn.
+
+    >>> steps = range(0, 500, 25)
+    >>> chart = Chart()
+    >>> for step in steps:
+    ...     chart.put(step, "processor_seconds", 0.02 * step)
+    >>> _works_as_before(chart, 20)
+    True
+    """
+    series = chart["processor_seconds"]
+    steps, values = series.steps[series.steps >= skip], series.values[series.steps >= skip]
+    if steps.size < 4 or "memory" in chart:  # a device works beside the host
+        return False
+    paces = np.diff(values) / np.maximum(np.diff(steps), 1)
+    third = max(paces.size // 3, 1)
+    return median(paces[-third:]) < most * median(paces[:third])
 
 
 def _split(buckets: list[tuple[int, float, float, float]], parts: int) -> list[list[tuple[int, float, float, float]]]:
@@ -110,8 +135,17 @@ def _is_ramp(levels: Array, times: float) -> bool:
     >>> _is_ramp(np.array([1.0, 1.3, 1.7, 1.6, 2.2, 2.6, 3.0, 3.5]), 2.5), _is_ramp(np.repeat([1.0, 3.0], 4), 2.5)
     (True, False)
     """
-    if not float(levels[-1]) > times * float(levels[:2].max()):
+    if not float(levels[-1]) > times * float(levels[:2].max()) or not _goes_on(levels):
         return False
     values = levels.tolist()
     above = [late > early for number, late in enumerate(values) for early in values[:number]]
     return sum(above) >= 0.9 * len(above) and float(np.diff(levels).max()) < 0.5 * float(levels[-1] - levels[0])
+
+
+def _goes_on(levels: Array) -> bool:
+    """Whether the last of eight levels still rise: other work on the machine makes steps slower, and then no slower.
+
+    >>> _goes_on(np.arange(1.0, 9.0)), _goes_on(np.array([1.0, 1.4, 2.4, 2.8, 3.5, 3.3, 3.4, 3.6]))
+    (True, False)
+    """
+    return float(levels[-2:].mean() - levels[3:5].mean()) > 0.25 * float(levels[-1] - levels[0])

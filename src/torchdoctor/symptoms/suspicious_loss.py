@@ -27,6 +27,7 @@ MEANING = {
     "softmax-twice": "a softmax is applied to the output of a softmax: nothing can be called likely",
     "attention-over-queries": "attention takes its softmax over the queries: the weights of one query do not sum to 1",
     "negated": "the loss has a minus sign in front: training makes it worse without end",
+    "squared-after-the-mean": "errors are averaged before they are squared: they cancel, and only their mean is learnt",
     "scrambled": "a view exchanges dimensions of the outputs and leaves values where they are: permute them",
     "one-for-all": "one output of each sample is broadcast against several targets: it can only learn their mean",
     "broadcast": "N outputs and N targets are broadcast to N × N differences: every output learns the mean target",
@@ -76,6 +77,7 @@ class SuspiciousLoss(Detector):
         "facts/modules.batch_as_time",
         "facts/loss.label_smoothing",
         "weight_of_common",
+        "weight_by_count",
     )
     suggests = ("fix-loss",)
     references = (
@@ -86,6 +88,8 @@ class SuspiciousLoss(Detector):
 
     weight: float = 2.0
     """Times the weight of other classes that the most common one may have."""
+    slope: float = 0.4
+    """Power of a class's count that its weight may be: those that even classes out have a negative one."""
     smoothing: float = 0.6
     """Share of each label that smoothing may take: a tenth is usual, a third is strong."""
 
@@ -113,6 +117,11 @@ class SuspiciousLoss(Detector):
             message += f"labels, {number_text(weight)} times the weight of the others: class weights are upside down"
             since = int(chart["weight_of_common"].steps[0])
             return self.symptom(chart, "warning", message, value=weight, limit=self.weight, since=since)
+        slope = weight_by_count(chart)
+        if slope > self.slope:
+            message = "the loss gives classes the more weight the more common they are: class weights are upside down"
+            since = int(chart["weight_by_count"].steps[0])
+            return self.symptom(chart, "warning", message, value=slope, limit=self.slope, since=since)
         share = chart.fact("loss.label_smoothing", 0.0)
         if share > self.smoothing:
             message = f"label smoothing takes {share:.0%} of each label and spreads it over all classes"
@@ -129,3 +138,9 @@ def weight_of_common(chart: Chart, samples: int = 5) -> float:
     weights, share = chart["weight_of_common"].last(samples), chart["pooled_top_share"].latest
     uneven = share > max(0.5, min(0.75, 3 / max(chart["pooled_classes"].latest, 1.0)))
     return float(weights.min()) if weights.size == samples and uneven else math.nan
+
+
+def weight_by_count(chart: Chart, samples: int = 5) -> float:
+    """How the weights of three classes or more grow with how common they are, at the least; NaN where unknown."""
+    slopes = chart["weight_by_count"].last(samples)
+    return float(slopes.min()) if slopes.size == samples else math.nan

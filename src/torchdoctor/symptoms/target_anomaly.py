@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
@@ -111,6 +113,7 @@ class TargetAnomaly(Detector):
             return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
         return (
             self._is_a_column(chart)
+            or self._missing(chart)
             or self._changes(chart)
             or self._shift(chart)
             or self._unmasked(chart)
@@ -147,6 +150,19 @@ class TargetAnomaly(Detector):
         message = f"{share:.0%} of the samples that come again, with the very same input, have another target"
         since = int(chart["answer_changed"].steps[0])
         return self.symptom(chart, "warning", message, value=share, limit=self.paired, since=since)
+
+    def _missing(self, chart: Chart) -> Symptom | None:
+        """A number that stands for a value that was not measured, such as -9999, is learnt like any other."""
+        value, size = stands_for_missing(chart), part_off_at_times(chart)
+        if not math.isnan(value):
+            message = f"targets of {number_text(value)} come again and again, far from all others: "
+            message += "it stands for what was not measured"
+            return self.symptom(chart, "warning", message, value=value, since=int(chart["target_std"].steps[0]))
+        if size > 0:
+            message = f"targets of one part of the loss are of size {number_text(size)} in some batches and of "
+            message += f"{number_text(median(chart['part_target_size'].values))} in others"
+            return self.symptom(chart, "warning", message, value=size, since=int(chart["part_target_size"].steps[0]))
+        return None
 
     def _faint(self, chart: Chart) -> Symptom | None:
         """Targets of a binary loss that are 0 or next to 0: a mask that was divided by 255 once too often."""
@@ -268,6 +284,35 @@ class TargetAnomaly(Detector):
             message = f"targets are of size {number_text(size)}; outputs begin at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)
         return None
+
+
+def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:
+    """The number that is the farthest target of several batches, to the last digit, and cannot be one; else NaN.
+
+    It is a hundred times as far out as all targets of other batches, or nothing but nines and far from the rest.
+    """
+    means, spreads = chart["target_mean"].values, chart["target_std"].values
+    for name in ("target_min", "target_max"):
+        values = chart[name].values
+        if values.size < least + 2 or not values.size == means.size == spreads.size or not np.isfinite(values).all():
+            continue
+        value = float(values[np.argmax(np.abs(values))])
+        here = values == value
+        if np.count_nonzero(here) < least or not abs(value) >= far - 1:
+            continue
+        usual = np.abs(means[~here]) + spreads[~here]
+        apart = usual.size >= least and bool((abs(value) > far * usual).all())
+        nines = value == round(value) and set(str(abs(int(value)))) == {"9"}
+        if apart or (nines and bool((np.abs(value - means[here]) > 3 * spreads[here]).all())):
+            return value
+    return math.nan
+
+
+def part_off_at_times(chart: Chart, far: float = 100.0, least: int = 2) -> float:
+    """The size of the targets of one part of a loss, where it is a hundred times the usual in a few batches; else 0."""
+    sizes = chart["part_target_size"].values
+    high = sizes[sizes > far * max(median(sizes), 0.01)] if sizes.size >= 3 * least else sizes[:0]
+    return median(high) if high.size >= least else 0.0
 
 
 def _costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3) -> bool:

@@ -51,7 +51,7 @@ class UnexpectedInitialLoss(Detector):
 
     ratio: float = 3.0
     """Times the loss of a guess; it must be 1 above it as well."""
-    grave: float = 10.0
+    grave: float = 5.0
     """Times the loss of a guess that are a warning at once."""
     patience: int = 50
     """Steps after which a loss above a guess is a warning."""

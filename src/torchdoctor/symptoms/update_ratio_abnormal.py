@@ -12,7 +12,7 @@ from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.not_learning import loss_scale
-from torchdoctor.symptoms.progress import gets_better, working_since
+from torchdoctor.symptoms.progress import gets_better, goes_straight, working_since
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class UpdateRatioAbnormal(Detector):
     ratio is a warning only while the loss does not get better; weights that are replaced rather than moved, with a loss
     ten times the first, are one at once, and so are outputs that have grown a hundredfold with them. Ratios that sink
     as the loss converges or as the schedule ends are healthy: a small one must have been small from the start, at full
-    learning rate; where the loss is a thousandth of what its function returns, it need not be quite as small.
+    learning rate; where the loss is a thousandth of what its function returns, it need not be quite as small. Steps
+    that become ten times as short at once, while the rate stays and the way is straight, were cut by something else.
 
     ## What to do
     Too large: a tenth of the learning rate. Too small: ten times the rate; look for a loss that is divided twice, for
@@ -66,6 +67,10 @@ class UpdateRatioAbnormal(Detector):
     """Share of what the loss function returns that the loss is, under which somebody has divided it,"""
     hardly: float = 2e-5
     """and median ratio under which weights hardly move for it."""
+    usual: float = 2e-3
+    """and median ratio under which they may, where they go straight on for a hundred steps."""
+    shorter: float = 8.0
+    """Times by which steps become shorter, at the same rate, that no loss that falls explains at once."""
     thrown: float = 5.0
     """Median ratio at one of the first samples at which weights are thrown away, where outputs grow a hundredfold"""
     early: int = 100
@@ -87,7 +92,7 @@ class UpdateRatioAbnormal(Detector):
             )
         ) is not None:
             return torn
-        if (found := self._thrown(chart) or self._divided(chart)) is not None:
+        if (found := self._thrown(chart) or self._divided(chart) or self._shortened(chart)) is not None:
             return found
         if len(rows) < self.samples:
             return None
@@ -135,6 +140,29 @@ class UpdateRatioAbnormal(Detector):
         message += f"{number_text(sizes.first)} to {number_text(sizes.latest)}"
         return self.symptom(chart, "warning", message, value=leap, limit=self.thrown, since=0)
 
+    def _is_divided_for_nothing(self, chart: Chart) -> bool:
+        """Whether one backward pass makes a step, weights go straight on, and the loss has not come far for it."""
+        losses, passes = chart["loss"], chart.fact("zeroing.backwards") or (1,)
+        held = losses.count >= self.early and losses.baseline(128).recent > 0.25 * abs(losses.first)
+        return held and max(passes) <= 1 and goes_straight(chart)
+
+    def _shortened(self, chart: Chart) -> Symptom | None:
+        """Steps that became many times as short from one sample to the next, at the same rate, on a straight way."""
+        loss, rates = chart["loss"], chart["lr"]
+        columns, few = list(weight_columns(chart.names)), self.samples
+        rows = [(step, row) for step, row in chart.tensors("update_ratio").rows if row.size == len(chart.names)]
+        if len(rows) < 2 * few or not goes_straight(chart, few - 1) or not rates.latest > 0.5 * rates.outline.highest:
+            return None
+        medians = np.array([_median(row[columns]) for _, row in rows])
+        falls = medians[few:-2] / np.maximum(medians[few + 1 : -1], 1e-30)
+        place = few + 1 + int(np.argmax(falls)) if falls.size else 0
+        before, after = float(medians[few:place].min(initial=np.inf)), float(medians[place:].max())
+        if not place or not 0 < self.shorter * after < before or not loss.baseline(128).recent > 0.2 * loss.first > 0:
+            return None
+        message = f"steps became {before / after:.0f} times as short at step {rows[place][0]}, at the same learning "
+        message += f"rate: weights move by {number_text(after)} of themselves"
+        return self.symptom(chart, "warning", message, value=after, limit=before, since=rows[place][0])
+
     def _divided(self, chart: Chart) -> Symptom | None:
         """A loss that was divided by thousands, and weights that hardly move for it: known from the first samples."""
         scale = loss_scale(chart)
@@ -142,7 +170,7 @@ class UpdateRatioAbnormal(Detector):
         if not scale < self.divided or len(sampled) < self.samples or working_since(chart) is None:
             return None
         ratio = max(_median(row[list(weight_columns(chart.names))]) for row in sampled[-self.samples :])
-        if not 0 < ratio < self.hardly:
+        if not 0 < ratio < self.hardly and not (ratio < self.usual and self._is_divided_for_nothing(chart)):
             return None
         message = f"weights move by {number_text(ratio)} of themselves a step: the loss is {number_text(scale)} of what"
         return self.symptom(

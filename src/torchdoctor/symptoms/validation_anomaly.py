@@ -17,6 +17,8 @@ from torchdoctor.symptoms.progress import Progress, working_since
 LATE = 1.25
 """Times the first training loss, in other people's logs: it may have been written long after the start."""
 
+ONE_TOKEN = 0.9
+"""Share of the tokens that are one from which whole samples are alike by chance."""
 ASKED_WRONG = "what it is asked for may be wrong"
 """How the finding ends where training is worse than validation for no reason."""
 
@@ -337,9 +339,12 @@ def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
 def known_before(chart: Chart, evaluations: int = 5) -> float:
     """The least share of samples in passes without gradients that training had before; NaN where it says nothing.
 
-    Nothing is said where samples repeat themselves from the second batch on: one batch, one graph, or few that differ.
+    Nothing is said where samples repeat themselves from the second batch on: one batch, one graph, or few that differ;
+    nor where nearly all tokens are one and the same.
     """
     known, again = chart["idle_known"].last(evaluations), chart["input_again"]
+    if chart["token_top_share"].latest > ONE_TOKEN:
+        return math.nan
     if not known.size or not again or again.first > 0 or chart.fact("loop.acts"):
         return math.nan
     return float(known.min())

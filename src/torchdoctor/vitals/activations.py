@@ -34,6 +34,8 @@ MOST_SAMPLES = 64
 """Samples that are remembered for that."""
 TOKENS = 128
 """Tokens of a sample for which attention is computed."""
+FLAT = 3.5
+"""What enters a sigmoid beyond which it is outside of 0.03 to 0.97; a tanh is flat there all the more."""
 LOOKS_AT_WEIGHTS = 16
 """Samples of a run at which rows of weights are compared: symmetry is there from the beginning or never."""
 
@@ -156,6 +158,8 @@ class ActivationGauge(PassGauge):
                 self._keep_logit(part_of(inputs[0]).float().amax())
         elif isinstance(module, nn.MultiheadAttention):
             self._measure_attention(module, inputs, measured)
+        elif isinstance(module, nn.RNNBase) and (gates := _gates(module, inputs, output)) is not None:
+            measured["act_saturated"] = (gates.abs() > FLAT).float().mean()
         elif isinstance(module, ZEROING):
             # channels of images, features of everything else
             self._count_dead(module, value, 1 if value.dim() > 3 else value.dim() - 1, measured)
@@ -211,6 +215,9 @@ class ActivationGauge(PassGauge):
         value = part_of(tensor).float()
         self._scalars["entry_rms"] = rms(value)
         self._scalars["entry_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+        if value.dim() > 1 and value.shape[0] >= 8:
+            spread = value.var(0, correction=0).mean().sqrt()
+            self._scalars["entry_spread"] = spread / self._scalars["entry_rms"].clamp_min(1e-30)
         if value.dim() == 2 and value.shape[1] > 1 and value.shape[0] > 1:
             features = value.square().mean(0).sqrt()
             self._scalars["entry_ratio"] = features.amax() / features.median().clamp_min(1e-30)
@@ -291,6 +298,30 @@ class _Units:
         if len(kept) < SPAN or seen < ROWS:
             return None
         return (torch.stack([values for values, _ in kept]).amax(0) == 0).float().mean()
+
+
+def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
+    """What enters the gates of a recurrent layer's last level, of one sample; None where that cannot be told.
+
+    Computed again from its input and its own outputs. Of several levels the input of the last is not known, and left
+    out; so are biases, which some recipes begin with large values of so that a layer remembers.
+    """
+    given, made = next(plain_tensors(inputs), None), next(plain_tensors(output), None)
+    last = module.num_layers - 1
+    hidden = getattr(module, f"weight_hh_l{last}", None)
+    if given is None or made is None or module.mode == "RNN_RELU":
+        return None
+    plain = given.dim() == made.dim() == 3 and not module.bidirectional and not module.proj_size
+    if not plain or not is_plain(hidden) or hidden.dtype != made.dtype:
+        return None
+    one, states = (item.detach()[0 if module.batch_first else slice(None)][:TOKENS] for item in (given, made))
+    if not module.batch_first:
+        one, states = one[:, 0], states[:, 0]
+    gates = nn.functional.linear(states[:-1], hidden.detach())
+    if last == 0:
+        entering: Tensor = module.weight_ih_l0  # type: ignore[assignment]
+        gates = gates + nn.functional.linear(one[1:].to(gates.dtype), entering.detach())
+    return gates.float() if gates.numel() else None
 
 
 def _entering(module: nn.Module) -> int:

@@ -48,6 +48,8 @@ LEAST_VALUES = 8
 """Values of a sample that are not all the same by chance."""
 FEW = 4
 """Numbers asked for, of several, that are all looked for among the inputs."""
+FEW_CLASSES = 3
+"""Classes from which a weight can be seen to follow their counts."""
 MOST_LABELS = 64
 """Labels of one sample, or classes, that are looked for among the inputs."""
 MOST_TOKENS = 16_384
@@ -97,6 +99,7 @@ class BatchGauge(PassGauge):
 
     def batch_logged(self, tensors: tuple[Tensor, ...]) -> None:
         """The loop shows its batch: inputs first, targets last."""
+        self._entered_at = self._entered_at or time.perf_counter()  # it is here: what this look takes is no wait
         self.see("_logged", (tensors,))
 
     def _logged(self, tensors: tuple[Tensor, ...]) -> None:
@@ -269,6 +272,7 @@ class BatchGauge(PassGauge):
             value = value.float()
             self._scalars["input_mean"] = value.mean()
             self._scalars["input_std"] = value.std(correction=0)
+            self._scalars["input_zero"] = (value == 0).float().mean()
             self._scalars["input_absmax"] = torch.linalg.vector_norm(value, float("inf"))
             self._scalars["input_nonfinite"] = (~torch.isfinite(value)).sum()
             if value.dim() > 1 and value.shape[0] >= 8:
@@ -306,9 +310,7 @@ class BatchGauge(PassGauge):
         counts, weights = self._counts, getattr(module, "weight", None)
         if isinstance(module, nn.BCEWithLogitsLoss):
             weights = getattr(module, "pos_weight", None)
-            weights = (
-                None if weights is None or weights.numel() != 1 else torch.stack([weights.new_ones(()), weights.sum()])
-            )
+            weights = None if weights is None else torch.stack([weights.new_ones(()), weights.mean()])
         if counts is None or weights is None or not is_plain(weights) or weights.dim() != 1:
             return
         counts = counts[: max(classes, 2)]
@@ -317,6 +319,8 @@ class BatchGauge(PassGauge):
             rest = counts.scatter(0, most, 0.0)
             others = (rest * weights).sum() / rest.sum()
             self._scalars["weight_of_common"] = weights.gather(0, most)[0] / others
+            if counts.numel() >= FEW_CLASSES:
+                self._scalars["weight_by_count"] = slope_by_count(counts, weights)
 
     def _measure_targets(self, tensor: Tensor, classes: int = 0, ignored: int = IGNORED) -> None:
         self._saw_targets = True
@@ -401,6 +405,25 @@ def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
     closest = ((said @ columns).abs() / sizes.clamp_min(1e-12)).amax(1)
     counted = counts >= OF_A_CLASS
     return torch.where(counted, closest, torch.ones_like(closest)).amin() * (counted.sum() > 1)
+
+
+def slope_by_count(counts: Tensor, weights: Tensor) -> Tensor:
+    """How weights grow with how common classes are: 1 where they are counts, -1 where they are their inverse.
+
+    Nothing (0) where classes are about as common as each other, or weights do not follow that.
+
+    >>> counts = torch.tensor([400.0, 90.0, 30.0, 4.0])
+    >>> [round(slope_by_count(counts, weights).item(), 3) for weights in (counts / 9, 9 / counts, torch.ones(4))]
+    [1.0, -1.0, 0.0]
+    """
+    seen = counts > 0
+    number = seen.sum().clamp_min(1)
+    common, weight = (torch.where(seen, value.float().clamp_min(1e-12).log(), 0.0) for value in (counts, weights))
+    common, weight = (torch.where(seen, value - value.sum() / number, 0.0) for value in (common, weight))
+    spread, product = common.square().sum(), (common * weight).sum()
+    close = product.abs() > 0.9 * (spread * weight.square().sum()).sqrt()
+    uneven = (spread / number > 0.5) & (number >= FEW_CLASSES)
+    return product / spread.clamp_min(1e-12) * close * uneven
 
 
 def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:

@@ -35,7 +35,9 @@ def describe(
             "tensors": len(tensors),
             "compiled": any(type(model).__name__ == "OptimizedModule" for model in models.values()),
         },
-        "optimizer": [{"class": type(item).__name__, "groups": len(item.param_groups)} for item in optimizers],
+        "optimizer": [
+            {"class": type(item).__name__, "groups": len(item.param_groups), **_built_with(item)} for item in optimizers
+        ],
         "scheduler": None if scheduler is None else type(scheduler).__name__,
         "scaler": None if scaler is None else type(scaler).__name__,
         "dropout": sorted(rate for rate in rates if rate > 0),
@@ -44,6 +46,12 @@ def describe(
         "world_size": world_size(),
         "seed": torch.initial_seed(),
     }
+
+
+def _built_with(optimizer: Optimizer) -> dict[str, float]:
+    """The rate that the optimizer begins with, before a loop sets its own."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return {"lr": float(rate)} if isinstance(rate, int | float) else {}
 
 
 def versions(own: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ after backward; a compiled function hides what is inside it, but keeps the param
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,22 @@ def _mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
         yield "negated"
     if name in REGRESSION and _is_dropout(_source(root)):
         yield "dropout-before-loss"
+    if _cancels_out(root, name):
+        yield "squared-after-the-mean"
     yield from _spread_out(root, name)
+
+
+def _cancels_out(root: Any, name: str) -> bool:
+    """Whether errors are averaged first, so that they cancel, and made positive then: (output - target).mean() ** 2."""
+    parents = list(_parents(root))
+    square = name == "Pow" and getattr(root, "_saved_exponent", 1) in (2, 4)
+    square = square or (name == "Mul" and len(parents) == 2 and parents[0] is parents[1])
+    mean = _source(root) if square or name in ("Abs", "Square") else None
+    if _name_of(mean) not in ("Mean", "Sum") or _shape(mean) != ():
+        return False
+    error = _source(mean)
+    whole = math.prod(_shape(error)) > 1 and sum(1 for _ in _parents(error)) == 1 if error is not None else False
+    return whole and _name(error) in ("Sub", "Rsub")
 
 
 def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:

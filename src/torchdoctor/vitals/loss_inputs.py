@@ -103,6 +103,23 @@ def _distance(node: Any) -> Compared | None:
     return Compared(nn.L1Loss(), difference.new_zeros(()).expand_as(difference), difference, False, None)
 
 
+def difference_of(loss: Tensor) -> Tensor | None:
+    """What a loss takes the size or the square of, where that is one difference, by hand or for `l1_loss`; else None.
+
+    >>> import torch
+    >>> output, target = torch.ones(3, 2, requires_grad=True) * 2, torch.ones(3, 2)
+    >>> difference_of((output - target).square().mean()).tolist()
+    [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
+    """
+    found = _comparisons(loss, (*MODULES, "Abs", "Pow"))
+    if len(found) != 1 or found[0][0] in MODULES:
+        return None
+    before, difference = found[0][1].next_functions[0][0], kept(found[0][1], "self")
+    if difference is None or not type(before).__name__.startswith(("SubBackward", "RsubBackward")):
+        return None
+    return difference.detach()
+
+
 def skipped(node: Any) -> int | None:
     """At which position of its sequence an output begins that was sliced on its way from a model into a loss.
 

@@ -8,7 +8,7 @@ well; the batch that a layer sees cannot.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,8 @@ class ModeCensus(PassGauge):
         self._frozen: set[str] = set()
         self._thawed: set[str] = set()
         """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
+        self._resting: list[nn.Module] = []
+        """BatchNorm layers that learn, of the models that ran; those that are in eval mode are looked at."""
         self._looks = 0
         self._learnt: dict[int, int] = {}
         """By tensor: the last look at which it required gradients."""
@@ -83,6 +85,8 @@ class ModeCensus(PassGauge):
             able = [(_joined(prefix, path), child.training) for path, child in _mode_dependent(inner)]
             resting = [path for path, training in able if not training]
             self._eval[prefix] = resting, bool(able) and len(resting) == len(able) and not inner.training
+            norms = [child for _, child in _mode_dependent(inner) if isinstance(child, BatchNorm)][:LISTED]
+            self._resting += [norm for norm in norms if norm.weight is None or norm.weight.requires_grad]
 
     def _normalizes(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.learns and module.training and args and isinstance(args[0], Tensor) and args[0].dim() > 1:
@@ -130,7 +134,8 @@ class ModeCensus(PassGauge):
         modules = [module for model in self._models.values() for module in unwrap_model(model).modules()]
         held = {id(tensor) for optimizer in self._optimizers for tensor in optimizer_tensors(optimizer)}
         layers = [module for module in modules if isinstance(module, WEIGHTED[:2]) and is_plain(module.weight)]
-        still = [layer for layer in layers if _is_frozen(layer) or id(layer.weight) not in held]
+        still = [layer for layer in layers if not layer.weight.requires_grad or id(layer.weight) not in held]
+        self._look_at_learning(slot, [module for module in modules if isinstance(module, WEIGHTED)])
         shapes = [Counter(layer.weight.shape for layer in some) for some in (still, layers)]
         if shapes[0] <= shapes[1] - shapes[0]:
             return
@@ -141,6 +146,26 @@ class ModeCensus(PassGauge):
         new = [is_new(layer) for layer in large if _first(layer).device == _first(large[0]).device]
         if new:
             slot.keep("frozen_fresh", torch.stack(new).float().mean())
+
+    def _look_at_learning(self, slot: Slot, layers: Sequence[nn.Module]) -> None:
+        """How much of what learns looks as if it had not begun to: a run from scratch, or one that goes on."""
+        first = [(layer, layer._parameters.get("weight", layer._parameters.get("weight_ih_l0"))) for layer in layers]
+        learns = [layer for layer, weight in first if is_plain(weight) and weight is not None and weight.requires_grad]
+        large = [layer for layer in learns if _first(layer).numel() >= ENOUGH]
+        chosen = large[:: max(1, len(large) // MOST_PARTS)]
+        new = [is_new(layer) for layer in chosen if _first(layer).device == _first(chosen[0]).device]
+        if new:
+            slot.keep("weights_fresh", torch.stack(new).float().mean())
+
+    def _look_at_statistics(self, slot: Slot) -> None:
+        """The share of BatchNorm layers in eval mode whose statistics are still those of a new layer: of no data."""
+        resting, self._resting = [layer for layer in self._resting if not layer.training], []
+        means = [layer.running_mean for layer in resting if is_plain(layer.running_mean)]
+        spreads = [layer.running_var for layer in resting if is_plain(layer.running_var)]
+        if means and len(spreads) == len(means):
+            zero = torch.stack([(mean == 0).all().to(means[0].device) for mean in means])
+            one = torch.stack([(spread == 1).all().to(means[0].device) for spread in spreads])
+            slot.keep("resting_as_new", (zero & one).float().mean())
 
     def before_step(self, index: int, slot: Slot) -> None:
         """The passes since `arm` were for training: say what they were like."""
@@ -162,6 +187,7 @@ class ModeCensus(PassGauge):
             facts["mode.batchnorm"] = {"layers": len(self._batches), "most_values": values, "most_samples": samples}
             facts["mode.batchnorm_momentum"] = self._momentum
         self._eval.clear()
+        self._look_at_statistics(slot)
         if not self._compared:
             self._compared = True
             self._compare_frozen(slot)

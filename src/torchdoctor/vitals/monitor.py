@@ -120,7 +120,7 @@ class Monitor(taps.Listener):
     @guarded
     def first_batch(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The first forward pass tells the batch size and the precision; then this hook goes."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # an evaluation has batches of its own
             return
         for handle in self._batch_handles:
             handle.remove()

@@ -23,7 +23,7 @@ APART = 5
 
 
 class OptimizerStateGauge(Gauge):
-    """Keeps `adam_staleness`, `adam_eps_share`, `momentum_cosine`, `update_lost`, `update_kept`: first optimizer."""
+    """Of the first optimizer: `adam_staleness`, `adam_eps_share`, `momentum_cosine`, `update_*`, `course`."""
 
     def __init__(self, setup: Setup) -> None:
         self._optimizers = setup.optimizers
@@ -33,6 +33,8 @@ class OptimizerStateGauge(Gauge):
         """Weights before the step, where there is one optimizer only."""
         self._moved: tuple[int, Tensor, Tensor] | None = None
         """Of the sample before: its step, the weights before it, and how far it moved them."""
+        self._way: Tensor | None = None
+        """How weights came from the sample before that to it."""
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Gradients against the averages that the step is about to mix them into."""
@@ -75,18 +77,25 @@ class OptimizerStateGauge(Gauge):
         self._before = self._whole = None
 
     def _compare_whole(self, slot: Slot, held: list[tuple[Tensor, dict[str, Any], dict[str, Any]]]) -> None:
-        """How far the weights have come since the sample before, in lengths of that sample's one step.
+        """How far the weights have come since the sample before, in lengths of that sample's one step, and which way.
 
-        After an odd number of steps, so that weights that swing to and fro are elsewhere.
+        How far, after an odd number of steps, so that weights that swing to and fro are elsewhere.
         """
         self._whole = _joined([tensor for tensor, _, _ in held]) if held and len(self._optimizers) == 1 else None
         if self._whole is None or self._moved is None:
             return
         number, before, moved = self._moved
         apart = slot.number - number
-        if apart >= APART and apart % 2 and before.shape == self._whole.shape:
-            come = torch.linalg.vector_norm(self._whole - before)
+        if apart < APART or before.shape != self._whole.shape:
+            self._way = None
+            return
+        way = self._whole - before
+        if apart % 2:
+            come = torch.linalg.vector_norm(way)
             slot.keep("update_kept", torch.where(moved > 0, come / moved.clamp_min(1e-30), 1.0))
+        if self._way is not None and self._way.shape == way.shape:
+            self._keep_cosine(slot, way, self._way, "course")
+        self._way = way
 
     def _usable(self, index: int) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
         """Some tensors on one device with a dense gradient, their state and their group: evenly spread."""
@@ -124,9 +133,9 @@ class OptimizerStateGauge(Gauge):
         self._keep_cosine(slot, gradients, _joined([state["exp_avg"] for _, state, _ in held]))
 
     @staticmethod
-    def _keep_cosine(slot: Slot, gradients: Tensor, momentum: Tensor) -> None:
-        size = torch.linalg.vector_norm(gradients) * torch.linalg.vector_norm(momentum)
-        slot.keep("momentum_cosine", torch.dot(gradients, momentum) / size.clamp_min(1e-30))
+    def _keep_cosine(slot: Slot, first: Tensor, second: Tensor, vital: str = "momentum_cosine") -> None:
+        size = torch.linalg.vector_norm(first) * torch.linalg.vector_norm(second)
+        slot.keep(vital, torch.dot(first, second) / size.clamp_min(1e-30))
 
 
 def _joined(tensors: list[Any]) -> Tensor:

@@ -23,10 +23,12 @@ from torchdoctor.vitals.batches import (
     output_and_target,
 )
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_inputs import what_is_compared
+from torchdoctor.vitals.loss_inputs import difference_of, what_is_compared
 from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
 from torchdoctor.vitals.transfer import Slot
 
+SHORTEST = 6
+"""Places of a series, of which the last may be compared with others."""
 FEWEST = 8
 """Samples, and values of each, of which directions are told apart."""
 
@@ -47,6 +49,10 @@ class OutputGauge(PassGauge):
         self._returned: set[nn.Module] = set()
         self._tokens: Tensor | None = None
         """The sequences of this step, if inputs are tokens."""
+        self._series: Tensor | None = None
+        """Likewise, if they are numbers."""
+        self._made: Tensor | None = None
+        """What a model made of them."""
 
     def arm(self) -> None:
         """Hooks on the loss and on the models."""
@@ -66,8 +72,11 @@ class OutputGauge(PassGauge):
         tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
         if self.learns and tensor is not None:
             self._tokens = tensor if is_whole(tensor) and tensor.dim() == 2 and tensor.shape[1] > 3 else None
+            self._series = tensor if tensor.is_floating_point() and tensor.dim() in (2, 3) else None
 
     def _returns(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._series is not None and self.learns:
+            self._made = next((item.detach() for item in plain_tensors(output) if item.is_floating_point()), None)
         several = len(self._models) > 1
         if module in self._returned or not self.learns or (self._trusted and not several):
             return
@@ -102,12 +111,14 @@ class OutputGauge(PassGauge):
             self._measure_predictions(output.movedim(dimension, 1), target)
         else:
             self._measure_sides(module, output)
+            self._measure_errors(output, target)
         self.tell(_chance(module, output, target))
 
     def _backward(self, loss: Tensor) -> None:
         """A loss that is no module shows what it compares when backward begins."""
         compared = None if self._asked or "criterion" in self._scalars else what_is_compared(loss)
         if compared is None:
+            self._measure_difference(loss)
             return
         module, output, target, between, _ = compared
         if between:
@@ -121,6 +132,7 @@ class OutputGauge(PassGauge):
         elif isinstance(module, ELEMENTWISE):
             self._measure(output)
             self._measure_sides(module, output)
+            self._measure_errors(output, target)
         value = module.forward(output, target)
         if value.numel() == 1:  # one value for each sample is put together by the loop itself
             self._scalars["criterion"] = value
@@ -191,10 +203,46 @@ class OutputGauge(PassGauge):
             counted = known[:, part]
             self._scalars[vital] = -(likelihood[:, part] * counted).sum() / counted.sum()
 
+    def _measure_difference(self, loss: Tensor) -> None:
+        """A loss that takes the size of a difference: the target is what the difference makes of the output."""
+        made = self._made
+        if made is None or self._asked or len(self._models) > 1:
+            return
+        difference = difference_of(loss)
+        if difference is not None and difference.shape == made.shape:
+            self._measure_errors(made, made - difference)
+            self._measure_errors(made, made + difference)
+
+    def _measure_errors(self, output: Tensor, target: Tensor) -> None:
+        """The error at the last place of a series whose next values are asked for, and in the later half of the others.
+
+        No input holds the answer of the last, which has the longest past: a causal model is no worse there.
+        """
+        given, series = self._series, target.detach().squeeze()
+        if given is None or output.shape != target.shape or given.shape[0] != target.shape[0]:
+            return
+        given, made = given.squeeze(), output.detach().squeeze()
+        if given.shape != series.shape or series.dim() not in (2, 3) or series.shape[0] < 2:
+            return
+        for time in range(1, series.dim()):
+            length = series.shape[time]
+            if length < SHORTEST or series.numel() < FEWEST * length:
+                continue
+            apart = (given.narrow(time, 1, length - 1) - series.narrow(time, 0, length - 1)).abs()
+            known = apart < 1e-4 * series.abs().amax()
+            follows = torch.where(known.float().mean() > 0.99, 1.0, torch.nan)  # else there is nothing to compare
+            errors, later = (made - series).float().square(), length // 2
+            parts = errors.narrow(time, length - 1, 1), errors.narrow(time, later, length - 1 - later)
+            for vital, part in zip(("last_position_error", "other_position_error"), parts, strict=True):
+                found = part.mean() * follows
+                before = self._scalars.get(vital, found)
+                self._scalars[vital] = torch.where(before.isnan(), found, before)
+
     def forget(self) -> None:
         """Drop what was measured in this step."""
         super().forget()
         self._asked, self._returned, self._tokens = False, set(), None
+        self._series = self._made = None
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over; a loss that was not called in a whole sample is not the loop's loss."""

@@ -1,0 +1,73 @@
+"""Models that are built or begun wrongly, each beside its healthy look-alike: what the gauges see and what is found."""
+
+import pytest
+import torch
+from tests.vitals.loops import causes_of, chart_of, found, watch
+from torch import nn
+from torch.nn import functional
+
+
+def series(_step):
+    phase = 6.28 * torch.rand(16, 1)
+    values = torch.sin(phase + 0.4 * torch.arange(25.0)) + 0.3 * torch.randn(16, 25)
+    return values[:, :-1, None], values[:, 1:, None]
+
+
+def classes(_step):
+    x = torch.randn(32, 8)
+    return x, (x[:, 0] > 0).long()
+
+
+class Recurrent(nn.Module):
+    def __init__(self, backwards=False, width=None):
+        super().__init__()
+        self.layer = nn.GRU(1, 16, batch_first=True, bidirectional=backwards)
+        self.head = nn.Linear(32 if backwards else 16, 1)
+        if width is not None:
+            for weight in self.layer.parameters():
+                nn.init.normal_(weight, std=width)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0])
+
+
+def by_hand(output, target):
+    return (target - output).square().mean()
+
+
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.l1_loss, by_hand])
+@pytest.mark.parametrize("backwards", [True, False])
+def test_a_series_that_is_read_backwards_is_a_leak(loss, backwards):
+    torch.manual_seed(0)
+    model = Recurrent(backwards)
+    doctor = watch(model, torch.optim.Adam(model.parameters(), 0.02), series, loss, 101, functional=True)
+    assert chart_of(doctor)["last_position_error"].count > 4
+    assert ("uneven-position-loss" in found(doctor)) is backwards
+    if backwards:
+        assert causes_of(doctor, "uneven-position-loss")[0] == "information-leak"
+
+
+@pytest.mark.parametrize(("width", "wide"), [(2.0, True), (None, False)])
+def test_gates_that_are_shut_from_the_start(width, wide):
+    torch.manual_seed(0)
+    model = Recurrent(width=width)
+    doctor = watch(model, torch.optim.Adam(model.parameters(), 1e-3), series, functional.mse_loss, 12, functional=True)
+    assert ("saturated-activations" in found(doctor)) is wide
+    if wide:
+        assert causes_of(doctor, "saturated-activations")[0] == "bad-initialization"
+
+
+@pytest.mark.parametrize(("learnt", "sick"), [(False, True), (True, False)])
+def test_batchnorm_at_rest_is_wrong_where_it_has_learnt_nothing(learnt, sick):
+    """A trick of fine-tuning keeps it in eval mode: with the statistics of what the model was trained on before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2))
+    if learnt:
+        model(classes(0)[0])
+    model[1].eval()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    doctor = watch(model, optimizer, classes, functional.cross_entropy, 12, functional=True)
+    assert chart_of(doctor)["resting_as_new"].latest == float(sick)
+    assert ("wrong-mode" in found(doctor)) is sick
+    if sick:
+        assert causes_of(doctor, "wrong-mode")[0] == "eval-mode-in-training"
