@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchdoctor.vitals.attention_ahead import look_ahead
-from torchdoctor.vitals.batches import agreement
+from torchdoctor.vitals.batch_numbers import agreement
 from torchdoctor.vitals.loss_inputs import skipped
 
 TOKENS = 8

@@ -18,7 +18,7 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
-from torchdoctor.vitals.batches import ROWS, is_whole
+from torchdoctor.vitals.batch_numbers import ROWS, is_whole
 
 
 @dataclass(frozen=True)

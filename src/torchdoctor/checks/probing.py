@@ -15,7 +15,7 @@ from torch.nn import functional
 from torchdoctor.checks.check import CannotTell
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.subject import Subject
-from torchdoctor.vitals.batches import is_whole
+from torchdoctor.vitals.batch_numbers import is_whole
 from torchdoctor.vitals.loss_inputs import Compared, what_is_compared
 
 SAME = 1e-5

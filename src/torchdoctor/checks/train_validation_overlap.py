@@ -10,7 +10,7 @@ from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.rows import ENOUGH, hashes, information, inputs_of, is_one_shot, training_inputs
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
-from torchdoctor.vitals.batches import is_whole
+from torchdoctor.vitals.batch_numbers import is_whole
 
 
 @dataclass(frozen=True)

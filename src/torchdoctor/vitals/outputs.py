@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.vitals.batches import (
+from torchdoctor.vitals.batch_numbers import (
     BINARY,
     ELEMENTWISE,
     IGNORED,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.vitals.batches import class_dimension, output_and_target
+from torchdoctor.vitals.batch_numbers import class_dimension, output_and_target
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_inputs import what_is_compared
 from torchdoctor.vitals.passes import PassGauge, is_compiled, plain_tensors

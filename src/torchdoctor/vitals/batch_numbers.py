@@ -1,0 +1,146 @@
+"""Numbers that tell what a batch holds: columns that follow the labels, padding, repeated tokens, counts of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchdoctor.vitals.passes import LARGEST, is_plain, part_of
+
+IGNORED = -100
+"""The label that torch's losses leave out."""
+MOST_CLASSES = 4096
+BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
+ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, *BINARY)
+ROWS = 16
+"""Rows of a table in which a column that follows the label is no chance."""
+FEW_CLASSES = 3
+"""Classes from which a weight can be seen to follow their counts."""
+MOST_LABELS = 64
+"""Labels of one sample, or classes, that are looked for among the inputs."""
+OF_A_CLASS = 3
+"""Samples of a class in a batch that a column does not tell from all others by chance."""
+
+
+def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
+    """How closely each class is followed by a column of its own, for the class that is followed least.
+
+    Classes with a sample or two are left out, and so is a batch with fewer than two others: a feature that only
+    one sample has says nothing. Columns are given without their means.
+
+    >>> labels = torch.arange(4).repeat(4)
+    >>> told = torch.nn.functional.one_hot(labels).float()
+    >>> round(column_by_class(told - told.mean(0), labels).item(), 3)
+    1.0
+    """
+    known = torch.arange(MOST_LABELS, device=labels.device).unsqueeze(1) == labels
+    counts = known.sum(1)
+    said = known.float() - known.float().mean(1, keepdim=True)
+    sizes = columns.square().sum(0).sqrt() * said.square().sum(1).sqrt().unsqueeze(1)
+    closest = ((said @ columns).abs() / sizes.clamp_min(1e-12)).amax(1)
+    counted = counts >= OF_A_CLASS
+    return torch.where(counted, closest, torch.ones_like(closest)).amin() * (counted.sum() > 1)
+
+
+def slope_by_count(counts: Tensor, weights: Tensor) -> Tensor:
+    """How weights grow with how common classes are: 1 where they are counts, -1 where they are their inverse.
+
+    Nothing (0) where classes are about as common as each other, or weights do not follow that.
+
+    >>> counts = torch.tensor([400.0, 90.0, 30.0, 4.0])
+    >>> [round(slope_by_count(counts, weights).item(), 3) for weights in (counts / 9, 9 / counts, torch.ones(4))]
+    [1.0, -1.0, 0.0]
+    """
+    seen = counts > 0
+    number = seen.sum().clamp_min(1)
+    common, weight = (torch.where(seen, value.float().clamp_min(1e-12).log(), 0.0) for value in (counts, weights))
+    common, weight = (torch.where(seen, value - value.sum() / number, 0.0) for value in (common, weight))
+    spread, product = common.square().sum(), (common * weight).sum()
+    close = product.abs() > 0.9 * (spread * weight.square().sum()).sqrt()
+    uneven = (spread / number > 0.5) & (number >= FEW_CLASSES)
+    return product / spread.clamp_min(1e-12) * close * uneven
+
+
+def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
+    """Where tokens differ from what is asked for, the share that is one and the same token: a mask.
+
+    >>> one_in_place_of(torch.tensor([7, 9, 9, 3, 9, 4]), torch.tensor([7, 2, 5, 3, 6, 1]))
+    tensor(0.7500)
+    """
+    differs = given != asked
+    alone = -1 - torch.arange(given.numel(), device=given.device)  # a token that stays counts for itself only
+    most = torch.where(differs, given.long(), alone).mode().values
+    return (differs & (given == most)).sum() / differs.sum().clamp_min(1)
+
+
+def padding(tokens: Tensor, ignored: int) -> Tensor:
+    """The share of labels that belong to a stretch of one label at the end, or at the beginning, of a sequence.
+
+    >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
+    tensor(0.5000)
+    """
+    shares = []
+    for ordered in (tokens, tokens.flip(1)):
+        edge = ordered[:, -1:]
+        runs = (ordered == edge).flip(1).cumprod(1).sum(1) * (edge[:, 0] != ignored)
+        shares.append((runs * (runs > 2)).sum() / tokens.numel())
+    return torch.maximum(*shares)
+
+
+def agreement(tokens: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    """The share of labels that are the tokens at the same places, as far as there are both.
+
+    >>> agreement(torch.tensor([[3, 7, 9]]), torch.tensor([[3, 7, -100, 5]]), -100)
+    tensor(1.)
+    """
+    width = min(tokens.shape[1], labels.shape[1])
+    counted = labels[:, :width] != ignored
+    same = (tokens[:, :width] == labels[:, :width]) & counted
+    return same.sum() / counted.sum().clamp_min(1)
+
+
+def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+    """What a loss compares: its first argument, and its second where that is data rather than another output."""
+    output: Any = args[0] if args else kwargs.get("input")
+    target: Any = args[1] if len(args) > 1 else kwargs.get("target")
+    good = is_plain(output) and output.is_floating_point() and output.dim() > 0
+    known = is_plain(target) and not target.requires_grad and target.dim() > 0
+    return (output if good else None), (target if known else None)
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers: tokens or labels."""
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+
+
+def class_dimension(loss_fn: nn.Module, output: Tensor | None, target: Tensor) -> int:
+    """Which dimension of the outputs holds the scores of classes that the targets are labels of; 0 for none."""
+    if output is None or not is_whole(target) or output.dim() != target.dim() + 1:
+        return 0
+    last = output.dim() - 1  # where everybody has them but torch's own losses
+    for dimension in (1, last) if isinstance(loss_fn, nn.CrossEntropyLoss | nn.NLLLoss) else (last, 1):
+        others = [size for index, size in enumerate(output.shape) if index != dimension]
+        if others == list(target.shape) and output.shape[dimension] > 1:
+            return dimension
+    return 0
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """How often each class occurs, as floats; labels out of range are left out, as the ignored one is."""
+    classes = classes or 1024
+    flat = labels.detach().flatten()[: max(64, LARGEST // classes)]
+    return (flat[:, None] == torch.arange(classes, device=flat.device)).sum(0).float()
+
+
+def binary_counts(target: Tensor) -> Tensor:
+    """How many zeros and ones there are; NaN where targets are anything between.
+
+    >>> binary_counts(torch.tensor([0.0, 1.0, 0.0])), binary_counts(torch.tensor([0.0, 0.5]))
+    (tensor([2., 1.]), tensor([nan, nan]))
+    """
+    value = part_of(target).float()
+    ones, zeros = (value == 1).sum(), (value == 0).sum()
+    return torch.where(ones + zeros == value.numel(), torch.stack([zeros, ones]).float(), torch.nan)
