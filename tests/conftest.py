@@ -20,7 +20,5 @@ def net():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # started in the background: children would not hear it either
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would not hear it either
     signal.signal(signal.SIGINT, signal.default_int_handler)
