@@ -177,7 +177,7 @@ class _Seen:
         count = max(1, self.size - self.nonfinite)
         mean, rms = self.total / count, math.sqrt(self.squares / count)
         values = torch.cat(self.values)
-        found = torch.quantile(values, torch.tensor(QUANTILES)).tolist() if values.numel() else [math.nan] * 5
+        found = torch.quantile(values, values.new_tensor(QUANTILES)).tolist() if values.numel() else [math.nan] * 5
         bounded = isinstance(self.module, nn.Tanh | nn.Sigmoid)
         return LayerActivation(
             self.name,

@@ -166,7 +166,7 @@ class DataQuality(Check):
             return None
         table = inputs.detach().float()
         constant = (table.amax(0) == table.amin(0)) & (table[0] != 1)
-        varied = torch.tensor([column.unique().numel() > 0.5 * len(column) for column in table.T.cpu()])
+        varied = torch.tensor([column.unique().numel() > 0.5 * len(column) for column in table.T.cpu()], device="cpu")
         others = max(1, int((~constant).sum()))
         if constant.any() and float(varied.sum()) / others >= self.continuous:
             where = [f"column {index}" for index in constant.nonzero().flatten().tolist()]
@@ -292,7 +292,7 @@ def _entries(subject: Subject) -> list[Entry]:
         if not norm and not any(True for _ in module.parameters(recurse=False)):
             return
         number = isinstance(given, Tensor) and given.is_floating_point() and given.numel() > 0
-        value = given.detach().float().abs() if number and isinstance(given, Tensor) else torch.ones(1)
+        value = given.detach().float().abs() if number and isinstance(given, Tensor) else torch.ones(1, device="cpu")
         seen.append(Entry(name, norm, float(value.square().mean().sqrt()), float(value.amax())))
 
     if subject.broken or len(subject.models) > 1 or subject.calling.loss == "whole":

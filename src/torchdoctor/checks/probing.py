@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -219,9 +220,9 @@ def guess(found: Compared) -> float | None:
 def uncertain(found: Compared) -> float | None:
     """The mean loss of an answer that is as unsure as can be: ln C; None where the loss has no such thing."""
     if isinstance(found.module, nn.NLLLoss):
-        return float(torch.tensor(float(found.output.shape[1])).log())
+        return math.log(found.output.shape[1])
     if isinstance(found.module, nn.BCEWithLogitsLoss | nn.BCELoss):
-        return float(torch.tensor(2.0).log())
+        return math.log(2.0)
     return None
 
 

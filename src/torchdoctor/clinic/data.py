@@ -148,11 +148,11 @@ class Corpus:
                 f"the {split} part has {len(tokens)} characters, too few for a context of {context}; "
                 "give a longer text or a shorter context."
             )
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator("cpu").manual_seed(seed)
         offsets = torch.arange(context + 1, device=device)
 
         def draw() -> tuple[Tensor, Tensor]:
-            starts = torch.randint(len(tokens) - context, (batch_size, 1), generator=generator)
+            starts = torch.randint(len(tokens) - context, (batch_size, 1), generator=generator, device="cpu")
             windows = tokens[starts.to(device, non_blocking=True) + offsets].long()
             return windows[:, :-1], windows[:, 1:]
 

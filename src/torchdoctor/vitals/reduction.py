@@ -161,7 +161,8 @@ class Reduction:
         try:
             kernels = _runtime()._cuda_load_module(binary, ["norms_of"])
             tables = [
-                torch.tensor(row, dtype=kind).pin_memory().to(self._device, non_blocking=True) for row, kind in rows
+                torch.tensor(row, dtype=kind, device="cpu").pin_memory().to(self._device, non_blocking=True)
+                for row, kind in rows
             ]
             sums = torch.empty(len(owner), dtype=torch.float64, device=self._device)
             self._kept = kernels, tables, sums  # the launches hold their addresses only

@@ -40,8 +40,8 @@ class Cargo:
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self._device = torch.empty(size, device=device)
-        self._host = torch.empty(size, pin_memory=True)
+        self._device = torch.empty(size, dtype=torch.float32, device=device)
+        self._host = torch.empty(size, dtype=torch.float32, device="cpu", pin_memory=True)
         self._places = list(self._device.unbind())
         self._numbers = self._host.numpy()
         self._count = 0
