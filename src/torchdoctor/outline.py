@@ -173,6 +173,24 @@ class Outline:
         size = min(full - full % 16 + 16, self._capacity) if full >= 32 else full + 1
         return (size - full) * self._stride - self._count - 1
 
+    def columns(self) -> tuple[Steps, Array, Array, Array]:
+        """The same as `buckets`, side by side: first steps, lowest, means, highest.
+
+        >>> outline = Outline()
+        >>> outline.extend(np.array([4, 5]), np.array([2.5, 2.0]))
+        >>> [column.tolist() for column in outline.columns()]
+        [[4, 5], [2.5, 2.0], [2.5, 2.0], [2.5, 2.0]]
+        """
+        full = self._starts, self._lows, self._means, self._highs
+        if not self._count:
+            starts, lows, means, highs = map(np.array, full)
+        else:
+            latest = self._start, self._low, self._total / self._count, self._high
+            starts, lows, means, highs = (
+                np.array(column + array(column.typecode, (last,))) for column, last in zip(full, latest, strict=True)
+            )
+        return starts, lows, means, highs
+
     def buckets(self) -> list[tuple[int, float, float, float]]:
         """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""
         full = list(zip(self._starts, self._lows, self._means, self._highs, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -112,8 +113,7 @@ class LossOscillation(Detector):
             means = series.outline.means()
             some = slice(means.size // 4, None, max(1, means.size // 350))
             if period(means[some], self.correlation, self.periods):
-                steps = np.array([bucket[0] for bucket in series.outline.buckets()[some]])
-                found = self._periodic(means[some], steps)
+                found = self._periodic(means[some], series.outline.columns()[0][some])
         return found
 
     def _periodic(self, values: Array, steps: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Swing | None:
@@ -137,12 +137,12 @@ def period(values: Array, correlation: float, periods: int) -> int:
     longest = count // periods
     if longest < 2:
         return 0
+    at, square = _places(count)
     with np.errstate(all="ignore"):
-        at = np.arange(count) - (count - 1) / 2
-        rest = values - values.mean()
-        rest -= at * (at @ rest) / (at @ at)
+        rest = values - values.sum() / count
+        rest -= at * ((at @ rest) / square)
         ordered = np.sort(rest)
-        rest = rest.clip(ordered[count // 50], ordered[-1 - count // 50])  # one spike is no period
+        rest = np.minimum(np.maximum(rest, ordered[count // 50]), ordered[-1 - count // 50])  # one spike is no period
         # The same batches in the same order repeat their noise in every epoch: neighbours then have nothing in common.
         if not abs(float(rest[1:] @ rest[:-1])) > 0.25 * float(rest @ rest):
             return 0
@@ -164,6 +164,13 @@ def period(values: Array, correlation: float, periods: int) -> int:
     return lag if min(again) > correlation and half_way < -0.1 * correlation else 0
 
 
+@lru_cache(maxsize=16)
+def _places(count: int) -> tuple[Array, float]:
+    """The places of so many values about the middle one, and the sum of their squares."""
+    at = np.arange(count) - (count - 1) / 2
+    return at, float(at @ at)
+
+
 def _height(values: Array, lag: int) -> float:
     """From the troughs to the crests of the mean period: noise averages out."""
     whole = values[values.size % lag :].reshape(-1, lag)
@@ -172,13 +179,17 @@ def _height(values: Array, lag: int) -> float:
 
 
 def _takes_turns(chart: Chart, least: int = 2) -> bool:
-    """Whether some tensors have a gradient at some steps and none at others: tasks in turn, each with its own level."""
-    there = np.isfinite(chart.tensors("grad_norm").matrix(8))
+    """Whether some tensors have a gradient at some steps and none at others: tasks in turn, each with its own level.
+
+    Looks may fall on one of them again and again: in the whole run, once will do.
+    """
+    there = np.isfinite(chart.tensors("grad_norm").matrix())
     times = there.sum(axis=0)
-    return bool(((times >= least) & (times <= len(there) - least)).any())
+    return len(there) > least and bool(((times > 0) & (times <= len(there) - least)).any())
 
 
 def _rate_swings(chart: Chart, since: int) -> bool:
     """Whether the learning rate went up and down itself."""
-    means = [bucket[2] for bucket in chart["lr"].outline.buckets() if bucket[0] >= since]
-    return len(means) > 2 and bool(np.any(np.diff(means) > 0.02 * max(means)) and np.any(np.diff(means) < 0))
+    starts, _, means, _ = chart["lr"].outline.columns()
+    changes = np.diff(means[starts >= since])
+    return changes.size > 1 and bool((changes > 0.02 * means[starts >= since].max()).any() and (changes < 0).any())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
@@ -75,7 +77,7 @@ class LossPlateau(Detector):
         if gain > 3 * doubt or gain + 2 * doubt > self.gain * progress.descent:
             return None
         earlier, _ = trend_gain(before)
-        since = series.outline.buckets()[-width][0]
+        since = int(series.outline.columns()[0][-width])
         return self._judged(chart, level, since, earlier / progress.descent, progress)
 
     def _judged(self, chart: Chart, level: float, since: int, earlier: float, progress: Progress) -> Symptom | None:
@@ -98,16 +100,16 @@ class LossPlateau(Detector):
 
 def _rates(chart: Chart, since: int) -> tuple[float | None, float, float, float]:
     """The learning rate now, its highest and lowest since a step, and the highest before it."""
-    if "lr" not in chart:
+    starts, lows, _, highs = chart["lr"].outline.columns()
+    if not starts.size:
         return None, 0.0, 0.0, 0.0
-    buckets = chart["lr"].outline.buckets()
-    inside = [bucket for bucket in buckets if bucket[0] >= since] or buckets[-1:]
-    before = max((bucket[3] for bucket in buckets if bucket[0] < since), default=0.0)
-    return chart["lr"].latest, max(item[3] for item in inside), min(item[1] for item in inside), before
+    inside = starts >= since
+    before = float(highs[~inside].max(initial=0.0))
+    inside[-1] = True
+    return chart["lr"].latest, float(highs[inside].max()), float(lows[inside].min()), before
 
 
 def _norm_died(chart: Chart, since: int) -> bool:
-    buckets = chart["grad_norm"].outline.buckets()
-    inside = [bucket[2] for bucket in buckets if bucket[0] >= since]
-    before = [bucket[2] for bucket in buckets if bucket[0] < since]
-    return bool(inside and before) and median(inside) < 0.01 * median(before)
+    starts, _, means, _ = chart["grad_norm"].outline.columns()
+    inside = starts >= since
+    return median(means[inside]) < 0.01 * median(means[~inside])
