@@ -28,6 +28,7 @@ def watch(model, optimizer, batches: Batches, loss_fn, steps: int, *, functional
     doctor.detach()
     failures = [gauge for gauge in doctor._examination.chart.facts if gauge.startswith("gauges.")]
     assert not failures
+    assert not [note for note in doctor.diagnose().notes if "inside torchdoctor" in note]
     return doctor
 
 

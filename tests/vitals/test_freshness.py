@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.vitals.loops import watch
 from torch import nn
 
 from torchdoctor.vitals.freshness import is_new
@@ -55,3 +56,16 @@ def test_normalization_and_recurrence():
         norm.weight[3] = 1.01
         rnn.weight_hh_l0 += torch.outer(torch.randn(96), torch.randn(32)) * 0.2
     assert not is_new(norm) and not is_new(rnn)
+
+
+class Half(nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(16, 16), lambda: nn.BatchNorm1d(16)], ids=["linear", "normalizes"])
+def test_a_weight_that_is_made_of_another_is_left_out(make):
+    frozen = torch.nn.utils.parametrize.register_parametrization(make(), "weight", Half()).requires_grad_(False)
+    model = nn.Sequential(frozen, nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model[1].parameters(), 0.1)
+    watch(model, optimizer, lambda step: (torch.randn(32, 16), torch.zeros(32, 4)), nn.MSELoss(), 8)

@@ -112,10 +112,13 @@ def train(case: Case, folder: Path) -> tuple[Loop, Report | None]:
         warnings.simplefilter("ignore")  # several faults make torch warn, and loops of the clinic are not its users
         loop = loop_of(case)
         loop.train(watch)
-    report = doctors[0].diagnose() if len(doctors) == 1 else None
+    reports = [doctor.diagnose() for doctor in doctors]
     for doctor in doctors:
         doctor.detach()
-    return loop, report
+    stumbled = [note for report in reports for note in report.notes if "inside torchdoctor" in note]
+    if stumbled:  # no result, but a bug
+        raise RuntimeError(stumbled[0])
+    return loop, reports[0] if len(reports) == 1 else None
 
 
 def ending(losses: Sequence[float]) -> float | None:

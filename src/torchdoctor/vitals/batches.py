@@ -8,7 +8,6 @@ values that are not finite, class balance, order, and a checksum that shows a ba
 from __future__ import annotations
 
 import math
-import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +37,7 @@ from torchdoctor.vitals.batch_numbers import (
 )
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_inputs import Compared, parts_compared, skipped, what_is_compared
+from torchdoctor.vitals.moment import Moment
 from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
@@ -76,6 +76,8 @@ class BatchGauge(PassGauge):
         self._doors = [door for door in entrances(models) if getattr(door, "_compiled_call_impl", None) is None]
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._inputs: weakref.ref[Tensor] | None = None
+        self._owner: weakref.ref[Tensor] | None = None
+        """The tensor that the inputs are a view of, with all of its rows; else the inputs."""
         self._decoded: weakref.ref[Tensor] | None = None
         """Tokens that a model was given besides its inputs: those that a decoder goes on from."""
         self._saw_inputs = self._saw_targets = False
@@ -84,7 +86,11 @@ class BatchGauge(PassGauge):
         self._looked = 0
         self._size = 0
         """Numbers in the inputs of this batch: how much work it is."""
-        self._entered_at = 0.0
+        self._cuda = any(tensor.is_cuda for model in models.values() for tensor in model.parameters())
+        self._entered: Moment | None = None
+        """When the batch was there."""
+        self._told = False
+        """Whether an optimizer has heard of it: what comes before another one's step is no wait."""
         self._counts: Tensor | None = None
         """How often each class was seen at all samples so far."""
         self._now: Tensor | None = None
@@ -95,7 +101,7 @@ class BatchGauge(PassGauge):
     def arm(self) -> None:
         """Hooks on the models' doors and on the loss."""
         super().arm()
-        self._entered_at = 0.0
+        self._entered, self._told = None, False
         for door in self._doors:
             self.before(door, "begins")
         if self._loss_fn is not None:
@@ -105,7 +111,7 @@ class BatchGauge(PassGauge):
 
     def batch_logged(self, tensors: tuple[Tensor, ...]) -> None:
         """The loop shows its batch: inputs first, targets last."""
-        self._entered_at = self._entered_at or time.perf_counter()  # it is here: what this look takes is no wait
+        self._entered = self._entered or Moment(cuda=self._cuda)  # it is here: what this look takes is no wait
         self.see("_logged", (tensors,))
 
     def _logged(self, tensors: tuple[Tensor, ...]) -> None:
@@ -123,7 +129,7 @@ class BatchGauge(PassGauge):
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters a model."""
         super().begins(module, args, kwargs)
-        self._entered_at = self._entered_at or time.perf_counter()
+        self._entered = self._entered or Moment(cuda=self._cuda)
         if not self.learns:
             return
         given = [item for item in plain_tensors((args, kwargs)) if item.dim()]
@@ -249,8 +255,8 @@ class BatchGauge(PassGauge):
         classes = output.shape[dimension] if output is not None and dimension else 0
         if not self._saw_targets:
             self._measure_targets(target, classes, getattr(module, "ignore_index", IGNORED))
-            if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1:
-                self._measure_labels(binary_counts(target))
+        if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1:
+            self._measure_labels(binary_counts(target))  # of each call: one may be of what is true, one of what is not
         if "guess_loss" not in self._scalars:
             self._measure_guess(module, target, classes)
         self._measure_weights(module, classes)
@@ -264,11 +270,11 @@ class BatchGauge(PassGauge):
 
     def _measure_inputs(self, tensor: Tensor) -> None:
         self._saw_inputs = True
-        if self._inputs is not None:
-            self.tell({"data.same_tensor": self._inputs() is tensor})
+        if self._owner is not None:
+            self.tell({"data.same_tensor": self._owner() is _owner_of(tensor)})
         if tensor.requires_grad and tensor.is_leaf:
             self.tell({"data.differentiated": True})
-        self._inputs = weakref.ref(tensor)
+        self._inputs, self._owner = weakref.ref(tensor), weakref.ref(_owner_of(tensor))
         self._size = tensor.numel()
         value = part_of(tensor)
         self._scalars["input_checksum"] = checksum(value)
@@ -388,6 +394,11 @@ class BatchGauge(PassGauge):
         if self._size:
             slot.add("input_size", self._size)
             self._size = 0
-        if self._entered_at > 0:
-            slot.facts["entered_at"] = self._entered_at
-            self._entered_at = -1.0  # what comes before another optimizer's step is no wait
+        if self._entered is not None and not self._told:
+            slot.facts["entered"], self._told = self._entered, True
+
+
+def _owner_of(tensor: Tensor) -> Tensor:
+    """The tensor that this one is a view of, with all of its rows: the loop keeps it, and reads nothing anew."""
+    base = tensor._base
+    return base if base is not None and base.shape[:1] == tensor.shape[:1] else tensor

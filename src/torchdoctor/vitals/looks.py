@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from torchdoctor.vitals.gauge import Gauge
+from torchdoctor.vitals.moment import Moment
 from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.transfer import Slot
 
@@ -19,7 +19,9 @@ BUDGET_EVERY = 100
 class CloseLooks:
     """Arms the gauges for a step, and takes them off after it; `tell` receives structural facts that are news."""
 
-    def __init__(self, sampling: Sampling, optimizers: int, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, sampling: Sampling, optimizers: int, tell: Callable[[Mapping[str, Any]], None], *, cuda: bool
+    ) -> None:
         self.sampling = sampling
         self.armed = -1
         """The number of the step that the gauges are armed for, -1 for none."""
@@ -33,7 +35,8 @@ class CloseLooks:
         """The optimizer that has stepped last."""
         self._latest = -1
         """The number of the sampled step that has just been taken: its loss may be logged late."""
-        self._ready_at = 0.0
+        self._cuda = cuda
+        self._ready = Moment()
         """When the loop was let go after the step before a sampled one."""
         self._budget_at = BUDGET_EVERY
 
@@ -52,7 +55,7 @@ class CloseLooks:
             for gauge in self._gauges:
                 gauge.stepped = self._stepped
                 gauge.arm()
-        self._ready_at = time.perf_counter()
+        self._ready = Moment(cuda=self._cuda)
 
     def disarm(self) -> None:
         """Take everything off again."""
@@ -85,9 +88,9 @@ class CloseLooks:
         with self.sampling:
             for gauge in self._gauges:
                 gauge.before_step(index, slot)
-        entered = slot.facts.pop("entered_at", None)
+        entered = slot.facts.pop("entered", None)
         if entered is not None and not interrupted:
-            slot.facts["data_seconds"] = max(0.0, entered - self._ready_at)
+            slot.facts["waited"] = self._ready, entered
 
     def after_step(self, index: int, slot: Slot) -> None:
         """An optimizer has stepped."""

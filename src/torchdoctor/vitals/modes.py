@@ -133,16 +133,21 @@ class ModeCensus(PassGauge):
         """
         modules = [module for model in self._models.values() for module in unwrap_model(model).modules()]
         held = {id(tensor) for optimizer in self._optimizers for tensor in optimizer_tensors(optimizer)}
-        layers = [module for module in modules if isinstance(module, WEIGHTED[:2]) and is_plain(module.weight)]
+        # One whose weight is made of others, at each pass, has none of its own.
+        layers = [m for m in modules if isinstance(m, WEIGHTED[:2]) and is_plain(m._parameters.get("weight"))]
         still = [layer for layer in layers if not layer.weight.requires_grad or id(layer.weight) not in held]
         self._look_at_learning(slot, [module for module in modules if isinstance(module, WEIGHTED)])
-        shapes = [Counter(layer.weight.shape for layer in some) for some in (still, layers)]
+        others = [m for m in modules if isinstance(m, OTHERS) and is_plain(_first(m))]
+        others = [m for m in others if isinstance(m, nn.RNNBase) or is_plain(m._parameters.get("weight"))]
+        resting = [module for module in others if _is_frozen(module) or id(_first(module)) not in held]
+        weights = [module for module in resting if isinstance(module, nn.RNNBase)]
+        recurrent = [module for module in others if isinstance(module, nn.RNNBase)]
+        shapes = [Counter(_first(layer).shape for layer in some) for some in (still + weights, layers + recurrent)]
         if shapes[0] <= shapes[1] - shapes[0]:
             return
         large: list[nn.Module] = []
         large += [layer for layer in still if layer.weight.numel() >= ENOUGH][:LISTED]
-        others = [module for module in modules if isinstance(module, OTHERS) and is_plain(_first(module))]
-        large += [module for module in others if _is_frozen(module) or id(_first(module)) not in held][:LISTED]
+        large += resting[:LISTED]
         new = [is_new(layer) for layer in large if _first(layer).device == _first(large[0]).device]
         if new:
             slot.keep("frozen_fresh", torch.stack(new).float().mean())

@@ -70,7 +70,7 @@ class Monitor(taps.Listener):
         self._stepped_since_update = [False] * len(self._optimizers)
         layout = self._layout = Layout(setup.models, self._optimizers)
         sampling = Sampling.on(settings, note, cuda=layout.is_cuda)
-        self._looks = CloseLooks(sampling, len(self._optimizers), self._tell)
+        self._looks = CloseLooks(sampling, len(self._optimizers), self._tell, cuda=layout.is_cuda)
         self._looks.use(self._build_gauges())
         self._ledger = Ledger(len(self._optimizers), layout.device, len(layout), note)
         self._captures = Captures(layout, self._ledger, self._looks.tell)

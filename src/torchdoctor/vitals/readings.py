@@ -15,7 +15,7 @@ EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
 HIDDEN_AFTER = 20
 """Steps of the same norm that show a clip which cannot be seen."""
-HOST_FACTS = ("seconds", "data_seconds", "memory")
+HOST_FACTS = ("seconds", "memory")
 INTERNAL = frozenset({"total", "found_inf", "grad_scale", "same_total"})
 """Device scalars that are read for others' sake; every other one is a vital of its own name."""
 
@@ -156,6 +156,11 @@ class Decoder:
                 vitals[name] = round(value, 7)
             elif name.startswith("lr/"):
                 vitals[name] = short(value)
+        if "waited" in slot.facts:
+            ready, entered = slot.facts["waited"]
+            waited = ready.until(entered)
+            if waited is not None:
+                vitals["data_seconds"] = round(waited, 7)
         if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # said when it changes: most loops have one clip
             self._clip = vitals["clip"] = slot.facts["clip"]
         if "skipped" in slot.facts or "found_inf" in slot.values:
