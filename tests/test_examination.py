@@ -162,3 +162,19 @@ def test_a_log_that_is_read_is_diagnosed_once_at_its_end():
     told, said = ({item["type"] for record in records for item in it.take(record)} for it in (live, read))
     assert told - said == {"diagnosis"} and "symptom" in said
     assert repr(read.report()) == repr(live.report())
+
+
+def test_an_end_in_the_middle_of_a_descent_is_said_there():
+    examination = Examination(Settings())
+    for step in range(200):
+        assert not examination.take(
+            {"type": "vitals", "step": step, "vitals": {"loss": 4.0 - 0.01 * step, "lr": 1e-3, "grad_norm": 1.0}}
+        )
+    told = examination.take({"type": "end", "step": 199})
+    assert [(item["event"], item["name"]) for item in told if item["type"] == "symptom"] == [
+        ("opened", "slow-learning"),
+        ("closed", "slow-learning"),
+    ]
+    causes = [item["cause"] for item in told if item["type"] == "diagnosis"]
+    assert causes[0] == "stopped-too-early"
+    assert [item.name for item in examination.report().symptoms] == ["slow-learning"]

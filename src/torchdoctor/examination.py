@@ -30,7 +30,7 @@ from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms import build
 from torchdoctor.symptoms.detector import CALM, LOOK
-from torchdoctor.symptoms.hindsight import in_hindsight
+from torchdoctor.symptoms.hindsight import at_the_end, in_hindsight
 from torchdoctor.treatments import prescribe
 from torchdoctor.watch import NEVER, TOLERATED_FAILURES, Plan, Plans, Watch
 
@@ -95,7 +95,7 @@ class Examination:
         elif kind == "origin":
             keys = ("origin",)
         elif kind == "end":
-            return [self._event("closed", symptom) for symptom in self._close_all()]
+            return self._ended()
         else:
             return []
         events = self._concluded(self._ask(keys))
@@ -358,10 +358,19 @@ class Examination:
         self._closeups.take(symptom, self._drawn())
         return {"type": "symptom", "step": self.chart.step, "event": event, **symptom.to_dict()}
 
-    def _close_all(self) -> list[Symptom]:
-        going_on = list(self.chart.open_episodes.values())
+    def _ended(self) -> list[Record]:
+        """What only the end of a run tells, and the episodes that it closes."""
+        names = () if self.settings.preset == "paper" else {watch.name for watch in self._watches}
+        try:
+            new = at_the_end(self.chart, names)
+        except Exception:  # noqa: BLE001  the run is over, and shall end in good order
+            new = []
+        self.chart.episodes += new
+        self.chart.open_episodes.update((episode.name, episode) for episode in new)
+        events = self._concluded([self._event("opened", episode) for episode in new])
+        events += [self._event("closed", symptom) for symptom in self.chart.open_episodes.values()]
         self.chart.open_episodes.clear()
-        return going_on
+        return events
 
     def _diagnosed(self, events: list[Record]) -> list[Record]:
         """The ranking of every problem that holds a symptom which has just opened or changed."""

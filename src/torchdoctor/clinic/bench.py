@@ -112,9 +112,9 @@ def train(case: Case, folder: Path) -> tuple[Loop, Report | None]:
         warnings.simplefilter("ignore")  # several faults make torch warn, and loops of the clinic are not its users
         loop = loop_of(case)
         loop.train(watch)
-    reports = [doctor.diagnose() for doctor in doctors]
     for doctor in doctors:
         doctor.detach()
+    reports = [doctor.diagnose() for doctor in doctors]
     stumbled = [note for report in reports for note in report.notes if "inside torchdoctor" in note]
     if stumbled:  # no result, but a bug
         raise RuntimeError(stumbled[0])

@@ -21,26 +21,28 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
-from torchdoctor.symptoms.hindsight.constant import frozen, nothing_right
+from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right
 from torchdoctor.symptoms.hindsight.creeping import worsened
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
+from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing
 from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost
 from torchdoctor.symptoms.hindsight.softening import outgrown, softened
-from torchdoctor.symptoms.hindsight.standstill import both_still, hardly, one_answer, only_noise, stuck
+from torchdoctor.symptoms.hindsight.standstill import both_still, hardly, no_gain, one_answer, only_noise, stuck
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
 from torchdoctor.symptoms.hindsight.unstable import unstable
 
-__all__ = ["in_hindsight"]
+__all__ = ["at_the_end", "in_hindsight"]
 
 MANY = 3
 """Notes of one name that are shown one by one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
-    *(diverged, worsened, unlearnt, spiked, set_back, dead, unstable),
-    *(stuck, both_still, only_noise, hardly, at_chance, part_at_rest, unlearnable, one_answer, frozen, nothing_right),
+    *(diverged, worsened, unlearnt, forgotten, worse_than_guessing, spiked, set_back, dead, unstable),
+    *(stuck, both_still, only_noise, no_gain, hardly, at_chance, part_at_rest, unlearnable, one_answer),
+    *(frozen, no_gradient, nothing_right),
     *(vanished, not_finite, broke_off, scaled_away, lost, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
@@ -54,7 +56,7 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
     judged = copy.copy(chart)
     if "source" not in chart.context:
         judged.episodes = [outgrown(chart, episode) for episode in chart.episodes]
-        for found in unfinished(chart) if names is None or "slow-learning" in names else ():
+        for found in at_the_end(chart, names):
             _enter(judged, found)
         return judged
     with np.errstate(all="ignore"):
@@ -66,6 +68,13 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
         judged.episodes = [episode for episode in judged.episodes if episode.name in names]
     judged.episodes = sorted(_gathered(judged.episodes), key=lambda episode: episode.first_step)
     return judged
+
+
+def at_the_end(chart: Chart, names: Collection[str] | None = None) -> list[Symptom]:
+    """What only the end of a live run tells, and nobody has said on the way."""
+    known = {episode.name for episode in chart.episodes}
+    asked = "source" not in chart.context and (names is None or "slow-learning" in names)
+    return [found for found in unfinished(chart) if found.name not in known] if asked else []
 
 
 def _enter(chart: Chart, found: Symptom) -> None:
