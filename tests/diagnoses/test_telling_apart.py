@@ -1,5 +1,8 @@
 """Causes that look alike: what tells the one from the other decides which comes first."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,12 @@ STALLED = symptom("slow-learning")
 KILLED = (symptom("dead-units", 16, "critical"), symptom("activation-explosion", 23), symptom("not-learning"))
 PASSES = {"zeroing.backwards": [4], "zeroing.cleared": [50], "zeroing.kept": [0]}
 HEADS = {"modules.kinds": ["MultiheadAttention", "LayerNorm", "Linear", "Linear"] * 3, "modules.normalized": 3}
+PLAIN = {
+    "context": {"model": {"class": "Sequential"}},
+    "facts": {"loss.kind": "mse", "loss.reduction": "mean", "modules.kinds": ["Linear", "ReLU", "Linear"]},
+}
+DRIFTING = {"target_mean": np.linspace(0, 900, 20), "target_std": [10.0] * 20}
+TINY = {"entry_rms": [1e-3] * 8, "entry_absmax": [4e-3] * 8, "loss": 2.3 + NOISE, "ratio": 1e-3}
 TWO = {"loss.chance": 0.693, "loss.kind": "cross-entropy"}
 
 APART = {
@@ -60,7 +69,7 @@ APART = {
     "steps broke it": (
         "lr-too-high",
         BROKEN,
-        {"loss": np.where(T < 150, FALLING, np.minimum(FALLING * 1.3 ** (T - 149.0), 50)), "ratio": 0.05},
+        {"loss": np.where(T < 150, FALLING, np.minimum(FALLING * 1.3 ** (T - 149.0), 50 + FALLING)), "ratio": 0.05},
     ),
     "betas that leave Adam unbounded": (
         "optimizer-misconfigured",
@@ -199,6 +208,26 @@ APART = {
             "facts": {"schedule.class": "ReduceLROnPlateau"},
         },
     ),
+    "one number beyond what a square can hold": (
+        "bad-batch",
+        [replace(symptom("nan-or-inf", 150, "critical", 150), value=math.inf)],
+        PLAIN | {"loss": np.where(T == 150, np.inf, FALLING)},
+    ),
+    "targets from batch to batch": (
+        "data-order",
+        [symptom("loss-oscillation")],
+        DRIFTING,
+    ),
+    "targets that run away with their model": (
+        "lr-too-high",
+        [symptom("loss-divergence", 40, "critical"), symptom("weight-growth", 100), symptom("loss-oscillation")],
+        DRIFTING | {"ratio": 0.05},
+    ),
+    "inputs too small for a bias, and a norm that keeps it": (
+        "unnormalized-inputs",
+        [symptom("not-learning"), symptom("collapsed-output", 23)],
+        TINY | {"facts": CROSS | {"data.normalized_first": True, "modules.kinds": ["Conv2d", "LayerNorm", "Linear"]}},
+    ),
     "sorted by class": (
         "data-order",
         [symptom("batch-anomaly"), symptom("target-anomaly"), symptom("dead-units", 175)],
@@ -211,6 +240,12 @@ APART = {
 def test_what_comes_first(cause, symptoms, more):
     found = rank(charted(*symptoms, **more))
     assert found[0].cause == cause, [(item.cause, round(item.probability, 2)) for item in found]
+
+
+def test_a_norm_of_the_batch_takes_off_what_a_bias_adds():
+    kinds = {"data.normalized_first": True, "modules.kinds": ["Conv2d", "BatchNorm2d", "Linear"]}
+    found = rank(charted(symptom("not-learning"), **TINY, facts=CROSS | kinds))
+    assert not [item for item in found if item.cause == "unnormalized-inputs" and item.probability > 0.1]
 
 
 def test_an_eps_that_is_usual_is_not_blamed_for_gradients_that_are_gone():

@@ -25,6 +25,17 @@ def said(cause, chart, *names, first=0, last=19):
     return {item.text: item.weight for item in weighed.weigh(chart, problem)}
 
 
+@pytest.mark.parametrize(("again", "by_heart"), [([0.7, 1.0, 1.0, 1.0], True), ([0.0, 0.0, 0.0, 0.0], False)])
+def test_how_soon_samples_come_again_says_whether_they_can_be_known_by_heart(again, by_heart):
+    chart = Chart.of(loss=[0.7] * 20 + [0.03] * 180, lr=[1e-3] * 200, val_loss=[1.0] * 4)
+    for step, share in enumerate(again, 190):
+        chart.put(step, "input_again", share)
+    chart.context["batch_size"] = 32
+    texts = said("memorization", chart, "validation-anomaly"), said("train-val-mismatch", chart, "validation-anomaly")
+    assert any("gone through its samples about" in text for text in texts[0]) == by_heart
+    assert any("gone through its samples" in text for text in texts[1]) == by_heart
+
+
 def test_few_losses_are_not_taken_for_zero():
     chart = Chart.of(loss=[0.59, 0.34, 0.23, 0.19], val_loss=[0.72, 3.6, 3.76, 184.0], context=LOG)
     assert not any("hardly anything is left" in text for text in said("memorization", chart, "overfitting"))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.calibration import SHIFTS, TEMPERATURE
+from torchdoctor.diagnoses.calibration import ECHO, INTENDED, RESERVE, SHIFTS, TEMPERATURE
 from torchdoctor.diagnoses.cause import CERTAIN, LATE, Cause, Evidence, Problem
 from torchdoctor.diagnoses.mechanisms import linked, place, reaches
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Symptom, worst
@@ -45,12 +45,26 @@ class Weighed:
     @property
     def score(self) -> float:
         """Its log-odds."""
-        return self.cause.prior + sum(item.weight for item in self.evidence)
+        return self.cause.prior + total(item.weight for item in self.evidence)
 
     @property
     def certain(self) -> bool:
         """Whether it rests on a definite fact that little speaks against."""
         return any(item.weight >= CERTAIN for item in self.evidence) and self.score >= CERTAIN - DOUBT
+
+
+def total(weights: Iterable[float]) -> float:
+    """What pieces of evidence come to: beside the strongest, what speaks for a cause is in part its echo.
+
+    They rest on the same run, often on the same vitals: three weak ones are no strong one.
+
+    >>> total([1.5, 3.0, -1.0]) == 3.0 + ECHO * 1.5 - 1.0
+    True
+    """
+    weights = list(weights)
+    pros = [weight for weight in weights if weight > 0]
+    strongest = max(pros, default=0.0)
+    return strongest + ECHO * (sum(pros) - strongest) + sum(weight for weight in weights if weight < 0)
 
 
 @dataclass(frozen=True)
@@ -209,6 +223,8 @@ def _explained(
         if shares[place] >= LEAST or weighed[place].cause.name == "unknown" or (nth < CONSIDERED and not certain)
     ]
     final = _softmax([scores[place] for place in kept])
+    final = _reserved([weighed[place].cause.name for place in kept], final, INTENDED if certain else RESERVE)
+    ranked = sorted(zip(kept, final, strict=True), key=lambda pair: -pair[1])
     places = {id(symptom): place for place, symptom in enumerate(chart.episodes)}
     episodes = tuple(places[id(symptom)] for symptom in problem.symptoms)
     return [
@@ -220,7 +236,7 @@ def _explained(
             symptoms=problem.names,
             episodes=episodes,
         )
-        for place, probability in zip(kept, final, strict=True)
+        for place, probability in ranked
     ]
 
 
@@ -232,6 +248,13 @@ def _calibrated(weighed: Sequence[Weighed]) -> list[float]:
             for item in weighed
         ]
     return [(item.score + SHIFTS.get(item.cause.name, 0.0)) / TEMPERATURE for item in weighed]
+
+
+def _reserved(names: Sequence[str], shares: Sequence[float], part: float) -> list[float]:
+    """A part of the probability is kept for what is in no list, and for findings that are none."""
+    if "unknown" not in names:
+        return list(shares)
+    return [(1 - part) * share + part * (name == "unknown") for name, share in zip(names, shares, strict=True)]
 
 
 def _softmax(scores: Sequence[float]) -> list[float]:
