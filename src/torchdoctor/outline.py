@@ -181,15 +181,14 @@ class Outline:
         >>> [column.tolist() for column in outline.columns()]
         [[4, 5], [2.5, 2.0], [2.5, 2.0], [2.5, 2.0]]
         """
-        full = self._starts, self._lows, self._means, self._highs
-        if not self._count:
-            starts, lows, means, highs = map(np.array, full)
-        else:
-            latest = self._start, self._low, self._total / self._count, self._high
-            starts, lows, means, highs = (
-                np.array(column + array(column.typecode, (last,))) for column, last in zip(full, latest, strict=True)
-            )
-        return starts, lows, means, highs
+        rest = self._count > 0
+        means = [self._total / self._count] if rest else []
+        return (
+            np.array(self._starts + array("q", [self._start][:rest])),
+            np.array(self._lows + array("d", [self._low][:rest])),
+            np.array(self._means + array("d", means)),
+            np.array(self._highs + array("d", [self._high][:rest])),
+        )
 
     def buckets(self) -> list[tuple[int, float, float, float]]:
         """(first step, lowest, mean, highest), oldest first, the unfinished bucket included."""

@@ -85,7 +85,7 @@ key                             value
 ``modules.batch_as_time``       layers with ``batch_first=False`` that are fed with the batch first
 ``activations.hidden``          what a compiled function hides; ``activations.left_out``: modules beyond 256
 ``data.normalized_first``       whether one of the first two layers normalizes
-``data.same_tensor``            whether the input is the very tensor of the sample before
+``data.same_tensor``            whether the input is the very tensor of the sample before, or a view of all its rows
 ``data.differentiated``         true: the loop takes derivatives with respect to its inputs
 ``loop.acts``                   true: the model is asked what to do, and no loss is made of what it says
 ``loss.function``               class of ``loss_fn``, or of the loss at backward; ``loss.classes``: how many it tells

@@ -211,3 +211,41 @@ def test_samples_of_nearly_one_token_are_alike_by_chance():
     given = {"loss": [1.0] * 60, "val_loss": [1.0] * 3, "idle_known": [0.5] * 3, "input_again": [0.0] * 3}
     assert ValidationAnomaly().check(Chart.of(**given, token_top_share=[0.3] * 3)) is not None
     assert ValidationAnomaly().check(Chart.of(**given, token_top_share=[0.95] * 3)) is None
+
+
+def one_label(kind):
+    chart = Chart.of(target_std=[0.0] * 8, target_two_valued=[1.0] * 8, pooled_classes=[1.0] * 8)
+    chart.context["batch_size"] = 40
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": kind}})
+    return TargetAnomaly().check(chart)
+
+
+def test_yes_or_no_that_is_always_no_is_one_class():
+    assert "of one class" in one_label("bce").message
+    assert one_label("mse") is None
+
+
+def test_labels_of_which_the_loss_counts_none():
+    chart = Chart.of(target_classes=[0.0], loss=[float("nan")])
+    assert "ignore_index" in TargetAnomaly().check(chart).message
+    assert TargetAnomaly().check(Chart.of(target_classes=[0.0], loss=[0.0])) is None  # a sum of nothing
+
+
+def test_tiny_targets_that_are_lost_in_what_the_outputs_are():
+    asked = {"target_mean": [0.0] * 3, "target_std": [4e-6] * 3}
+    lost = Chart.of(step=100, output_rms=[0.01] * 3, criterion=[1e-4] * 3, guess_loss=[1.6e-11] * 3, **asked)
+    assert "their mean would cost far less" in TargetAnomaly().check(lost).message
+    found = Chart.of(step=100, output_rms=[4e-6] * 3, criterion=[2e-12] * 3, guess_loss=[1.6e-11] * 3, **asked)
+    assert TargetAnomaly().check(found) is None
+    lost.add({"type": "facts", "step": 0, "facts": {"loss.kind": "bce"}})  # scores, and rare ones
+    assert TargetAnomaly().check(lost) is None
+    young = Chart.of(step=30, output_rms=[0.01] * 3, criterion=[1e-4] * 3, guess_loss=[1.6e-11] * 3, **asked)
+    assert TargetAnomaly().check(young) is None
+
+
+@pytest.mark.parametrize(("error", "severity"), [(0.5, "warning"), (0.002, "info")])
+def test_values_in_order_cost_results_where_errors_are_larger_than_what_a_batch_spans(error, severity):
+    means = [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+    chart = Chart.of(step=100, target_mean=means, target_std=[0.05] * 10, criterion=[error] * 10)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "mse"}})
+    assert BatchAnomaly().check(chart).severity == severity

@@ -24,7 +24,7 @@ SICK = {
         [],
         {},
     ),
-    "frozen in the middle": ({"graph.frozen": ["b"]}, ALL, [], {}),
+    "frozen in the middle": ({"graph.frozen": ["b"]}, ALL, [MOVING] * 2, {}),
     "rounded away": ({}, ALL, [MOVING] * 4, {"lr": 1e-3, "update_lost": 0.99}),
     "pushed and not moved": ({}, ALL, [[0.0] * 4] * 4, {"lr": 1e-3}),
     "most not moved": ({}, ALL, [[0.0, 0.0, 0.0, 1e-3]] * 4, {"lr": 1e-3}),

@@ -37,7 +37,7 @@ def test_it_is_said_within_fifty_steps_or_so():
 
 
 def test_a_run_that_is_kept_going_after_its_schedule_is_a_note():
-    assert check(np.maximum(0, 0.5 + 0.5 * np.cos(np.pi * np.minimum(T / 300, 1))), FALLING).severity == "info"
+    assert check(np.maximum(0, 0.5 + 0.5 * np.cos(np.pi * np.minimum(T / 500, 1))), FALLING).severity == "info"
     assert check(np.where(T < 500, 1e-3, 1e-8)).severity == "info"
 
 
@@ -74,9 +74,14 @@ def test_by_steps_of_some_batches_too():
 
 
 def test_a_rate_that_ran_out_before_the_loss_had_begun_to_fall_is_a_warning_soon():
-    rates = 0.5 + 0.5 * np.cos(np.pi * np.minimum(T[:190] / 130, 1))
-    assert check(rates, 0.69 - 0.0003 * np.minimum(T[:190], 130)).severity == "warning"
-    assert check(rates, 0.69 * 0.99 ** np.minimum(T[:190], 130)).severity == "info"
+    rates = 0.5 + 0.5 * np.cos(np.pi * np.minimum(T[:480] / 400, 1))
+    assert check(rates, 0.69 - 0.0001 * np.minimum(T[:480], 400)).severity == "warning"
+    assert check(rates, 0.69 * 0.996 ** np.minimum(T[:480], 400)).severity == "info"
+
+
+def test_a_third_of_the_run_without_a_rate_is_a_warning():
+    rates = 0.5 + 0.5 * np.cos(np.pi * np.minimum(T[:320] / 200, 1))
+    assert check(rates, 0.69 * 0.995 ** np.minimum(T[:320], 200)).severity == "warning"
 
 
 HEALTHY = {

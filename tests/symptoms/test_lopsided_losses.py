@@ -32,7 +32,7 @@ HEALTHY = {
     "both fall": {"d_loss": FADES * NOISE, "g_loss": FADES * NOISE},
     "the other stays where it was": {"d_loss": 1.4 * FADES * NOISE, "g_loss": 0.7 * NOISE},
     "a Wasserstein critic": {"d_loss": -5 * (1 - FADES) * NOISE, "g_loss": 3 * (1 - FADES) * NOISE},
-    "too early": {"d_loss": [1.4] * 20 + [0.001] * 90, "g_loss": [0.7] * 20 + [9.0] * 90},
+    "too early": {"d_loss": [1.4] * 20 + [0.001] * 60, "g_loss": [0.7] * 20 + [9.0] * 60},
 }
 
 

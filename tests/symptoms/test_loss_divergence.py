@@ -81,3 +81,17 @@ def test_scores_of_samples_that_follow_their_slope_come_back_to_zero():
     assert LossDivergence().check(above).severity == "warning"
     above.add({"type": "facts", "step": 0, "facts": {"data.differentiated": True}})
     assert LossDivergence().check(above) is None
+
+
+BLOWN = {
+    "far above the first loss and a guess": ([2.0, *[700.0 - 5 * step for step in range(60)]], 0.4, 2.0, "warning"),
+    "a bump that is over": ([2.0, *[700.0] * 20, *[1.5] * 20], 0.4, 2.0, None),
+    "below what a guess would cost": ([2.0, *[30.0] * 60], 40.0, 2.0, None),
+    "a loss of several terms": ([2.0, *[30.0] * 60], 0.4, 1.0, None),
+}
+
+
+@pytest.mark.parametrize(("losses", "guess", "plain", "severity"), BLOWN.values(), ids=BLOWN)
+def test_a_loss_that_the_first_steps_blew_up_is_found_while_it_falls(losses, guess, plain, severity):
+    found = LossDivergence().check(Chart.of(loss=losses, criterion=[plain], guess_loss=[guess]))
+    assert (found and found.severity) == severity

@@ -88,3 +88,9 @@ def test_weights():
     built.add({"type": "tensors", "step": 2, "vitals": {"weight_norm": [1.0, math.inf, NAN, 1.0]}})  # one is frozen
     symptom = NanOrInf().check(built)
     assert (symptom.where, symptom.severity) == (("first",), "critical")
+
+
+@pytest.mark.parametrize(("losses", "severity"), [([1.0, NAN, NAN], "info"), ([1.0, NAN, NAN, NAN], "critical")])
+def test_a_loss_that_is_never_finite_is_not_the_scalers_to_mend(losses, severity):
+    found = NanOrInf().check(Chart.of(loss=losses, skipped=[0, *[1] * (len(losses) - 1)]))
+    assert found.severity == severity

@@ -13,7 +13,7 @@ NAMES = ("encoder.weight", "encoder.bias", "head.weight")
 SICK = {
     "everything": ({"graph.detached": True}, [], "critical"),
     "a module that runs": ({"graph.cut": ["encoder.weight"], "graph.absent": ["encoder.weight"]}, [], "warning"),
-    "exactly zero from the start": ({}, [[0.0, 0.0, 1.0]] * 6, "warning"),
+    "exactly zero from the start": ({}, [[0.0, 0.0, 1.0]] * 8, "warning"),
     "all exactly zero": ({}, [[0.0, 0.0, 0.0]] * 6, "critical"),
 }
 HEALTHY = {
@@ -22,6 +22,7 @@ HEALTHY = {
     "zero at the first step only": ({}, [[0.0, 0.0, 1.0]] + [[0.1, 0.1, 1.0]] * 6),
     "zero now and then": ({}, [[0.0, 0.1, 1.0], [0.1, 0.1, 1.0]] * 6),
     "too few samples": ({}, [[0.0, 0.0, 1.0]] * 4),
+    "a term that has no weight in the first steps": ({}, [[0.0, 0.0, 1.0]] * 6),
     "a bias before a normalization": ({}, [[1.0, 0.0, 1.0]] * 6),
     "biases by item in a table of width 1": (
         {"modules.names": ["encoder"], "modules.kinds": ["Embedding"], "modules.widths": [1]},
@@ -49,6 +50,30 @@ def test_fires(facts, rows, severity):
 @pytest.mark.parametrize(("facts", "rows"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(facts, rows):
     assert NoGradient().check(chart(facts, rows)) is None
+
+
+def test_a_bias_that_learns_beside_a_weight_that_does_not_says_what_enters():
+    assert "all zeros" in NoGradient().check(chart({}, [[0.0, 0.3, 1.0]] * 8)).message
+    assert "all zeros" not in NoGradient().check(chart({}, [[0.0, 0.0, 1.0]] * 8)).message  # dead, or cut off
+
+
+def mixture(chosen, scores=4, step=80):
+    built = Chart()
+    names = ["gate.weight", *(f"experts.{index}.weight" for index in range(4))]
+    built.add({"type": "header", "step": 0, "tensors": names})
+    facts = {"modules.names": ["gate", "experts.0"], "modules.widths": [scores, 8], "graph.absent": names[1 + chosen :]}
+    built.add({"type": "facts", "step": 2, "facts": facts})
+    built.put(step, "loss", 1.0)
+    return NoGradient().check(built)
+
+
+def test_experts_that_are_never_chosen_are_a_warning():
+    assert mixture(1).severity == "warning"
+    assert "of 4 experts that a layer scores, 1 is ever chosen" in mixture(1).message
+    assert mixture(1, step=20).severity == "info"  # they may still be
+    assert mixture(3).severity == "info"
+    assert mixture(1, scores=7).severity == "info"  # tasks, languages: nothing chooses among them
+    assert mixture(4) is None
 
 
 def test_what_is_not_used_is_a_note():

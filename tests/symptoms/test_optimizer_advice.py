@@ -4,7 +4,7 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom
-from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice
+from torchdoctor.symptoms.optimizer_advice import OptimizerAdvice, shortened
 
 ADAM = {"optimizer": "Adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
 
@@ -142,3 +142,8 @@ def test_decay_through_the_gradient_of_other_adaptive_optimizers(gradient, decay
     found = OptimizerAdvice().check(chart)
     assert (found is not None) == fires
     assert not fires or found.severity == "warning"
+
+
+@pytest.mark.parametrize(("eps", "said"), [(1.0, True), (1e-3, False), (1e-8, False)])
+def test_an_eps_above_the_gradients_makes_the_steps_of_rmsprop_short(eps, said):
+    assert bool(shortened({"optimizer": "RMSprop", "eps": eps}, 1e-3)) == said

@@ -292,7 +292,7 @@ SICK = {
         "warning",
     ),
     "targets not finite": (TargetAnomaly, sampled(target_nonfinite=[1.0]), "warning"),
-    "same batch, read anew": (BatchAnomaly, sampled(context=B32, input_checksum=[3.5] * 6), "warning"),
+    "same batch, read anew": (BatchAnomaly, sampled(context=B32, input_checksum=[3.5] * 9), "warning"),
     "same tensor, few samples": (
         BatchAnomaly,
         sampled({"data.same_tensor": True}, context=B32, input_checksum=[3.5] * 6),
@@ -403,6 +403,15 @@ HEALTHY = {
     "answers far from zero, compared with data by hand": (
         CollapsedOutput,
         sampled({"loss.kind": "mse"}, output_spread=[0.4] * 12, output_directions=[0.2] * 4 + [0.01] * 8),
+    ),
+    "views that are pulled together, and kept apart by a term of their own": (
+        CollapsedOutput,
+        sampled(
+            {"loss.kind": "mse", "loss.between_outputs": True},
+            output_spread=[0.4] * 12,
+            output_std=[0.03] * 4 + [1.2] * 8,
+            output_directions=[0.2] * 4 + [0.01] * 8,
+        ),
     ),
     "rare positives that outputs move apart for": (
         CollapsedOutput,

@@ -104,3 +104,29 @@ def test_a_leap_where_a_state_was_loaded_is_said_after_a_few_steps(after, fires)
     chart = Chart.of(loss=[2.4 * 0.95**step + 0.25 + 0.05 * (-1) ** step for step in range(100)] + after)
     chart.add({"type": "facts", "step": 99, "facts": {"state.loaded": [100]}})
     assert (StateOverwritten().check(chart) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("losses", "fresh", "memory", "fires"),
+    [
+        ([0.6, 1.4, 1.3, *[1.0] * 20], 0.0, 0, True),
+        ([0.6, 1.4, 1.3, *[0.7] * 20], 0.0, 0, False),  # a bump
+        ([0.6, 1.4, 1.3, *[1.0] * 20], 1.0, 0, False),  # new weights
+        ([0.6, 1.4, 1.3, *[1.0] * 20], 0.0, 500, False),  # the memory came back
+        ([2.2, 4.4, 4.3, *[4.0] * 20], 0.0, 0, False),  # knew nothing of this task
+    ],
+)
+def test_weights_that_were_loaded_without_the_optimizer_and_unlearn(losses, fresh, memory, fires):
+    built = Chart.of(loss=losses, criterion=losses[:1], weights_fresh=[fresh])
+    built.groups = [{"betas": [0.9, 0.999]}]
+    built.add({"type": "facts", "step": 0, "facts": {"state.at_start": memory, "loss.chance": 2.64}})
+    assert (StateOverwritten().check(built) is not None) == fires
+
+
+@pytest.mark.parametrize(("after", "fires"), [(0.62, True), (0.35, False)])
+def test_medians_tell_a_noisy_loss_apart_where_a_state_was_loaded(after, fires):
+    noise = np.random.default_rng(3).normal(0, 0.1, 120)
+    falling = np.array([2.4 * 0.95**step + 0.3 for step in range(100)] + [after] * 20)
+    built = Chart.of(loss=list(falling + noise))
+    built.add({"type": "facts", "step": 99, "facts": {"state.loaded": [100]}})
+    assert (StateOverwritten().check(built) is not None) == fires

@@ -74,6 +74,8 @@ def test_two_units_that_all_must_pass_are_a_reason_even_at_a_lower_loss():
     assert narrow(64, 5) is None
     assert narrow(64, 2, 64, 20) is None  # an autoencoder's code
     assert narrow(2, 1, entering=2) is None
+    assert "goes through 1 units" in narrow(64, 1, 64, 20, takers=(20, 64, 1, 64)).message  # no code is that narrow
+    assert narrow(64, 1, 64, 20, takers=(20, 64, 64, 64)) is None
     assert "goes through 2 units" in narrow(64, 2, 5, takers=(20, 64, 2)).message
     assert narrow(64, 1, 5, takers=(20, 64, 64)) is None  # the scores of an attention
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.vitals.loops import watch
+from tests.vitals.loops import chart_of, watch
 from torch import nn
 
 from torchdoctor.vitals.freshness import is_new
@@ -69,3 +69,23 @@ def test_a_weight_that_is_made_of_another_is_left_out(make):
     model = nn.Sequential(frozen, nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model[1].parameters(), 0.1)
     watch(model, optimizer, lambda step: (torch.randn(32, 16), torch.zeros(32, 4)), nn.MSELoss(), 8)
+
+
+class Reader(nn.Module):
+    def __init__(self, *, teacher: bool) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(8, 32, batch_first=True), nn.Linear(32, 4)
+        self.teacher = nn.GRU(8, 32, batch_first=True) if teacher else None
+
+    def forward(self, x):
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("teacher", [False, True], ids=["alone", "a copy of what learns"])
+def test_a_frozen_recurrent_layer_is_looked_at_where_it_is_all_that_is_frozen(teacher):
+    torch.manual_seed(0)
+    model = Reader(teacher=teacher)
+    (model.teacher if teacher else model.recurrent).requires_grad_(False)
+    optimizer = torch.optim.SGD([part for part in model.parameters() if part.requires_grad], 0.1)
+    doctor = watch(model, optimizer, lambda step: (torch.randn(32, 6, 8), torch.zeros(32, 4)), nn.MSELoss(), 8)
+    assert chart_of(doctor)["frozen_fresh"].count == (0 if teacher else 1)

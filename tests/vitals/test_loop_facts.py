@@ -80,14 +80,14 @@ def test_what_stays_frozen_or_is_held_or_changed_is_not_left_out(case):
     assert "graph.thawed" not in census(**case)
 
 
-def pair(*, steps_both=False, writes=False):
+def pair(*, steps_both=False, writes=False, samples=21, name="loss"):
     first, second = nn.Linear(4, 4), nn.Linear(4, 1)
     both, told = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (first, second)], {}
     gauge = GraphCensus(Setup({"a": first, "b": second}, both), told.update)
-    for sample in range(21):
+    for sample in range(samples):
         gauge.arm()
         loss = second(first(torch.randn(8, 4))).square().mean()
-        gauge.loss_logged("loss", loss)
+        gauge.loss_logged(name, loss)
         loss.backward()
         for index in (0, 1) if steps_both else (1,):
             gauge.before_step(index, SimpleNamespace(number=25 * sample))
@@ -107,6 +107,9 @@ def test_an_optimizer_that_never_steps_is_known_by_what_it_holds():
     assert pair() == ["a.weight", "a.bias"]
     assert pair(steps_both=True) is None
     assert pair(writes=True) is None
+    assert pair(samples=10) == ["a.weight", "a.bias"]
+    assert pair(samples=10, name="d_loss") is None  # a critic may be ahead
+    assert pair(samples=21, name="d_loss") == ["a.weight", "a.bias"]
 
 
 def scheduled(make, advance, steps=100):

@@ -37,6 +37,7 @@ DROP = nn.Dropout(0.5)
 SICK = {
     "dropout on scores": (lambda: functional.cross_entropy(DROP(scores()), LABELS), "dropout-before-loss"),
     "dropout on values": (lambda: functional.mse_loss(DROP(scores()), torch.ones(8, 5)), "dropout-before-loss"),
+    "one class": (lambda: functional.cross_entropy(scores()[:, :1], torch.ones(8, 1)), "one-class"),
     "sigmoid of a sigmoid": (lambda: -scores().sigmoid().sigmoid().log().mean(), "sigmoid-twice"),
     "softmax of a softmax": (lambda: -scores().softmax(1).softmax(1).log().mean(), "softmax-twice"),
     "softmax over samples, by hand": (lambda: by_hand(0), "softmax-over-the-batch"),

@@ -12,7 +12,7 @@ from torchdoctor.vitals.recall import codes
 SAMPLES, SIZE = 64, 16
 
 
-def series(train, held_out=None, loss_fn=None, steps=26, fresh=None):
+def series(train, held_out=None, loss_fn=None, steps=26, fresh=None, tested=None):
     """The vitals of a run over `train`, in epochs; `held_out` is looked at before each step from the tenth on."""
     torch.manual_seed(0)
     inputs, targets = train
@@ -21,6 +21,8 @@ def series(train, held_out=None, loss_fn=None, steps=26, fresh=None):
     seen = []
     with Doctor(model, optimizer, loss_fn=loss_fn, settings={"quiet": True}) as doctor:
         doctor.subscribe(seen.append)
+        if tested is not None:
+            model(tested)
         for step in range(steps):
             chosen = torch.arange(step * SIZE, (step + 1) * SIZE) % len(inputs)
             given, asked = inputs[chosen], targets[chosen]
@@ -69,6 +71,11 @@ def test_a_validation_on_training_samples():
     assert series(data(), [inputs[:32]])["idle_known"][-1] > 0.9
     assert series(data(), [unseen[:32]])["idle_known"][-1] == 0.0
     assert series(data(), [inputs[:32], unseen[:32]])["idle_known"][-1] == 0.0  # it looks at both
+
+
+def test_samples_of_a_test_that_makes_a_graph_are_not_learnt_from():
+    others = data(2)[0]
+    assert max(series(data(), held_out=[others], tested=others)["idle_known"]) == 0
 
 
 def test_codes_do_not_depend_on_the_batch():

@@ -135,7 +135,7 @@ def targets_out_of_reach():
 
 def one_batch_for_ever():
     model, (x, y) = stack(20, 64, 5), classes()(0)
-    return watch(model, adam(model), lambda step: (x.clone(), y.clone()), nn.CrossEntropyLoss(), 30)
+    return watch(model, adam(model), lambda step: (x.clone(), y.clone()), nn.CrossEntropyLoss(), 80)
 
 
 def one_batch_and_validation():
@@ -192,7 +192,7 @@ def head_far_too_large():
 
 def targets_not_shifted():
     model = Language()
-    return watch(model, adam(model), lambda step: (text(step)[0],) * 2, TokenLoss(), 10)
+    return watch(model, adam(model, 1e-2), lambda step: (text(step)[0],) * 2, TokenLoss(), 80)
 
 
 def mask_that_leaks():

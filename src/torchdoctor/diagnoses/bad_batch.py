@@ -21,9 +21,11 @@ from torchdoctor.diagnoses.findings import (
     lr_leap,
     uneven_leap,
 )
-from torchdoctor.records import number_text
+from torchdoctor.diagnoses.numeric_precision import is_overflow_of_a_batch
+from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
+from torchdoctor.symptoms.no_gradient import fed_with_nothing
 from torchdoctor.symptoms.target_anomaly import part_off_at_times, stands_for_missing
 
 ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
@@ -34,6 +36,8 @@ DAMAGE = ("loss-divergence", "dead-units", "collapsed-output", "activation-explo
 """What one batch leaves behind only if it was far off."""
 
 
+FAR = 100.0
+"""Times its level that a batch's loss has to be at to break a run by itself."""
 BLANK = 0.1
 """Share of samples without content from which they are no accident."""
 
@@ -82,9 +86,7 @@ class BadBatch(Cause):
             return
         onset = breaking_step(problem)
         leap, moved = loss_leap(chart, onset), loss_moved_at(chart, onset)
-        yield from _about_its_loss(chart, onset, leap, moved)
-        if problem.has("nan-or-inf") and not leap > LEAP:
-            yield Evidence(-1.5, "values that are not finite followed")
+        yield from _about_its_loss(chart, problem, onset, leap, moved)
         if problem.grave(*DAMAGE) and not leap > LEAP:
             yield Evidence(-2.0, "the run did not recover")
         elif is_brief(problem) and moved:  # else it is as brief as anything that heals
@@ -103,6 +105,9 @@ class BadBatch(Cause):
 
 def _emptiness(chart: Chart, problem: Problem) -> str:
     """What says that inputs carry nothing; empty where they do."""
+    unmoved = problem.get("no-gradient")
+    if unmoved is not None and fed_with_nothing(chart, unmoved.where):
+        return f"{names_text(unmoved.where)}: no gradient, and their biases have one: what enters is all zeros"
     if not problem.has("input-anomaly") or erased_share(chart) > InputAnomaly.erased:
         return ""
     if last_level(chart["input_constant"], 3) == 1.0:
@@ -122,16 +127,23 @@ def _no_measurement(chart: Chart, problem: Problem) -> str:
     return f"targets of one part of the loss are of size {number_text(size)} in some batches" if size > 0 else ""
 
 
-def _about_its_loss(chart: Chart, step: int, leap: float, moved: bool) -> Iterator[Evidence]:
+def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, moved: bool) -> Iterator[Evidence]:
+    if is_overflow_of_a_batch(chart, problem):
+        words = "the loss was infinite at once, and nothing in model or loss divides"
+        yield Evidence(2.5 if is_brief(problem) else 1.0, words)  # one that stays may be the weights' doing
+        return
     if uneven := uneven_leap(chart, step):
         yield Evidence(-3.0, uneven)
     if leap > LEAP:
         words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
-        yield Evidence(3.0, words)
+        broke = problem.grave(*DAMAGE) and not leap > FAR  # which steps that are too long do as well
+        yield Evidence(2.0 if broke else 3.0, words)
     elif moved:
         yield Evidence(1.2, f"the loss stood out at step {step} itself, before that step's update")
     elif not math.isnan(leap) or not chart["loss"] or step >= int(chart["loss"].steps[0]):  # else it is long gone
         yield Evidence(-0.8, f"the loss of step {step} was ordinary")
+    if problem.has("nan-or-inf") and not leap > LEAP:
+        yield Evidence(-1.5, "values that are not finite followed")
 
 
 def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:

@@ -63,7 +63,7 @@ class BadInitialization(Cause):
         "loss-plateau",
         "underfitting",
     )
-    prior = -2.2
+    prior = -1.8
     suggests = ("initialize", "add-normalization")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html", "https://arxiv.org/abs/1502.01852")
 

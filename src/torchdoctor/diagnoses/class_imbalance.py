@@ -61,7 +61,7 @@ class ClassImbalance(Cause):
                 yield Evidence(-3.0, "the targets are no labels")
             return
         if classes == 1:
-            many = chart.fact("loss.classes")
+            many = chart.fact("loss.classes", 2 if chart.fact("loss.kind") == "bce" else None)
             if problem.get("target-anomaly") is not None and isinstance(many, int):
                 yield Evidence(7.0, f"all labels seen are of one class, of {many} that the model can tell")
             return

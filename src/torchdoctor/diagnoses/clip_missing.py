@@ -39,7 +39,7 @@ class ClipMissing(Cause):
         "nan-or-inf",
         "loss-oscillation",
     )
-    prior = -1.8
+    prior = -2.0
     suggests = ("set-clip-norm", "adaptive-clip", "set-clip-value", "use-gru-or-layernorm-rnn")
     references = ("https://arxiv.org/abs/1211.5063",)
 

@@ -71,6 +71,7 @@ class DataOrder(Cause):
             text = (
                 f"targets vary by {number_text(spread)} within a batch, by {number_text(between)} from batch to batch"
             )
-            yield Evidence(6.0, text)
+            # Targets that a model makes for itself run away with it.
+            yield Evidence(1.5 if problem.grave("loss-divergence", "weight-growth") else 6.0, text)
         elif spread > between:
             yield Evidence(-4.0, "targets vary more within a batch than from batch to batch")

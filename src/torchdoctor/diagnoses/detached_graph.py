@@ -42,7 +42,7 @@ class DetachedGraph(Cause):
         "slow-learning",
         "collapsed-output",
     )
-    prior = -2.0
+    prior = -1.7
     suggests = ("reattach-graph", "fix-loss")
     references = ("https://pytorch.org/docs/stable/notes/autograd.html",)
 

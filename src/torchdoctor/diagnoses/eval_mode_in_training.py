@@ -44,7 +44,7 @@ class EvalModeInTraining(Cause):
         "update-ratio-abnormal",
         "dead-units",
     )
-    prior = -2.0
+    prior = -1.8
     suggests = ("set-train-mode",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train",)
 

@@ -12,6 +12,8 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.rank_divergence import AVERAGED
 from torchdoctor.symptoms.weight_growth import lone_leap
 
+GROWN = ("weight-growth", "activation-explosion")
+"""What a run that breaks by itself has before a weight leaps."""
 HOT = 87.0
 """Degrees Celsius at which devices slow themselves down."""
 
@@ -71,9 +73,10 @@ class HardwareFault(Cause):
                 yield Evidence(1.0, f"it is {median(heat):.0f} degrees hot")
             return
         if leap := lone_leap(chart, back=64):
-            yield Evidence(
-                6.0, f"{leap.name} grew {number_text(leap.after / leap.before)} times at once, and nothing else"
-            )
+            # A run that had broken before may do so anywhere, and is no machine's fault.
+            words = f"{leap.name} grew {number_text(leap.after / leap.before)} times at once, and nothing else"
+            grown = [item.first_step for item in problem.symptoms if item.name in GROWN and item.severity != "info"]
+            yield Evidence(3.0 if min(grown, default=leap.step) < leap.step else 6.0, words)
         elif uneven := uneven_leap(chart, breaking_step(problem)):
             yield Evidence(5.5, uneven)
         if problem.has("nan-or-inf", "loss-spike") and is_brief(problem) and is_over(chart, problem):

@@ -86,13 +86,19 @@ class LabelNoiseOrMisalignment(Cause):
         elif ratio < 1e-5:
             against = -2.0 if ratio < 1e-6 else -1.2
             yield Evidence(against, f"weights hardly move, by {number_text(ratio)} of themselves a step")
-        size = (chart.context.get("model") or {}).get("trainable")
-        if isinstance(size, int) and size < TINY:
-            yield Evidence(-1.0, f"a model of {size} parameters learns little of any labels")
+        yield from _about_the_model(chart)
         if _was_broken(chart, problem):
             yield Evidence(-1.5, "the model itself is not able to learn")
         elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
             yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def _about_the_model(chart: Chart) -> Iterator[Evidence]:
+    size = (chart.context.get("model") or {}).get("trainable")
+    if isinstance(size, int) and size < TINY:
+        yield Evidence(-1.0, f"a model of {size} parameters learns little of any labels")
+    if "RNN" in (chart.fact("modules.kinds") or ()):
+        yield Evidence(-1.0, "a plain RNN learns little over many places of a sequence, whatever the labels")
 
 
 def _shift(chart: Chart) -> str:

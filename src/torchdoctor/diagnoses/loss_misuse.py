@@ -8,16 +8,23 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.diagnoses.findings import last_level, optimizer_names
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.not_learning import loss_scale
 from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss, weight_by_count, weight_of_common
-from torchdoctor.symptoms.target_anomaly import asks_for_class_numbers, counts_unmasked, is_unsigned
+from torchdoctor.symptoms.target_anomaly import (
+    asks_for_class_numbers,
+    counts_nothing,
+    counts_unmasked,
+    is_unsigned,
+)
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
 """What gradients that are too large bring about."""
+AT_ONCE = 20
+"""Steps within which steps that are too large by the size of a batch show."""
 
 
 class LossMisuse(Cause):
@@ -63,7 +70,7 @@ class LossMisuse(Cause):
         "nan-or-inf",
         "update-ratio-abnormal",
     )
-    prior = -2.0
+    prior = -1.8
     suggests = ("fix-loss",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",)
 
@@ -101,21 +108,33 @@ class LossMisuse(Cause):
                 "what it compares cancels out, as a model does with itself",
             )
         elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
-            yield Evidence(2.0, "the loss is a sum over the batch: gradients grow with it")
+            soon = problem.first_step <= AT_ONCE and "Adam" not in optimizer_names(chart)
+            yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
 
 
 def _wrong_targets(chart: Chart, problem: Problem) -> str:
     """Why these targets do not belong to this loss; empty where that is not seen."""
+    if problem.has("target-anomaly", "nan-or-inf", "no-gradient") and counts_nothing(chart):
+        return "no label is one that the loss counts: its mean is 0 / 0"
     if is_unsigned(chart):
         return f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1"
     if problem.has("target-anomaly") and asks_for_class_numbers(chart):
         most = number_text(chart["target_max"].latest)
         return f"targets are whole numbers up to {most}, and outputs lie between 0 and 1: classes"
+    if chart.fact("loss.kind") == "l1" and problem.has("collapsed-output") and _asks_yes_or_no(chart):
+        return "targets are 0 or 1, and an absolute error is smallest where the more common is always said"
     if problem.has("target-anomaly") and counts_unmasked(chart):
         return "labels are the tokens themselves wherever nothing is masked, and the loss counts them"
     return ""
+
+
+def _asks_yes_or_no(chart: Chart, samples: int = 3) -> bool:
+    """Whether all targets are one of two numbers, 0 and 1."""
+    pairs, low, high = (chart[f"target_{name}"].last(samples) for name in ("two_valued", "min", "max"))
+    known = pairs.size == low.size == high.size == samples
+    return known and bool((pairs > 0).all()) and float(low.min()) == 0 and float(high.max()) == 1
 
 
 def _cancels_out(chart: Chart) -> bool:

@@ -49,7 +49,7 @@ class LrTooLow(Cause):
         "gradient-vanishing",
         "underfitting",
     )
-    prior = -1.2
+    prior = -0.9
     suggests = ("scale-lr",)
     references = ("https://arxiv.org/abs/1506.01186",)
 

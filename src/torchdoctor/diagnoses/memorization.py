@@ -9,10 +9,13 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.validation_anomaly import never_followed, step_up
+from torchdoctor.symptoms.validation_anomaly import never_followed, step_up, times_seen
 
 HEART = 0.01
 """Share of the first loss under which a data set is known by heart: most that is not small leaves more."""
+
+OFTEN = 15
+"""Times through all samples after which a model may know them by heart, and nothing else."""
 
 
 class Memorization(Cause):
@@ -75,5 +78,10 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(-3.0, "the training loss has not fallen")
     if chart["loss"] and step_up(chart) is not None:
         yield Evidence(-4.0, "validation got worse from one evaluation to the next: learning by heart takes longer")
-    if never_followed(chart):
+    times = times_seen(chart)
+    if times > OFTEN:
+        yield Evidence(1.5, f"training has gone through its samples about {number_text(times)} times")
+    elif times < 1:
+        yield Evidence(-2.0, "training has not yet gone through its samples once")
+    if never_followed(chart) and not times > OFTEN:
         yield Evidence(-1.5, "validation was never better than the untrained model, from the first evaluation on")

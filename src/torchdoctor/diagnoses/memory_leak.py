@@ -32,7 +32,7 @@ class MemoryLeak(Cause):
 
     name = "memory-leak"
     explains = ("memory-growth", "step-time-regression")
-    prior = 0.0
+    prior = -0.3
     suggests = ("free-memory",)
     references = ("https://pytorch.org/docs/stable/notes/faq.html",)
 
@@ -49,6 +49,7 @@ class MemoryLeak(Cause):
             if slower is not None and "grows with every step" in slower.message:
                 yield Evidence(4.5, f"steps become slower at one pace since step {slower.first_step}: something grows")
             return
-        yield Evidence(2.0, f"memory has grown at one pace since step {growth.first_step}, and nothing was given back")
+        # Buffers and caches grow like that too, and a graph that is held is a fact of its own.
+        yield Evidence(1.0, f"memory has grown at one pace since step {growth.first_step}, and nothing was given back")
         if slower is not None:
             yield Evidence(1.0, "steps become slower at the same time")

@@ -49,7 +49,7 @@ class MissingNormalization(Cause):
         "not-learning",
         "slow-learning",
     )
-    prior = -3.4
+    prior = -3.2
     suggests = ("add-normalization", "initialize", "add-residuals")
     references = ("https://arxiv.org/abs/1502.03167", "https://arxiv.org/abs/1607.06450")
 

@@ -30,7 +30,7 @@ class NanInData(Cause):
 
     name = "nan-in-data"
     explains = ("nan-or-inf", "input-anomaly", "target-anomaly", "skipped-steps", "loss-spike")
-    prior = -0.7
+    prior = -0.4
     suggests = ("clean-data", "skip-step", "roll-back")
     references = ("https://pytorch.org/docs/stable/generated/torch.isfinite.html",)
 

@@ -47,7 +47,7 @@ class NumericPrecision(Cause):
         "no-gradient",
         "underfitting",
     )
-    prior = -1.0
+    prior = -0.8
     suggests = ("change-precision", "skip-step")
     references = ("https://pytorch.org/docs/stable/notes/amp_examples.html",)
 
@@ -65,11 +65,12 @@ class NumericPrecision(Cause):
             yield from _about_rounding(chart, problem)
             return
         step = symptom.first_step
-        if loss_was_finite(chart, step) is False and (spared := finite_beside(chart, step)):
+        overflowed = is_overflow_of_a_batch(chart, problem)
+        if loss_was_finite(chart, step) is False and not overflowed and (spared := finite_beside(chart, step)):
             text = f"the loss was not finite and the gradient of {names_text(spared)} was: a mask is on the way to it"
             yield Evidence(2.5, text)
         yield from _about_the_origin(chart, problem, step)
-        if is_infinite_loss(chart, problem):
+        if is_infinite_loss(chart, problem) and not overflowed:
             yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
         if problem.has(*GROWTH, "unexpected-initial-loss"):
             yield Evidence(-1.5, "values had grown before they overflowed")
@@ -111,6 +112,11 @@ def is_infinite_loss(chart: Chart, problem: Problem) -> bool:
         and loss_was_finite(chart, symptom.first_step) is False
         and not problem.has(*GROWTH)
     )
+
+
+def is_overflow_of_a_batch(chart: Chart, problem: Problem) -> bool:
+    """Whether the loss was infinite at once where nothing in model or loss divides: a number of the batch is huge."""
+    return is_infinite_loss(chart, problem) and is_safe_loss(chart) and is_a_plain_stack(chart)
 
 
 def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evidence]:

@@ -48,7 +48,7 @@ class OptimizerMisconfigured(Cause):
 
     name = "optimizer-misconfigured"
     explains = ("optimizer-advice", "weight-growth", *STILL, *WILD)
-    prior = -2.5
+    prior = -2.2
     suggests = ("change-eps", "change-betas", "set-momentum", "set-weight-decay", "use-adamw", "switch-optimizer")
     references = ("https://arxiv.org/abs/1412.6980", "https://arxiv.org/abs/1711.05101")
 

@@ -84,7 +84,8 @@ class OverRegularized(Cause):
         collapsed = problem.get("collapsed-output")
         if collapsed is not None and collapsed.message.endswith(SAYS_NOTHING):
             dead = problem.get("dead-units")
-            first = dead is not None and dead.first_step < collapsed.first_step  # whose code no longer says anything
+            dead = dead if dead is not None and dead.severity != "info" else None  # whose code no longer says anything
+            first = dead is not None and dead.first_step < collapsed.first_step
             yield Evidence(0.0 if first else 6.0, "the code is the prior: its penalty outweighs what it is needed for")
             return
         if chart.fact("loss.label_smoothing", 0.0) > SMOOTH:

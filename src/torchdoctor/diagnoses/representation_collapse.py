@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.no_gradient import experts_used
 from torchdoctor.symptoms.progress import Progress
 
 BROKEN = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "update-ratio-abnormal")
@@ -46,6 +47,7 @@ class RepresentationCollapse(Cause):
         "loss-plateau",
         "suspiciously-low-loss",
         "underfitting",
+        "no-gradient",
     )
     prior = -1.8
     suggests = ("prevent-collapse", "scale-lr", "add-normalization")
@@ -53,6 +55,13 @@ class RepresentationCollapse(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Where the loss stays, how much outputs vary, and whether there are labels to learn instead."""
+        if problem.has("no-gradient"):
+            chosen, experts = experts_used(chart)
+            if chosen:
+                yield Evidence(CERTAIN, f"the layer that chooses among {experts} experts has only ever chosen {chosen}")
+            elif not problem.has("collapsed-output", "dead-units"):
+                yield Evidence(-5.0, "no outputs or units are seen to have become alike")
+                return
         batch, loss = chart.context.get("batch_size"), last_level(chart["loss"])
         guesses = _guesses(batch, loss)
         if guesses:

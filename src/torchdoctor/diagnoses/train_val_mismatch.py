@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
-from torchdoctor.diagnoses.memorization import HEART
+from torchdoctor.diagnoses.memorization import HEART, OFTEN
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import (
@@ -18,6 +18,7 @@ from torchdoctor.symptoms.validation_anomaly import (
     inputs_apart,
     never_followed,
     step_up,
+    times_seen,
     validates_in_training_mode,
 )
 
@@ -97,6 +98,8 @@ def _about_training(chart: Chart, problem: Problem, start: float, best: float) -
         yield Evidence(strength, text)
         if 0 <= last_level(chart["loss"]) < HEART * start:
             yield Evidence(-1.5, "training has come to nearly nothing: a small set, learnt by heart")
+        elif times_seen(chart) > OFTEN:
+            yield Evidence(-2.5, f"training has gone through its samples {number_text(times_seen(chart))} times")
     if has_not_fallen(chart) or problem.has("not-learning"):
         yield Evidence(-4.0, "training itself has not got anywhere")
     elif never and fell_at_once(chart, start):

@@ -32,7 +32,7 @@ class UnderRegularized(Cause):
 
     name = "under-regularized"
     explains = ("overfitting", "double-descent", "validation-anomaly")
-    prior = -0.4
+    prior = -0.6
     suggests = ("raise-dropout", "set-weight-decay")
     references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
 

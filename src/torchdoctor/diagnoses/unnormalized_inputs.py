@@ -64,7 +64,7 @@ class UnnormalizedInputs(Cause):
         "loss-plateau",
         "underfitting",
     )
-    prior = -3.0
+    prior = -2.6
     suggests = ("normalize-inputs", "add-normalization", "scale-lr")
     references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
 
@@ -88,7 +88,7 @@ class UnnormalizedInputs(Cause):
             return
         text = f"what enters the first layer has a root mean square of {number_text(size)}"
         uneven = last_level(chart["entry_ratio"]) > UNEVEN and not normalizes_each(chart)
-        if chart.fact("data.normalized_first") and not uneven:
+        if chart.fact("data.normalized_first") and not uneven and not _is_drowned_by_a_bias(chart, largest):
             yield Evidence(-3.0, f"{text}, and a normalization follows")
         elif size > 3 * LOUD:
             yield Evidence(CERTAIN if size > 10 * LOUD else 7.0, text)
@@ -118,4 +118,10 @@ def inputs_are_fine(chart: Chart) -> bool:
     if chart["token_top_share"] and not chart["input_std"]:
         return True  # whole numbers that are looked up have no size
     tamed = bool(chart.fact("data.normalized_first")) and (removes_offsets(chart) or not size > 3 * LOUD)
+    tamed = tamed and not _is_drowned_by_a_bias(chart, largest)
     return tamed or (size < LOUD and largest > QUIET)
+
+
+def _is_drowned_by_a_bias(chart: Chart, largest: float) -> bool:
+    """Whether inputs are so small that the first layer's bias hides them from a normalization that comes after it."""
+    return 0 < largest < QUIET and not removes_offsets(chart)

@@ -9,7 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import is_faint
+from torchdoctor.symptoms.target_anomaly import TargetAnomaly, is_faint, is_lost
 
 GREW = 10.0
 """Times by which targets grow that are no data, but what the model foretold before."""
@@ -82,6 +82,8 @@ class UnnormalizedTargets(Cause):
             return
         if math.hypot(chart["target_mean"].first, chart["target_std"].first) < size / GREW:
             yield Evidence(-3.0, "the targets were small at first, and grew as the model did: it makes them itself")
+        elif problem.has("target-anomaly") and size < TargetAnomaly.tiny and is_lost(chart, size):
+            yield Evidence(CERTAIN, f"{text}: what is asked for is lost in them")
         elif size > 30 and not size < 10 * output:
             yield Evidence(CERTAIN if size > 1000 else 6.5, text)
         elif size > 10 and not size < 10 * output:

@@ -78,7 +78,7 @@ class WarmupMissing(Cause):
                 low = number_text(rates.first)
                 yield Evidence(-5.0, f"the learning rate was warmed up from {low} to {number_text(top)}")
             else:
-                yield Evidence(1.0, f"the learning rate was {number_text(rates.first)} from the first step")
+                yield Evidence(1.5, f"the learning rate was {number_text(rates.first)} from the first step")
         yield from _about_the_model(chart)
 
 

@@ -176,9 +176,16 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def taken_apart(name: str, count: int) -> Name:
-    """A name's words, and the split that it is about: the last one named."""
+    """A name's words, and the split that it is about: the last one named.
+
+    Beside another one, *training* says what kind of loss it is.
+
+    >>> taken_apart("val training loss", 5).split, taken_apart("eval/train_loss", 5).split
+    ('val', 'train')
+    """
     words = words_of(name)
-    splits = [SPLITS[word] for word in words if word in SPLITS]
+    named = [word for word in words if word in SPLITS]
+    splits = [SPLITS[word] for word in named if word != "training"] or [SPLITS[word] for word in named]
     split: Split = SPLITS.get(name.rpartition("/")[2].lower()) or (splits[-1] if splits else "")
     rest = tuple(word for word in words if word not in SPLITS)
     if not split and words[:1] == ("metrics",) and "/" in name:  # Ultralytics: of the validation set

@@ -27,10 +27,10 @@ class ActivationExplosion(Detector):
     gradients explode, 16-bit numbers overflow. Over time: weights run away, and with them what the layers put out.
 
     ## How it is told apart
-    Outputs in thousands are right where targets are, and the residual stream of a pre-norm transformer grows a little
-    with every block. So what counts is steady growth through at least four weight layers, by a thousand in all; or
-    a hidden layer at a thousand times its early level, a hundred times where the loss is in trouble too. Values near
-    the end of 16-bit floats count where the run computes in them.
+    Outputs in thousands are right where targets are: on their way there, a note. The residual stream of a pre-norm
+    transformer grows a little with every block. So what counts is steady growth through at least four weight layers, by
+    a thousand in all; or a hidden layer at a thousand times its early level, a hundred times where the loss is in
+    trouble too. Values near the end of 16-bit floats count where the run computes in them.
 
     ## What to do
     From the start: He or Xavier initialization, normalization layers, inputs of deviation 1. Over time: lower the
@@ -87,8 +87,11 @@ class ActivationExplosion(Detector):
         low, high = number_text(math.exp(logs[0])), number_text(math.exp(logs[-1]))
         message = f"activations grow {number_text(factor)} times a layer: from {low} to {high} through"
         where = tuple(chart.module_names[int(index)] for index in columns[known][-3:])
+        size = max(abs(chart["target_mean"].latest), chart["target_std"].latest)
+        asked = chart["loss"].count > 8 and levels[known][-1] < 2 * size and not is_hurt(chart)
+        severity: Severity = "info" if asked else "warning"
         return self.symptom(
-            chart, "warning", f"{message} {logs.size} layers", value=total, limit=self.depth, where=where
+            chart, severity, f"{message} {logs.size} layers", value=total, limit=self.depth, where=where
         )
 
     def _over_time(self, chart: Chart, rows: Array, columns: np.ndarray) -> Symptom | None:

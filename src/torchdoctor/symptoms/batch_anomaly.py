@@ -25,11 +25,12 @@ class BatchAnomaly(Detector):
     ## How it is told apart
     Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
     too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
-    read anew each time with the same content, where validation does not follow, or where batches differed before; so
-    it is where all batches looked at are a handful, put together alike each time, and validation is ten times as high
-    as training, or the same samples in another order and validation is twice as high. For order, the chance
-    that two samples of a batch share a class is compared with that of two samples of the whole run: balanced or
-    few-shot samplers stay far below what sorted data show.
+    read anew each time with the same content and validation is not seen to follow, where it is far worse, or where
+    batches differed before; so it is where all batches looked at are a handful, put together alike each time, and
+    validation is ten times as high as training, or the same samples in another order and validation is twice as high.
+    For order, the chance that two samples of a batch share a class is compared with that of two samples of the whole
+    run: balanced or few-shot samplers stay far below what sorted data show. Values in order are a note, as a series is;
+    they are a warning where errors stay larger than what a batch spans.
 
     ## What to do
     `for x, y in loader:` instead of `next(iter(loader))` inside of the loop; `DataLoader(..., shuffle=True)`; with
@@ -39,7 +40,7 @@ class BatchAnomaly(Detector):
     `input_checksum` changes from sample to sample; `target_collision` is near `pooled_collision`.
 
     ## Example
-    >>> chart = Chart.of(input_checksum=[7.25] * 6, context={"batch_size": 32})
+    >>> chart = Chart.of(input_checksum=[7.25] * 60, context={"batch_size": 32})
     >>> print(BatchAnomaly().check(chart))
     step 0: DA03 batch-anomaly (warning): every batch looked at is the same one, of 32 samples
     """
@@ -57,6 +58,8 @@ class BatchAnomaly(Detector):
     """Samples in a batch, at most, of which it is doubted that they are the whole data set."""
     few: int = 6
     """Different batches, at most, that the data seem to consist of."""
+    patience: int = 50
+    """Steps for which a small batch that is read anew may be all the data there are: validation may tell."""
     order: float = 0.35
     """Difference between the chance of one class within a batch and over the run."""
     narrow: float = 0.3
@@ -101,7 +104,8 @@ class BatchAnomaly(Detector):
             return None
         # What changed before is not all the data; a policy that has learnt its way sees the same every time.
         stuck = np.unique(series.values[~equal]).size >= self.samples and not acts(chart)
-        doubtful = (few and apart) or ((stuck or (few and reread)) and not _is_whole(chart))
+        doubted = stuck or (few and reread and chart.step >= self.patience and not _validation_follows(chart))
+        doubtful = (few and apart and not _validation_follows(chart)) or (doubted and not _is_whole(chart))
         severity: Severity = "warning" if doubtful and size != 1 else "info"
         looked = f"looked at since step {since}" if not equal.all() else "looked at"
         message = f"every batch {looked} is the same one, of {size} samples"
@@ -148,7 +152,7 @@ class BatchAnomaly(Detector):
         within, between = within_and_between(chart)
         if not within < self.narrow * between or chart.context.get("batch_size") == 1:
             return None
-        severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) else "info"
+        severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) or _lags(chart) else "info"
         if acts(chart):
             return None  # values that the model foretells itself move as it learns
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
@@ -203,6 +207,18 @@ def _is_binary(chart: Chart) -> bool:
     return means.size == spreads.size and median(np.abs(means * (1 - means) - spreads**2)) < 0.02
 
 
+def _lags(chart: Chart, times: float = 5.0, samples: int = 5, steps: int = 95) -> bool:
+    """Whether errors are far larger than targets differ within a batch: to say one number for each would be better.
+
+    What goes on in order and is learnt, such as a series, is foretold better than that.
+    """
+    power = {"mse": 2, "l1": 1}.get(chart.fact("loss.kind", ""), 0)
+    errors, spreads = chart["criterion"].last(samples), chart["target_std"].last(samples)
+    if not power or chart.step < steps or not errors.size == spreads.size == samples:
+        return False
+    return median(errors - times * spreads**power) > 0
+
+
 def _has_hurt(chart: Chart) -> bool:
     """Whether the loss leapt, at warning or above, or goes up and down: the model had forgotten what came back."""
     return any(
@@ -224,6 +240,14 @@ def _validation_never_came(chart: Chart, times: float = 3.0) -> bool:
     if not 0 <= train < start / times or not float(values.min()) > times * train:
         return False
     return float(values.min()) > start or (values.size == 2 and float(values[1]) >= float(values[0]))
+
+
+def _validation_follows(chart: Chart) -> bool:
+    """Whether validation is near training, or far below the start: these samples teach what they should."""
+    values, losses = chart["val_loss"].values, chart["loss"]
+    if values.size < 2 or not losses or values[-1] > values[0]:
+        return False
+    return 0 <= float(values[-1]) < max(2 * losses.baseline(32).recent, 0.2 * Progress.of(losses).start)
 
 
 def _validation_is_apart(chart: Chart, times: float = 2.0) -> bool:

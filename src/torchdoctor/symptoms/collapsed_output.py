@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess
-from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.progress import Progress, acts, is_game
 
 SAYS_NOTHING = "the code says nothing about the input"
 """How the finding ends where a variational code has become its prior."""
@@ -32,8 +32,9 @@ class CollapsedOutput(Detector):
     output. So it must last over several samples and some fifty steps, and where targets are known, outputs must
     vary far less than they do. Predicting only the most common class is a finding where the loss is no better than that
     of a guess by class frequency on the same batches, for longer where outputs still move apart. Embeddings, which no
-    target is given for, may also collapse in direction alone while their lengths differ. Of a variational code, mean
-    and log-variance must both have fallen to nothing: a code that is used keeps its means apart.
+    target is given for, may also collapse in direction alone while their lengths differ: a note for a hundred steps
+    where the loss does not gain by it, as all come together and part again in many a healthy run. Of a variational
+    code, mean and log-variance must both have fallen to nothing: a code that is used keeps its means apart.
 
     ## What to do
     Look for `dead-units`, `input-anomaly` and `class-imbalance` beside this. Try to overfit ten samples: if the
@@ -79,7 +80,8 @@ class CollapsedOutput(Detector):
         """The spread of the outputs, of each model's where there are several, then the classes that are predicted."""
         series = chart["output_spread"]
         value, since = self._highest(series)
-        if value < self.spread and not self._follows_targets(chart):
+        excused = self._follows_targets(chart) or self._beats_guess(chart, since) or _is_the_loss(chart)
+        if value < self.spread and not excused:
             severity: Severity = "critical" if value < 1e-6 else "warning"
             message = f"outputs do not depend on the input: they vary by {number_text(value)} of their size"
             return self.symptom(chart, severity, message, value=value, limit=self.spread, since=since)
@@ -105,9 +107,10 @@ class CollapsedOutput(Detector):
         pointing, since = self._aligned(chart)
         if pointing < self.directions:
             message = f"outputs point one way, whatever comes in: all but {number_text(pointing)} of their size"
-            return self.symptom(chart, "warning", message, value=pointing, limit=self.directions, since=since)
+            severity = "warning" if _pays(chart) or self._lasts(chart["output_directions"]) else "info"
+            return self.symptom(chart, severity, message, value=pointing, limit=self.directions, since=since)
         for vital in chart.vitals:
-            if vital.startswith("output_spread/"):
+            if vital.startswith("output_spread/") and not _is_number(chart, vital.partition("/")[2]):
                 value, since = self._highest(chart[vital])
                 if value < 10 * self.spread:
                     name = vital.partition("/")[2]
@@ -188,13 +191,31 @@ class CollapsedOutput(Detector):
         compares = chart["criterion"] or chart["target_std"] or chart.fact("loss.kind")
         if not series or (compares and not chart.fact("loss.between_outputs")):
             return math.nan, 0
+        deviation = chart["output_std"]
+        if chart.fact("loss.kind") and deviation.latest > deviation.first:  # it compares by differences, which grow
+            return math.nan, 0
         value, since = self._highest(series)
         return (value, since) if value < 0.2 * float(series.values.max()) else (math.nan, 0)
+
+    def _lasts(self, series: Series) -> bool:
+        """Whether embeddings have pointed one way for long, and are not on their way apart.
+
+        Where some are pushed apart, all may come together first, and part when the model finds what to tell them by.
+        """
+        low = series.values < self.directions
+        since = int(series.steps[np.flatnonzero(~low)[-1]]) if not low.all() else int(series.steps[0])
+        parting = series.latest > 1.3 * float(series.last(2 * self.samples).min())
+        return series.step - since >= self.one_class // 2 and not parting
 
     def _follows_targets(self, chart: Chart) -> bool:
         """Whether outputs vary as targets do: a small part of a large value may be all there is to say."""
         target, output = chart["target_std"].latest, chart["output_std"].latest
         return output > 0.02 * target if target > 0 else False
+
+    def _beats_guess(self, chart: Chart, since: int) -> bool:
+        """Whether the loss is far below what answers cost that do not depend on the input: all of a batch are alike."""
+        learnt, doubt, batches = against_guess(chart, since)
+        return batches >= self.samples and learnt > max(0.3, 3 * doubt)
 
     def _predicts_one_class(self, chart: Chart) -> Symptom | None:
         predicted, share = chart["prediction_top_share"], chart["pooled_top_share"].latest
@@ -217,6 +238,27 @@ class CollapsedOutput(Detector):
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
         severity: Severity = "info" if _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+
+
+def _is_the_loss(chart: Chart, samples: int = 3) -> bool:
+    """Whether what the model gives is the loss of each sample: it may be nearly the same for all, and falls."""
+    outputs, losses = chart["output_rms"], chart["loss"]
+    known = np.isin(losses.steps, outputs.steps[-samples:])
+    sizes, values = outputs.last(samples), np.abs(losses.values[known])
+    return sizes.size == values.size == samples and bool((np.abs(sizes - values) < 0.02 * values).all())
+
+
+def _is_number(chart: Chart, model: str) -> bool:
+    """Whether a model of a loop that acts gives a single number: values about a hundred may differ by little."""
+    widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
+    last = [widths.get(name) for name in chart.fact("modules.outputs", ()) if name.partition(".")[0] == model]
+    return acts(chart) and bool(last) and all(width == 1 for width in last)
+
+
+def _pays(chart: Chart) -> bool:
+    """Whether the loss is next to nothing, or below zero: then it is smallest where all outputs are the same."""
+    loss = chart["loss"]
+    return not loss or loss.baseline(32).recent < 0.2 * Progress.of(loss).start
 
 
 def _stands_still(chart: Chart) -> bool:

@@ -24,7 +24,8 @@ class DataStarvation(Detector):
     The wait is the time between the end of a step and the next forward pass. The first steps, in which workers start,
     and single pauses (a checkpoint, an epoch's border) are left out; waits of under ten milliseconds are not worth a
     word even if a tiny model is faster still. A machine that is busy with something else is slow now and then: the wait
-    must be there at each look, and quick steps must be rare. One that begins in the middle must make steps longer.
+    must be there at each look, and quick steps must be rare. One that begins in the middle must make steps longer. Of
+    several optimizers, what one does after another's step may be taken for a wait: a note.
 
     ## What to do
     `DataLoader(num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)`; move decoding and
@@ -75,7 +76,8 @@ class DataStarvation(Detector):
         if not wait > self.least or not self.share * passed < wait < 1.1 * passed:
             return None
         utilisation = chart["gpu_utilisation"]
-        severity: Severity = "warning"
+        # Of several optimizers one may step behind the look, and its backward pass is no wait.
+        severity: Severity = "warning" if len(chart.context.get("optimizer") or ()) < 2 else "info"
         message = (
             f"{min(wait / passed, 1):.0%} of the time is spent waiting for data: {number_text(wait)} s of "
             f"{number_text(passed)} s a step"

@@ -25,8 +25,8 @@ class DeadUnits(Detector):
     Zeros are not death: a healthy ReLU layer is at zero half of the time, and sparse features more often. A unit counts
     only if it was zero for every sample of the last few batches looked at, a hundred inputs at least. Up to half of
     a layer may be dead in a healthy run, above all when inputs are positive or have few dimensions: that is a note. It
-    is a warning where nearly the whole layer is dead, where most of it died while training and the loss is not at its
-    best, or where it does not move.
+    is a warning where nearly the whole layer is dead and the loss is not next to nothing, where most of it died while
+    training and the loss is not at its best, or where it does not move.
 
     ## What to do
     If they died while training: lower the learning rate, add a warm-up, clip gradients. If they were dead from the
@@ -89,10 +89,18 @@ class DeadUnits(Detector):
     def _severity(self, chart: Chart, share: float, rise: float) -> Severity:
         if share > self.most:
             spread = chart["output_spread"]
-            return "critical" if spread and spread.latest < 1e-6 else "warning"
+            if spread and spread.latest < 1e-6:
+                return "critical"
+            return "info" if _needs_no_more(chart) else "warning"
         starts = 0 < chart["loss"].count < SETTLED and not is_hurt(chart)  # of a few losses, noise is no setback
         lost = rise > self.died and not starts and not gets_better(chart)
         return "warning" if is_stuck(chart) or lost else "info"
+
+
+def _needs_no_more(chart: Chart, share: float = 0.03) -> bool:
+    """Whether the units that are left do all there is to do, as where a layer was pruned."""
+    loss = chart["loss"]
+    return gets_better(chart) and 0 < loss.baseline(128).recent < share * loss.first
 
 
 def _gets_gradient(chart: Chart, name: str) -> bool:

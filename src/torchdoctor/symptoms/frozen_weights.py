@@ -33,8 +33,10 @@ class FrozenWeights(Detector):
     A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
     most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
     linear probe: a note, unless what stays was never trained: whoever means that freezes it. A frozen trunk that looks
-    new is a warning once the head has had its time, and at once where nothing but biases and norms learns. A parameter
-    that something else changes (a second optimizer, an average) is not frozen.
+    new is a warning once the head has had its time, or learns nothing, and at once where nothing but biases and norms
+    learns; a note where the head learns nearly all there is, as behind a reservoir. So is a decoder that was trained
+    before, frozen behind an encoder from the first step on. A parameter that something else changes (a second
+    optimizer, an average) is not frozen.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
@@ -142,11 +144,14 @@ class FrozenWeights(Detector):
         frozen = tuple(chart.fact("graph.frozen") or ())
         if frozen:
             message = f"{names_text(frozen)} {'is' if len(frozen) == 1 else 'are'} frozen behind layers that learn"
-            return self._said(chart, "warning", message, frozen, "graph.frozen")
+            trained = chart["frozen_fresh"].latest < 1 - FRESH and chart.facts["graph.frozen"].step <= 2
+            waits = chart.step < 1 and not chart["frozen_fresh"]  # whether it was trained before, the first step tells
+            return self._said(chart, "info" if trained or waits else "warning", message, frozen, "graph.frozen")
         share = chart.fact("graph.frozen_share", 0.0)
         if share >= self.frozen and chart["frozen_fresh"].latest > FRESH:
             message = f"{share:.0%} of the parameters are frozen, and look as if never trained"
-            severity: Severity = "warning" if chart.step >= self.patience or only_biases_learn(chart) else "info"
+            alone = chart.step >= self.patience or only_biases_learn(chart) or "not-learning" in chart.open_episodes
+            severity: Severity = "warning" if alone and not _has_nearly_all(chart) else "info"
             return self._said(chart, severity, message, (), "graph.frozen_share")
         return None
 
@@ -193,7 +198,7 @@ class FrozenWeights(Detector):
             return None
         if ratios.shape[1] != len(chart.names) or not all(rate > 0 for rate in rates) or chart["skipped"].latest > 0:
             return None
-        if "learning-rate-vanished" in chart.open_episodes:  # which says why
+        if "learning-rate-vanished" in chart.open_episodes or _has_stopped(chart):  # which says why
             return None
         weights = chart.tensors("weight_norm").latest
         least = FAINT * weights if weights.size == len(chart.names) else 0.0  # what a step of it adds is rounded away
@@ -207,6 +212,13 @@ class FrozenWeights(Detector):
         return self.symptom(chart, "warning", message, where=where, since=since)
 
 
+def _has_stopped(chart: Chart) -> bool:
+    """Whether an optimizer that looks whether it has arrived took steps before, and takes none now."""
+    used = [str(group.get("optimizer")) for group in chart.groups]
+    moved = chart.tensors("update_ratio").matrix()
+    return bool(used) and all(name == "LBFGS" for name in used) and bool((moved > 0).any())
+
+
 def only_biases_learn(chart: Chart) -> bool:
     """Whether every tensor that gets a gradient is a bias or a norm's: no method leaves just those of a new model."""
     kinds = dict(zip(chart.fact("modules.names", ()), chart.fact("modules.kinds", ()), strict=False))
@@ -215,6 +227,12 @@ def only_biases_learn(chart: Chart) -> bool:
     return bool(learning) and all(
         name.endswith("bias") or "Norm" in kinds.get(name.rpartition(".")[0], "") for name in learning
     )
+
+
+def _has_nearly_all(chart: Chart, share: float = 0.05) -> bool:
+    """Whether next to nothing of a positive loss is left."""
+    loss = chart["loss"]
+    return bool(loss) and 0 < loss.baseline(128).recent < share * loss.first
 
 
 def _has_learnt(chart: Chart, steps: int = 100) -> bool:

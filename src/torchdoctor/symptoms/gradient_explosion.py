@@ -235,7 +235,10 @@ class GradientExplosion(Detector):
             spent = norm < 3 * self.ratio * typical and (_is_spent(chart) or narrow)
             usual = _keeps_rhythm(chart, norm) or _is_short_batch(chart, norm, self.ratio)
             usual = usual or _is_experience(chart, norm) or _is_hard_sample(chart, norm) or _is_hard_batch(chart, norm)
-            usual = usual or (_is_held(chart) and norm < HELD * typical and _leaves_plateau(chart))
+            if _is_held(chart):
+                usual = usual or (norm < HELD * typical and _leaves_plateau(chart))
+                # a step that is held does no harm by itself: whether this one did, the next losses tell
+                usual = usual or (norm < 3 * self.ratio * typical and (_is_lone(chart) or _grows_along(chart)))
             severity = "info" if spent or usual or _steps_by_sign(chart) else "warning"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
@@ -340,6 +343,23 @@ def _leaves_plateau(chart: Chart) -> bool:
     return start - now > 3 * max(start - before, 0.0) and start - now > 4 * chart["loss"].baseline(32).noise
 
 
+def _is_lone(chart: Chart, times: float = 3.0) -> bool:
+    """Whether the norms just before were as ever, and the loss of this batch is higher than most: its own samples."""
+    before, base = chart["grad_norm"].last(RECENT + 1)[:-1], chart["grad_norm"].baseline(128, log=True)
+    losses, level = chart["loss"], chart["loss"].baseline(32)
+    if base.count < 2 * SETTLED or losses.step != chart.step or not losses.latest - level.recent > 2 * level.noise:
+        return False
+    return float(before.max(initial=0.0)) < times * math.exp(base.recent)
+
+
+def _grows_along(chart: Chart) -> bool:
+    """Whether norms grow from step to step while the loss is as low as it ever was: the run begins to learn."""
+    losses = chart["loss"]
+    if _is_steep(chart) or losses.step != chart.step or losses.count < 2 * RECENT:
+        return False
+    return float(losses.last(RECENT).min()) <= losses.lowest
+
+
 def _is_density(chart: Chart) -> bool:
     """Whether the loss has fallen below zero, as that of a density does: a sample in a narrow place is steep there."""
     series = chart["loss"]
@@ -347,14 +367,17 @@ def _is_density(chart: Chart) -> bool:
 
 
 def _keeps_rhythm(chart: Chart, norm: float) -> bool:
-    """Whether as high a norm came twice before at the same distance: it is the loop's way.
+    """Whether as high a norm came before, and a leap at the same distance before that: it is the loop's way.
 
     A penalty that is added at every sixteenth step, the longest sequences of each epoch.
     """
     earlier = chart["grad_norm"].values[:-1]
     places = np.flatnonzero(earlier > 0.5 * norm)
     gap = earlier.size - int(places[-1]) if places.size else 0
-    return 4 <= gap <= earlier.size // 2 and bool(earlier[-2 * gap] > 0.5 * norm)
+    if not 4 <= gap <= earlier.size // 2:
+        return False
+    # The first of them may have been lower: a penalty grows while what it is taken of gets sharper.
+    return bool(earlier[-2 * gap] > min(0.5 * norm, 3 * median(earlier[-2 * gap + 1 : -gap])))
 
 
 def _is_short_batch(chart: Chart, norm: float, times: float) -> bool:

@@ -25,7 +25,8 @@ class GradientsNotCleared(Detector):
     From the gradients' identity at sampled steps, not from their values: `set_to_none`, zeroing in place,
     `model.zero_grad()` and closures all count as clearing. Several backwards before one step are healthy accumulation;
     losses of different names are parts of one objective and rightly summed. Weights that change between two
-    backwards (SAM), and gradients that the loop puts together itself, are left alone.
+    backwards (SAM), gradients that the loop puts together itself, and those taken for the sake of the inputs (an
+    adversarial attack) are left alone.
 
     ## What to do
     One `optimizer.zero_grad()` for each `optimizer.step()`, right after it; `(loss / k).backward()` for each of k
@@ -70,7 +71,9 @@ class GradientsNotCleared(Detector):
                 message = f"gradients{whose} are cleared at some steps only: the others apply old ones again"
                 return self._said(chart, "warning", message, "zeroing.kept")
         backwards = max(chart.fact("zeroing.backwards") or (0,))
-        # Two players of a GAN clear each other's gradients between backwards, and should.
+        # Two players of a GAN clear each other's gradients between backwards, and should; so does a loop whose first
+        # backward is for the inputs alone, which an attack is made of.
+        several = several or bool(chart.fact("data.differentiated"))
         if not several and max(facts[2], default=0) >= self.samples and backwards > 1:
             message = f"gradients are cleared between the {backwards} backward passes of a step: the first are lost"
             return self._said(chart, "warning", message, "zeroing.between_backwards")

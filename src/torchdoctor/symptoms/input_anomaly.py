@@ -114,6 +114,8 @@ class InputAnomaly(Detector):
         sizes = chart["entry_rms"].last(self.samples)
         if sizes.size < self.samples or not float(sizes.min()) > self.large or removes_offsets(chart):
             return None
+        if _is_made_for_it(chart):
+            return None
         broken = any(name in chart.open_episodes for name in BROKEN)
         if chart["entry_rms"].count < 2 * self.samples or not (broken or _hardly_learns(chart)):
             return None
@@ -130,7 +132,8 @@ class InputAnomaly(Detector):
             return None
         message = f"{100 * median(shares):.0f} % of the samples are blank: all of their values are one number"
         first = int(series.steps[-shares.size])
-        return self.symptom(chart, "warning", message, value=median(shares), limit=self.blank, since=first)
+        severity: Severity = "info" if _is_sparse_table(chart) else "warning"
+        return self.symptom(chart, severity, message, value=median(shares), limit=self.blank, since=first)
 
     def _side(self, chart: Chart) -> Symptom | None:
         """The scale at another door: a second input, a time, what a second model is fed."""
@@ -148,9 +151,11 @@ class InputAnomaly(Detector):
             return None
         ratio = chart["entry_ratio"].latest
         drowns = ratio > UNEVEN and not normalizes_each(chart)
-        if chart.fact("data.normalized_first") and not drowns:
-            return None
         size, top = median(sizes), median(largest)
+        # A bias before the normalization hides small inputs from it, unless it takes off what all samples share.
+        hidden = 0 < top < self.small and not removes_offsets(chart) and _hardly_learns(chart)
+        if (chart.fact("data.normalized_first") or _is_made_for_it(chart)) and not drowns and not hidden:
+            return None
         severity: Severity
         if float(sizes.min()) > self.large / 3:
             severity = "warning" if drowns or float(sizes.min()) > self.large else "info"
@@ -164,6 +169,24 @@ class InputAnomaly(Detector):
             message += f"; one feature is {number_text(ratio)} times the usual one"
         first = int(chart["entry_rms"].steps[-sizes.size])
         return self.symptom(chart, severity, message, value=size, limit=self.large, since=first)
+
+
+def _is_made_for_it(chart: Chart, least: float = 0.1, most: float = 3.0) -> bool:
+    """Whether the first layer makes values of about 1 that differ from sample to sample, whatever the inputs' size.
+
+    Its weights were given the size that the inputs ask for. Others make large values of large inputs, and of tiny ones
+    nothing, or what the bias is.
+    """
+    sizes, spreads = chart.modules("act_rms"), chart.modules("act_spread")
+    if not sizes.rows or not spreads.rows or not sizes.rows[0][1].size or not spreads.rows[0][1].size:
+        return False
+    return bool(least < sizes.rows[0][1][0] < most and spreads.rows[0][1][0] > 0.3)
+
+
+def _is_sparse_table(chart: Chart, zeros: float = 0.7) -> bool:
+    """Whether most of a table is zero, in rows that are not blank too: a row without any entry is one of them."""
+    blank, zero = chart["input_blank"].latest, chart["input_zero"].latest
+    return len(chart.context.get("input_shape") or ()) == 2 and blank < 1 and (zero - blank) / (1 - blank) > zeros
 
 
 def _learns_from_elsewhere(chart: Chart) -> bool:

@@ -27,8 +27,8 @@ class LearningRateVanished(Detector):
     A schedule may end at zero with the run, or start there. Only a stretch of 50 steps and of a fiftieth of the run
     counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
     hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
-    while the loss fell, where most of the run had no rate to speak of (unless it waited for a plateau and got one), or
-    where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch. It is one
+    while the loss fell, where a third of the run had no rate to speak of (unless it waited for a plateau and got one),
+    or where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch. It is one
     where the loss had hardly begun to fall, and where the rate halves again and again, every few dozen steps from the
     first on: that is a decay by epochs, stepped at every batch.
 
@@ -63,7 +63,7 @@ class LearningRateVanished(Detector):
     low: float = 1e-2
     """Share of the highest rate at which no run spends most of its steps on purpose."""
 
-    most: float = 0.45
+    most: float = 0.7
     """Share of the run so far with a working rate under which the rest was wasted."""
     idle: float = 0.2
     """Share of the run so far without a rate that is wasted where the loss had hardly begun to fall."""

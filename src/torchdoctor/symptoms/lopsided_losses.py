@@ -30,7 +30,7 @@ class LopsidedLosses(Detector):
 
     ## How it is told apart
     The losses of a healthy pair swing about levels of the same order for the whole run, and a lead that passes is
-    normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 60 steps
+    normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 45 steps
     and for a fifth of the run. A winner's loss that can be negative (a Wasserstein critic's) is not judged; where the
     other's can (the generator of a hinge loss), it must have climbed by more than both began at.
 
@@ -51,15 +51,17 @@ class LopsidedLosses(Detector):
     reads = tuple(name for pair in PAIRS for name in pair)
     suggests = ("balance-players", "spectral-norm", "ask-for-help")
     references = ("https://arxiv.org/abs/1406.2661", "https://arxiv.org/abs/1701.04862")
-    every = 20
+    every = 10
     closes_after = 3
 
     low: float = 0.05
     """Share of its first level under which the winner's loss must be."""
     high: float = 1.5
     """How many times its own first level the other's loss must be."""
-    steps: int = 60
-    """Steps that it must last."""
+    steps: int = 45
+    """Steps that it must last, after as many others,"""
+    values: int = 24
+    """and values that must be known: a loss may be logged once in several steps."""
     share: float = 0.2
     """Share of the run that it must last."""
 
@@ -77,11 +79,13 @@ class LopsidedLosses(Detector):
 
     def _won(self, winner: Series, loser: Series) -> int | None:
         """Since when the winner's loss is next to nothing and the other's high; None where it is not so."""
-        lasting = max(self.steps, int(self.share * winner.count))
+        if winner.count < self.values or winner.step < 2 * self.steps - 1 or winner.lowest < 0:
+            return None
+        lasting = max(min(self.steps, winner.count // 2), int(self.share * winner.count))
         start, other = _start(winner), _start(loser)
         if start == winner.first:  # the game was over at once, for the other too
             other = loser.first
-        if winner.count < 2 * self.steps or winner.lowest < 0 or not start > 0:
+        if not start > 0:
             return None
         limit = self.high * other
         if loser.lowest < 0 or not other > 0:
@@ -89,7 +93,7 @@ class LopsidedLosses(Detector):
         if loser.outline.highest <= 0 > loser.first:  # log(1 - D) of a generator that is seen through goes to zero
             limit = self.low * loser.first
         recent = winner.last(min(lasting, len(winner)))
-        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(50)) > limit:
+        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(min(lasting, 50))) > limit:
             over = np.flatnonzero(winner.values >= self.low * start)
             return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
         return None

@@ -83,6 +83,10 @@ class LossDivergence(Detector):
             message = f"loss level {number_text(level)} is far above the {number_text(guess / self.guess)} of a guess; "
             message += f"it began at {number_text(series.first)}"
             return self.symptom(chart, "warning", message, value=level, limit=guess, since=int(series.steps[place]))
+        if (limit := self._blown_up(chart)) > 0:
+            message = f"loss level {number_text(level)} is {level / limit * self.times:.0f} times the higher of the "
+            message += f"{number_text(series.first)} of the first step and what a guess would cost"
+            return self.symptom(chart, "warning", message, value=level, limit=limit, since=int(series.steps[1]))
         if self._is_undone(series, guess / self.guess):
             message = f"loss level {number_text(level)} is above the {number_text(series.first)} of the first step: "
             message += "the first updates made it worse than a guess, and what the model knew is not back"
@@ -112,6 +116,19 @@ class LossDivergence(Detector):
         worst, best = float(series.values[1:9].max()), float(series.last(self.lasting).min())
         return worst > chance and best > first + 0.2 * (chance - first)
 
+    def _blown_up(self, chart: Chart) -> float:
+        """The limit above which the first steps took the loss and it stayed, however fast it falls there; else 0.
+
+        Two measures that owe nothing to what came after: the untrained model, and a constant answer.
+        """
+        series, guesses, plain = chart["loss"], chart["guess_loss"], chart["criterion"]
+        if not guesses or not self.lasting < series.count == series.values.size or acts(chart):
+            return 0.0
+        if not abs(plain.first - series.first) < 0.05 * abs(series.first):  # a sum of which it is but a part
+            return 0.0
+        limit = self.times * max(abs(series.first), median(guesses.values))
+        return limit if 0 < limit < float(series.last(self.lasting).min()) else 0.0
+
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether all of these losses are in the lower half of what the run has come down by, and will have."""
         series, losses = chart["loss"], coming["loss"]
@@ -125,7 +142,8 @@ class LossDivergence(Detector):
         lowest = np.minimum.accumulate(np.where(finite, losses, math.inf)).clip(max=series.lowest)
         odd = ~(losses <= series.first - 0.5 * (series.first - lowest)) & ~np.isnan(losses)
         steady = series.outline.steady if (odd & finite).any() and series.count >= self.settled else 0
-        if steady < 1 or not math.isnan(_chance(chart)):
+        leapt = bool(chart["guess_loss"]) and float(losses[finite].max(initial=0)) > self.times * abs(series.first)
+        if steady < 1 or not math.isnan(_chance(chart)) or leapt:
             return np.where(odd, LOOK, CALM).astype(np.int8)
         losses, finite, odd = losses[:steady], finite[:steady], odd[:steady]
         known = np.concatenate([series.last(self.steps - 1), losses[finite]])

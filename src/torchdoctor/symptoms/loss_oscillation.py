@@ -167,7 +167,7 @@ def period(values: Array, correlation: float, periods: int) -> int:
 @lru_cache(maxsize=16)
 def _places(count: int) -> tuple[Array, float]:
     """The places of so many values about the middle one, and the sum of their squares."""
-    at = np.arange(count) - (count - 1) / 2
+    at: Array = np.arange(count, dtype=np.float64) - (count - 1) / 2
     return at, float(at @ at)
 
 

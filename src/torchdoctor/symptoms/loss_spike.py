@@ -38,6 +38,8 @@ LASTING = 3
 """Losses among which one that is followed by another high one may have been the highest."""
 ABSURD = 1000.0
 """Times the recent loss that no sample is as hard as: a wrong one."""
+FEW_TIMES = 8.0
+"""Times the recent loss that a batch with an outlier in it may cost, whose gradient rises further than its loss."""
 SKIP = 8
 """Values before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -58,7 +60,8 @@ class LossSpike(Detector):
     the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
     start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
     is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
-    So is a single high loss whose gradient rose no further than itself: hard samples do that. If the next loss is high
+    So is a single high loss whose gradient rose no further than itself, or than the run knew before: a hard sample.
+    If the next loss is high
     too, the update has done harm; unless it is no higher than an untrained model's and falls from there at once: a new
     task.
 
@@ -229,7 +232,9 @@ def _is_new_task(chart: Chart, base: Baseline, limit: float, start: float, most:
     place = int(under[-1]) + 1
     since, leaps = losses[place:], np.log(np.abs(norms.values[-losses.size :]) + TINY) - usual
     first = float(since[0])
-    falls = since[-1] < 0.97 * first < 1.94 * start and bool((np.diff(since) < 0.1 * first).all())
+    # Of two losses, noise may have made the second the higher one; what is new to learn has a gradient.
+    least = 1.1 if since.size == 2 and float(leaps[place]) > math.log(3) else 0.97
+    falls = since[-1] < least * first and 0.97 * first < 1.94 * start and bool((np.diff(since) < 0.1 * first).all())
     calm = bool((leaps[max(0, place - 3) : place] < math.log(3)).all())
     return falls and calm and since[1] > 0.5 * first and float(leaps[place]) < math.log(first / base.recent)
 
@@ -249,9 +254,17 @@ def _is_outlier(chart: Chart, times: float) -> bool:
     """Whether the gradient of this step rose no further than its loss, and that by no absurd factor: hard samples."""
     norms = chart["grad_norm"]
     base = norms.baseline(128, log=True)
-    if base.count < SETTLED or not norms.latest > 0 or norms.step != chart.step:
+    if base.count < SETTLED // 2 or not norms.latest > 0 or norms.step != chart.step:
         return False
-    return times < ABSURD and math.log(norms.latest) - base.recent < math.log(max(1.5, times))
+    risen = math.log(norms.latest) - base.recent
+    if base.count < SETTLED:  # of few norms, only one that has not risen says something
+        return times < ABSURD and risen < math.log(1.5)
+    if times < ABSURD and risen < math.log(max(1.5, times)):
+        return True
+    # The mean gradient of many samples is small, and one outlier's is not: it may rise twice as far.
+    calm = float(norms.last(4)[:-1].max()) < 3 * math.exp(base.recent)
+    known = float(norms.values[SETTLED:-4].max(initial=0.0)) > 0.5 * norms.latest  # such batches came before
+    return times < FEW_TIMES and calm and known and risen < 2 * math.log(times)
 
 
 def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:

@@ -21,6 +21,9 @@ KINDS = {
     "between": "the model was given finite values, and what enters {module} is not: look at what comes before it",
 }
 
+AGAIN = 3
+"""Steps in a row at which the loss itself is not finite, though the scaler skips them: more than its own business."""
+
 
 @dataclass(frozen=True)
 class NanOrInf(Detector):
@@ -67,7 +70,9 @@ class NanOrInf(Detector):
         saved = bool(skipped) and skipped.step == chart.step and skipped.latest > 0 and not broken
         if saved and not bad_loss:
             return None  # the scaler's own business: it skips the step and lowers its scale
-        severity: Severity = "info" if saved else "critical"
+        # Scaling concerns gradients alone: a loss that is not finite time and again is not the scaler's to mend.
+        again = bad_loss and self._is_lasting(chart)
+        severity: Severity = "info" if saved and not again else "critical"
         where, told = self._place(chart, counted, bool(bad_grad or counted))
         parts = []
         if bad_loss:
@@ -83,6 +88,10 @@ class NanOrInf(Detector):
             parts.append("the scaler skipped the step")
         value = loss.latest if bad_loss else norm.latest
         return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=SURE)
+
+    def _is_lasting(self, chart: Chart) -> bool:
+        last = list(chart["loss"].nonfinite_steps)[-AGAIN:]
+        return last == list(range(chart.step + 1 - AGAIN, chart.step + 1))
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """What comes is finite: so all is well unless weights were broken before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, names_text
 from torchdoctor.series import TensorSeries
 from torchdoctor.symptoms.detector import Detector
+
+BRANCH = re.compile(r"(?:.*?\.)?\d+\.")
+"""The beginning of a name, up to the first number: one of several branches."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,10 @@ class NoGradient(Detector):
     ## How it is told apart
     A parameter that is left out at some steps only (routing, tasks that take turns) is healthy. One whose module never
     runs is unused: a note, not a warning. So is a part of the last of several equal blocks that has a gradient in those
-    before it: what it passes on is meant for a next block. LoRA's A and zero-initialized branches have a gradient of
-    zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none.
+    before it: what it passes on is meant for a next block. So is a bias alone, where the weight beside it learns: a
+    force is the derivative of an energy, which may be shifted. LoRA's A and zero-initialized branches have a gradient
+    of zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none. Experts of a mixture may be
+    chosen rarely; half of them never is a warning.
 
     ## What to do
     Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Take unused modules out
@@ -53,6 +59,11 @@ class NoGradient(Detector):
     samples: int = 5
     """Samples at which a gradient must have been exactly zero, all of them since the start of the run."""
 
+    span: int = 60
+    """Steps that they must span, where other gradients are not zero."""
+    settled: int = 50
+    """Steps after which experts of a mixture that were never chosen will hardly be."""
+
     def check(self, chart: Chart) -> Symptom | None:
         """First what the graph says, then gradients of exactly zero."""
         if chart.fact("graph.detached"):
@@ -64,7 +75,9 @@ class NoGradient(Detector):
             runs = "its module runs" if len(cut) == 1 else "their modules run"
             message = f"{names_text(cut)} never {verb} a gradient, although {runs}"
             severity: Severity = "warning"
-            if _ends_a_chain(cut, chart.names):
+            if all(name.endswith("bias") and f"{name[:-4]}weight" in set(chart.names) - set(cut) for name in cut):
+                severity, message = "info", message + "; a loss of derivatives does not depend on a shift"
+            elif _ends_a_chain(cut, chart.names):
                 severity, message = "info", message + "; blocks before the last one need what it is there for"
             return self.symptom(chart, severity, message, where=cut, since=chart.facts["graph.cut"].step)
         zero, since = self._zero(chart)
@@ -72,8 +85,14 @@ class NoGradient(Detector):
             everything = not (chart.tensors("grad_norm").latest > 0).any()
             subject = "every gradient" if everything else f"the gradient of {names_text(zero)}"
             message = f"{subject} is exactly zero at each of {len(chart.tensors('grad_norm').rows)} samples"
+            if fed_with_nothing(chart, zero):
+                message += ", and that of the bias is not: what enters is all zeros"
             return self.symptom(chart, "critical" if everything else "warning", message, where=zero, since=since)
         absent = tuple(chart.fact("graph.absent") or ())
+        chosen, experts = experts_used(chart)
+        if 0 < 2 * chosen <= experts and chart.step >= self.settled:
+            message = f"of {experts} experts that a layer scores, {chosen} {'is' if chosen == 1 else 'are'} ever chosen"
+            return self.symptom(chart, "warning", message, where=absent, since=chart.facts["graph.absent"].step)
         if absent:
             verb = "is" if len(absent) == 1 else "are"
             message = f"{names_text(absent)} {verb} trainable, but not used"
@@ -87,11 +106,55 @@ class NoGradient(Detector):
         known_from_the_start = len(sampled.rows) < (sampled.rows.maxlen or 0) or self.name in chart.open_episodes
         if len(rows) < self.samples or rows.shape[1] != len(chart.names) or not known_from_the_start:
             return (), 0
+        if sampled.rows[-1][0] - sampled.rows[0][0] < self.span and (sampled.latest > 0).any():
+            return (), 0  # a term of the loss may be given no weight in the first steps
         never = np.nonzero((rows == 0).all(axis=0))[0]
         # A bias before a normalization has a gradient of zero by arithmetic.
         biases = ("bias", *single_columns(chart))
         names = tuple(chart.names[index] for index in never if not chart.names[index].endswith(biases))
         return names, sampled.rows[0][0]
+
+
+def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
+    """Whether each of these weights belongs to a layer whose bias does get a gradient: then what enters it is zero.
+
+    Behind units that are dead, the layer before has none at all.
+
+    >>> chart = Chart()
+    >>> chart.names = ("user.weight", "user.bias")
+    >>> chart.add({"type": "tensors", "step": 0, "vitals": {"grad_norm": [0.0, 0.3]}})
+    >>> fed_with_nothing(chart, ["user.weight"])
+    True
+    """
+    row = chart.tensors("grad_norm").latest
+    known = dict(zip(chart.names, row.tolist(), strict=True)) if row.size == len(chart.names) else {}
+    biases = [known.get(f"{name.removesuffix('weight')}bias", 0.0) for name in zero]
+    return bool(biases) and all(norm > 0 for norm in biases)
+
+
+def experts_used(chart: Chart) -> tuple[int, int]:
+    """How many of the equal branches that a layer gives one score each have ever had a gradient, and how many exist.
+
+    >>> chart = Chart()
+    >>> chart.names = ("gate.weight", "experts.0.weight", "experts.1.weight", "experts.2.weight")
+    >>> facts = {"modules.names": ["gate", "experts.0"], "modules.widths": [3, 8],
+    ...          "graph.absent": ["experts.1.weight", "experts.2.weight"]}
+    >>> chart.add({"type": "facts", "step": 60, "facts": facts})
+    >>> experts_used(chart)
+    (1, 3)
+    """
+    absent, widths = chart.fact("graph.absent") or (), chart.fact("modules.widths") or ()
+    branches = {match[0] for name in absent if (match := BRANCH.match(name))}
+    roots = {branch.rstrip(".").rpartition(".")[0] for branch in branches}
+    if len(roots) != 1 or not all(BRANCH.match(name) for name in absent):
+        return 0, 0
+    root = roots.pop()
+    everything = {match[0] for name in chart.names if name.startswith(f"{root}.") and (match := BRANCH.match(name))}
+    scored = len(everything) in [
+        width for name, width in zip(chart.module_names, widths, strict=False) if not name.startswith(f"{root}.")
+    ]
+    used = {branch for branch in everything if not any(name.startswith(branch) for name in absent)}
+    return (len(used), len(everything)) if scored and len(everything) > 2 else (0, 0)
 
 
 def _ends_a_chain(cut: tuple[str, ...], names: Sequence[str]) -> bool:

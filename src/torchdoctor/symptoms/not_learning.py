@@ -24,6 +24,10 @@ EARLY = 12
 """Steps in which outputs may still be nothing but their initialization."""
 LOOKUPS = 4
 """Steps of a model that only looks embeddings up that count as one."""
+TABLES = frozenset({"Embedding", "Linear", "Dropout", "Flatten", "ReLU", "GELU", "SiLU", "Tanh", "LeakyReLU"})
+"""What a model of categories is made of."""
+DEEP = 10
+"""Layers from which a model without normalization passes little of a gradient on at first."""
 FEW = 4
 """Samples of a step that make it a whole one."""
 FAR = 1.2
@@ -47,7 +51,7 @@ class NotLearning(Detector):
     all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
     better one after the other are a reason to wait. So is a model that consists of embeddings alone, whose rows each
     batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which holds its own
-    first steps back, is given twice as long.
+    first steps back, is given twice as long, and so are recurrent models and deep ones without normalization.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -101,24 +105,26 @@ class NotLearning(Detector):
         count = round(series.count * later.size / levels.size)
         level = median(half)
         waited = count // _patience(chart)
-        if waited < self.notice or not self._is_naive(levels, level, chance) or _was_lower(levels, level):
+        if waited < self.notice or not self._is_naive(levels, level, chance):
             return None
         learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
         sure = pairs >= self.pairs and learnt + 2 * doubt < self.gain  # the noise of batches is not in it
+        lost = not (sure and abs(learnt) + 2 * doubt < self.gain) and _was_lower(levels, level)
         limit = math.inf if level > chance or sure else (5 if chance > 0 else 1) * self.gain * abs(level)
-        if not _is_flat(half, limit) or (level > FAR * chance and _falls(later)):
+        if lost or not _is_flat(half, limit) or (level > FAR * chance and _falls(later)):
             return None
-        better = _validates_better(chart)
+        better, known = _validates_better(chart), self.known * _lateness(chart)
         still = bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
+        nearly = 0.9 * known  # what a warm-up of a few steps leaves of them
         if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
             if learnt > 2 * doubt + 0.01:
                 return None
             coming = learnt < -0.1 and (better or _falls(later))  # it began far above a guess, and is on its way there
-            at_guess = sure and waited >= 0.9 * self.known  # what a warm-up of a few steps leaves of them
+            at_guess = sure and waited >= nearly
             better, stuck = coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
-            known = "loss.chance" in chart.facts and waited >= self.known
-            stuck = still or (known and not better and level > (1 - self.gain) * chance)
+            told = waited >= nearly and ("loss.chance" in chart.facts or _is_flat(half, 0.01 * chance))
+            stuck = still or (told and not better and level > (1 - self.gain) * chance)
         stuck = stuck and not (level < chance and _is_on_its_way(half, later))
         # A head alone may learn little, but for sure.
         better = better or (chart.fact("graph.frozen_share", 0.0) > 0 and _is_below(half, 0.95 * chance))
@@ -147,6 +153,18 @@ def _patience(chart: Chart) -> int:
         if samples < FEW:
             return FEW // samples
     return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
+
+
+def _lateness(chart: Chart) -> int:
+    """Two for models that often stay at a guess for a while; else one.
+
+    They are recurrent, deep without normalization, or tables of categories, of which a batch has few.
+    """
+    kinds = chart.fact("modules.kinds") or ()
+    layers = sum(kind == "Linear" or kind.startswith("Conv") for kind in kinds)
+    plain = layers >= DEEP and not any("Norm" in kind for kind in kinds)
+    tables = kinds[:1] in (["Embedding"], ("Embedding",)) and set(kinds) <= TABLES
+    return 2 if plain or tables or any(kind in ("RNN", "LSTM", "GRU") for kind in kinds) else 1
 
 
 def looks_up_only(chart: Chart) -> bool:
@@ -223,7 +241,8 @@ def loss_scale(chart: Chart, samples: int = 3) -> float:
     _, mine, theirs = np.intersect1d(losses.steps, plain.steps, assume_unique=True, return_indices=True)
     if mine.size < samples or not float(np.abs(plain.values[theirs]).min()) > 0:
         return 1.0
-    ratios = losses.values[mine] / plain.values[theirs]
+    with np.errstate(over="ignore"):
+        ratios = losses.values[mine] / plain.values[theirs]
     scale = median(ratios)
     constant = float(np.ptp(ratios)) <= 0.02 * abs(scale)
     return float(f"{scale:.6g}") if constant and (0 < scale < 0.1 or scale > 10) else 1.0

@@ -178,6 +178,8 @@ def shortened(group: Mapping[str, Any], rate: float) -> str:
         return f"{text}: a gradient counts for {number_text(round(part, 6))} of what it would without both"
     if kind == "Adadelta" and 0 < rate <= 0.02:
         return f"Adadelta finds its own rate and takes {number_text(rate)} of it: 1 is usual"
+    if kind == "RMSprop" and (eps := _number(group.get("eps"))) >= 0.01:
+        return f"RMSprop divides by at least its eps of {number_text(eps)}, above most gradients' size: 1e-8 is usual"
     heap, fades = _number(group.get("initial_accumulator_value")), _number(group.get("lr_decay"))
     if kind == "Adagrad" and fades >= 0.01:
         return f"Adagrad divides its rate by 1 + {number_text(fades)} times the steps taken, beside its own decay"
@@ -196,6 +198,8 @@ def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
     """
     losses = chart["loss"]
     if group.get("maximize") is not True or not chart.fact("loss.kind") or losses.count < 2 * steps:
+        return False
+    if any(not other.get("maximize") for other in chart.groups):  # a game: one goes up what the other goes down
         return False
     return median(losses.last(steps)) > losses.first > 0
 

@@ -18,6 +18,8 @@ FEW = 12
 """Evaluations under which their noise is not well known."""
 NEXT_TO_NOTHING = 0.02
 """Share of itself by which validation may rise for a note, where it gained no more than five times that."""
+RIGHT = frozenset({"acc", "accuracy", "top1", "f1", "auc", "auroc"})
+"""Words in the names of measures that say how many answers are right."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Overfitting(Detector):
     """Evaluations that must be known."""
     patience: int = 3
     """Evaluations since the best one."""
+    steps: int = 30
+    """Steps since then, where the run is watched: evaluations at every step drift by what a few batches do."""
     moderate: float = 0.05
     """Share of its gain that validation has lost: a warning."""
     severe: float = 0.25
@@ -78,22 +82,30 @@ class Overfitting(Detector):
         return self._risen(chart) or self._by_heart(chart) or self._soon(chart)
 
     def _soon(self, chart: Chart) -> Symptom | None:
-        """Of three or four evaluations, each worse than the one before and the last by far, while training flies."""
+        """Since the best evaluation each is worse than the one before, the last by far, while training flies."""
         validation, train = chart["val_loss"], chart["loss"]
         values = validation.values
-        if not 3 <= values.size < self.evaluations or not train:
+        if values.size < 3 or not train or not math.isfinite(validation.latest):
             return None
         best = int(np.argmin(values))
-        if best > values.size - 3 or not bool((np.diff(values[best:]) > 0).all()):
+        if best > values.size - 3 or self._is_too_soon(chart, best) or not bool((np.diff(values[best:]) > 0).all()):
             return None
         start, lowest, now = Progress.of(train).start, float(values[best]), float(values[-1])
         step, last = int(validation.steps[best]), int(validation.steps[-1])
         then, later = level_at(train, step), level_at(train, last)
-        if not now - lowest > max(self.severe * (start - lowest), 0.25 * abs(lowest)) or not 0 < later < 0.5 * then:
+        # Where training data is known by heart, the same rise is less likely to be anything else.
+        by_heart = later < self.left * min(start, lowest)
+        share, own = (self.moderate, 0.1) if by_heart else (self.severe, 0.25)
+        least = max(share * (start - lowest), own * abs(lowest), 2 * _drawn_up(values[: best + 1]))
+        if not now - lowest > least or not 0 < later < 0.5 * then:
             return None
         message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
         message += f"training went on to {number_text(later)}"
         return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
+
+    def _is_too_soon(self, chart: Chart, best: int) -> bool:
+        steps = chart["val_loss"].steps
+        return "source" not in chart.context and int(steps[-1] - steps[best]) < self.steps
 
     def _by_heart(self, chart: Chart) -> Symptom | None:
         """Validation stands still near where it began, while training has little left to learn."""
@@ -123,7 +135,7 @@ class Overfitting(Detector):
             return None
         smooth = smoothed(values)
         best = int(np.argmin(smooth))
-        if values.size - 1 - best < self.patience:
+        if values.size - 1 - best < self.patience or self._is_too_soon(chart, best):
             return None
         now = median(values[-3:])
         rise = now - float(smooth[best])
@@ -149,17 +161,29 @@ class Overfitting(Detector):
             message += f" while training went on to {number_text(later)}"
             level = abs(float(smooth[best]))
             idle = rise < NEXT_TO_NOTHING * level and gained < 5 * NEXT_TO_NOTHING * level  # it has not begun to learn
-            if severity == "warning" and (idle or (rise < 0.2 * level and _is_as_right(chart, lowest))):
+            as_before = rise < 1.5 * _drawn_up(smooth[: best + 1])
+            if severity == "warning" and (idle or as_before or (rise < 0.2 * level and _is_as_right(chart, lowest))):
                 severity = "info"
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
 
 
 def _is_as_right(chart: Chart, best: int) -> bool:
     """Whether as many answers are right as at the best loss: surer of what is wrong, and no worse."""
-    right = chart["val_accuracy"].values
-    if right.size != len(chart["val_loss"].values):
-        return False
-    return median(right[-3:]) >= median(right[max(0, best - 1) : best + 2])
+    count = len(chart["val_loss"].values)
+    for name in chart.vitals:
+        right = chart[name].values if name.startswith("val_") and RIGHT & set(name.split("_")) else ()
+        if len(right) == count:
+            return median(right[-3:]) >= median(right[max(0, best - 1) : best + 2])
+    return False
+
+
+def _drawn_up(values: Array) -> float:
+    """How far validation rose above its best before, and came back: it wanders by that much.
+
+    >>> _drawn_up(np.array([3.0, 2.0, 2.5, 1.0, 1.2, 0.9]))
+    0.5
+    """
+    return float((values - np.minimum.accumulate(values)).max(initial=0.0))
 
 
 def smoothed(values: Array) -> Array:

@@ -11,6 +11,8 @@ from torchdoctor.records import number_text
 
 LEAP = 3.0
 """Times by which the learning rate is higher after a run was started again than before, from which it began anew."""
+OLD = 0.3
+"""Share of the layers that may look as if never trained in a model that was."""
 SAME = 0.02
 """Share by which a learning rate may differ from the run's very first and still be the same."""
 
@@ -78,6 +80,15 @@ def begins_late(chart: Chart, strides: int = 50) -> int | None:
         return None
     first, stride = int(losses.steps[0]), int(losses.steps[1] - losses.steps[0])
     return first if first >= strides * max(stride, 1) and any(map(_remembers, chart.groups)) else None
+
+
+def knows_already(chart: Chart) -> bool:
+    """Whether weights that were trained begin with an optimizer that remembers nothing, far better than a guess."""
+    first, plain = chart["loss"].first, chart["criterion"].first
+    guess = float(chart.fact("loss.chance") or chart["guess_loss"].first)
+    trained = chart["weights_fresh"].first < OLD and chart.fact("state.at_start") == 0 and not chart.resumed
+    same = abs(plain - first) < 0.05 * abs(first)  # the loss that is logged is the one that a guess is known for
+    return trained and same and 0 < first < 0.5 * guess and any(map(_remembers, chart.groups))
 
 
 def _remembers(group: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array
 from torchdoctor.symptoms.dead_units import first_known, is_stuck
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class SaturatedActivations(Detector):
             if now[worst] > self.share:
                 where = tuple(names[int(index)] for index in np.flatnonzero(now > self.share)[:4])
                 early = bool(first_known(rows)[worst] > self.share) and series.rows[0][0] <= 50
-                severity: Severity = "warning" if early or is_stuck(chart) else "info"
+                severity: Severity = "warning" if (early and not self._shut(chart, now)) or is_stuck(chart) else "info"
                 message = f"{100 * now[worst]:.0f} % of the values of {names[worst]} are at their extremes"
                 since = series.rows[0][0] if early else None
                 message += ", from the start on" if early else ""
@@ -84,6 +85,12 @@ class SaturatedActivations(Detector):
                     chart, severity, message, value=float(now[worst]), limit=self.share, where=where, since=since
                 )
         return self._attention(chart)
+
+    def _shut(self, chart: Chart, now: Array) -> bool:
+        """Whether all of these layers are sigmoids, and the run learns: gates may be shut at first on purpose."""
+        kinds = chart.fact("modules.kinds", ())
+        pinned = [kinds[int(index)] for index in np.flatnonzero(now > self.share)] if len(kinds) == now.size else [""]
+        return all("igmoid" in kind for kind in pinned) and _learns(chart)
 
     def _gates(self, chart: Chart, now: Array) -> Symptom | None:
         """Recurrent layers that a fresh initialization gives hardly any gate beyond its reach."""
@@ -120,3 +127,11 @@ class SaturatedActivations(Detector):
         severity: Severity = "warning" if early or is_stuck(chart) else "info"
         message += f" {number_text(logit)}" + (", from the start on" if early else "")
         return self.symptom(chart, severity, message, value=logit, where=where, since=first if early else None)
+
+
+def _learns(chart: Chart, least: int = 32, share: float = 0.6) -> bool:
+    """Whether the loss is well below its start, or too young to tell: gates may be shut at first on purpose."""
+    loss = chart["loss"]
+    if not loss or loss.count < least:
+        return bool(loss)
+    return loss.baseline(32).recent < share * Progress.of(loss).start

@@ -40,7 +40,7 @@ class ScheduleAnomaly(Detector):
     a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
     known from the best that it remembers: the worst validation loss so far is no best. Long warm-ups are common: one is
     too long where the rate that the optimizer was built with is dozens of validations away, and too high only where the
-    loss has stopped falling at several times that rate.
+    loss has stopped falling at several times that rate. One for averaged weights (`SWALR`) begins late on purpose.
 
     ## What to do
     Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
@@ -106,7 +106,7 @@ class ScheduleAnomaly(Detector):
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
         if (rising := self._rising(chart)) is not None:
             return rising
-        if chart.fact("schedule.stepped") is not False:
+        if chart.fact("schedule.stepped") is not False or chart.fact("schedule.class") == "SWALR":  # which begins late
             return None
         waited = chart.step - chart.facts["schedule.stepped"].step
         if chart["val_loss"].count >= self.validations or waited >= self.steps:
@@ -182,7 +182,18 @@ class ScheduleAnomaly(Detector):
                 return f'mode="max" and fed with the validation loss: {number_text(best)} is its best, not its worst'
             if "acc" in vital and float((values > best).mean()) > 0.5:
                 return f'mode="min" and fed with {vital}: {number_text(best)} is its best, not its worst'
+        if mode == "max" and self._is_early_loss(chart, best):
+            return f'mode="max" and fed with the training loss: {number_text(best)} is its best, not its worst'
         return ""
+
+    def _is_early_loss(self, chart: Chart, best: float) -> bool:
+        """Whether a number is the mean of just the first losses, and the rate was cut though they have fallen since."""
+        losses, rates = chart["loss"], chart["lr"]
+        first = outline_levels(losses)[: 2 * max(int(chart.fact("schedule.interval") or 0), 1)]
+        if losses.outline.start > 0 or not losses.baseline(32).recent < 0.9 * best:
+            return False
+        means = np.cumsum(first) / np.arange(1, first.size + 1)
+        return bool((np.abs(means - best) <= 1e-5 * abs(best)).any()) and rates.latest < 0.99 * rates.outline.highest
 
 
 def _same(one: float, other: float) -> bool:

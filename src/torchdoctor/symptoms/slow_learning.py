@@ -13,6 +13,7 @@ from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level, looks_up_only
 from torchdoctor.symptoms.progress import (
+    Progress,
     goes_straight,
     has_fallen_far,
     has_gained,
@@ -117,7 +118,8 @@ class SlowLearning(Detector):
         if levels.size < self.steps / 2 or levels.size < 32:
             return None
         begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
-        hopeless = 0 < ratio < 0.1 * self.ratio  # such weights stand still, whatever the noise hides
+        # Such weights stand still, whatever the noise hides; those that moved before have arrived.
+        hopeless = 0 < ratio < 0.1 * self.ratio and not self._has_moved(chart)
         enough = self.gained * abs(begun)
         if (begun - level > enough and not hopeless) or level < 0.5 * chance_level(chart):
             return None
@@ -134,6 +136,14 @@ class SlowLearning(Detector):
         if severity == "warning":
             message += f"; {self._reason(chart, ratio, rounded)}"
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
+
+    def _has_moved(self, chart: Chart) -> bool:
+        """Whether most weights moved by far more of themselves before, and the loss fell by more than a tenth."""
+        rows = chart.tensors("update_ratio").matrix()[:-1]
+        with np.errstate(all="ignore"):
+            before = max((median(row[np.isfinite(row)]) for row in rows if np.isfinite(row).any()), default=0.0)
+        progress = Progress.of(chart["loss"])
+        return before > 10 * self.ratio and progress.descent > self.gained * abs(progress.start)
 
     def _is_short(self, chart: Chart) -> Symptom | None:
         """New weights that go straight on by little, while the loss is not far from where it began."""

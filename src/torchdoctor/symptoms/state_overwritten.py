@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.resuming import begins_late, resume
+from torchdoctor.symptoms.resuming import begins_late, knows_already, resume
 
 ENOUGH = 12
 """Losses after a place that say where the loss went."""
@@ -76,9 +76,13 @@ class StateOverwritten(Detector):
     forgot: float = 0.1
     """The same where the optimizer lost its memory: the rest is lost little by little."""
     noise: float = 4.0
-    """Times the noise of the loss about that place by which it must have risen."""
+    """Times the noise of the loss about that place by which it must have risen,"""
+    known: float = 2.0
+    """or that of a known step, where there are enough losses on either side for their medians to be told apart."""
     steps: int = 16
     """Losses on either side that are compared."""
+    unlearnt: float = 0.4
+    """Share of its first loss by which a model that knows its task must lose in the first steps."""
     recent: int = 150
     """Steps after which it is not looked at again."""
     samples: int = 3
@@ -122,7 +126,8 @@ class StateOverwritten(Detector):
         for step in reversed(loads if len(loads) <= 2 * HABIT else ()):
             rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
             lost = rise is not None and (rise.share > self.loaded or (rise.share > self.forgot and rise.doubles))
-            if rise is not None and lost and rise.height > self.noise * rise.noise:
+            many = int(step) + self.steps <= chart["loss"].step
+            if rise is not None and lost and rise.height > (self.known if many else self.noise) * rise.noise:
                 return self._said(chart, "a state was loaded into the model: loss rose from ", rise)
         for first, last in reversed(written if len(written) <= HABIT else ()):
             if last < chart.step - self.recent:
@@ -150,7 +155,9 @@ class StateOverwritten(Detector):
     def _begun_late(self, chart: Chart) -> Symptom | None:
         """The same where the part before is not known: the first losses are those of the weights that were loaded."""
         first = begins_late(chart)
-        if first is None or chart.step - first > self.recent:
+        if first is None:
+            return self._taken_up(chart)
+        if chart.step - first > self.recent:
             return None
         losses = chart["loss"].values
         after = losses[4 : 2 * self.steps]
@@ -161,6 +168,18 @@ class StateOverwritten(Detector):
         return self.symptom(
             chart, "warning" if rose else "info", message, since=first, confidence=0.95 if rose else 0.7
         )
+
+    def _taken_up(self, chart: Chart) -> Symptom | None:
+        """The same where steps are counted from zero: weights that know the task, and the first steps unlearn it."""
+        losses = chart["loss"]
+        if not knows_already(chart) or losses.count != len(losses) or not ENOUGH < losses.count <= self.recent:
+            return None
+        first, after = losses.first, losses.values[4 : 4 * self.steps]
+        if after.size < ENOUGH or not float(after.min()) > first or not median(after) > (1 + self.unlearnt) * first:
+            return None
+        message = f"the weights are not new, the optimizer's memory is empty, and loss rose from {number_text(first)} "
+        message += f"to {number_text(median(after))} in the first steps"
+        return self.symptom(chart, "warning", message, value=median(after), limit=first, since=0, confidence=0.8)
 
     def _undone(self, chart: Chart) -> Array:
         """How far weights came of late, where that is next to nothing; where they are written to, one look will do."""

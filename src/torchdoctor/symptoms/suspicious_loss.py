@@ -20,6 +20,7 @@ MEANING = {
     "nll-without-log-softmax": "NLL is fed with raw outputs: its minimum is minus infinity; apply log_softmax first",
     "nll-of-probabilities": "NLL is fed with probabilities instead of their logarithms",
     "kl-of-probabilities": "KL divergence is fed with probabilities instead of their logarithms: log_softmax",
+    "one-class": "cross-entropy is given one class: its only answer is always right, and nothing is learnt; use BCE",
     "softmax-over-the-batch": "the softmax runs over the samples of the batch (dim=0), not over the classes",
     "softmax-over-places": "the softmax runs over something else than the classes: steps, places or samples",
     "dropout-before-loss": "dropout is applied to the outputs themselves: the loss is told that answers are zero",

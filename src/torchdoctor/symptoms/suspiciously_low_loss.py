@@ -118,7 +118,7 @@ def _impossible(chart: Chart) -> str:
     return ""
 
 
-def _is_bottomless(chart: Chart, level: float, times: float = 10.0, growth: float = 1.7) -> bool:
+def _is_bottomless(chart: Chart, level: float, times: float = 5.0, growth: float = 1.7) -> bool:
     """Whether the loss is far below zero, falls ever faster, and takes the weights with it or runs away."""
     series = chart["loss"]
     if series.count < 60 or not -level > times * max(abs(Progress.of(series).start), series.baseline(128).jitter):

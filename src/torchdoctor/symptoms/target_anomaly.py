@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, acts
 
 SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
 """Losses whose labels are -1 and 1."""
@@ -39,13 +39,14 @@ class TargetAnomaly(Detector):
     Large targets that the model reaches are healthy: it is a note at first, and a warning only if the outputs are
     still a fiftieth of the targets after a hundred steps, or a tenth after three hundred. Contrastive losses use one
     label for all on purpose; their classes outnumber the batch. A bounded last layer is right where targets are
-    bounded too. An autoencoder's targets are its inputs, but they are not whole numbers. A column that predicts the
-    label well is a good feature; one that follows it in every batch, while no other comes near, is the label. One part
-    of a loss may be far larger than another; only large targets make that a finding. Padding that
-    the loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens:
-    the next ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice.
-    Inputs that come again, value by value, should ask for the same; noise that is to be told, and experience that a
-    loop collects, need not.
+    bounded too. An autoencoder's targets are its inputs, but they are not whole numbers. A model may shift its
+    tokens by itself: targets that are the inputs are a note until the loss falls as that of copying does. A column that
+    predicts the label well is a good feature; one that follows it in every batch, while no other comes near, is the
+    label. One part of a loss may be far larger than another; only large targets make that a finding. Padding that the
+    loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens: the next
+    ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice. Inputs
+    that come again, value by value, should ask for the same; noise that is to be told, and experience that a loop
+    collects, need not. Tiny targets are a finding only where answering their mean would cost far less.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -82,6 +83,8 @@ class TargetAnomaly(Detector):
 
     large: float = 100.0
     """Size of float targets that is worth a note."""
+    tiny: float = 0.01
+    """Size of float targets under which they may be less than what a step moves the outputs by."""
     steps: int = 95
     """Steps after which outputs should be on their way."""
     reached: float = 0.02
@@ -110,7 +113,9 @@ class TargetAnomaly(Detector):
         same = chart["target_is_input"].last(3)
         if same.size == 3 and float(same.min()) > 0.999 and not chart["token_top_share"].latest > self.one_token:
             message = "the targets are the inputs, at the same positions: the model only has to copy"
-            return self.symptom(chart, "warning", message, value=1.0, since=int(chart["target_is_input"].steps[0]))
+            since = int(chart["target_is_input"].steps[0])
+            # A model may shift what it is given by itself: then it does not fall as quickly as copying is learnt.
+            return self.symptom(chart, "warning" if _is_easy(chart) else "info", message, value=1.0, since=since)
         return (
             self._is_a_column(chart)
             or self._missing(chart)
@@ -118,6 +123,7 @@ class TargetAnomaly(Detector):
             or self._shift(chart)
             or self._unmasked(chart)
             or self._padding(chart)
+            or self._none_counts(chart)
             or self._one_class(chart)
             or self._out_of_range(chart)
             or self._faint(chart)
@@ -255,15 +261,34 @@ class TargetAnomaly(Detector):
         message += number_text(width)
         return self.symptom(chart, "warning", message, value=chart["loss"].latest, limit=width, since=0)
 
+    def _none_counts(self, chart: Chart) -> Symptom | None:
+        """No label is one of a class: all are left out, and the mean of nothing is 0 / 0."""
+        if not counts_nothing(chart):
+            return None
+        message = "no label is one that the loss counts: all are ignore_index, and the mean of nothing is not a number"
+        return self.symptom(chart, "warning", message, value=0.0, since=chart["target_classes"].step)
+
     def _one_class(self, chart: Chart) -> Symptom | None:
-        classes, size = chart.fact("loss.classes"), chart.context.get("batch_size")
+        binary = chart.fact("loss.kind") == "bce" and chart["target_two_valued"]
+        classes, size = chart.fact("loss.classes", 2 if binary else None), chart.context.get("batch_size")
         pooled = chart["pooled_classes"]
         if not isinstance(classes, int) or not isinstance(size, int) or pooled.latest != 1 or classes >= size:
             return None
-        if pooled.count * size < self.labels or pooled.count < 4:
+        if pooled.count * size < self.labels or pooled.count < 4 or _are_compared(chart, classes):
             return None
         message = f"all labels seen so far are of one class, of {classes} that the model can tell"
         return self.symptom(chart, "warning", message, value=1.0, since=int(pooled.steps[0]))
+
+    def _lost(self, chart: Chart, size: float) -> Symptom | None:
+        """Tiny targets: what the outputs move by at a step is more than all that is asked for."""
+        if chart.step < self.steps or not is_lost(chart, size):
+            return None
+        message = (
+            f"targets are of size {number_text(size)}, outputs still of size {number_text(chart['output_rms'].latest)}"
+        )
+        message += f" at step {chart.step}: to answer their mean would cost far less"
+        since = int(chart["target_std"].steps[0])
+        return self.symptom(chart, "warning", message, value=size, limit=self.tiny, since=since)
 
     def _scale(self, chart: Chart) -> Symptom | None:
         mean, deviation, output = (chart[name] for name in ("target_mean", "target_std", "output_rms"))
@@ -271,6 +296,8 @@ class TargetAnomaly(Detector):
         if deviation.count < 2 or not output or logarithms:
             return None
         size, reached = math.hypot(mean.latest, deviation.latest), output.latest
+        if 0 < size < self.tiny:
+            return self._lost(chart, size)
         if not size > self.large / 3:
             return None
         shares = output.last(3) / size
@@ -279,11 +306,43 @@ class TargetAnomaly(Detector):
         if slow or (chart.step >= 3 * self.steps and float(shares.max()) < 5 * self.reached):
             message = f"targets are of size {number_text(size)}, outputs still of size {number_text(reached)}"
             message += f" at step {chart.step}"
-            return self.symptom(chart, "warning", message, value=size, limit=self.large, since=int(deviation.steps[0]))
+            severity: Severity = "info" if acts(chart) else "warning"  # the targets of a loop that acts grow with it
+            return self.symptom(chart, severity, message, value=size, limit=self.large, since=int(deviation.steps[0]))
         if size > self.large and chart.step < self.steps:
             message = f"targets are of size {number_text(size)}; outputs begin at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)
         return None
+
+
+def _are_compared(chart: Chart, classes: int) -> bool:
+    """Whether the classes are none that the model gives: one thing among others is to be found, always the first."""
+    widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
+    given = [widths.get(name) for name in chart.fact("modules.outputs", ())]
+    return bool(given) and all(width and width not in (1, classes) for width in given)
+
+
+def _is_easy(chart: Chart, share: float = 0.3) -> bool:
+    """Whether most of what a guess by frequency costs is gone, or no loss is known: copying is learnt at once."""
+    loss, entropy = chart["loss"], chart["pooled_entropy"].latest
+    if not loss:
+        return True
+    guess = entropy if entropy > 0 else Progress.of(loss).start
+    return loss.count >= 16 and median(loss.last(8)) < share * guess
+
+
+def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
+    """Whether outputs are ten times as large as targets that are no yes or no, and cost more than their mean would."""
+    outputs = chart["output_rms"].last(samples)
+    if not size > 0 or outputs.size < samples or chart.fact("loss.kind") == "bce":
+        return False
+    return float(outputs.min()) > 10 * size and _costs_more_than_a_guess(chart)
+
+
+def counts_nothing(chart: Chart) -> bool:
+    """Whether a batch had labels, none of them that of a class, and its mean loss is therefore not a number."""
+    classes, losses = chart["target_classes"], chart["loss"]
+    mean = chart.fact("loss.reduction", "mean") == "mean"
+    return classes.latest == 0 and mean and losses.nonfinite > 0
 
 
 def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:

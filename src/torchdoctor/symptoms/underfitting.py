@@ -71,12 +71,17 @@ class Underfitting(Detector):
     """Units through which everything goes, of more inputs, that explain it."""
     dropout: float = 0.7
     """Dropout that explains it."""
+    extreme: float = 0.9
+    """Dropout of which no run is made on purpose:"""
+    soon: int = 95
+    """steps that must be known there."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Both levels, both trends, and the gap between them."""
         train, validation = chart["loss"], chart["val_loss"]
         values = validation.last(max(self.evaluations, len(validation) // 2))
-        if values.size < self.evaluations or train.count < self.steps or working_since(chart) is None:
+        known = self.soon if self._dropout(chart) >= self.extreme else self.steps
+        if values.size < self.evaluations or train.count < known or working_since(chart) is None:
             return None
         levels = outline_levels(train)
         half = levels[levels.size // 2 :]
@@ -111,7 +116,8 @@ class Underfitting(Detector):
 
     def _is_drowned(self, chart: Chart, level: float) -> bool:
         """Whether dropout is so high, and so little was learnt in so long, that it may creep on for ever."""
-        if chart["loss"].count < 2 * self.steps or self._dropout(chart) < self.dropout:
+        known = self.soon if self._dropout(chart) >= self.extreme else 2 * self.steps
+        if chart["loss"].count < known or self._dropout(chart) < self.dropout:
             return False
         learnt, _, pairs = against_guess(chart, chart.step // 2)
         return level > 0.9 or (pairs >= self.evaluations and learnt < 0.1)
@@ -132,9 +138,9 @@ class Underfitting(Detector):
 def narrowest(chart: Chart) -> int:
     """The units of the narrowest hidden layer, 0 where it is not known or the model gives back what it is given.
 
-    An encoder's code is narrow on purpose: what follows it is as wide as what came before. Adapters beside frozen
-    layers, and branches of deep models, are narrow without everything going through them; so is a layer that no other
-    one takes in as it is, such as the scores of an attention or one term of a sum.
+    An encoder's code is narrow on purpose, unless it is one number: what follows is as wide as what came before it.
+    Adapters beside frozen layers, and branches of deep models, are narrow without everything going through them; so is
+    a layer that no other one takes in as it is, such as the scores of an attention or one term of a sum.
     """
     kinds, widths = chart.fact("modules.kinds", ()), chart.fact("modules.widths", ())
     outputs, names = chart.fact("modules.outputs", ()), chart.module_names
@@ -149,11 +155,28 @@ def narrowest(chart: Chart) -> int:
         for place, (kind, width, name) in enumerate(zip(kinds, widths, names, strict=True))
         if kind in WEIGHTED and name not in outputs and (not takers or width in takers[place + 1 :])
     ]
+    if _is_one_number(chart):
+        return 1
     if len(layers) > PLAIN:
         return _narrow_end(chart)
     entering = (chart.context.get("input_shape") or [0])[-1]
     wide = max((width for width, last in layers if last), default=0) >= entering
     return min(hidden, default=0) if hidden and not wide and min(hidden) < entering else 0
+
+
+def _is_one_number(chart: Chart) -> bool:
+    """Whether a linear layer makes one number of many, and the next one takes that in: no code is that narrow."""
+    kinds, widths, takers = (chart.fact(f"modules.{name}", ()) for name in ("kinds", "widths", "entering"))
+    places = [place for place, kind in enumerate(kinds) if kind in WEIGHTED]
+    if not len(kinds) == len(widths) == len(takers) == len(chart.module_names):
+        return False
+    ends = chart.fact("modules.outputs", ())
+    return any(
+        kinds[place] == kinds[after] == "Linear"
+        and widths[place] == takers[after] == 1 < min(takers[place], widths[after])
+        for place, after in zip(places, places[1:], strict=False)
+        if chart.module_names[place] not in ends
+    )
 
 
 def _narrow_end(chart: Chart) -> int:

@@ -26,7 +26,8 @@ class UnexpectedInitialLoss(Detector):
     the value that `loss_fn` itself returns is compared, so that further terms of the loss do not matter. A first loss
     below ln C is a model that has learnt before. It is a note as long as it may heal, and a warning if the loss is
     still above a guess after fifty steps, or was above ten times it. Where the model's own output is not what the loss
-    gets, its scale may be meant (a margin, a temperature): a note.
+    gets, its scale may be meant (a margin, a temperature): a note; so it is where outputs grow while the loss falls:
+    then their size is not what the model has to unlearn.
 
     ## What to do
     Look at the size of inputs and of logits: `model(x).std()` should be near 1 or below. Initialize the last layer with
@@ -51,7 +52,7 @@ class UnexpectedInitialLoss(Detector):
 
     ratio: float = 3.0
     """Times the loss of a guess; it must be 1 above it as well."""
-    grave: float = 5.0
+    grave: float = 10.0
     """Times the loss of a guess that are a warning at once."""
     patience: int = 50
     """Steps after which a loss above a guess is a warning."""
@@ -60,6 +61,8 @@ class UnexpectedInitialLoss(Detector):
         """Compare the first value that the loss returned with the loss of a guess."""
         series, chance = chart["criterion"], chart.fact("loss.chance")
         known = isinstance(chance, float)
+        if known and series and chart.facts["loss.chance"].step > int(series.steps[0]):
+            return None  # two losses take turns: the first value is that of another
         if not known:
             chance = self._guess(chart)
         if not chance > 0 or not series or int(series.steps[0]) > 2:
@@ -71,7 +74,10 @@ class UnexpectedInitialLoss(Detector):
             return None  # the run has left its beginning behind, for good
         severity: Severity = "info"
         seen = bool(chart["output_rms"] or chart["output_std"])  # else the scale may be a margin's, or a temperature's
-        if (known and first > self.grave * chance) or (seen and series.step >= self.patience):
+        lasts = seen and series.step >= self.patience and not _is_meant(chart)
+        # A model that was trained is sure of what it knew: of other labels that costs much, and is soon unlearnt.
+        fresh = not chart["weights_fresh"] or chart["weights_fresh"].first > 0
+        if (known and fresh and first > self.grave * chance) or lasts:
             severity = "warning"
         message = f"the first loss is {number_text(first)}, that of a guess {number_text(chance)}"
         if chart["output_rms"]:
@@ -88,3 +94,9 @@ class UnexpectedInitialLoss(Detector):
         output, target = chart["output_std"], chart["pooled_std"].latest
         wild = bool(output) and output.first > max(self.ratio, self.ratio * target)
         return chart["guess_loss"].first if wild and chart["guess_loss"] else math.nan
+
+
+def _is_meant(chart: Chart) -> bool:
+    """Whether outputs have grown and the loss has fallen by a third: cosines times a scale, with a margin."""
+    sizes, series = chart["output_rms"], chart["criterion"]
+    return bool(sizes) and sizes.latest > 1.1 * sizes.first and series.latest < 0.67 * series.first

@@ -109,11 +109,14 @@ class ValidationAnomaly(Detector):
     def _starts_worse(self, chart: Chart) -> bool:
         """Whether two evaluations are enough: both are clearly worse than the untrained model, and the second is worst.
 
-        Running statistics need some dozens of steps to be of use.
+        Running statistics need some dozens of steps to be of use. Where training has little left to learn, worse is
+        enough.
         """
         values, steps = chart["val_loss"].values, chart["val_loss"].steps
-        worse = self.worse / 2 * abs(Progress.of(chart["loss"]).start)
-        return int(steps[0]) >= 40 and bool(values[1] >= values[0] > Progress.of(chart["loss"]).start + worse)
+        start = Progress.of(chart["loss"]).start
+        arrived = float(levels_at(chart["loss"], steps)[1]) < 0.1 * start
+        worse = 0.0 if arrived else self.worse / 2 * abs(start)
+        return int(steps[0]) >= 40 and bool(values[1] >= values[0] > start + worse)
 
     def _seen_before(self, chart: Chart) -> Symptom | None:
         """Validation is given samples that training has been given."""
@@ -334,6 +337,25 @@ def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
     """Whether training samples come again as they were, without augmentation, and not because few differ at all."""
     again = chart["input_again"]
     return again.count > samples and again.first == 0 and int((again.last(samples) > 0).sum()) > 1
+
+
+def times_seen(chart: Chart, most: int = 64) -> float:
+    """How often training has gone through its samples, from how soon they come again; NaN where that is unknown.
+
+    Of samples drawn from N, those that a batch has in common with M others are M / N of it.
+
+    >>> chart = Chart.of(input_again=[0.0, 0.5, 0.75, 0.8])
+    >>> chart.context["batch_size"] = 10
+    >>> round(times_seen(chart), 1)
+    0.7
+    """
+    again, size = chart["input_again"], chart.context.get("batch_size")
+    shares = again.values
+    if not isinstance(size, int) or size < 1 or shares.size < 4 or shares.size != again.count:
+        return math.nan
+    fresh = min(size, most) * np.concatenate([[1.0], 1.0 - shares[:-1]])
+    remembered = np.minimum(np.cumsum(fresh), 2048)
+    return chart.step * size * float(shares.sum()) / float(remembered.sum())
 
 
 def known_before(chart: Chart, evaluations: int = 5) -> float:

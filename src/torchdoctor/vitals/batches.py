@@ -60,6 +60,8 @@ LEAST_VALUES = 8
 """Values of a sample that are not all the same by chance."""
 FEW = 4
 """Numbers asked for, of several, that are all looked for among the inputs."""
+MOST_CALLS = 4
+"""Passes of a step whose inputs are looked at."""
 MOST_TOKENS = 16_384
 """Tokens of a batch among which the mask is looked for."""
 SAME = 0.999
@@ -86,6 +88,8 @@ class BatchGauge(PassGauge):
         self._looked = 0
         self._size = 0
         """Numbers in the inputs of this batch: how much work it is."""
+        self._door = self._calls = 0
+        """Which module the inputs entered, and how many different tensors entered it since."""
         self._cuda = any(tensor.is_cuda for model in models.values() for tensor in model.parameters())
         self._entered: Moment | None = None
         """When the batch was there."""
@@ -140,6 +144,9 @@ class BatchGauge(PassGauge):
                     self._scalars.pop(name, None)
             others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
             self._decoded = weakref.ref(others[0]) if others else None
+            self._door, self._calls = id(module), 1
+        elif given and id(module) == self._door and len(self._models) == 1:
+            self._measure_more(given[0])
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
@@ -296,6 +303,24 @@ class BatchGauge(PassGauge):
         elif is_whole(tensor):
             counts = class_counts(value, 0)
             self._scalars["token_top_share"] = counts.amax() / counts.sum().clamp_min(1)
+
+    def _measure_more(self, tensor: Tensor) -> None:
+        """What a model is given besides in the same step: samples without labels, the next state of a game.
+
+        The inputs are the same again, or all alike, only where these are too.
+        """
+        seen = self._inputs() if self._inputs is not None else None
+        if tensor is seen or tensor.grad_fn is not None or "input_checksum" not in self._scalars:
+            return
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            return
+        value = part_of(tensor)
+        self._scalars["input_checksum"] = self._scalars["input_checksum"] + checksum(value)
+        self._scalars.pop("input_content", None)
+        if "input_constant" in self._scalars and tensor.is_floating_point() and value.dim() > 1:
+            same = (value.amax(0) == value.amin(0)).float().mean()
+            self._scalars["input_constant"] = torch.minimum(self._scalars["input_constant"], same)
 
     def _measure_guess(self, module: nn.Module, target: Tensor, classes: int) -> None:
         """What a guess by all that was seen so far would have cost on this very batch, to compare the loss with."""

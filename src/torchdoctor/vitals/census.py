@@ -24,8 +24,10 @@ FIRST = 5
 AGAIN = 10
 SURE = 3
 """Samples after which "never so far" is worth saying."""
-WAITED = 300
-"""Steps of one optimizer in which another should have stepped: a critic may be trained a hundred ahead."""
+WAITED = 90
+"""Steps of one optimizer in which another should have stepped, where there is one loss, without a name;"""
+PLAYED = 300
+"""and where there are players: a critic may be trained a hundred ahead."""
 OFTEN = 2
 """Samples that must show an old graph."""
 LISTED = 32
@@ -226,12 +228,13 @@ class GraphCensus(PassGauge):
     def _idle(self, named: Mapping[Tensor, str], holders: Mapping[int, int], step: int) -> list[str]:
         """Tensors with gradients that nobody has changed, of an optimizer that never stepped while others did."""
         idle: list[str] = []
+        waited = step >= (WAITED if self._roots.keys() <= {"loss"} else PLAYED)
         for tensor, name in named.items():
             holder = holders.get(id(tensor))
             if holder is None or self._stepped[holder] or name not in self._pushed:
                 continue
             first = self._versions.setdefault(name, tensor._version)
-            if step >= WAITED and first == tensor._version:
+            if waited and first == tensor._version:
                 idle.append(name)
         return idle[:LISTED]
 

@@ -201,6 +201,8 @@ def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
         yield f"{fed_by.lower()}-before-{OF_LOGITS[name]}"
     elif name in OF_LOGITS and _is_dropout(source):
         yield "dropout-before-loss"
+    elif name == "LogSoftmax" and in_head and _shape(node)[_along(node) :][:1] == (1,) and math.prod(_shape(node)) > 1:
+        yield "one-class"
     elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm") and _is_cosine(source):
         yield "cosines-without-scale"
     elif name.startswith("NllLoss"):

@@ -16,6 +16,8 @@ from torchdoctor.vitals.loss_graph import HEAD, SHAPING
 from torchdoctor.vitals.passes import is_plain
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+ARITHMETIC = frozenset({"Neg", "Mean", "Sum", "Add", "Sub", "Rsub", "Mul", "Div", *SHAPING})
+"""Nodes that put terms of a loss together."""
 MODULES: dict[str, type[nn.Module]] = {
     "NllLoss": nn.NLLLoss,
     "NllLoss2D": nn.NLLLoss,
@@ -118,6 +120,47 @@ def difference_of(loss: Tensor) -> Tensor | None:
     if difference is None or not type(before).__name__.startswith(("SubBackward", "RsubBackward")):
         return None
     return difference.detach()
+
+
+def is_attraction(loss: Tensor) -> bool:
+    """Whether a loss is made of cosines alone, and both sides of each learn: it is smallest where all are the same.
+
+    >>> import torch
+    >>> one, other = torch.ones(3, 2, requires_grad=True) * 2, torch.ones(3, 2, requires_grad=True) * 1
+    >>> cosine = nn.functional.cosine_similarity
+    >>> is_attraction(1 - cosine(one, other).mean()), is_attraction(-cosine(one, other.detach()).mean())
+    (True, False)
+    """
+    waiting, found = deque([loss.grad_fn]), 0
+    for _ in range(HEAD):
+        node = waiting.popleft() if waiting else None
+        if node is None:
+            return found > 0
+        parents = [parent for parent, _ in node.next_functions if parent is not None]
+        name = _name(node)
+        if name == "Mul" and len(parents) == 2:
+            if not all(map(_is_unit, parents)):
+                return False
+            found += 1
+        elif name in ARITHMETIC:
+            waiting += parents
+        else:
+            return False
+    return False
+
+
+def _is_unit(node: Any) -> bool:
+    """Whether a node divides something that learns by its norm."""
+    if _name(node) != "Div" or any(parent is None for parent, _ in node.next_functions):
+        return False
+    norm = node.next_functions[1][0]
+    while norm is not None and (_name(norm) in SHAPING or _name(norm).startswith("Clamp")):
+        norm = next((parent for parent, _ in norm.next_functions if parent is not None), None)
+    return norm is not None and "Norm" in _name(norm)
+
+
+def _name(node: Any) -> str:
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
 def skipped(node: Any) -> int | None:

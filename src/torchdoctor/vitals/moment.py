@@ -21,7 +21,7 @@ class Moment:
         self._event: torch.cuda.Event | None = None
         if cuda:
             self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._event.record()  # type: ignore[no-untyped-call]
+            self._event.record()
 
     def until(self, later: Moment) -> float | None:
         """Seconds; None where the device has not come so far.
@@ -34,4 +34,4 @@ class Moment:
             return passed
         if not other.query():  # type: ignore[no-untyped-call]
             return None
-        return max(0.0, min(passed, mine.elapsed_time(other) / 1e3))  # type: ignore[no-untyped-call]
+        return max(0.0, min(passed, float(mine.elapsed_time(other)) / 1e3))

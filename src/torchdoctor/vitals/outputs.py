@@ -23,7 +23,7 @@ from torchdoctor.vitals.batch_numbers import (
     output_and_target,
 )
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_inputs import difference_of, what_is_compared
+from torchdoctor.vitals.loss_inputs import difference_of, is_attraction, what_is_compared
 from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
 from torchdoctor.vitals.transfer import Slot
 
@@ -119,6 +119,8 @@ class OutputGauge(PassGauge):
         compared = None if self._asked or "criterion" in self._scalars else what_is_compared(loss)
         if compared is None:
             self._measure_difference(loss)
+            if not self._asked and is_attraction(loss):
+                self.tell({"loss.between_outputs": True})
             return
         module, output, target, between, _ = compared
         if between:

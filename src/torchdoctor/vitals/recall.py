@@ -49,6 +49,8 @@ class RecallGauge(PassGauge):
         self._samples = torch.Size()
         """How many there are."""
         self._answers: Tensor | None = None
+        self._learnt = False
+        """Whether backward has come since this step's samples were seen."""
         self._least: Tensor | None = None
         """The least share of known samples in a pass without gradients since a sampled step."""
         self._passes = 0
@@ -75,9 +77,10 @@ class RecallGauge(PassGauge):
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters the model."""
         super().begins(module, args, kwargs)
-        if self.learns and self._now is None:
+        if self.learns and (self._now is None or not self._learnt):  # a pass that nothing was learnt from tested
             given = list(plain_tensors((args, kwargs)))
             self._now, self._samples = codes(given, ROWS), given[0].shape[:1] if given else torch.Size()
+            self._answers = None
 
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         output, target = output_and_target(args, kwargs)
@@ -87,6 +90,7 @@ class RecallGauge(PassGauge):
             self._answers = codes([target], ROWS, 1)
 
     def _backward(self, loss: Tensor) -> None:
+        self._learnt = True
         compared = None if self._answers is not None else what_is_compared(loss)
         if compared is not None and not compared.between_outputs:
             self._asked(compared.module, (compared.output, compared.target), {})
@@ -130,6 +134,7 @@ class RecallGauge(PassGauge):
         """Drop what was measured in this step."""
         super().forget()
         self._now = self._answers = None
+        self._learnt = False
 
     def disarm(self) -> None:
         """The hook for passes without gradients stays."""

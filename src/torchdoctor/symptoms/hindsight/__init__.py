@@ -71,10 +71,10 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
 
 
 def at_the_end(chart: Chart, names: Collection[str] | None = None) -> list[Symptom]:
-    """What only the end of a live run tells, and nobody has said on the way."""
-    known = {episode.name for episode in chart.episodes}
+    """What only the end of a live run tells; where something is wrong with it, more steps are no remedy."""
     asked = "source" not in chart.context and (names is None or "slow-learning" in names)
-    return [found for found in unfinished(chart) if found.name not in known] if asked else []
+    wrong = any(episode.name == "slow-learning" or episode.severity != "info" for episode in chart.episodes)
+    return list(unfinished(chart)) if asked and not wrong else []
 
 
 def _enter(chart: Chart, found: Symptom) -> None:

@@ -26,6 +26,8 @@ FALLEN = 0.1
 """Share of its first value that a loss may have lost before it stood still; what fell further has converged."""
 RIGHT = 0.9
 """Accuracy above which there may be nothing left to learn."""
+NOTHING = 1e-12
+"""Gradient norm that moves no weight."""
 LONG = 10
 """Equal numbers, each far from zero, that are no end of a run either."""
 PLAYERS = ("d_loss", "g_loss")
@@ -78,6 +80,25 @@ def _both(chart: Chart) -> Iterator[Symptom]:
         level = curves[0].level
         message = f"loss is {number_text(level)} and validation {number_text(curves[1].level)} in each of three epochs"
         yield shown(NotLearning, Curve("loss", *curves[0][1:]), 0, "warning", message, value=level)
+
+
+def no_gradient(chart: Chart) -> Iterator[Symptom]:
+    """Most gradients are exactly nothing, and the loss is where it was.
+
+    >>> chart = Chart.of(
+    ...     loss=[9.7, 9.6, 9.8, 9.7, 9.6] * 3, grad_norm=[1e-5, 1e-18] + [0.0] * 13, context={"source": "CSV"}
+    ... )
+    >>> print(*no_gradient(chart))
+    step 0: LO04 not-learning (warning): the gradient norm is 0 at 14 of 15 records, and the loss stays at 9.7
+    """
+    norms, curve = Curve.of(chart["grad_norm"], "gradient norm"), loss_of(chart)
+    none = norms.values < NOTHING
+    if norms.values.size < LONG or curve.values.size < LONG or is_game(chart) or float(none.mean()) < 0.5:
+        return
+    if curve.level > (1 - FALLEN) * median(curve.values[:3]) > 0:
+        said = f"the gradient norm is 0 at {int(none.sum())} of {none.size} records"
+        level = number_text(curve.level)
+        yield shown(NotLearning, norms, 0, "warning", f"{said}, and the loss stays at {level}", value=curve.level)
 
 
 def _every_epoch(chart: Chart) -> Iterator[Symptom]:

@@ -73,6 +73,16 @@ def climbs(values: Array) -> float:
     return float(np.mean(np.sign(thinned[second] - thinned[first]))) if first.size else 0.0
 
 
+def certainty(values: Array) -> float:
+    """How many deviations of mere chance their climbing is above none (Mann and Kendall); below zero where they fall.
+
+    >>> round(certainty(np.arange(12.0)), 1), round(certainty(np.tile([1.0, 2.0], 6)), 1)
+    (4.5, 0.4)
+    """
+    count = values[:: max(1, values.size // 100)].size
+    return climbs(values) * 3 * (count * (count - 1) / (2 * (2 * count + 5))) ** 0.5 if count > 1 else 0.0
+
+
 def has_no_trend(curve: Curve) -> bool:
     """Whether the last third of a curve is where its first third was, but for its noise or two per cent.
 

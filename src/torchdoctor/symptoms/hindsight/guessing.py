@@ -33,6 +33,10 @@ GUESSED = 0.08
 """How far above chance an accuracy may be by luck, or by the commoner class."""
 FEW = range(2, 11)
 """Numbers of classes that people have."""
+MOST = 7.0
+"""Logarithm of the most classes that people have."""
+ODDS = 0.6, 1.5
+"""How many times as often as a guess among many classes an accuracy is right that is one."""
 CLASSES = frozenset({"cls", "class", "classification", "classifier", "ce", "xent"})
 """Words in the names of losses that are about classes."""
 BATCHES = 15
@@ -42,11 +46,15 @@ BATCHES = 15
 def classes_of(level: float, best: float, near: float, above: float, among: Sequence[int] = FEW) -> int:
     """Among how many classes a loss and an accuracy are a guess; 0 where they are none.
 
-    >>> classes_of(1.79, 0.2, 0.005, 0.08), classes_of(1.79, 0.6, 0.005, 0.08)
-    (6, 0)
+    Of more classes than ten, as many as the loss says, the accuracy must be what one in so many is right.
+
+    >>> classes_of(1.79, 0.2, 0.005, 0.08), classes_of(1.79, 0.6, 0.005, 0.08), classes_of(3.177, 0.046, 0.005, 0.08)
+    (6, 0, 24)
     """
     fits = (number for number in among if abs(level / math.log(number) - 1) < near and best < 1 / number + above)
-    return next(fits, 0)
+    many = round(math.exp(level)) if among is FEW and FEW.stop < math.exp(min(level, MOST)) < math.exp(MOST) else 0
+    alike = many and abs(level / math.log(many) - 1) < near and ODDS[0] <= best * many < ODDS[1]
+    return next(fits, 0) or (many if alike else 0)
 
 
 def at_chance(chart: Chart) -> Iterator[Symptom]:
@@ -206,14 +214,14 @@ def unlearnable(chart: Chart) -> Iterator[Symptom]:
     """
     train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     rates = chart["val_accuracy"].values
-    late = (chart.context.get("clock") == "epoch" and chart.step >= 20) or rates.size >= 20
+    late = (chart.context.get("clock") == "epoch" and chart.step >= 20) or rates.size >= 10
     if min(train.values.size, curve.values.size, rates.size) < (6 if late else 8) or is_game(chart):
         return
     learns = train.level < 0.9 * median(train.values[:3])
     if not (learns or late) or curve.level < 0.97 * curve.start or float(rates.max()) > 1:
         return
-    best, now = float(smoothed(rates).max()), median(rates[-3:])
-    classes = classes_of(curve.level, best, *((FLAT, GUESSED) if learns else (NEAR, 0.5 * GUESSED)))
+    best, now = min(float(smoothed(rates).max()), float(np.percentile(rates, 90))), median(rates[-3:])
+    classes = classes_of(curve.level, best, *((FLAT, GUESSED) if learns else (NOISY, 0.5 * GUESSED)))
     if classes:
         message = (
             f"validation loss is {number_text(curve.level)} and its accuracy {number_text(now)}: "

@@ -12,8 +12,8 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Severity, Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.accuracies import learnt_by_heart, parts_ways, unlearns
-from torchdoctor.symptoms.hindsight.curve import Curve, climbs, improved, shown
+from torchdoctor.symptoms.hindsight.accuracies import METRICS, learnt_by_heart, parts_ways, unlearns
+from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, improved, shown
 from torchdoctor.symptoms.overfitting import Overfitting, evaluation_noise, level_at, smoothed
 from torchdoctor.symptoms.progress import Progress, is_game
 
@@ -33,6 +33,12 @@ STEADY = 5
 """Evaluations, each above the one before, that are no noise."""
 STILL = 0.01
 """Share of itself within which training has not gone on."""
+SURE = 2.0
+"""Deviations of mere chance by which validation has climbed since its best, from which on its noise does not matter."""
+SAME = 0.01
+"""Share of all answers by which a metric is no worse than it was."""
+MATERIAL, TIMES = 0.05, 0.0022
+"""Share of its best that validation that surely climbed must have lost; and that times the share of its gain."""
 _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
 
 
@@ -68,7 +74,7 @@ def _excuse(chart: Chart, found: Symptom) -> str:
     if values.size > FAR and float(values[-1]) == float(values.min()):
         return "it came back"
     within = now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
-    if within and not _only_climbs(values, now) and _left_at(values) < 0:
+    if within and max(_left_at(values), _surely_left(chart, values)) < 0:
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
@@ -92,7 +98,8 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
         yield from learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
-    places = [place for place in (_risen_from(chart, values), _left_at(values)) if place >= 0]
+    left = (_risen_from(chart, values), _left_at(values), _surely_left(chart, values))
+    places = [place for place in left if place >= 0]
     yield from [found for place in places for found in _since(chart, curve, place)][:1]
 
 
@@ -112,8 +119,7 @@ def _risen_from(chart: Chart, values: Array) -> int:
     slight = SLIGHT if values.size > 3 else STRONG
     apart = since >= FAR and float(values[best + 2 :].min()) > (1 + STRONG) * lowest > 0  # never near it again
     gone = _is_gone(values, best, lowest)
-    surely = 0 if _only_climbs(values, now) else 1 if apart or gone else 2
-    if not rise > max(surely * noise, slight * abs(lowest)):
+    if not rise > max((1 if apart or gone else 2) * noise, slight * abs(lowest)):
         return -1
     enough = _is_strong(values, best, rise, lowest) or rise > MODERATE * gained
     climbing = climbs(values[best:]) >= (-1 if gone else 0.2 if apart else 0.4)
@@ -130,6 +136,8 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     lowest, now = float(_levels(values)[best]), _at_the_end(values)
     if best == _left_at(values):
         lowest, now = float(values[best]), float(np.mean(values[-2:]))
+    elif best == _surely_left(chart, values):
+        now = max(now, median(values[-max(3, (values.size - 1 - best) // 4) :]))
     rise, step = now - lowest, int(curve.steps[best])
     then, later = level_at(train, step), level_at(train, int(curve.steps[-1]))
     if math.isnan(then) and train.count > 2:  # the first loss was written after it
@@ -145,6 +153,44 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     sure = known or _is_strong(values, best, rise, lowest)
     excuse = _excuse(chart, found) if sure else "training is not known"
     yield replace(found, severity="info", message=f"{message}; {excuse}") if excuse else found
+
+
+def _surely_left(chart: Chart, values: Array) -> int:
+    """The place of the best that validation has climbed from, beyond chance and by what matters; -1 where it has not.
+
+    The order of all evaluations since then tells, however noisy each is. A loss whose perplexity is logged as well is
+    in nats: a rise by a tenth is one by a tenth of the perplexity.
+
+    >>> noisy = [0.50, 0.40, 0.36, 0.45, 0.38, 0.47, 0.41, 0.44, 0.40, 0.52, 0.43, 0.48, 0.55, 0.46, 0.53, 0.56]
+    >>> _surely_left(Chart.of(), np.array(noisy))
+    3
+    """
+    smooth = _levels(values)
+    best = int(np.argmin(smooth)) if values.size else 0
+    since = values.size - 1 - best
+    lowest = float(smooth[best]) if values.size else 0.0
+    if since < 4 or not lowest > 0 or certainty(values[best:]) < SURE:
+        return -1
+    rise = median(values[-max(3, since // 4) :]) - lowest
+    train = chart["loss"]
+    first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
+    lost = math.expm1(min(rise, 1.0)) if "val_ppl" in chart or "train_ppl" in chart else rise / lowest
+    gained = max(first - lowest, 1e-12)
+    plain = lost > STRONG or rise > MODERATE * gained or not _makes_no_more_errors(chart, best)
+    matters = lost > MATERIAL and lost * rise / gained > TIMES and plain
+    return best if matters else -1
+
+
+def _makes_no_more_errors(chart: Chart, best: int) -> bool:
+    """Whether a metric of validation is at the end what it was at the best loss, within a hundredth."""
+    steps = Curve.of(chart["val_loss"], "").steps
+    for name, way in (chart.context.get("better") or {}).items():
+        curve = Curve.of(chart[name], "")
+        then = curve.values[curve.steps >= (steps[best] if best < steps.size else 0)][:3]
+        if way == "higher" and name.startswith(METRICS) and then.size == 3:
+            top = 1.0 if float(np.abs(curve.values).max()) <= 1 else 100.0
+            return median(curve.values[-3:]) >= median(then) - SAME * top
+    return False
 
 
 def _left_at(values: Array) -> int:
@@ -170,15 +216,6 @@ def _left_at(values: Array) -> int:
     gradual = float(values[min(best + 1, values.size - 1)]) < 0.5 * (lowest + level)  # else the best was luck
     kept = gradual and level > (1 + STRONG) * lowest and float(late.min()) > 1.1 * lowest
     return best if steadily or far or kept else -1
-
-
-def _only_climbs(values: Array, now: float) -> bool:
-    """Whether validation has climbed from its first evaluations on, however noisy: it was never better than then.
-
-    >>> _only_climbs(np.array([4.6, 4.8, 5.2, 4.5, 5.9, 5.0, 4.95, 5.3, 5.25, 6.3]), 5.3)
-    True
-    """
-    return values.size >= LONG - 2 and climbs(values) > 0.5 and now > 1.1 * median(values[:3]) > 0
 
 
 def _is_gone(values: Array, best: int, lowest: float) -> bool:

@@ -15,7 +15,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
-from torchdoctor.symptoms.hindsight.curve import Curve, climbs, has_no_trend, improved, loss_of, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, has_no_trend, improved, loss_of, shown
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
 from torchdoctor.symptoms.progress import is_game, working_since
@@ -39,6 +39,12 @@ TEN = 10
 """Epochs that are enough to see that there is no trend, where validation has none either."""
 EVALUATIONS, MANY = 6, 30
 """Evaluations that are enough to say so; and from which on two per cent are as little as one."""
+GAINED, CALM = 0.03, 0.03
+"""Shares of itself that a loss has gained in all, and by which it swings, at most, if it has come to nothing."""
+FALLEN = 0.1
+"""Share of its very first value that it has lost at most."""
+CHANCE = 2.5
+"""Deviations of mere chance by which it has fallen then, at most."""
 RIGHT = 0.85
 """Accuracy above which there may be nothing left to learn."""
 SAME = 0.9
@@ -58,6 +64,8 @@ def stuck(chart: Chart) -> Iterator[Symptom]:
     wide = NOISY if _is_level(chart, curve) else 2 * FLAT
     gained = 0.03 if _is_hardly_ever_right(chart) else FLAT  # such losses have few digits
     if start - level > gained * abs(start) or spread > wide * abs(start) or improved(chart, int(curve.steps[0])):
+        return
+    if curve.name == "loss" and _part_learns(chart):
         return
     steps = int(curve.steps[-1] - curve.steps[0])
     unit = "epochs" if chart.context.get("clock") == "epoch" else "steps"
@@ -114,6 +122,46 @@ def only_noise(chart: Chart) -> Iterator[Symptom]:
         f"neither loss has a trend in {count} epochs: {number_text(train)} and, of validation, {number_text(held_out)}"
     )
     yield shown(NotLearning, curves[0], 0, "warning", message, value=train, confidence=0.7)
+
+
+def no_gain(chart: Chart) -> Iterator[Symptom]:
+    """Every loss that is known has gained less than three per cent in all, and its order shows no fall.
+
+    >>> wave = [10.0, 9.67, 9.65, 9.59, 9.74, 9.63, 9.62, 9.65, 9.73, 9.69, 9.62, 9.60, 9.79, 9.72, 9.63, 9.87]
+    >>> print(*no_gain(Chart.of(loss=wave, context={"source": "CSV"})))
+    step 0: LO04 not-learning (warning): loss is 9.72 after 9.67 in the first records, and does not fall
+    """
+    curves = [Curve.of(chart[name], name.replace("val_", "validation ")) for name in ("loss", "val_loss")]
+    curves = [curve for curve in curves if curve.values.size]
+    if not curves or is_game(chart) or any(not _came_to_nothing(curve) for curve in curves):
+        return
+    if curves[0].steps[0] > max(1, BEGUN * curves[0].steps[-1]) or improved(chart, int(curves[0].steps[0])):
+        return
+    better = chart.context.get("better") or {}
+    rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]
+    if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
+        return
+    if _part_learns(chart):
+        return
+    level, first = curves[0].level, median(curves[0].values[:3])
+    message = f"{curves[0].name} is {number_text(level)} after {number_text(first)} in the first records, "
+    yield shown(NotLearning, curves[0], 0, "warning", f"{message}and does not fall", value=level, confidence=0.7)
+
+
+def _part_learns(chart: Chart) -> bool:
+    """Whether another loss that is logged beside it has fallen by a fifth or more."""
+    curves = (Curve.of(chart[name], name) for name in chart.vitals if name.endswith("_loss"))
+    return any(curve.values.size >= TEN and 0 < curve.level < 0.8 * median(curve.values[:3]) for curve in curves)
+
+
+def _came_to_nothing(curve: Curve) -> bool:
+    values, first = curve.values, median(curve.values[:3])
+    if values.size < TEN or not float(values.min()) > 0 or abs(1 - curve.level / first) > GAINED:
+        return False
+    if curve.level < (1 - FALLEN) * curve.start:  # what fell in one epoch may have converged
+        return False
+    swing = float(np.median(np.abs(np.diff(values)))) / first
+    return swing < CALM and abs(certainty(values)) < CHANCE
 
 
 def _is_noise(curve: Curve) -> bool:

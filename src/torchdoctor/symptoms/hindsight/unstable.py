@@ -30,6 +30,8 @@ CALM = 0.25
 """Share of that by which training may swing."""
 SETTLED = 1.1
 """How near to the best the last three are where it has settled."""
+WILD, GOOD = 0.6, 0.85
+"""How far it swings where the accuracy need not swing with it; and below which that must be then."""
 RIGHT = 0.2
 """How far an accuracy must swing with it, where there is one."""
 
@@ -50,7 +52,9 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
     least = (SWING if number < MANY else OFTEN) if sure else ALONE
     if swing < least or _swing(level) > CALM * swing or float(late.max()) < 3 * float(late.min()):
         return
-    if sure and float(np.ptp(rates)) < RIGHT * (1.0 if float(rates.max()) <= 1 else 100.0):
+    top = 1.0 if not sure or float(rates.max()) <= 1 else 100.0
+    wild = swing > WILD and float(late.max()) > 5 * float(late.min())
+    if sure and float(np.ptp(rates)) < RIGHT * top and not (wild and median(rates) < GOOD * top):
         return
     if float(curve.values[-3:].max()) < SETTLED * float(curve.values.min()):  # it has come to rest at its best
         return

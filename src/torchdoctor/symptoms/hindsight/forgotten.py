@@ -1,0 +1,80 @@
+"""What was known and is not any more: an accuracy that was lost at once, a perplexity that is worse than a guess.
+
+>>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
+>>> chart = Chart.of(val_accuracy=rates, context={"source": "CSV", "better": {"val_accuracy": "higher"}})
+>>> print(*forgotten(chart))
+step 30: LO02 loss-divergence (warning): accuracy fell from 0.85 to 0.69 at step 30, and has not come back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import Array, median
+from torchdoctor.symptoms.hindsight.curve import Curve, shown
+from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.progress import is_game
+
+HELD, THEN = 8, 4
+"""Values in which an accuracy was held, and those after which it is lost."""
+FAR, NOISES = 0.1, 6
+"""How far it has fallen at least, and how many times as far as from one value to the next."""
+BACK = 0.25
+"""Share of that by which it stays below what was held, up to the end."""
+WORDS = 1e6
+"""More than any vocabulary has."""
+
+
+def forgotten(chart: Chart) -> Iterator[Symptom]:
+    """An accuracy that had been held fell far, at once, and has not come back for a good part of the run."""
+    if is_game(chart):
+        return
+    for name, way in (chart.context.get("better") or {}).items():
+        said = name.partition("_")[2]
+        if way != "higher" or not said.startswith(("accuracy", "acc", "f1")):
+            continue
+        curve = Curve.of(chart[name], said.replace("_", " "))
+        place = _lost_at(curve.values)
+        if place > 0:
+            held, now = (median(part) for part in (curve.values[place - HELD : place], curve.values[place:][:THEN]))
+            message = (
+                f"{curve.name} fell from {number_text(held)} to {number_text(now)} at step {int(curve.steps[place])}, "
+                "and has not come back"
+            )
+            yield shown(LossDivergence, curve, place, "warning", message, value=now, limit=held)
+            return
+
+
+def _lost_at(values: Array) -> int:
+    """The place at which an accuracy was lost; -1 where it was not."""
+    count = values.size
+    if count < 2 * HELD or not 0 <= float(values.min()) < float(values.max()) <= 100:
+        return -1
+    top = 1.0 if float(values.max()) <= 1 else 100.0
+    highest = np.maximum.accumulate(values[::-1])[::-1]  # of all that come later
+    for place in range(max(HELD, count // 5), count - max(THEN, count // 8) + 1):
+        if not float(highest[place]) < float(values[place - HELD : place].max()):
+            continue
+        held, now = median(values[place - HELD : place]), median(values[place : place + THEN])
+        noise = float(np.median(np.abs(np.diff(values[max(0, place - 2 * HELD) : place]))))
+        if held - now > max(FAR * top, NOISES * noise) and float(highest[place]) < held - BACK * (held - now):
+            return place
+    return -1
+
+
+def worse_than_guessing(chart: Chart) -> Iterator[Symptom]:
+    """Up to the end the perplexity is more than there are words in any language.
+
+    >>> chart = Chart.of(loss=[18.2, 20.3, 20.7] * 4, train_ppl=[8e7, 6e8, 1e9] * 4, context={"source": "CSV"})
+    >>> print(*worse_than_guessing(chart))
+    step 0: LO02 loss-divergence (warning): the perplexity is 6.00e+08 at the end: worse than guessing among all words
+    """
+    curve = Curve.of(chart["train_ppl" if "train_ppl" in chart else "val_ppl"], "perplexity")
+    late = curve.values[-max(3, curve.values.size // 4) :]
+    if curve.values.size >= HELD and float(late.min()) > WORDS:
+        message = f"the perplexity is {number_text(median(late))} at the end: worse than guessing among all words"
+        yield shown(LossDivergence, curve, 0, "warning", message, value=median(late), limit=WORDS)
