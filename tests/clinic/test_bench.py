@@ -105,7 +105,7 @@ def test_loops_of_another_shape_are_watched_too(slug: str) -> None:
 def test_a_run_that_is_in_the_results_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Case] = []
 
-    def run(case: Case, label: str, journals: Path | None, *, replay: bool) -> list[Line]:
+    def run(case: Case, label: str, journals: Path | None, *, replay: bool, device: str) -> list[Line]:
         ran.append(case)
         line = _line(case.kind, case.arena, case.seed) | {"version": label}
         return [line | {"error": "broke"} if case.arena == "cnn" else line]

@@ -54,6 +54,7 @@ def _shard(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[i
 @click.option("--kinds", default="*", metavar="PATTERN", help="Only kinds whose name matches, as in 'lr-*,nan-*'.")
 @click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Runs of each kind and place.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at the same time.")
+@click.option("--device", default="cpu", show_default=True, help="Train there, as in 'cuda'.")
 @click.option("--shard", callback=_shard, default="1/1", metavar="N/M", help="The N-th of M parts of the runs.")
 @click.option("--label", help="Call this version of the doctor so; default: its version and a fingerprint.")
 @click.option(
@@ -72,6 +73,7 @@ def bench(  # noqa: PLR0913  one argument an option
     kinds: str,
     seeds: int,
     jobs: int,
+    device: str,
     shard: tuple[int, int],
     label: str | None,
     journals: Path | None,
@@ -96,7 +98,7 @@ def bench(  # noqa: PLR0913  one argument an option
             done[0] += 1
             click.echo(f"{done[0]:>4}  {case}: {_said(lines)}", err=True)
 
-        bench(todo, kept, jobs=jobs, label=label, journals=journals, replay=replay, progress=progress)
+        bench(todo, kept, jobs=jobs, label=label, journals=journals, replay=replay, device=device, progress=progress)
     wanted = set(todo)
     lines = [line for line in kept.lines if Case(line["kind"], line["arena"], line["seed"]) in wanted]
     score = scoring.score(lines)

@@ -44,14 +44,23 @@ class Arena:
 
     def batches(self, *, shuffle: bool = True) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches without end, epoch after epoch, as a loader gives them; the rest of an epoch is dropped."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator("cpu").manual_seed(self.seed)
         size = self.batch_size
         while True:
             count = len(self.x)
-            order = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
+            order = torch.arange(count, device="cpu")
+            if shuffle:
+                order = torch.randperm(count, generator=generator, device="cpu")
             for start in range(0, max(count - size, 0) + 1, size):
                 chosen = order[start : start + size]
                 yield self.x[chosen], self.y[chosen]
+
+    def move(self, device: torch.device) -> None:
+        """Have all of it on a device."""
+        self.model.to(device)
+        self.loss_fn.to(device)
+        self.x, self.y = self.x.to(device), self.y.to(device)
+        self.validation = self.validation[0].to(device), self.validation[1].to(device)
 
     @property
     def epoch(self) -> int:
@@ -76,8 +85,10 @@ def build(name: str, seed: int) -> Arena:
     if maker is None:
         raise PatientError(f"there is no arena {name!r}. {did_you_mean(name, known)}")
     torch.manual_seed(seed)
-    arena = maker(random.Random(f"{name} {seed}"))
+    with torch.device("cpu"):  # the same numbers, wherever it is trained
+        arena = maker(random.Random(f"{name} {seed}"))
     arena.seed = seed
+    arena.move(torch.get_default_device())
     return arena
 
 

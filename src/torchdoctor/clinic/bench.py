@@ -255,6 +255,7 @@ def bench(
     label: str | None = None,
     journals: Path | None = None,
     replay: bool = False,
+    device: str = "cpu",
     progress: Callable[[Case, Sequence[Line]], None] = lambda case, lines: None,
 ) -> None:
     """Run what the results do not hold yet, a few at a time."""
@@ -262,7 +263,7 @@ def bench(
     done = results.done(label)
     waiting = [case for case in todo if case not in done]
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(isolated, case, label, journals, replay=replay): case for case in waiting}
+        futures = {pool.submit(isolated, case, label, journals, replay=replay, device=device): case for case in waiting}
         try:
             for future in as_completed(futures):
                 lines = future.result()
@@ -273,14 +274,14 @@ def bench(
             raise
 
 
-def isolated(case: Case, label: str, journals: Path | None, *, replay: bool) -> list[Line]:
+def isolated(case: Case, label: str, journals: Path | None, *, replay: bool, device: str = "cpu") -> list[Line]:
     """Run a case in a process of its own."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context: Any = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload([__name__])
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(theirs, case, label, journals, replay), daemon=True)
+    process = context.Process(target=_send, args=(theirs, case, label, journals, replay, device), daemon=True)
     process.start()
     theirs.close()
     error = f"no answer within {TIMEOUT:g} seconds"
@@ -303,8 +304,11 @@ def isolated(case: Case, label: str, journals: Path | None, *, replay: bool) -> 
     return lines or [failed | {"error": error}]
 
 
-def _send(pipe: Any, case: Case, label: str, journals: Path | None, replay: bool) -> None:  # pragma: no cover
+def _send(  # pragma: no cover
+    pipe: Any, case: Case, label: str, journals: Path | None, replay: bool, device: str
+) -> None:
     try:
+        torch.set_default_device(device)
         pipe.send(run(case, label, journals, replay=replay))
     except Exception as error:  # noqa: BLE001  whatever it is, it belongs into the run's line
         pipe.send(f"{type(error).__name__}: {error}")

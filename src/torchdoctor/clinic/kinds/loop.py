@@ -189,7 +189,7 @@ class Loop:
             x, y = next(self.batches)
             if self.log_batches and self.doctor is not None:
                 self.doctor.log_batch(x, y)
-            with torch.autocast("cpu", dtype=self.autocast, enabled=self.autocast is not None):
+            with torch.autocast(x.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                 loss = self.forward(x, y)
             if self.log_first:
                 self.log(loss)
