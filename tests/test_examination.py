@@ -178,3 +178,13 @@ def test_an_end_in_the_middle_of_a_descent_is_said_there():
     causes = [item["cause"] for item in told if item["type"] == "diagnosis"]
     assert causes[0] == "stopped-too-early"
     assert [item.name for item in examination.report().symptoms] == ["slow-learning"]
+
+
+def test_a_finding_on_facts_is_of_their_step_although_vitals_are_behind():
+    examination = Examination(Settings())
+    for step in range(10):
+        examination.take({"type": "vitals", "step": step, "vitals": {"loss": 2.0, "grad_norm": 1.0}})
+    told = examination.take({"type": "facts", "step": 30, "facts": {"graph.not_in_optimizer": ["head.weight"]}})
+    assert {item["step"] for item in told} == {30}
+    later = examination.take({"type": "vitals", "step": 10, "vitals": {"loss": float("nan"), "grad_norm": 1.0}})
+    assert {item["step"] for item in later if item["type"] == "symptom"} == {10}

@@ -76,6 +76,8 @@ class Examination:
         self._duties_by_keys: dict[tuple[str, ...], _Duties] = {}
         self._closeups = Closeups()
         self._validations = 0
+        self._told_at = -1
+        """The step of the facts that are looked at: they are told at once, while vitals travel in blocks."""
         self._phase_start = 0
         every = settings.report_every
         self._report_every = (3 if settings.preset == "paper" else 0) if every is None else every
@@ -91,6 +93,7 @@ class Examination:
         elif kind == "tensors" or kind == "modules":
             keys = tuple(f"{kind}/{name}" for name in record["vitals"])
         elif kind == "facts":
+            self._told_at = record["step"]
             keys = tuple(f"facts/{name}" for name in record["facts"])
         elif kind == "origin":
             keys = ("origin",)
@@ -99,6 +102,7 @@ class Examination:
         else:
             return []
         events = self._concluded(self._ask(keys))
+        self._told_at = -1
         if kind == "validation":
             events += self._judged(record["step"])
         return events
@@ -356,7 +360,8 @@ class Examination:
 
     def _event(self, event: str, symptom: Symptom) -> Record:
         self._closeups.take(symptom, self._drawn())
-        return {"type": "symptom", "step": self.chart.step, "event": event, **symptom.to_dict()}
+        step = max(self.chart.step, self._told_at)
+        return {"type": "symptom", "step": step, "event": event, **symptom.to_dict()}
 
     def _ended(self) -> list[Record]:
         """What only the end of a run tells, and the episodes that it closes."""
@@ -379,7 +384,7 @@ class Examination:
             return []
         diagnoses, _ = prescribe(self.chart, rank(self.chart))
         return [
-            {"type": "diagnosis", "step": self.chart.step, **item.to_dict()}
+            {"type": "diagnosis", "step": max(self.chart.step, self._told_at), **item.to_dict()}
             for item in diagnoses
             if moved.intersection(item.symptoms)
         ]
