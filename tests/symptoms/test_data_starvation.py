@@ -43,6 +43,7 @@ HEALTHY = {
     "too few looks": (0.1, lambda step: 0.08, {"steps": (0, 1, 2, 16, 25)}),
     "a validation before each look": (0.1, lambda step: 0.08, {"untimed": SAMPLES}),
     "something else at each look, longer than a step": (0.01, lambda step: 0.2, {}),
+    "a device that works": (0.1, lambda step: 0.08, {"gpu_utilisation": 97.0}),
 }
 
 

@@ -43,7 +43,8 @@ class SlowDataLoading(Cause):
         if wait.size and passed.size:
             share = median(wait) / max(median(passed), 1e-12)
             if share > 0.5:
-                yield Evidence(3.0, f"{number_text(median(wait))} s of each step pass before its forward")
+                weight = 3.0 if problem.grave(*self.explains) else 1.0  # a note: something else may happen there
+                yield Evidence(weight, f"{number_text(median(wait))} s of each step pass before its forward")
             elif share < 0.2:
                 yield Evidence(-4.0, f"only {number_text(median(wait))} s of each step are spent on data")
         elif not problem.has("data-starvation"):

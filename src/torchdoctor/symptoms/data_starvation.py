@@ -25,7 +25,8 @@ class DataStarvation(Detector):
     and single pauses (a checkpoint, an epoch's border) are left out; waits of under ten milliseconds are not worth a
     word even if a tiny model is faster still. A machine that is busy with something else is slow now and then: the wait
     must be there at each look, and quick steps must be rare. One that begins in the middle must make steps longer. Of
-    several optimizers, what one does after another's step may be taken for a wait: a note.
+    several optimizers, what one does after another's step may be taken for a wait: a note. So is a short wait in which
+    the process itself works: a teacher's forward pass, or a game that is played.
 
     ## What to do
     `DataLoader(num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4)`; move decoding and
@@ -52,6 +53,8 @@ class DataStarvation(Detector):
     """Steps at which the wait must be known after them."""
     share: float = 0.5
     """Share of the time that is spent waiting: a warning."""
+    busy: float = 80.0
+    """Per cent of the time that the device works, from which it is not starved, whatever it works for."""
     least: float = 0.01
     """Seconds a step under which a wait is not worth a word: a hundred thousand steps lose a quarter of an hour."""
 
@@ -76,8 +79,11 @@ class DataStarvation(Detector):
         if not wait > self.least or not self.share * passed < wait < 1.1 * passed:
             return None
         utilisation = chart["gpu_utilisation"]
+        if utilisation and median(utilisation.last(8)) > self.busy:  # it works, if not for the forward pass
+            return None
         # Of several optimizers one may step behind the look, and its backward pass is no wait.
-        severity: Severity = "warning" if len(chart.context.get("optimizer") or ()) < 2 else "info"
+        own = len(chart.context.get("optimizer") or ()) > 1 or (wait < 2 * self.least and _works(chart, wait, passed))
+        severity: Severity = "info" if own else "warning"
         message = (
             f"{min(wait / passed, 1):.0%} of the time is spent waiting for data: {number_text(wait)} s of "
             f"{number_text(passed)} s a step"
@@ -85,3 +91,18 @@ class DataStarvation(Detector):
         if utilisation:
             message += f"; the device is {number_text(median(utilisation.last(8)))} % busy"
         return self.symptom(chart, severity, message, value=wait / passed, limit=self.share)
+
+
+def _works(chart: Chart, wait: float, passed: float, samples: int = 5) -> bool:
+    """Whether the process works for longer than there is time beside the wait, on a host that does all the work.
+
+    >>> chart = Chart.of(processor_seconds=[0.006 * step for step in range(6)])
+    >>> _works(chart, wait=0.012, passed=0.014), _works(chart, wait=0.012, passed=0.018)
+    (True, False)
+    """
+    worked = chart["processor_seconds"]
+    steps, values = worked.steps[-samples:], worked.values[-samples:]
+    if steps.size < samples or "memory" in chart:
+        return False
+    pace = median(np.diff(values) / np.maximum(np.diff(steps), 1))
+    return pace - (passed - wait) > 0.25 * wait
