@@ -24,7 +24,7 @@ SECTIONS = (
     "## How to see that it is cured",
     "## Example",
 )
-NOT_RULES = {"__init__", "detector", "first_pass", "paper", "progress", "resuming"}
+NOT_RULES = {"__init__", "detector", "first_pass", "leaps", "paper", "progress", "resuming", "tails", "tensor_leaps"}
 VITALS = ("loss", "grad_norm", "lr", "val_loss", "clip", "skipped", "grad_nonfinite")
 every_detector = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 every_preset = pytest.mark.parametrize("preset", ["default", "paper"])

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("torchdoctor")
 
 TREATMENTS = ("show", "ask", "apply")
+OVERWRITTEN = "overwritten by a subsequent run"
+"""What torch says of a tensor that a compiled CUDA graph has given out and taken back."""
 TOLERATED_FAILURES = 10
 """Internal errors after which the doctor lets go of the run."""
 
@@ -137,7 +139,14 @@ class Doctor:
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)
         except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
-            self.failed("log_loss", error)
+            if OVERWRITTEN in str(error):
+                self._note(
+                    f"overwritten {name}",
+                    f"{name} was overwritten by the next run of its CUDA graph before it was logged, and is left out: "
+                    "log it before that, or log a clone.",
+                )
+            else:
+                self.failed("log_loss", error)
 
     @guarded
     def log_gradients(self) -> None:

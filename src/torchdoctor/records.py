@@ -55,6 +55,7 @@ key                             value
 ``zeroing.cleared``             by optimizer: samples at which they had been cleared (up to 5)
 ``zeroing.kept_in_a_row``       by optimizer: the last samples, in a row, at which they were there (up to 5)
 ``zeroing.between_backwards``   by optimizer: samples at which they were cleared between two backwards (up to 5)
+``zeroing.mixed``               by optimizer: samples at which another one stepped between two backwards that add up
 ``zeroing.backwards``           by optimizer: the fewest backward passes a step at the last three samples
 ``mode.eval``                   modules in eval mode in a training pass that behave otherwise there
 ``mode.whole``                  whether a whole model was
@@ -80,6 +81,7 @@ key                             value
 ==============================  ====================================================================
 ``modules.names``               the watched modules, in the order in which the first sampled pass ran them
 ``modules.kinds``               their classes; ``modules.outputs``: those whose output is the model's
+``modules.repeated``            {module: runs} of those that ran several times in the first sampled pass
 ``modules.normalized``          how many normalization layers run; ``modules.widths``: units of each module
 ``modules.entering``            units that each layer is made for to take in, 0 where it does not say
 ``modules.batch_as_time``       layers with ``batch_first=False`` that are fed with the batch first
@@ -123,13 +125,19 @@ the others), ``weight_by_count`` (the power of a class's count that its weight f
 ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
 ``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
-unchanged) and ``answer_changed`` (share of those that came with another target).
+unchanged) and ``answer_changed`` (share of those that came with another target), ``input_distinct`` (share of the
+batch's samples that are no copies of others in it), ``binary_outside`` (share of a binary loss's targets that are not
+between 0 and 1), ``label_ignored`` (share of samples whose class the loss ignores), ``views_same`` (1 where both sides
+of a comparison of all with all are equal).
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under
 eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that a gradient did not move),
 ``update_kept`` (how far weights came since the sample before, in lengths of its one step), ``course`` (cosine of the
-way that they came since then with the way before it: 1 where they go straight on),
+way that they came since then with the way before it: 1 where they go straight on), ``update_away`` (how far they came
+from where they were long ago, over what a walk at random by such steps would), ``outside_scaled`` and
+``outside_cosine`` (the share of themselves by which weights grew between two steps, and the cosine of that change with
+them),
 ``frozen_fresh`` (share of layers that do not learn whose weights are spread as those of a new layer are),
 ``weights_fresh`` (the same of those that learn, at the first look),
 ``resting_as_new`` (share of BatchNorm layers in eval mode whose statistics are those of a new layer),

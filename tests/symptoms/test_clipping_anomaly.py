@@ -15,6 +15,7 @@ HEALTHY = {
     "Adam does not feel it": ([50.0] * 100, 0.01, "AdamW", 1e-7),
     "the rate makes up for it": ([50.0] * 100, 0.01, "SGD", 1e-3),
     "an outlier now and then": (([1.0] * 4 + [500.0]) * 20, 1.0, "SGD", 1e-7),
+    "a norm that is only asked for": ([50.0] * 100, float("inf"), "SGD", 1e-7),
     "too few steps": ([50.0] * 40, 0.01, "SGD", 1e-7),
 }
 

@@ -11,7 +11,7 @@ from torchdoctor.symptoms.wrong_mode import WrongMode
 SICK = {
     "whole model in eval": (WrongMode, {"mode.whole": True, "mode.eval": ["bn"]}, "warning"),
     "loss without a graph": (SuspiciousLoss, {"loss.detached": True}, "critical"),
-    "loss of an old output": (SuspiciousLoss, {"loss.stale": True}, "critical"),
+    "loss of an old output": (SuspiciousLoss, {"loss.stale": "outputs"}, "critical"),
     "cosine round and round": (ScheduleAnomaly, {"schedule.rounds": 3, "schedule.total": 30}, "warning"),
     "never stepped": (ScheduleAnomaly, {"schedule.stepped": False}, "warning"),
     "two values a channel": (SmallNormalizationBatch, {"mode.batchnorm": {"layers": 1, "most_values": 2}}, "warning"),
@@ -143,3 +143,20 @@ def test_a_plateau_schedule_that_is_asked_after_each_batch(cut_every, per_batch,
     told = {"schedule.class": "ReduceLROnPlateau", "schedule.per_batch": per_batch, "schedule.stepped": True}
     chart.add({"type": "facts", "step": 8, "facts": told})
     assert (ScheduleAnomaly().check(chart) is not None) is fires
+
+
+@pytest.mark.parametrize(
+    ("vitals", "fires"),
+    [
+        ({"loss": [2.0] * 8}, True),
+        ({"loss": [2.0, 1.9, 1.8, 1.7, 1.6]}, False),  # a CUDA graph that is replayed
+        ({"loss": [2.0, 2.0]}, False),  # too few to tell
+        ({}, False),  # still on their way from the device
+        ({"grad_norm": [1.0] * 20}, True),  # it has another name
+        ({"loss": [2.0] * 4 + [1.9] * 4}, True),  # computed anew now and then
+    ],
+)
+def test_a_loss_whose_graph_stays_the_same_is_old_if_its_value_does_too(vitals, fires):
+    chart = Chart.of(**vitals)
+    chart.add({"type": "facts", "step": max(map(len, vitals.values()), default=1) - 1, "facts": {"loss.stale": True}})
+    assert (SuspiciousLoss().check(chart) is not None) == fires

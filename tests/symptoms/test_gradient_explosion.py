@@ -63,37 +63,12 @@ def test_a_leap_that_the_loss_explains_and_survives_is_a_note(loss, severity):
     assert GradientExplosion().check(chart).severity == severity
 
 
-@pytest.mark.parametrize(("loss", "severity"), [(0.012, "info"), (0.1, "warning"), (0.001, "warning")])
+@pytest.mark.parametrize(("loss", "severity"), [(0.012, "info"), (0.1, "info"), (0.001, "warning")])
 def test_one_sample_that_is_not_fitted_yet_is_a_note(loss, severity):
-    """Norms and losses of a run that has fitted nearly all: both rise together, and the loss is still next to none."""
+    """Norms and losses of a run that has fitted nearly all: both rise together, or the norm alone."""
     falling = [max(0.5 * 0.7**step, 1e-3) for step in range(128)]
     norms = 20.0 if loss < 0.05 else 200.0
     chart = Chart.of(grad_norm=[*STEADY, *STEADY, norms], loss=[*falling, loss])
-    assert GradientExplosion().check(chart).severity == severity
-
-
-@pytest.mark.parametrize(
-    ("loss", "norm", "severity"), [(0.02, 15.0, "info"), (0.02, 90.0, "warning"), (0.3, 15.0, "warning")]
-)
-def test_a_norm_as_at_the_start_where_nearly_all_is_learnt_is_a_note(loss, norm, severity):
-    falling = [max(0.97**step, 0.01) for step in range(400)]
-    chart = Chart.of(
-        grad_norm=[20 * size * wave for size, wave in zip(falling, STEADY * 7, strict=False)], loss=falling
-    )
-    chart.put(400, "grad_norm", norm)
-    chart.put(400, "loss", loss)
-    assert GradientExplosion().check(chart).severity == severity
-
-
-@pytest.mark.parametrize(
-    ("last", "norm", "severity"), [(3.0, 13.0, "info"), (1.0, 13.0, "warning"), (3.0, 60.0, "warning")]
-)
-def test_the_smaller_batch_at_the_end_of_an_epoch_is_measured_by_its_like(last, norm, severity):
-    epoch = [*STEADY[:39], last]
-    chart = Chart.of(grad_norm=[*epoch * 3, *STEADY[:39]])
-    for step in (39, 79, 119):
-        chart.put(step, "val_loss", 1.0)
-    chart.put(159, "grad_norm", norm)
     assert GradientExplosion().check(chart).severity == severity
 
 
@@ -208,14 +183,6 @@ def swinging(seed: int, count: int = 400) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_leap_that_no_loss_accounts_for_stands_out_among_wide_swings(seed):
-    losses, norms = swinging(seed)
-    leap = norms[:-1] + [20 * norms[-1]]
-    found = GradientExplosion().check(Chart.of(loss=losses, grad_norm=leap))
-    assert found is not None and found.severity == "warning"
-
-
-@pytest.mark.parametrize("seed", range(5))
 def test_wide_swings_alone_are_silent(seed):
     losses, norms = swinging(seed)
     for end in range(100, 400, 7):
@@ -232,33 +199,30 @@ def test_a_leap_of_a_young_run_that_does_no_harm_is_a_note_where_it_is_held(opti
     assert GradientExplosion().check(chart).severity == severity
 
 
-@pytest.mark.parametrize(("left", "severity"), [(1e-4, "info"), (0.3, "warning")])
-def test_a_leap_where_next_to_nothing_is_left_of_the_loss_is_a_note(left, severity):
-    losses = [max(left, 2.0 * 0.9**step) for step in range(201)]
-    norms = [1.0, 1.2, 0.9, 1.1] * 50 + [12.0]
-    assert GradientExplosion().check(Chart.of(loss=losses, grad_norm=norms)).severity == severity
-
-
-@pytest.mark.parametrize(
-    ("start", "norm", "others", "severity"),
-    [(2.0, 8.0, 1.0, "info"), (2.0, 40.0, 1.0, "warning"), (-4.0, 8.0, 1.0, "warning"), (2.0, 8.0, 8.0, "warning")],
-)
-def test_a_leap_that_a_density_takes_no_notice_of_is_a_note_unless_all_tensors_rise_alike(
-    start, norm, others, severity
-):
-    norms = STEADY * 3
-    losses = [max(start - 0.1 * step, -4.0) for step in range(len(norms))]
-    chart = Chart.of(grad_norm=[*norms, norm], loss=[*losses, -4.0])
-    chart.add({"type": "header", "step": 0, "tensors": ["scale", "shift", "head"]})
-    for step, row in ((8, [1.0, 1.0, 1.0]), (len(norms), [norm, others, others])):
-        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
-    assert GradientExplosion().check(chart).severity == severity
-
-
 @pytest.mark.parametrize(
     ("norm", "facts", "severity"), [(30.0, True, "info"), (90.0, True, "warning"), (30.0, False, "warning")]
 )
 def test_a_loop_that_acts_may_come_back_to_norms_that_it_has_known(norm, facts, severity):
     chart = Chart.of(grad_norm=[60.0, 50.0, 40.0, *STEADY * 3, norm])
     chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": facts}})
+    assert GradientExplosion().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("precedents", "severity"), [(3, "info"), (2, "warning")])
+def test_three_norms_as_high_are_a_habit(precedents, severity):
+    norms = [*STEADY, *STEADY]
+    for number in range(precedents):
+        norms[40 + 21 * number] = 16.0
+    assert GradientExplosion().check(Chart.of(grad_norm=[*norms, 20.0])).severity == severity
+
+
+@pytest.mark.parametrize(("losses", "severity"), [([0.5] * 128 + [5.0], "info"), ([0.5] * 128 + [0.55], "warning")])
+def test_a_leap_that_came_with_the_loss_is_the_losss_matter(losses, severity):
+    assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, *STEADY, 20.0], loss=losses)).severity == severity
+
+
+@pytest.mark.parametrize(("before", "severity"), [([2.0, 3.0, 5.0, 8.0], "info"), ([1.0, 1.0, 1.0, 1.0], "warning")])
+def test_norms_that_grow_towards_it_are_a_note_where_the_step_is_held(before, severity):
+    chart = Chart.of(grad_norm=[*STEADY, *STEADY, *before, 20.0], loss=[2.0] * 133)
+    chart.groups = [{"optimizer": "AdamW"}]
     assert GradientExplosion().check(chart).severity == severity

@@ -8,40 +8,10 @@ from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
 from torchdoctor.symptoms.data_starvation import DataStarvation
 from torchdoctor.symptoms.dead_units import DeadUnits
-from torchdoctor.symptoms.gradient_explosion import GradientExplosion
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.no_gradient import NoGradient
 from torchdoctor.symptoms.overfitting import Overfitting
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
-
-STEADY = [1.0, 1.2, 0.9, 1.1] * 32
-ADAM = [{"optimizer": "Adam"}]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "loss", "severity"),
-    [(15.0, 0.9, "info"), (15.0, 0.5, "warning"), (3.0, 0.9, "warning"), (15.0, 1.6, "warning")],
-    ids=["a hard batch, as known", "a batch like others", "unheard of", "half of all is lost"],
-)
-def test_a_hard_batch_of_a_run_that_knows_such_norms(earlier, loss, severity):
-    norms = [*STEADY[:60], earlier, *STEADY[:67], 25.0]
-    losses = [3.0, 2.0, 1.5] + [0.5 + 0.02 * (step % 3) for step in range(125)] + [loss]
-    losses[70] = 0.8
-    assert GradientExplosion().check(Chart.of(grad_norm=norms, loss=losses)).severity == severity
-
-
-@pytest.mark.parametrize(
-    ("losses", "severity"),
-    [
-        ([1.6] * 108 + list(np.linspace(1.6, 1.2, 21)), "info"),
-        (list(np.linspace(1.6, 1.2, 129)), "warning"),
-        ([1.6] * 129, "warning"),
-    ],
-    ids=["leaves a plateau", "falls as ever", "stays there"],
-)
-def test_gradients_grow_where_a_plateau_ends(losses, severity):
-    chart = Chart.of(grad_norm=[*STEADY, 12.0], loss=losses, clip=[1.0] * 129)
-    assert GradientExplosion().check(chart).severity == severity
 
 
 def cut(*names):

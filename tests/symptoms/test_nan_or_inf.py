@@ -53,8 +53,8 @@ def test_stays_silent(name):
     assert NanOrInf().check(HEALTHY[name]) is None
 
 
-def test_a_skipped_step_whose_loss_is_not_finite_is_a_note():
-    assert NanOrInf().check(chart(loss=NAN, grad_norm=NAN, skipped=1)).severity == "info"
+def test_a_skipped_step_whose_loss_is_not_finite_is_a_warning():
+    assert NanOrInf().check(chart(loss=NAN, grad_norm=NAN, skipped=1)).severity == "warning"
 
 
 def test_the_tensor_nearest_the_loss_comes_first():
@@ -90,7 +90,7 @@ def test_weights():
     assert (symptom.where, symptom.severity) == (("first",), "critical")
 
 
-@pytest.mark.parametrize(("losses", "severity"), [([1.0, NAN, NAN], "info"), ([1.0, NAN, NAN, NAN], "critical")])
+@pytest.mark.parametrize(("losses", "severity"), [([1.0, NAN, NAN], "warning"), ([1.0, NAN, NAN, NAN], "critical")])
 def test_a_loss_that_is_never_finite_is_not_the_scalers_to_mend(losses, severity):
     found = NanOrInf().check(Chart.of(loss=losses, skipped=[0, *[1] * (len(losses) - 1)]))
     assert found.severity == severity

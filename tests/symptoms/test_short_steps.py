@@ -131,6 +131,14 @@ def test_a_loss_divided_for_nothing(passes, course, fires):
     assert (UpdateRatioAbnormal().check(chart) is not None) == fires
 
 
+@pytest.mark.parametrize(("reduction", "fires"), [("mean", True), ("sum", False)])
+def test_a_sum_that_is_divided_by_its_number_of_tokens_is_a_mean(reduction, fires):
+    facts = {"zeroing.backwards": [1], "loss.reduction": reduction}
+    chart = run(SLOW, [1e-6] * 8, 0.05, facts, course=BENT, criterion=SLOW * 1024)
+    found = UpdateRatioAbnormal().check(chart)
+    assert ("of what its function returns" in (found.message if found else "")) == fires
+
+
 @pytest.mark.parametrize(("norms", "severity"), [([np.nan, 1.0], "warning"), ([1.0, 1.0], "info")])
 def test_nothing_but_biases_learns_of_a_model_that_is_new(norms, severity):
     chart = Chart.of(loss=SLOW[:60], frozen_fresh=[1.0])

@@ -33,6 +33,29 @@ def by_hand(dimension):
     return functional.nll_loss((scores().softmax(dimension) + 1e-9).log(), LABELS)
 
 
+def spelt(steps, letters):
+    torch.manual_seed(0)
+    heard = nn.Linear(4, 5)(torch.randn(12, 3, 4)).log_softmax(2)
+    targets = torch.tensor([[1, 2, 3, 4, 1, 2, 3, 4]] * 3) if letters < 0 else torch.ones(3, letters, dtype=torch.long)
+    asked = torch.full((3,), targets.shape[1])
+    return functional.ctc_loss(heard, targets, torch.full((3,), steps), asked, zero_infinity=True)
+
+
+def reshaped(*shapes, channels=6):
+    torch.manual_seed(0)
+    value = nn.Conv1d(2, channels, 1)(torch.randn(4, 2, 9))
+    for shape in shapes:
+        value = value.transpose(1, 2) if shape is None else value.reshape(shape)
+    return nn.Linear(value.shape[-1], 1)(value).tanh().mean()
+
+
+def heads(turn):
+    torch.manual_seed(0)
+    query = nn.Linear(4, 4)(torch.randn(2, 3, 6, 4))
+    made = (query @ query.transpose(-1, -2)).softmax(-1) @ query
+    return nn.Linear(12, 2)((made.transpose(1, 2) if turn else made).reshape(2, 6, 12)).tanh().mean()
+
+
 DROP = nn.Dropout(0.5)
 SICK = {
     "dropout on scores": (lambda: functional.cross_entropy(DROP(scores()), LABELS), "dropout-before-loss"),
@@ -55,8 +78,40 @@ SICK = {
     ),
     "attention over queries": (lambda: attended(-2), "attention-over-queries"),
     "attention over heads": (lambda: attended(1, 0.5), "attention-over-queries"),
+    "exponential of an exponential": (
+        lambda: functional.poisson_nll_loss(scores().exp(), torch.ones(8, 5)),
+        "exp-twice",
+    ),
+    "weights shared out among samples": (
+        lambda: functional.mse_loss(scores().softmax(0) * torch.ones(8, 5), torch.ones(8, 5)),
+        "shared-among-samples",
+    ),
+    "fewer steps than letters": (lambda: spelt(6, -1), "too-short-to-spell"),
+    "no step for the blanks": (lambda: spelt(6, 6), "too-short-to-spell"),
+    "a view for a transpose": (lambda: reshaped((4, 9, 6)), "scrambled-inside"),
+    "heads put together as they are": (lambda: heads(turn=False), "scrambled-inside"),
+    "layers without activations": (
+        lambda: functional.mse_loss(
+            nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 5))(torch.randn(8, 4)), torch.ones(8, 5)
+        ),
+        "only-linear",
+    ),
 }
 HEALTHY = {
+    "exponential in the loss": lambda: functional.poisson_nll_loss(scores(), torch.ones(8, 5)),
+    "an extreme value's": lambda: (1 - (-scores().exp()).exp()).mean(),
+    "weights of each sample": lambda: functional.mse_loss(scores().softmax(1) * torch.ones(8, 5), torch.ones(8, 5)),
+    "samples of one bag": lambda: functional.mse_loss(
+        nn.Linear(5, 2)((scores().softmax(0) * torch.ones(8, 5)).sum(0)), torch.ones(2)
+    ),
+    "steps for all letters": lambda: spelt(8, -1),
+    "steps for letters and blanks": lambda: spelt(11, 6),
+    "turned, then put together": lambda: reshaped(None, (36, 6)),
+    "relative positions shifted": lambda: reshaped((4, 9, 8), channels=8),
+    "samples and heads put together": lambda: reshaped((4, 9, 3), channels=3),
+    "heads turned back": lambda: heads(turn=True),
+    "one layer": lambda: functional.mse_loss(scores(), torch.ones(8, 5)),
+    "an activation between": lambda: functional.mse_loss(nn.Linear(5, 5)(scores().relu()), torch.ones(8, 5)),
     "root of a mean square": lambda: (scores() - torch.ones(8, 5)).pow(2).mean().sqrt(),
     "squared, then averaged": lambda: (scores() - torch.ones(8, 5)).pow(2).mean(),
     "means beside each error": lambda: (scores() - 1.0).abs().mean() + (scores() - torch.ones(8, 5)).mean().pow(2),

@@ -85,3 +85,24 @@ def test_how_far_weights_come_where_an_average_is_put_in_their_place(share, undo
     kept = doctor._examination.chart["update_kept"].values
     assert kept.size >= 3
     assert (kept.max() < 0.3) == undone
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_count_that_is_on_the_device_is_used_there(resumed):
+    """A fused optimizer counts on the device; after a resume its count is not the step's number."""
+    stale = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        batches = [torch.randn(4, 5, device="cuda") for _ in range(40)]
+        for number, batch in enumerate(batches):
+            if number == (20 if resumed else 0):
+                doctor = Doctor(model, optimizer, settings={"quiet": True})
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        doctor.detach()
+        stale.append(doctor._examination.chart["adam_staleness"].values.tolist())
+    assert stale[0] and stale[0] == pytest.approx(stale[1], rel=1e-2)

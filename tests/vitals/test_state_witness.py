@@ -9,6 +9,7 @@ from torch import nn
 
 from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.state_witness import StateWitness
+from torchdoctor.vitals.state_witness import _remembered as remembered
 
 SAMPLES = (0, 1, 2, 4, 8, 16, 25, 50, 75)
 
@@ -147,3 +148,17 @@ def test_a_memory_that_came_back_is_known_from_the_first_sample(optimizer, known
     told = {}
     StateWitness(Setup({"": model}, [watched]), told.update).before_step(0, SimpleNamespace(number=0))
     assert told["state.at_start"] == known
+
+
+@pytest.mark.parametrize(
+    ("state", "steps"),
+    [
+        ({}, 0),
+        ({"step": torch.tensor(7.0), "exp_avg": torch.zeros(2)}, 7),
+        ({"step": torch.empty((), device="meta"), "exp_avg": torch.zeros(2)}, 1),  # a fused optimizer's, on the device
+        ({"square_avg": torch.zeros(2)}, 1),
+        ({"momentum_buffer": None}, 0),
+    ],
+)
+def test_a_memory_whose_count_is_on_the_device_is_not_empty(state, steps):
+    assert remembered(state) == steps

@@ -71,3 +71,14 @@ def test_a_scalar_that_was_written_to_since_is_left_out():
     slot.finished = True
     (arrived,) = transfer.arrived(never, wait=True)
     assert arrived.values == {"copied": [2.0]}
+
+
+def test_what_cannot_be_sent_does_not_hold_up_what_comes_after_it():
+    transfer = Transfer(torch.device("cpu"), 4)
+    bad, good = (transfer.open("vitals", number) for number in range(2))
+    bad.keep("loss", torch.empty((), device="meta"))  # as unreadable as a sharded tensor is
+    good.keep("loss", torch.tensor(2.0))
+    bad.finished = good.finished = True
+    with pytest.raises(RuntimeError):
+        list(transfer.arrived(never, wait=True))
+    assert [slot.values["loss"] for slot in transfer.arrived(never, wait=True)] == [[2.0]]

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text
 from torchdoctor.series import median
@@ -88,5 +89,8 @@ class AccumulationError(Cause):
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight {weight}, not 1/{backwards}")
         elif backwards > 1 and not weights.size and problem.has(*LARGE):
             yield Evidence(4.5, f"each step adds up {backwards} backward passes; it is not known what each counts for")
-        if backwards == 1 and not sometimes:
+        part = last_level(chart["loss_weight"], SURE) < GradientsNotCleared.part
+        if backwards == 1 and part and problem.has("gradients-not-cleared", "not-learning", "slow-learning"):
+            yield Evidence(5.0, "each step has one backward pass, and its loss is divided as if there were many")
+        elif backwards == 1 and not sometimes:
             yield Evidence(-5.0, "each step has one backward pass")

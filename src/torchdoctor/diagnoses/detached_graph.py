@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
+from torchdoctor.symptoms.no_gradient import is_at_nothing, stands_in
 
 SAME = 1e-6
 """Share of their size by which outputs vary under which nothing of the input reaches them: the way there is dead."""
@@ -48,7 +49,7 @@ class DetachedGraph(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """What the census found without a gradient."""
-        cut, absent = chart.fact("graph.cut") or [], chart.fact("graph.absent")
+        cut = chart.fact("graph.cut") or []
         if chart.fact("loss.detached"):
             yield Evidence(CERTAIN, "the logged loss is a leaf that requires grad: nothing lies behind it")
         elif chart.fact("graph.copied"):
@@ -62,12 +63,23 @@ class DetachedGraph(Cause):
             yield Evidence(CERTAIN, f"{names_text(cut)}: the module runs, and its tensors never get a gradient")
         elif problem.has("frozen-weights") and (chart.fact("graph.resting") or {}).get("frozen") is False:
             yield Evidence(CERTAIN, "gradients came at first, and no backward pass reaches these weights any more")
-        elif absent:
-            yield Evidence(1.5, f"{names_text(absent)}: in no loss's graph")
-        elif _is_flat(chart, problem):
-            yield Evidence(4.5, "some gradients are exactly zero and others are not: a step without slope lies between")
-        elif absent is not None:
-            yield Evidence(-5.0, "every trainable parameter has had a gradient")
+        else:
+            yield from _about_the_rest(chart, problem)
+
+
+def _about_the_rest(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """What speaks for it where nothing is cut off for sure."""
+    absent = chart.fact("graph.absent")
+    if stands_in(chart)[0]:
+        yield Evidence(5.0, f"{names_text(absent or ())}: never called, another one is in their place")
+    elif is_at_nothing(chart):
+        yield Evidence(3.5, "loss and gradients are nothing from the first step on")
+    elif absent:
+        yield Evidence(1.5, f"{names_text(absent)}: in no loss's graph")
+    elif _is_flat(chart, problem):
+        yield Evidence(4.5, "some gradients are exactly zero and others are not: a step without slope lies between")
+    elif absent is not None:
+        yield Evidence(-5.0, "every trainable parameter has had a gradient")
 
 
 def _is_flat(chart: Chart, problem: Problem) -> bool:

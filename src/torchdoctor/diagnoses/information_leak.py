@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.suspicious_loss import are_the_same
 from torchdoctor.symptoms.target_anomaly import is_copied, is_given_away, looks_ahead
 from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, known_before
@@ -33,7 +34,14 @@ class InformationLeak(Cause):
     """
 
     name = "information-leak"
-    explains = ("suspiciously-low-loss", "uneven-position-loss", "target-anomaly", "validation-anomaly", "overfitting")
+    explains = (
+        "suspiciously-low-loss",
+        "suspicious-loss",
+        "uneven-position-loss",
+        "target-anomaly",
+        "validation-anomaly",
+        "overfitting",
+    )
     prior = -2.7
     suggests = ("fix-mask", "clean-data", "cross-validate")
     references = ("https://arxiv.org/abs/1706.03762", "https://doi.org/10.1145/2382577.2382579")
@@ -52,7 +60,8 @@ class InformationLeak(Cause):
             yield Evidence(CERTAIN, f"{text}, and {number_text(before)} before it")
         same = last_level(chart["target_is_input"], 3)
         if same > 0.999 and not chart["token_top_share"].latest > 0.9:
-            yield Evidence(CERTAIN, "the targets are equal to the inputs, position by position")
+            weight = CERTAIN if problem.grave(*problem.names) else 3.0  # an autoencoder is asked for its inputs
+            yield Evidence(weight, "the targets are equal to the inputs, position by position")
         elif last_level(chart["target_is_next"], 3) > 0.99 and looks_ahead(chart) > 0.01:
             yield Evidence(CERTAIN, "the labels are the next tokens, and no layer's attention is masked against them")
         elif is_given_away(chart):
@@ -63,7 +72,15 @@ class InformationLeak(Cause):
             yield Evidence(CERTAIN, "one column of the inputs follows the label without exception")
         elif problem.names == ("target-anomaly",):
             yield Evidence(-5.0, "the targets are not the inputs")
+        yield from _about_the_views(chart, problem)
         yield from _about_the_split(chart, problem)
+
+
+def _about_the_views(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if problem.has("suspicious-loss") and are_the_same(chart):
+        yield Evidence(CERTAIN, "both views of each sample are the same, to the last digit")
+    elif problem.names == ("suspicious-loss",):
+        yield Evidence(-5.0, "what the loss compares is not the same")
 
 
 def _about_the_split(chart: Chart, problem: Problem) -> Iterator[Evidence]:

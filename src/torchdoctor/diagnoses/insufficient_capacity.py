@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, working_update
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
 
 TINY = 100
 """Parameters under which a model can tell hardly anything apart."""
@@ -41,6 +42,8 @@ class InsufficientCapacity(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The gap, the movement of the weights, the size of the model, and what else would explain it."""
+        if ONLY_LINEAR in (chart.fact("loss.lint") or ()):
+            yield Evidence(6.0, "no activation stands between the layers: together they are one linear layer")
         if problem.has("underfitting"):
             yield Evidence(1.2, "training and validation are equally high: it is not the amount of data")
         if problem.has("not-learning"):

@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.progress import goes_straight
+from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
 from torchdoctor.symptoms.target_anomaly import answers_changed, is_of_the_past
 from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
@@ -97,6 +98,8 @@ def _about_the_model(chart: Chart) -> Iterator[Evidence]:
     size = (chart.context.get("model") or {}).get("trainable")
     if isinstance(size, int) and size < TINY:
         yield Evidence(-1.0, f"a model of {size} parameters learns little of any labels")
+    if ONLY_LINEAR in (chart.fact("loss.lint") or ()):
+        yield Evidence(-3.0, "no activation stands between the layers: what is not linear cannot be learnt")
     if "RNN" in (chart.fact("modules.kinds") or ()):
         yield Evidence(-1.0, "a plain RNN learns little over many places of a sequence, whatever the labels")
 

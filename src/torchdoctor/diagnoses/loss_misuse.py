@@ -12,11 +12,20 @@ from torchdoctor.diagnoses.findings import last_level, optimizer_names
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.not_learning import loss_scale
-from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss, weight_by_count, weight_of_common
+from torchdoctor.symptoms.suspicious_loss import (
+    DROPPED,
+    SuspiciousLoss,
+    left_out,
+    mistakes,
+    weight_by_count,
+    weight_of_common,
+)
 from torchdoctor.symptoms.target_anomaly import (
     asks_for_class_numbers,
     counts_nothing,
     counts_unmasked,
+    is_one_number,
+    is_outside,
     is_unsigned,
 )
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
@@ -86,15 +95,15 @@ class LossMisuse(Cause):
 
     def _read(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         lint, kind = chart.fact("loss.lint"), chart.fact("loss.kind")
-        lint = lint and [code for code in lint if code != DROPPED]
+        lint = lint and [code for code in mistakes(chart) if code != DROPPED]
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
         elif turned := chart.fact("modules.batch_as_time"):
             yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
         elif wrong := _wrong_targets(chart, problem):
             yield Evidence(CERTAIN, wrong)
-        elif weight_of_common(chart) > 2 or weight_by_count(chart) > SuspiciousLoss.slope:
-            yield Evidence(5.0, "class weights are largest where there are most samples, not where there are fewest")
+        elif wrong := _wrong_weights(chart, problem):
+            yield Evidence(5.0, wrong)
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
             name = chart.fact("loss.function") or kind or "loss of this kind"
             yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} has no such value")
@@ -114,12 +123,25 @@ class LossMisuse(Cause):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
 
 
+def _wrong_weights(chart: Chart, problem: Problem) -> str:
+    """Which classes count too much, or not at all; empty where none does."""
+    if weight_of_common(chart) > 2 or weight_by_count(chart) > SuspiciousLoss.slope:
+        return "class weights are largest where there are most samples, not where there are fewest"
+    if problem.grave("suspicious-loss") and left_out(chart) > 0:
+        return f"{left_out(chart):.0%} of the samples are of the class that the loss ignores"
+    return ""
+
+
 def _wrong_targets(chart: Chart, problem: Problem) -> str:
     """Why these targets do not belong to this loss; empty where that is not seen."""
     if problem.has("target-anomaly", "nan-or-inf", "no-gradient") and counts_nothing(chart):
         return "no label is one that the loss counts: its mean is 0 / 0"
     if is_unsigned(chart):
         return f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1"
+    if is_one_number(chart):
+        return "all targets are one number: they were rounded, or read as another type"
+    if is_outside(chart):
+        return f"{last_level(chart['binary_outside'], 3):.0%} of the targets of a binary loss are not between 0 and 1"
     if problem.has("target-anomaly") and asks_for_class_numbers(chart):
         most = number_text(chart["target_max"].latest)
         return f"targets are whole numbers up to {most}, and outputs lie between 0 and 1: classes"
@@ -142,5 +164,7 @@ def _cancels_out(chart: Chart) -> bool:
     values = chart["loss"].last(SAME)
     if values.size < SAME or not float(np.ptp(values)) <= 1e-6 * abs(float(values[-1])):
         return False
-    changing = np.unique(chart["input_checksum"].last(8)).size > 1
-    return gradients_differ(chart) or (changing and not chart["grad_norm"].last(SAME).any())
+    batches = np.unique(chart["input_checksum"].last(8)).size
+    if batches == 1:
+        return False  # one batch for all steps: its loss stands still where the model does
+    return gradients_differ(chart) or (batches > 1 and not chart["grad_norm"].last(SAME).any())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.symptoms.gradients_not_cleared import climbs_with_inputs
 
 SURE = 3
 """Sampled steps that must agree."""
@@ -59,6 +60,10 @@ class MissingZeroGrad(Cause):
             yield Evidence(CERTAIN, "gradients arrive, and are gone when the optimizer steps: cleared too early")
         elif any(old >= SURE and not new for old, new in looks):
             yield Evidence(CERTAIN, "at every sampled step the gradients of the step before were still there")
+        elif any(mixed >= SURE for mixed in chart.fact("zeroing.mixed") or ()):
+            yield Evidence(CERTAIN, "gradients of another optimizer's loss are still there when backward comes")
+        elif climbs_with_inputs(chart) and problem.has("gradients-not-cleared"):
+            yield Evidence(CERTAIN, "gradients of the inputs' own loss stay in the weights")
         elif not_cleared_since(chart):
             yield Evidence(CERTAIN, "gradients were cleared at first, and at the last sampled steps no longer")
         elif any(new for _, new in looks):

@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed, shortened
 from torchdoctor.symptoms.underfitting import shrinkage
+from torchdoctor.symptoms.weight_growth import WeightGrowth, multiplied
 
 STILL = ("update-ratio-abnormal", "slow-learning", "not-learning", "loss-plateau", "underfitting")
 WILD = (
@@ -58,7 +59,10 @@ class OptimizerMisconfigured(Cause):
             strength = 3.0 if is_told_of_decay(chart, problem) else CERTAIN  # decay that works is regularization
             yield Evidence(strength, problem.symptoms[0].message or "a setting is unusual")
             return
-        told = False
+        share = multiplied(chart)
+        told = share > WeightGrowth.outside
+        if told:
+            yield Evidence(CERTAIN - 1, f"something but the optimizer makes weights {share:.2%} larger at each step")
         for number, group in enumerate(chart.groups[:4]):
             rates = chart[f"lr/{number}"] or chart["lr"]
             rate = highest(rates, problem.first_step, problem.last_step)  # not one that came later

@@ -117,6 +117,9 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     pull, shrunk = _pull(chart, problem), math.nan if past or bare else shrinkage(chart)
     if pull > 1e-3:
         yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
+    taken = -float(chart["outside_scaled"].values[:2].max()) if len(chart["outside_scaled"]) >= 2 else 0.0
+    if taken > 0.005 and float(chart["outside_cosine"].values[:2].max()) < -0.9:
+        yield Evidence(CERTAIN - 1, f"something else than the optimizer takes {taken:.1%} of the weights at each step")
     if shrunk < 0.5:
         strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
         yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, has_same_samples, same_at_last
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, copied_share, has_same_samples, same_at_last
 
 
 class RepeatedBatch(Cause):
@@ -47,12 +47,15 @@ class RepeatedBatch(Cause):
             weight = 1.0 if problem.grave(*self.explains) else 0.0
             yield Evidence(weight, f"each step is given the same {size} samples: all there are, it seems")
         elif different == 1:
-            yield Evidence(7.0, f"the inputs of {sums.size} batches looked at are the same {size} samples")
+            weight = 7.0 if grave else 2.5  # a note says that these may be all the data there are
+            yield Evidence(weight, f"the inputs of {sums.size} batches looked at are the same {size} samples")
         elif (same := same_at_last(chart["input_checksum"])) > 2 and problem.grave("batch-anomaly"):
             yield Evidence(7.0, f"the last {same} batches looked at are the same {size} samples")
         elif different <= BatchAnomaly.few and sums.size >= 2 * BatchAnomaly.few and problem.grave("batch-anomaly"):
             yield Evidence(5.0, f"{sums.size} batches looked at were {different} different ones, of {size} samples")
         elif has_same_samples(chart):
             yield Evidence(7.0, f"the batches looked at hold the same {size} samples, in another order")
+        elif problem.grave("batch-anomaly") and copied_share(chart) < BatchAnomaly.copies:
+            yield Evidence(6.0, f"{copied_share(chart):.0%} of the samples of a batch are no copies of others in it")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

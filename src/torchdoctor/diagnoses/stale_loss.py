@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import update_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.suspicious_loss import is_made_anew
 
 SAME = 50
 """Steps with one and the same loss that are no chance."""
@@ -54,7 +55,7 @@ class StaleLoss(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether a graph was seen twice, or the loss is the same number at each step."""
-        if chart.fact("loss.stale"):
+        if chart.fact("loss.stale") and not is_made_anew(chart):
             yield Evidence(CERTAIN, "the same graph was behind the loss at different steps")
             return
         values, sums = chart["loss"].last(SAME), chart["input_checksum"].last(8)

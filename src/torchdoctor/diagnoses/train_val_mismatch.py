@@ -10,6 +10,7 @@ from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
 from torchdoctor.diagnoses.memorization import HEART, OFTEN
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.overfitting import adds_up
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import (
     ValidationAnomaly,
@@ -61,6 +62,9 @@ class TrainValMismatch(Cause):
             yield Evidence(-3.0, "the training loss itself is not finite")
         if validates_in_training_mode(chart):
             yield Evidence(4.0, "the model is in training mode whenever it is validated")
+        if adds_up(chart):
+            yield Evidence(5.0, "each evaluation adds about the training loss to the one before: a sum is not reset")
+            return
         start, first, best = Progress.of(train).start, float(values[0]), float(values.min())
         if step_up(chart) is not None:
             yield Evidence(5.0, "validation got worse from one evaluation to the next, and training did not notice")

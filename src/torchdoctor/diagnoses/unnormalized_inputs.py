@@ -13,6 +13,7 @@ from torchdoctor.symptoms.input_anomaly import (
     UNEVEN,
     InputAnomaly,
     drowned_spread,
+    leap_of_scale,
     normalizes_each,
     removes_offsets,
 )
@@ -70,39 +71,47 @@ class UnnormalizedInputs(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The scale at the door of the first layer, and whether a normalization takes care of it."""
-        size, largest = input_size(chart)
-        side = last_level(chart["side_entry_rms"], 3)
-        if side > 3 * LOUD:
-            text = f"what enters a later layer, and nothing that learns has made, is of size {number_text(side)}"
-            yield Evidence(CERTAIN if side > 10 * LOUD else 7.0, text)
-            return
-        if problem.has("input-anomaly") and drowned_spread(chart) < InputAnomaly.offset:
-            spread = number_text(drowned_spread(chart))
-            yield Evidence(CERTAIN, f"samples differ by {spread} of their size where they enter: an offset drowns them")
-            return
-        if problem.grave("input-anomaly") and size > 3 * LOUD and not removes_offsets(chart):
-            words = f"inputs of size {number_text(size)} enter, and no normalization takes off what they share"
-            yield Evidence(CERTAIN, words)
-            return
-        if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
-            return
-        text = f"what enters the first layer has a root mean square of {number_text(size)}"
-        uneven = last_level(chart["entry_ratio"]) > UNEVEN and not normalizes_each(chart)
-        if chart.fact("data.normalized_first") and not uneven and not _is_drowned_by_a_bias(chart, largest):
-            yield Evidence(-3.0, f"{text}, and a normalization follows")
-        elif size > 3 * LOUD:
-            yield Evidence(CERTAIN if size > 10 * LOUD else 7.0, text)
-            ratio = last_level(chart["entry_ratio"])
-            if ratio > 100:
-                yield Evidence(0.5, f"one feature is {number_text(ratio)} times as large as the usual one")
-        elif size > LOUD:
-            yield Evidence(6.0 if uneven else 4.0, text)
-        elif largest < QUIET:
-            yield Evidence(
-                CERTAIN if largest < 0.1 * QUIET else 7.0, f"{text}, its largest value is {number_text(largest)}"
-            )
+        times, since = leap_of_scale(chart)
+        if times > InputAnomaly.leap and problem.last_step >= since:
+            yield Evidence(6.0, f"inputs are {number_text(times)} times larger or smaller since step {since}")
         else:
-            yield Evidence(-4.0, text)
+            yield from _about_the_size(chart, problem)
+
+
+def _about_the_size(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    size, largest = input_size(chart)
+    side = last_level(chart["side_entry_rms"], 3)
+    if side > 3 * LOUD:
+        text = f"what enters a later layer, and nothing that learns has made, is of size {number_text(side)}"
+        yield Evidence(CERTAIN if side > 10 * LOUD else 7.0, text)
+        return
+    if problem.has("input-anomaly") and drowned_spread(chart) < InputAnomaly.offset:
+        spread = number_text(drowned_spread(chart))
+        yield Evidence(CERTAIN, f"samples differ by {spread} of their size where they enter: an offset drowns them")
+        return
+    if problem.grave("input-anomaly") and size > 3 * LOUD and not removes_offsets(chart):
+        words = f"inputs of size {number_text(size)} enter, and no normalization takes off what they share"
+        yield Evidence(CERTAIN, words)
+        return
+    if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
+        return
+    text = f"what enters the first layer has a root mean square of {number_text(size)}"
+    uneven = last_level(chart["entry_ratio"]) > UNEVEN and not normalizes_each(chart)
+    if chart.fact("data.normalized_first") and not uneven and not _is_drowned_by_a_bias(chart, largest):
+        yield Evidence(-3.0, f"{text}, and a normalization follows")
+    elif size > 3 * LOUD:
+        yield Evidence(CERTAIN if size > 10 * LOUD else 7.0, text)
+        ratio = last_level(chart["entry_ratio"])
+        if ratio > 100:
+            yield Evidence(0.5, f"one feature is {number_text(ratio)} times as large as the usual one")
+    elif size > LOUD:
+        yield Evidence(6.0 if uneven else 4.0, text)
+    elif largest < QUIET:
+        yield Evidence(
+            CERTAIN if largest < 0.1 * QUIET else 7.0, f"{text}, its largest value is {number_text(largest)}"
+        )
+    else:
+        yield Evidence(-4.0, text)
 
 
 def input_size(chart: Chart) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom
+from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts
+from torchdoctor.symptoms.progress import Progress, acts, is_game
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class BatchAnomaly(Detector):
     read anew each time with the same content and validation is not seen to follow, where it is far worse, or where
     batches differed before; so it is where all batches looked at are a handful, put together alike each time, and
     validation is ten times as high as training, or the same samples in another order and validation is twice as high.
+    Copies of each sample within a batch are a warning where classes are to be told and other batches hold others.
     For order, the chance that two samples of a batch share a class is compared with that of two samples of the whole
     run: balanced or few-shot samplers stay far below what sorted data show. Values in order are a note, as a series is;
     they are a warning where errors stay larger than what a batch spans.
@@ -60,6 +61,8 @@ class BatchAnomaly(Detector):
     """Different batches, at most, that the data seem to consist of."""
     patience: int = 50
     """Steps for which a small batch that is read anew may be all the data there are: validation may tell."""
+    copies: float = 0.3
+    """Share of a batch's samples that are no copies of others in it, at the least."""
     order: float = 0.35
     """Difference between the chance of one class within a batch and over the run."""
     narrow: float = 0.3
@@ -71,6 +74,7 @@ class BatchAnomaly(Detector):
             self._repeated(chart)
             or self._reordered(chart)
             or self._few(chart)
+            or self._copied(chart)
             or self._sorted(chart)
             or self._narrow(chart)
         )
@@ -135,6 +139,16 @@ class BatchAnomaly(Detector):
         message += f"at {chart['val_loss'].latest:.3g} while training is at {chart['loss'].baseline(32).recent:.3g}"
         return self.symptom(chart, "warning", message, since=int(series.steps[0]))
 
+    def _copied(self, chart: Chart) -> Symptom | None:
+        """Each batch is a few samples, several times: less is learnt from it than its size says."""
+        share = copied_share(chart, self.samples)
+        if not share < self.copies:
+            return None
+        severity: Severity = "warning" if chart.fact("loss.classes") else "info"  # bounds are tightened by copies
+        message = f"each batch holds every sample {number_text(round(1 / share, 1))} times, to the last digit"
+        since = int(chart["input_distinct"].steps[0])
+        return self.symptom(chart, severity, message, value=share, limit=self.copies, since=since)
+
     def _sorted(self, chart: Chart) -> Symptom | None:
         within, over = chart["target_collision"].last(2 * self.samples), chart["pooled_collision"].latest
         size = chart.context.get("batch_size")
@@ -153,8 +167,8 @@ class BatchAnomaly(Detector):
         if not within < self.narrow * between or chart.context.get("batch_size") == 1:
             return None
         severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) or _lags(chart) else "info"
-        if acts(chart):
-            return None  # values that the model foretells itself move as it learns
+        if is_game(chart):
+            return None  # values that the model foretells itself move as it learns; players are told one answer a batch
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
         return self.symptom(chart, severity, message + "the data are in order", value=within)
 
@@ -167,6 +181,17 @@ def same_at_last(series: Series) -> int:
     """
     values = series.values
     return int(np.argmax(np.append((values != values[-1])[::-1], True))) if values.size else 0
+
+
+def copied_share(chart: Chart, samples: int = 5) -> float:
+    """The largest share of different samples in the last batches, where those differ from batch to batch; else NaN.
+
+    Of a few states or categories there are copies too: then they come again in other batches.
+    """
+    shares, again = chart["input_distinct"].last(samples), chart["input_again"].last(samples)
+    if shares.size < samples or not again.size or float(again.max()) > 0.3 or acts(chart):
+        return math.nan
+    return float(shares.max()) if float(shares.min()) > 0 and not has_same_samples(chart, samples) else math.nan
 
 
 def has_same_samples(chart: Chart, samples: int = 5) -> bool:
@@ -214,9 +239,24 @@ def _lags(chart: Chart, times: float = 5.0, samples: int = 5, steps: int = 95) -
     """
     power = {"mse": 2, "l1": 1}.get(chart.fact("loss.kind", ""), 0)
     errors, spreads = chart["criterion"].last(samples), chart["target_std"].last(samples)
-    if not power or chart.step < steps or not errors.size == spreads.size == samples:
+    if not power or chart.step < steps or not errors.size == spreads.size == samples or _is_a_part(chart, samples):
         return False
     return median(errors - times * spreads**power) > 0
+
+
+def _is_a_part(chart: Chart, samples: int) -> bool:
+    """Whether the loss has other parts beside this one: a critic's error, whose targets the model moves itself.
+
+    >>> _is_a_part(Chart.of(loss=[1.0, 2.5, 2.0], criterion=[2.0, 4.0, 9.0]), 3)
+    True
+    """
+    whole, part = chart["loss"], chart["criterion"]
+    _, mine, theirs = np.intersect1d(whole.steps, part.steps, assume_unique=True, return_indices=True)
+    if mine.size < samples or not float(part.values[theirs].min()) > 0:
+        return False
+    with np.errstate(over="ignore"):
+        ratios = (whole.values[mine] / part.values[theirs])[-samples:]
+    return float(np.ptp(ratios)) > 0.1 * abs(median(ratios))
 
 
 def _has_hurt(chart: Chart) -> bool:

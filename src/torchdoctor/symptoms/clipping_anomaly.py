@@ -81,7 +81,9 @@ class ClippingAnomaly(Detector):
         if late is not None:
             return late
         clip, norms = chart["clip"].latest, chart["grad_norm"].last(self.steps)
-        if not clip > 0 or norms.size < self.steps or chart["grad_norm"].step - chart["clip"].steps[0] < self.steps:
+        if not 0 < clip < math.inf or norms.size < self.steps:
+            return None
+        if chart["grad_norm"].step - chart["clip"].steps[0] < self.steps:
             return None
         if is_scaled(chart) and float(np.mean(clip < self.share * norms)) > 0.9:
             message = f"clipped at {number_text(clip)} while the norm, times the loss scale, is "

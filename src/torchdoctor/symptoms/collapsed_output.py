@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.not_learning import against_guess
+from torchdoctor.symptoms.not_learning import against_guess, tells_apart
 from torchdoctor.symptoms.progress import Progress, acts, is_game
 
 SAYS_NOTHING = "the code says nothing about the input"
@@ -205,6 +205,8 @@ class CollapsedOutput(Detector):
         low = series.values < self.directions
         since = int(series.steps[np.flatnonzero(~low)[-1]]) if not low.all() else int(series.steps[0])
         parting = series.latest > 1.3 * float(series.last(2 * self.samples).min())
+        last = series.last(self.samples)
+        parting = parting or (bool((np.diff(last) > 0).all()) and series.latest > 1.1 * float(last[0]))
         return series.step - since >= self.one_class // 2 and not parting
 
     def _follows_targets(self, chart: Chart) -> bool:
@@ -236,7 +238,8 @@ class CollapsedOutput(Detector):
             return None
         message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
         message += f"; {100 * share:.0f} % of the labels are of the most common class"
-        severity: Severity = "info" if _stands_still(chart) else "warning"
+        young = chart.step < 2 * self.one_class and tells_apart(chart)
+        severity: Severity = "info" if young or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
 

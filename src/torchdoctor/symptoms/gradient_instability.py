@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Baseline, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import Progress
@@ -70,7 +70,7 @@ class GradientInstability(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the spread of the norm about its trend with the limit, then ask what the loss did meanwhile."""
         base = chart["grad_norm"].baseline(self.window, log=True)
-        if base.count < self.history or not base.noise > self.swing:
+        if base.count < self.history or not _swing(base) > self.swing:
             return None
         losses = chart["loss"].last(self.window)
         if losses.size < self.history or (chart["grad_norm"].last(self.window) < NOTHING).mean() > RARE:
@@ -86,22 +86,27 @@ class GradientInstability(Detector):
         sure = now - before > 2.5 * scatter / math.sqrt(half) or given_back > 4 * scatter
         if progress.descent > 0.05 * abs(progress.start) and given_back > self.lost * progress.descent and sure:
             severity = "warning"
-        factor = math.exp(min(base.noise, 300.0))
+        factor = math.exp(min(_swing(base), 300.0))
         message = (
             f"gradient norm swings by a factor of {number_text(factor)} about {number_text(math.exp(base.centre))} "
             f"while the loss went from {number_text(before)} to {number_text(now)}"
         )
         since = int(chart["grad_norm"].steps[-base.count])
-        return self.symptom(chart, severity, message, value=base.noise, limit=self.swing, confidence=0.8, since=since)
+        return self.symptom(chart, severity, message, value=_swing(base), limit=self.swing, confidence=0.8, since=since)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """The spread is the baseline's, whatever comes."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
-        return base.count < self.history or not base.noise > self.swing
+        return base.count < self.history or not _swing(base) > self.swing
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
         """The same of the baseline before and after the first finite value that comes."""
         base = chart["grad_norm"].baseline(self.window, log=True)
-        before = base.count < self.history or not base.noise > self.swing
+        before = base.count < self.history or not _swing(base) > self.swing
         calm = before and self.is_calm(chart, {})
         return np.full(len(coming), CALM if calm else LOOK, dtype=np.int8)
+
+
+def _swing(base: Baseline) -> float:
+    """The spread about the trend, or from value to value where that is smaller: a new level is no swing."""
+    return min(base.noise, 1.25 * base.jitter)

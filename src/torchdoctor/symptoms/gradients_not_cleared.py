@@ -55,6 +55,8 @@ class GradientsNotCleared(Detector):
 
     samples: int = 3
     """Sampled steps that must show it."""
+    part: float = 0.15
+    """Weight under which the only loss of a step is taken for a part of many."""
     lost: float = 0.1
     """Share of the steps before which gradients were cleared unused; a loop that passes over bad batches has fewer."""
 
@@ -70,9 +72,18 @@ class GradientsNotCleared(Detector):
             if kept >= self.samples:
                 message = f"gradients{whose} are cleared at some steps only: the others apply old ones again"
                 return self._said(chart, "warning", message, "zeroing.kept")
+        for number, mixed in enumerate(chart.fact("zeroing.mixed") or ()):
+            if several and mixed >= self.samples:
+                message = f"gradients of optimizer {number} come of two losses: those of a backward pass before "
+                message += "another optimizer's step are still there at the next, and are added to it"
+                return self._said(chart, "warning", message, "zeroing.mixed")
         backwards = max(chart.fact("zeroing.backwards") or (0,))
         # Two players of a GAN clear each other's gradients between backwards, and should; so does a loop whose first
         # backward is for the inputs alone, which an attack is made of.
+        if backwards > 1 and not max(facts[2], default=0) and climbs_with_inputs(chart):
+            message = "a loss with a minus sign in front, which is climbed with the inputs, leaves its gradients in "
+            message += "the weights: they take from those of the loss"
+            return self._said(chart, "warning", message, "zeroing.backwards")
         several = several or bool(chart.fact("data.differentiated"))
         if not several and max(facts[2], default=0) >= self.samples and backwards > 1:
             message = f"gradients are cleared between the {backwards} backward passes of a step: the first are lost"
@@ -86,6 +97,8 @@ class GradientsNotCleared(Detector):
     def _weighted(self, chart: Chart, backwards: int) -> Symptom | None:
         """What backward begins with at each of k micro-batches: 1/k is right for a mean."""
         weights = chart["loss_weight"].last(self.samples)
+        if backwards == 1:
+            return self._divided(chart)
         if backwards < 2 or weights.size < self.samples or chart.fact("loss.reduction") == "sum":
             return None
         weight, steps = median(weights), chart["loss_weight"].steps
@@ -100,8 +113,26 @@ class GradientsNotCleared(Detector):
             return None
         return self.symptom(chart, severity, message, value=weight, limit=1 / backwards, since=int(steps[0]))
 
+    def _divided(self, chart: Chart) -> Symptom | None:
+        """One backward pass a step, of a loss that is divided as if it were one of many, and steps too short."""
+        weights = chart["loss_weight"].last(self.samples)
+        adaptive = any("SGD" not in str(group.get("optimizer", "")) for group in chart.groups)
+        idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
+        if weights.size < self.samples or adaptive or not idle or not 0 < float(weights.max()) < self.part:
+            return None
+        share = number_text(median(weights))
+        message = f"the one loss of a step enters with weight {share}, as if it were one of many: steps are as short"
+        since = int(chart["loss_weight"].steps[0])
+        return self.symptom(chart, "warning", message, value=median(weights), limit=self.part, since=since)
+
     def _said(self, chart: Chart, severity: Severity, message: str, key: str) -> Symptom:
         return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)
+
+
+def climbs_with_inputs(chart: Chart, least: int = 12) -> bool:
+    """Whether the first backward pass of a step is that of a loss turned round, for what the inputs are changed by."""
+    turned = "negated" in (chart.fact("loss.lint") or ())
+    return turned and bool(chart.fact("data.differentiated")) and chart["loss"].count > least
 
 
 def share_without_step(chart: Chart, samples: int = 3) -> float:

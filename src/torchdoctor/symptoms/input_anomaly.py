@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
@@ -34,7 +36,8 @@ class InputAnomaly(Detector):
     sparse inputs are healthy; so is an offset. Border pixels are constant in every batch: only a batch whose samples
     are all equal is a finding, or one in which a tenth of the samples are blank, again and again. An offset that is
     fifty times what samples differ by is one too, and so are training inputs that are nearly all erased: a warning
-    where the model hardly learns, else a note.
+    where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run, and a loss that is
+    worse for it, is a warning whatever normalizes.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -65,6 +68,8 @@ class InputAnomaly(Detector):
     """Share of zeros in what training is fed, where validation is fed whole samples."""
     offset: float = 0.02
     """Share of their size by which samples differ, under which they are nearly one and the same."""
+    leap: float = 10.0
+    """Times by which the scale of inputs must have changed in the middle of a run."""
     small: float = 0.01
     """Largest value of what enters the first layer, under which it is too small."""
 
@@ -80,7 +85,8 @@ class InputAnomaly(Detector):
             severity: Severity = "info" if _learns_from_elsewhere(chart) else "warning"
             return self.symptom(chart, severity, message, value=1.0, since=int(chart["input_constant"].steps[0]))
         return (
-            self._erased(chart)
+            self._leapt(chart)
+            or self._erased(chart)
             or self._blank(chart)
             or self._scale(chart)
             or self._offset(chart)
@@ -97,6 +103,16 @@ class InputAnomaly(Detector):
         message = f"{share:.0%} of what training is fed is zero, and validation is fed whole samples"
         since = int(chart["input_zero"].steps[0])
         return self.symptom(chart, severity, message, value=share, limit=self.erased, since=since)
+
+    def _leapt(self, chart: Chart) -> Symptom | None:
+        """Inputs are of another scale than before, by far, and the loss has suffered."""
+        times, since = leap_of_scale(chart)
+        if not times > self.leap or not _has_suffered(chart, since):
+            return None
+        now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
+        message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
+        message += "and the loss has suffered: they are scaled in place, or once too often"
+        return self.symptom(chart, "warning", message, value=times, limit=self.leap, since=since)
 
     def _offset(self, chart: Chart) -> Symptom | None:
         """All samples are nearly the same number: what they differ by is drowned by what they share."""
@@ -181,6 +197,34 @@ def _is_made_for_it(chart: Chart, least: float = 0.1, most: float = 3.0) -> bool
     if not sizes.rows or not spreads.rows or not sizes.rows[0][1].size or not spreads.rows[0][1].size:
         return False
     return bool(least < sizes.rows[0][1][0] < most and spreads.rows[0][1][0] > 0.3)
+
+
+def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float = 2.0) -> tuple[float, int]:
+    """By how much inputs are larger or smaller than they were for long, and since which sample; 1 where they are not.
+
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5, 0.48, 0.51, 0.5, 0.49, 0.5, 0.002, 0.002]))
+    (240.0, 6)
+    """
+    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
+    for border in range(before, sizes.size - samples + 1):
+        early, late = sizes[:border], sizes[border:]
+        if not float(early.min()) > 0 or not float(early.max()) < steady * float(early.min()):
+            break
+        if not float(late.min()) > 0:
+            continue
+        times = max(float(late.min() / early.max()), float(early.min() / late.max()))
+        if times > InputAnomaly.leap:
+            return round(times, 3), int(steps[border])
+    return 1.0, 0
+
+
+def _has_suffered(chart: Chart, since: int, steps: int = 8) -> bool:
+    """Whether the loss is above what it was before a step, beyond its noise, or at that of a guess."""
+    loss = chart["loss"]
+    earlier, later = loss.values[loss.steps < since][-32:], loss.last(steps)
+    if earlier.size < steps or not loss.step >= since + steps:
+        return False
+    return median(later) > median(earlier) + 2 * float(np.std(earlier)) / steps**0.5 or _hardly_learns(chart)
 
 
 def _is_sparse_table(chart: Chart, zeros: float = 0.7) -> bool:

@@ -32,7 +32,8 @@ class LopsidedLosses(Detector):
     The losses of a healthy pair swing about levels of the same order for the whole run, and a lead that passes is
     normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 45 steps
     and for a fifth of the run. A winner's loss that can be negative (a Wasserstein critic's) is not judged; where the
-    other's can (the generator of a hinge loss), it must have climbed by more than both began at.
+    other's can (the generator of a hinge loss), it must have climbed by more than both began at. Where both losses fall
+    to nothing, the two do not play against each other: one of them has a sign or a label the wrong way round.
 
     ## What to do
     Slow down the winner: a lower learning rate, fewer steps, label smoothing or a gradient penalty. If the
@@ -75,25 +76,40 @@ class LopsidedLosses(Detector):
             if since is not None:
                 message = f"{winner} fell from {_levels(chart[winner])} while {loser} went from {_levels(chart[loser])}"
                 return self.symptom(chart, "warning", message, since=since)
-        return None
+        return self._both_won(chart, pair)
 
-    def _won(self, winner: Series, loser: Series) -> int | None:
-        """Since when the winner's loss is next to nothing and the other's high; None where it is not so."""
+    def _both_won(self, chart: Chart, pair: tuple[str, str]) -> Symptom | None:
+        """Both losses are next to nothing: then these two want the same, and do not play against each other.
+
+        Only where each is known to have an optimizer of its own: parts of one loss may both fall.
+        """
+        if len(chart.context.get("optimizer") or ()) < 2:
+            return None
+        since = [self._won(chart[name]) for name in pair]
+        if since[0] is None or since[1] is None or not chart[pair[0]].step >= 3 * self.steps:
+            return None
+        message = f"{pair[0]} fell from {_levels(chart[pair[0]])} and {pair[1]} from {_levels(chart[pair[1]])}: "
+        message += "where one must lose, both win, so one is asked for the wrong thing"
+        return self.symptom(chart, "warning", message, since=max(since[0], since[1]))
+
+    def _won(self, winner: Series, loser: Series | None = None) -> int | None:
+        """Since when the winner's loss is next to nothing and the other's, if given, high; None where it is not so."""
         if winner.count < self.values or winner.step < 2 * self.steps - 1 or winner.lowest < 0:
             return None
         lasting = max(min(self.steps, winner.count // 2), int(self.share * winner.count))
-        start, other = _start(winner), _start(loser)
-        if start == winner.first:  # the game was over at once, for the other too
+        start, other = _start(winner), _start(winner if loser is None else loser)
+        if loser is not None and start == winner.first:  # the game was over at once, for the other too
             other = loser.first
         if not start > 0:
             return None
         limit = self.high * other
-        if loser.lowest < 0 or not other > 0:
+        if loser is not None and (loser.lowest < 0 or not other > 0):
             limit = abs(other) + max(abs(other), start)
-        if loser.outline.highest <= 0 > loser.first:  # log(1 - D) of a generator that is seen through goes to zero
-            limit = self.low * loser.first
+        if loser is not None and loser.outline.highest <= 0 > loser.first:
+            limit = self.low * loser.first  # log(1 - D) of a generator that is seen through goes to zero
         recent = winner.last(min(lasting, len(winner)))
-        if float(np.quantile(recent, 0.9)) < self.low * start and median(loser.last(min(lasting, 50))) > limit:
+        high = loser is None or median(loser.last(min(lasting, 50))) > limit
+        if float(np.quantile(recent, 0.9)) < self.low * start and high:
             over = np.flatnonzero(winner.values >= self.low * start)
             return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
         return None

@@ -13,6 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
+from torchdoctor.symptoms.leaps import is_relearnt
 from torchdoctor.symptoms.progress import Mask, Progress, acts, extreme, outline_levels
 
 AT_HOME = 0.4
@@ -30,7 +31,8 @@ class LossDivergence(Detector):
     ## How it is told apart
     A spike returns; this is judged by the level of several steps. The scale is the run's own descent: a loss that is
     worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
-    curriculum, a warm restart or a noisy stretch give back a part, and fall again. A run without any descent (an
+    curriculum, a warm restart or a noisy stretch give back a part, and fall again; so does a new task, which may lift
+    the loss far above its start in one step. A run without any descent (an
     adversarial or reinforcement loss that wanders) must leave its whole range by far.
 
     ## What to do
@@ -104,7 +106,7 @@ class LossDivergence(Detector):
         levels = np.sort(outline_levels(series))
         span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
         limit = progress.start + max(least, self.times * max(span, 2 * noise))
-        if level > limit and not _is_usual(series, level):
+        if level > limit and not _is_usual(series, level) and not self._is_new_task(chart, progress.start):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
 
@@ -195,6 +197,8 @@ class LossDivergence(Detector):
         limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
         far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
         earlier = series.values[: -self.steps]
+        if self._is_new_task(chart, limit):
+            return None
         if self.name not in chart.open_episodes and float((earlier > limit).mean()) > AT_HOME:
             return None  # where single samples are far below the rest, start and best are chance
         # Scores of data against those of samples that follow their slope: the samples catch up, and it goes to zero.
@@ -206,6 +210,9 @@ class LossDivergence(Detector):
         if not contrast and has_held(levels, progress, limit) and _rising(series.last(64), noise):
             return self._diverged(chart, level, limit, "warning")
         return None
+
+    def _is_new_task(self, chart: Chart, limit: float) -> bool:
+        return self.name not in chart.open_episodes and is_relearnt(chart, limit)
 
     def _lasting(self, chart: Chart, limit: float) -> bool:
         return chart["loss"].count >= 20 and median(chart["loss"].last(20)) > limit

@@ -7,28 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, Baseline, Series
+from torchdoctor.series import Baseline, Series
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
+from torchdoctor.symptoms.leaps import is_relearnt, is_shaken, keeps_rhythm, may_be_shaken
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
-    SLACK,
     Progress,
     acts,
     extreme,
-    highest_of_last,
     is_restart,
     keeps_its_rate,
-    log_spread,
     lr_jump,
-    third_highest_rise,
     will_keep_its_rate,
 )
+from torchdoctor.symptoms.tails import tail
 
 ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
@@ -54,16 +51,15 @@ class LossSpike(Detector):
 
     ## How it is told apart
     The rise must exceed the run's own noise about its trend (in log space too where losses are positive, so
-    heavy-tailed losses stay silent), every precedent of the recent past, and a share of what the run has gained since
-    its start. It is a note while it is small, a warning when it is several times the recent loss, worse than the
-    untrained model, comes right after a learning rate that the run had never used or after a gradient that leapt while
-    the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a level under its
-    start, and it stays there: a note at most. So is one in a loop that acts and learns from what came of it, unless it
-    is far above all that the run has known: a target network that is renewed, or a longer episode, lifts the loss.
-    So is a single high loss whose gradient rose no further than itself, or than the run knew before: a hard sample.
-    If the next loss is high
-    too, the update has done harm; unless it is no higher than an untrained model's and falls from there at once: a new
-    task.
+    heavy-tailed losses stay silent), what its upper tail in the recent past makes likely, and a share of what the run
+    has gained since its start. It is a note while it is small, a warning when it is several times the recent loss,
+    worse than the untrained model, comes right after a learning rate that the run had never used or after a gradient
+    that leapt while the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a
+    level under its start, and it stays there: a note at most. So is one in a loop that acts and learns from what came
+    of it, unless it is far above all that the run has known: a target network that is renewed, or a longer episode,
+    lifts the loss. So is a single high loss whose gradient rose no further than itself, or than the run knew before: a
+    hard sample. If the next loss is high too, the update has done harm; unless no step before it was unusual and the
+    loss stays at one level and comes down from there: a new task, a new term of the loss, weights that were pruned.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -135,9 +131,8 @@ class LossSpike(Detector):
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
         if grave and not (jump or loaded):
-            times = loss / base.recent if positive else 1.0
-            its_own = _is_outlier(chart, times) if alone else _is_new_task(chart, base, limit, progress.start)
-            # of one batch, so far; whether the update did harm, the next loss will tell
+            # of one batch, so far, or of a new task; whether the update did harm, the next loss will tell
+            its_own = self._is_its_own(chart, base, limit, alone)
             grave, shaken = grave and not its_own, shaken and not its_own
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
@@ -195,12 +190,23 @@ class LossSpike(Detector):
         # So young a run has no scale of its own yet; a log-likelihood swings widely in its first steps.
         return high and rise > (0.5 if positive or base.count >= SETTLED else 6.0) * progress.descent
 
+    def _is_its_own(self, chart: Chart, base: Baseline, limit: float, alone: bool) -> bool:
+        """Whether the batch, the task or the loop's own way made the loss high, not an update."""
+        series = chart["loss"]
+        times = series.latest / base.recent if base.recent > 0 and series.lowest > 0 else 1.0
+        # Of next to nothing anything is a thousand times as much: it must be worse than the untrained model, too.
+        if times > ABSURD and series.latest > Progress.of(series).start:
+            return False
+        if not alone:
+            return is_relearnt(chart, base.recent + limit)
+        return _is_outlier(chart, times) or keeps_rhythm(series)
+
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
         """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
         series = chart["loss"]
         values = series.last(self.precedents + 1)[: -1 - SKIP]
         if not float(values.min()) > 0:
-            return rise > 2 * third_highest_rise(series, self.precedents + 1, 1 + SKIP)
+            return rise > tail(series, self.precedents + 1, 1 + SKIP, habit=2.0)
         base = series.baseline(self.window, log=True)
         times = math.log(series.latest) - base.recent
         # A run that has arrived has wild relative noise, and yet half of its descent in one step is no noise.
@@ -208,7 +214,7 @@ class LossSpike(Detector):
         arrived = near and rise > 0.5 * progress.descent
         if not arrived and not times > extreme(deviations, base.count) * (base.noise + 2 / base.count):
             return False
-        return times > 1.4 * third_highest_rise(series, self.precedents + 1, 1 + SKIP, log=0.0)
+        return times > tail(series, self.precedents + 1, 1 + SKIP, log=0.0)
 
 
 def _has_settled(series: Series, recent: float) -> bool:
@@ -216,27 +222,6 @@ def _has_settled(series: Series, recent: float) -> bool:
     before = series.last(6)[:-1]
     middle = float(np.sort(before)[2])
     return float(before.min()) > math.sqrt(recent * middle) and series.latest < 1.5 * middle
-
-
-def _is_new_task(chart: Chart, base: Baseline, limit: float, start: float, most: int = 16) -> bool:
-    """Whether the loss went up to about that of the untrained model, no update to blame, and is being learnt again.
-
-    The gradient leapt with it, not before it, and no further. The next loss is about as high as the first, as it is
-    not after one bad batch, and all fall from there on, as they do not where an update did harm.
-    """
-    losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
-    under = np.flatnonzero(losses < base.recent + limit)
-    usual = norms.baseline(128, log=True).recent
-    if not under.size or not base.recent > 0 or norms.step != chart.step or norms.values.size < most:
-        return False
-    place = int(under[-1]) + 1
-    since, leaps = losses[place:], np.log(np.abs(norms.values[-losses.size :]) + TINY) - usual
-    first = float(since[0])
-    # Of two losses, noise may have made the second the higher one; what is new to learn has a gradient.
-    least = 1.1 if since.size == 2 and float(leaps[place]) > math.log(3) else 0.97
-    falls = since[-1] < least * first and 0.97 * first < 1.94 * start and bool((np.diff(since) < 0.1 * first).all())
-    calm = bool((leaps[max(0, place - 3) : place] < math.log(3)).all())
-    return falls and calm and since[1] > 0.5 * first and float(leaps[place]) < math.log(first / base.recent)
 
 
 def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
@@ -251,43 +236,17 @@ def _exploding(chart: Chart) -> bool:
 
 
 def _is_outlier(chart: Chart, times: float) -> bool:
-    """Whether the gradient of this step rose no further than its loss, and that by no absurd factor: hard samples."""
+    """Whether the gradient of this step rose no further than its loss: hard samples."""
     norms = chart["grad_norm"]
     base = norms.baseline(128, log=True)
     if base.count < SETTLED // 2 or not norms.latest > 0 or norms.step != chart.step:
         return False
     risen = math.log(norms.latest) - base.recent
     if base.count < SETTLED:  # of few norms, only one that has not risen says something
-        return times < ABSURD and risen < math.log(1.5)
-    if times < ABSURD and risen < math.log(max(1.5, times)):
+        return risen < math.log(1.5)
+    if risen < math.log(max(1.5, times)):
         return True
     # The mean gradient of many samples is small, and one outlier's is not: it may rise twice as far.
     calm = float(norms.last(4)[:-1].max()) < 3 * math.exp(base.recent)
     known = float(norms.values[SETTLED:-4].max(initial=0.0)) > 0.5 * norms.latest  # such batches came before
     return times < FEW_TIMES and calm and known and risen < 2 * math.log(times)
-
-
-def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:
-    """Whether the gradient leapt at one of the last steps although its loss was calm: the update, not the batch.
-
-    Each alone may be chance where losses and norms swing widely; in this order they are not.
-    """
-    norms, losses = chart["grad_norm"], chart["loss"]
-    base = norms.baseline(128, log=True)
-    before = slice(-within - 1, -1)
-    recent = losses.values[before][losses.steps[before] >= chart.step - within]
-    if base.count < 32 or norms.step != chart.step or not recent.size:
-        return False
-    leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
-    high = leap > max(math.log(times), 3 * log_spread(base, 128))
-    return recent.size == leap.size and bool((high & (recent < calm)).any())
-
-
-def may_be_shaken(chart: Chart, coming: Stretch, within: int = 3, times: float = 6.0) -> NDArray[np.bool_]:
-    """At which of the steps that come `is_shaken` may be true: in doubt, at all of them."""
-    norms = coming.columns.get("grad_norm")
-    if norms is None or not np.isfinite(norms).all():
-        return np.full(len(coming), norms is not None)
-    base = chart["grad_norm"].upcoming(128, log=True)
-    highest = np.log(highest_of_last(chart["grad_norm"], np.abs(norms), within + 1) + TINY)
-    return np.asarray((highest - base.recent > math.log(times) - SLACK) & (base.count >= 32))

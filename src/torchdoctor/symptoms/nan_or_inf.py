@@ -35,9 +35,10 @@ class NanOrInf(Detector):
 
     ## How it is told apart
     With a gradient scaler an overflow now and then is normal: the scaler skips that step, nothing is harmed, and this
-    stays silent. The place is read from the order: values that are not finite spread backward from where they began, so
-    of the tensors concerned the last in forward order is nearest the source; if all are concerned, the loss or the
-    forward pass was. Where the forward pass was watched, the first module is named.
+    stays silent. A loss that is not finite is a warning even so: scaling concerns gradients alone, and the batch or the
+    forward pass is bad. The place is read from the order: values that are not finite spread backward from where they
+    began, so of the tensors concerned the last in forward order is nearest the source; if all are concerned, the loss
+    or the forward pass was. Where the forward pass was watched, the first module is named.
 
     ## What to do
     Stop, go back to the last checkpoint, skip the step when the loss is not finite. Then follow the place: data,
@@ -72,7 +73,7 @@ class NanOrInf(Detector):
             return None  # the scaler's own business: it skips the step and lowers its scale
         # Scaling concerns gradients alone: a loss that is not finite time and again is not the scaler's to mend.
         again = bad_loss and self._is_lasting(chart)
-        severity: Severity = "info" if saved and not again else "critical"
+        severity: Severity = "warning" if saved and not again else "critical"
         where, told = self._place(chart, counted, bool(bad_grad or counted))
         parts = []
         if bad_loss:

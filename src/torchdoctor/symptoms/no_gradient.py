@@ -31,7 +31,8 @@ class NoGradient(Detector):
     before it: what it passes on is meant for a next block. So is a bias alone, where the weight beside it learns: a
     force is the derivative of an energy, which may be shifted. LoRA's A and zero-initialized branches have a gradient
     of zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none. Experts of a mixture may be
-    chosen rarely; half of them never is a warning.
+    chosen rarely; half of them never is a warning. So are branches that never run while one beside them runs as often
+    as all together should, and a loss that was nothing, with gradients of nothing, from the first step on.
 
     ## What to do
     Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Take unused modules out
@@ -88,7 +89,20 @@ class NoGradient(Detector):
             if fed_with_nothing(chart, zero):
                 message += ", and that of the bias is not: what enters is all zeros"
             return self.symptom(chart, "critical" if everything else "warning", message, where=zero, since=since)
+        if is_at_nothing(chart):
+            message = "the loss has been zero, and every gradient next to it, since the first step: what is compared "
+            message += "is one and the same, or nothing is asked for"
+            return self.symptom(chart, "warning", message, since=int(chart["loss"].steps[0]))
+        return self._unused(chart)
+
+    def _unused(self, chart: Chart) -> Symptom | None:
+        """What takes no part at all: called under another's name, never chosen, or merely there."""
         absent = tuple(chart.fact("graph.absent") or ())
+        stand_in, times = stands_in(chart)
+        if stand_in:
+            message = f"{names_text(absent)} never run, while {stand_in} beside them runs {times} times in a pass: it "
+            message += "is called in their place"
+            return self.symptom(chart, "warning", message, where=absent, since=chart.facts["graph.absent"].step)
         chosen, experts = experts_used(chart)
         if 0 < 2 * chosen <= experts and chart.step >= self.settled:
             message = f"of {experts} experts that a layer scores, {chosen} {'is' if chosen == 1 else 'are'} ever chosen"
@@ -130,6 +144,43 @@ def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
     known = dict(zip(chart.names, row.tolist(), strict=True)) if row.size == len(chart.names) else {}
     biases = [known.get(f"{name.removesuffix('weight')}bias", 0.0) for name in zero]
     return bool(biases) and all(norm > 0 for norm in biases)
+
+
+def is_at_nothing(chart: Chart, steps: int = 60, nothing: float = 1e-6) -> bool:
+    """Whether the loss was zero but for rounding, to either side of it, at all steps so far, and so were gradients.
+
+    >>> is_at_nothing(Chart.of(loss=[0.0, 1e-9, -1e-9] * 20, grad_norm=[1e-8] * 60))
+    True
+    >>> is_at_nothing(Chart.of(loss=[3e-7, 2e-7, 1e-7] * 20, grad_norm=[1e-8] * 60))
+    False
+    """
+    loss, norms = chart["loss"], chart["grad_norm"]
+    if not steps <= loss.count <= 4 * steps or loss.count != len(loss) or not norms.count >= steps // 2:
+        return False
+    small = max(loss.outline.highest, -loss.lowest, norms.outline.highest) < nothing
+    return small and float((loss.values <= 0).mean()) > 0.2
+
+
+def stands_in(chart: Chart) -> tuple[str, int]:
+    """A branch that runs as often as it and those beside it that never run are many, and how often; or nothing.
+
+    >>> chart = Chart()
+    >>> chart.names = ("heads.0.weight", "heads.1.weight", "heads.2.weight")
+    >>> facts = {"graph.absent": ["heads.0.weight", "heads.1.weight"], "modules.repeated": {"heads.2": 3}}
+    >>> chart.add({"type": "facts", "step": 2, "facts": facts})
+    >>> stands_in(chart)
+    ('heads.2', 3)
+    """
+    absent = {match[0] for name in chart.fact("graph.absent") or () if (match := BRANCH.match(name))}
+    for module, runs in (chart.fact("modules.repeated") or {}).items():
+        match = BRANCH.match(f"{module}.")
+        if match is None or match[0] in absent:
+            continue
+        root = match[0].rstrip(".").rpartition(".")[0]
+        beside = sum(branch.rstrip(".").rpartition(".")[0] == root for branch in absent)
+        if beside and runs == beside + 1:
+            return match[0].rstrip("."), runs
+    return "", 0
 
 
 def experts_used(chart: Chart) -> tuple[int, int]:

@@ -49,9 +49,11 @@ class NotLearning(Detector):
     fell first and then stopped is `loss-plateau`; one that falls, but hardly, is `slow-learning`. Where the loss of a
     guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not; best of
     all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
-    better one after the other are a reason to wait. So is a model that consists of embeddings alone, whose rows each
-    batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which holds its own
-    first steps back, is given twice as long, and so are recurrent models and deep ones without normalization.
+    better one after the other are a reason to wait, and so are outputs that differ by more from look to look: deep
+    models leave a saddle that way, long before the loss shows it. So is a model that consists of embeddings alone,
+    whose rows each batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which
+    holds its own first steps back, is given twice as long, and so are recurrent models and deep ones without
+    normalization.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -120,15 +122,19 @@ class NotLearning(Detector):
             if learnt > 2 * doubt + 0.01:
                 return None
             coming = learnt < -0.1 and (better or _falls(later))  # it began far above a guess, and is on its way there
-            at_guess = sure and waited >= nearly
-            better, stuck = coming or learnt > doubt + 0.01, (still or at_guess) and not coming
+            learns = better and chart["val_loss"].latest < (1 - self.gain) * chance
+            at_guess = sure and waited >= nearly and not learns
+            better, stuck = learns or coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
             told = waited >= nearly and ("loss.chance" in chart.facts or _is_flat(half, 0.01 * chance))
             stuck = still or (told and not better and level > (1 - self.gain) * chance)
-        stuck = stuck and not (level < chance and _is_on_its_way(half, later))
+        coming = level < chance and _is_on_its_way(half, later)
+        stuck, better = stuck and not coming, better or coming
         # A head alone may learn little, but for sure.
         better = better or (chart.fact("graph.frozen_share", 0.0) > 0 and _is_below(half, 0.95 * chance))
-        severity: Severity = "warning" if stuck or (waited >= self.steps and not better) else "info"
+        young = waited < 2 * self.steps and not still and tells_apart(chart)
+        long = waited >= self.steps * _noisiness(chart)
+        severity: Severity = "warning" if not young and (stuck or (long and not better)) else "info"
         message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
         if chance > 0:
             guess = f"that of a guess without looking at the input is {number_text(chance)}"
@@ -146,13 +152,25 @@ def _patience(chart: Chart) -> int:
     """How many steps of this run count as one: of tables, of batches of a sample or two, of RAdam's slow start."""
     if looks_up_only(chart):
         return LOOKUPS
-    shape, size = chart.context.get("input_shape") or (), chart["input_size"]
-    if len(shape) > 1 and size and size.latest > 0:  # the first forward pass may have been an evaluation's
-        passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
-        samples = passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
-        if samples < FEW:
-            return FEW // samples
+    samples = _samples(chart)
+    if 0 < samples < FEW:
+        return FEW // samples
     return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
+
+
+def _noisiness(chart: Chart) -> int:
+    """How many times as long a run of small batches is given where it is not sure that it is at a guess."""
+    samples = _samples(chart)
+    return min(max(4 * FEW // samples, 1), FEW) if samples >= FEW else 1  # of fewer, each step counts less already
+
+
+def _samples(chart: Chart) -> int:
+    """Samples of a step, as far as they are known; else 0."""
+    shape, size = chart.context.get("input_shape") or (), chart["input_size"]
+    if len(shape) < 2 or not size or not size.latest > 0:  # the first forward pass may have been an evaluation's
+        return 0
+    passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
+    return passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
 
 
 def _lateness(chart: Chart) -> int:
@@ -183,6 +201,22 @@ def _validates_better(chart: Chart) -> bool:
     """Whether each evaluation was better than the one before: the same samples again and again hide less in noise."""
     values = chart["val_loss"].last(4)
     return values.size > 1 and bool((np.diff(values) < 0).all()) and float(values[-1]) < 0.99 * float(values[0])
+
+
+def tells_apart(chart: Chart, samples: int = 4, growth: float = 1.5) -> bool:
+    """Whether outputs differ over a batch by more from look to look: a saddle is left by growth, long unseen in a loss.
+
+    Of labels that belong to nothing, or weights that stand still, outputs differ by what they did, more or less.
+
+    >>> tells_apart(Chart.of(output_std=[4e-4, 5e-4, 6e-4, 9e-4]))
+    True
+    >>> tells_apart(Chart.of(output_std=[0.1, 0.2, 0.1, 0.3]))
+    False
+    """
+    series = chart["output_std"]
+    values = series.last(samples)
+    rises = values.size == samples and bool((np.diff(values) > 0).all())
+    return rises and series.latest > max(growth * float(values[0]), 0.5 * series.first)  # not out of a collapse
 
 
 def _is_flat(levels: Array, limit: float) -> bool:
@@ -230,13 +264,15 @@ def _scatter(levels: Array) -> float:
 def loss_scale(chart: Chart, samples: int = 3) -> float:
     """What the loss is a constant multiple of its loss function's value by; 1.0 where it is none, or not known.
 
+    A sum that is divided is a mean: trainers sum over tokens and divide by how many there are.
+
     >>> loss_scale(Chart.of(loss=[0.002, 0.0018, 0.0019], criterion=[2.0, 1.8, 1.9]))
     0.001
     >>> loss_scale(Chart.of(loss=[2.1, 2.0, 1.7], criterion=[2.0, 1.8, 1.6]))
     1.0
     """
     losses, plain = chart["loss"], chart["criterion"]
-    if len(plain) < samples:
+    if len(plain) < samples or chart.fact("loss.reduction") == "sum":
         return 1.0
     _, mine, theirs = np.intersect1d(losses.steps, plain.steps, assume_unique=True, return_indices=True)
     if mine.size < samples or not float(np.abs(plain.values[theirs]).min()) > 0:

@@ -36,8 +36,9 @@ class Overfitting(Detector):
     share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
     other trouble. A small rise is a note where the accuracy, if it is logged, is no worse than at the best loss: the
     model is surer of its errors and makes no more; so it is where validation has gained next to nothing so far and lost
-    less: training may just not have begun to work. Validation that stands still is overfitting as well where training
-    has come down to next to nothing and validation followed it for less than half of the way.
+    less: training may just not have begun to work; and where training, without dropout, has not come down to the best
+    validation yet: that was a lucky draw of few samples. Validation that stands still is overfitting as well where
+    training has come down to next to nothing and validation followed it for less than half of the way.
 
     ## What to do
     Keep the weights of the best step. More dropout or weight decay, augmentation, more data, a smaller model.
@@ -79,6 +80,8 @@ class Overfitting(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """A rise of validation from its best, or a halt of it far above what training has come down to."""
+        if adds_up(chart):  # a sum that is never reset is no loss
+            return None
         return self._risen(chart) or self._by_heart(chart) or self._soon(chart)
 
     def _soon(self, chart: Chart) -> Symptom | None:
@@ -97,8 +100,8 @@ class Overfitting(Detector):
         by_heart = later < self.left * min(start, lowest)
         share, own = (self.moderate, 0.1) if by_heart else (self.severe, 0.25)
         least = max(share * (start - lowest), own * abs(lowest), 2 * _drawn_up(values[: best + 1]))
-        if not now - lowest > least or not 0 < later < 0.5 * then:
-            return None
+        if not now - lowest > least or not 0 < later < min(0.5 * then, lowest):
+            return None  # a validation that was ever below what training has come to was lucky
         message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
         message += f"training went on to {number_text(later)}"
         return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
@@ -162,7 +165,9 @@ class Overfitting(Detector):
             level = abs(float(smooth[best]))
             idle = rise < NEXT_TO_NOTHING * level and gained < 5 * NEXT_TO_NOTHING * level  # it has not begun to learn
             as_before = rise < 1.5 * _drawn_up(smooth[: best + 1])
-            if severity == "warning" and (idle or as_before or (rise < 0.2 * level and _is_as_right(chart, lowest))):
+            lucky = later > level and not chart.context.get("dropout")  # nothing makes training harder than validation
+            right = rise < 0.2 * level and _is_as_right(chart, lowest)
+            if severity == "warning" and (idle or as_before or lucky or right):
                 severity = "info"
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
 
@@ -232,3 +237,24 @@ def levels_at(train: Series, steps: NDArray[np.int64]) -> Array:
     with np.errstate(all="ignore"):
         total = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[0, 2])])  # exact where nothing moves
         return np.asarray(table[0, 2] + (total[known] - total[first]) / (known - first))
+
+
+def adds_up(chart: Chart, evaluations: int = 4, apart: float = 2.0) -> bool:
+    """Whether validation is a sum that is never reset: what each evaluation adds is about what training has then.
+
+    >>> chart = Chart.of(loss=[1.0] * 80)
+    >>> for step, value in ((19, 1.0), (39, 2.1), (59, 3.0), (79, 4.1)):
+    ...     chart.add({"type": "validation", "step": step, "vitals": {"val_loss": value}})
+    >>> adds_up(chart)
+    True
+    """
+    series, train = chart["val_loss"], chart["loss"]
+    if series.count != len(series) or len(series) < evaluations or not train:
+        return False
+    values, levels = series.values, levels_at(train, series.steps)
+    parts = np.diff(values, prepend=0.0)
+    if not bool((parts > 0).all()) or not bool((levels > 0).all()) or not float(values[-1]) > 3 * float(levels[-1]):
+        return False
+    ratios = parts / levels
+    steady = float(parts.max()) < 1.2 * float(parts[0])  # what is learnt by heart gets worse faster and faster
+    return steady and float(ratios.max()) < apart and float(ratios.min()) > 1 / apart

@@ -18,7 +18,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.gradient_explosion import GradientExplosion, risen
+from torchdoctor.symptoms.gradient_explosion import GradientExplosion
 from torchdoctor.symptoms.gradient_instability import GradientInstability
 from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
 from torchdoctor.symptoms.loss_divergence import LossDivergence
@@ -27,6 +27,7 @@ from torchdoctor.symptoms.loss_spike import LossSpike
 from torchdoctor.symptoms.multiple_pathologies import MultiplePathologies
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.overfitting import Overfitting
+from torchdoctor.symptoms.tensor_leaps import risen
 
 
 @dataclass(frozen=True)

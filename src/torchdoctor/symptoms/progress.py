@@ -7,9 +7,8 @@ start to its best level, is the scale that every loss has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -314,46 +313,3 @@ def log_spread(base: Baseline, window: int) -> float:
     """
     spread = base.noise if base.count >= window else min(base.noise, 1.25 * base.jitter)
     return spread + 2 / base.count
-
-
-def rises_above(values: Array, ahead: int = 8) -> Array:
-    """How far each value is above the median of the values just before it; the first few have none before them.
-
-    >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))[8:]
-    array([ 1., -1.,  0.])
-    """
-    rises = np.zeros(values.size)
-    if values.size > ahead:
-        before = np.sort(np.lib.stride_tricks.sliding_window_view(values[:-1], ahead), axis=1)
-        rises[ahead:] = values[ahead:] - (before[:, ahead // 2 - 1] + before[:, ahead // 2]) / 2
-    return rises
-
-
-def _log_rises(values: Array, ahead: int, least: float) -> Array:
-    with np.errstate(all="ignore"):  # what is not positive is not asked for
-        return rises_above(np.log(np.abs(values) + least), ahead)
-
-
-RISES: dict[tuple[int, float | None], Callable[[Array], Array]] = {
-    (8, None): rises_above,
-    (8, 0.0): partial(_log_rises, ahead=8, least=0.0),
-    (8, TINY): partial(_log_rises, ahead=8, least=TINY),
-    (32, TINY): partial(_log_rises, ahead=32, least=TINY),
-}
-
-
-def third_highest_rise(series: Series, window: int, skip: int, *, log: float | None = None, ahead: int = 8) -> float:
-    """The third highest rise above the median of the values just before, 0 where there are too few.
-
-    Of the last `window` values without the latest `skip`, or of their logarithms, so much added to each. Two earlier
-    outliers are no habit, three are.
-
-    >>> losses = Chart.of(loss=[1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0, 20.0])["loss"]
-    >>> third_highest_rise(losses, 29, 1)
-    4.0
-    """
-    window = min(window, len(series))
-    if window - skip < ahead + 3:
-        return 0.0
-    rises = series.derived(RISES[ahead, log], ahead)[len(series) - window + ahead : len(series) - skip]
-    return float(np.partition(rises, -3)[-3])

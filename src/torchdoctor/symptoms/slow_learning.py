@@ -48,7 +48,8 @@ class SlowLearning(Detector):
     warning too where most
     weights, in half precision, do not move because what a step adds is rounded away, and where dropout leaves so little
     of what is learnt that neither training nor validation has come far. Warm-up, the end of a schedule, and fine-tuning
-    of a model that knows its task already (a loss far under that of a guess) are not judged.
+    of a model that knows its task already (a loss far under that of a guess; less far where no layer looks new) are not
+    judged. Nor are short steps on a straight way where batches agree on nothing any more.
 
     ## What to do
     Raise the learning rate by ten; `torchdoctor lr-range` finds how far one can go. Check that the loss is not divided
@@ -92,6 +93,10 @@ class SlowLearning(Detector):
     """and from which it is a warning at once, and not after twice the steps."""
     fresh: float = 0.4
     """Share of the layers that must look new at the start: of a model that goes on, hardly any does."""
+    worn: float = 0.1
+    """The same share under which the model was trained before: three quarters of a guess's loss are knowledge then."""
+    noise: float = 0.1
+    """Signal of a batch's gradient, as a share of its noise, under which there is no way to go on."""
     held: float = 0.75
     """Share of its start, or of a guess, that the loss must still be at."""
     straight: float = 0.6
@@ -121,7 +126,8 @@ class SlowLearning(Detector):
         # Such weights stand still, whatever the noise hides; those that moved before have arrived.
         hopeless = 0 < ratio < 0.1 * self.ratio and not self._has_moved(chart)
         enough = self.gained * abs(begun)
-        if (begun - level > enough and not hopeless) or level < 0.5 * chance_level(chart):
+        known = (0.5 if not chart["weights_fresh"].first < self.worn else 0.75) * chance_level(chart)
+        if (begun - level > enough and not hopeless) or level < known:
             return None
         gain, doubt = trend_gain(levels)
         if hopeless and gain > max(3 * doubt, enough):
@@ -152,6 +158,8 @@ class SlowLearning(Detector):
             return None
         if not chart["weights_fresh"].first > self.fresh or looks_up_only(chart) or _was_wild(chart):
             return None  # a model that knows something needs no more than short steps
+        if median(chart["gradient_snr"].last(6)) < self.noise:
+            return None  # so does one that has nothing left to learn: what its batches agree on is gone
         ratio = typical_ratio(chart)
         if not 0 < ratio < self.short or chart["lr"].latest < 0.3 * _highest(chart):
             return None

@@ -89,6 +89,8 @@ class StateOverwritten(Detector):
     """Samples in a row at which the memory is empty, or steps are undone."""
     kept: float = 0.3
     """Lengths of one step that weights come in dozens of them where each is undone."""
+    away: float = 0.6
+    """What a walk at random would come far that weights of a run that does not learn stay under, at each sample."""
     written: float = 1.2
     """The same where weights were written to at every step from the start on: at random they would come further."""
 
@@ -189,6 +191,10 @@ class StateOverwritten(Detector):
             return kept.last(1)
         if written >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
             return kept.values  # never came further; weights that are clamped do, until they reach their bounds
+        away = chart["update_away"].last(self.samples + 1)
+        idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
+        if idle and away.size > self.samples and float(away.max()) < self.away:
+            return kept.last(1) if kept else away[-1:]
         return few if few.size == self.samples and float(few.max()) < self.kept else few[:0]
 
     def _said(self, chart: Chart, message: str, rise: _Rise) -> Symptom:

@@ -11,10 +11,11 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts
+from torchdoctor.symptoms.progress import Progress, acts, is_game
 
 SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
 """Losses whose labels are -1 and 1."""
+ASKS_FOR_NUMBERS = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 RANGES = {
     "ReLU": (0.0, math.inf),
     "ReLU6": (0.0, 6.0),
@@ -46,7 +47,9 @@ class TargetAnomaly(Detector):
     loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens: the next
     ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice. Inputs
     that come again, value by value, should ask for the same; noise that is to be told, and experience that a loop
-    collects, need not. Tiny targets are a finding only where answering their mean would cost far less.
+    collects, need not. A binary loss asks for numbers between 0 and 1: others, such as -1, make it fall without end,
+    unless it is told to weigh them with 0. Tiny targets are a finding only where answering their mean would cost far
+    less.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -76,6 +79,7 @@ class TargetAnomaly(Detector):
         "output_rms",
         "part_target_size",
         "answer_changed",
+        "binary_outside",
     )
     suggests = ("normalize-targets", "clean-data", "rebalance-classes", "fix-loss")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1602.07714")
@@ -125,9 +129,11 @@ class TargetAnomaly(Detector):
             or self._padding(chart)
             or self._none_counts(chart)
             or self._one_class(chart)
+            or self._one_number(chart)
             or self._out_of_range(chart)
             or self._faint(chart)
             or self._unsigned(chart)
+            or self._outside(chart)
             or self._drowns(chart)
             or self._scale(chart)
         )
@@ -185,6 +191,14 @@ class TargetAnomaly(Detector):
         message = f"labels are 0 and 1, and {chart.fact('loss.function')} wants -1 and 1: those of 0 teach nothing"
         since = int(chart["target_min"].steps[0])
         return self.symptom(chart, "warning", message, value=0.0, limit=-1.0, since=since)
+
+    def _outside(self, chart: Chart) -> Symptom | None:
+        """Targets of a binary loss under 0 or above 1: it has no minimum there, and asks for ever larger outputs."""
+        if not is_outside(chart):
+            return None
+        share = chart["binary_outside"].latest
+        message = f"{share:.0%} of the targets of a binary loss are not between 0 and 1: it falls without end there"
+        return self.symptom(chart, "warning", message, value=share, since=int(chart["binary_outside"].steps[0]))
 
     def _drowns(self, chart: Chart) -> Symptom | None:
         """One part of the loss has large targets and outweighs the others by far: they are not heard."""
@@ -278,6 +292,13 @@ class TargetAnomaly(Detector):
             return None
         message = f"all labels seen so far are of one class, of {classes} that the model can tell"
         return self.symptom(chart, "warning", message, value=1.0, since=int(pooled.steps[0]))
+
+    def _one_number(self, chart: Chart) -> Symptom | None:
+        """All that is asked for is one and the same number: values that were rounded, or read as something else."""
+        if not is_one_number(chart):
+            return None
+        message = f"all targets seen so far are {number_text(chart['target_mean'].latest)}: there is nothing to learn"
+        return self.symptom(chart, "warning", message, value=0.0, since=int(chart["target_std"].steps[0]))
 
     def _lost(self, chart: Chart, size: float) -> Symptom | None:
         """Tiny targets: what the outputs move by at a step is more than all that is asked for."""
@@ -432,6 +453,28 @@ def is_faint(chart: Chart, samples: int = 5) -> bool:
     if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
         return False
     return bool((pairs > 0).all() and (low == 0).all() and (high == high[0]).all()) and 0 < float(high[0]) < 0.05
+
+
+def is_one_number(chart: Chart, samples: int = 5, fitting: float = 0.01) -> bool:
+    """Whether a regression is asked for one number, whatever the sample, and its error is the whole loss.
+
+    What an equation leaves over is to be 0 everywhere, and so is a distance that a loop takes by itself.
+    """
+    spreads, whole, part = chart["pooled_std"].last(samples), chart["loss"], chart["criterion"]
+    if spreads.size < samples or spreads.any() or chart.fact("loss.function") not in ASKS_FOR_NUMBERS:
+        return False
+    if chart.fact("data.differentiated") or chart.fact("loop.acts") or is_game(chart):
+        return False
+    _, mine, theirs = np.intersect1d(whole.steps, part.steps, assume_unique=True, return_indices=True)
+    same = np.abs(whole.values[mine] - part.values[theirs]) <= fitting * np.abs(part.values[theirs])
+    given = chart["output_rms"].first
+    return same.size >= samples and bool(same.all()) and given > 0
+
+
+def is_outside(chart: Chart, samples: int = 3) -> bool:
+    """Whether a binary loss was asked for less than 0 or more than 1 in all of the last samples."""
+    shares = chart["binary_outside"].last(samples)
+    return shares.size == samples and float(shares.min()) > 0
 
 
 def is_unsigned(chart: Chart, samples: int = 3) -> bool:

@@ -149,10 +149,12 @@ class UpdateRatioAbnormal(Detector):
     def _shortened(self, chart: Chart) -> Symptom | None:
         """Steps that became many times as short from one sample to the next, at the same rate, on a straight way."""
         loss, rates = chart["loss"], chart["lr"]
-        columns, few = list(weight_columns(chart.names)), self.samples
+        few = self.samples
         rows = [(step, row) for step, row in chart.tensors("update_ratio").rows if row.size == len(chart.names)]
         if len(rows) < 2 * few or not goes_straight(chart, few - 1) or not rates.latest > 0.5 * rates.outline.highest:
             return None
+        # Layers that join later, at a rate of their own, shorten nobody's steps.
+        columns = [column for column in weight_columns(chart.names) if rows[few][1][column] > 0]
         medians = np.array([_median(row[columns]) for _, row in rows])
         falls = medians[few:-2] / np.maximum(medians[few + 1 : -1], 1e-30)
         place = few + 1 + int(np.argmax(falls)) if falls.size else 0

@@ -11,7 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.overfitting import levels_at
+from torchdoctor.symptoms.overfitting import adds_up, levels_at
 from torchdoctor.symptoms.progress import Progress, working_since
 
 LATE = 1.25
@@ -100,7 +100,8 @@ class ValidationAnomaly(Detector):
         if values.size < self.evaluations:
             return self._untrained(chart, levels, steps) if self._starts_worse(chart) else None
         return (
-            self._constant(chart, levels, steps)
+            self._added_up(chart)
+            or self._constant(chart, levels, steps)
             or self._untrained(chart, levels, steps)
             or self._leap(chart, levels, steps)
             or self._stepped_up(chart, steps)
@@ -188,6 +189,15 @@ class ValidationAnomaly(Detector):
         steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
         levels = levels_at(chart["loss"], steps)
         return bool((values > levels + share * np.abs(levels)).all())
+
+    def _added_up(self, chart: Chart) -> Symptom | None:
+        """Each evaluation is that of before and as much again as training's loss."""
+        if not adds_up(chart):
+            return None
+        values, steps = chart["val_loss"].values, chart["val_loss"].steps
+        message = f"validation loss grows by {number_text(float(values[-1] - values[-2]))} an evaluation, which is "
+        message += "about the training loss: the sum of the evaluations before is not reset"
+        return self.symptom(chart, "warning", message, value=float(values[-1]), confidence=0.9, since=int(steps[0]))
 
     def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
         values = chart["val_loss"].values

@@ -64,6 +64,8 @@ class WeightGrowth(Detector):
     """Times the norm of the start that are a warning unless the loss is at its best; before, it must be in trouble."""
     samples: int = 8
     """Samples that must be known."""
+    outside: float = 3e-3
+    """Share of themselves by which weights are made larger between the first steps, and go on growing."""
     leap: float = 100.0
     """Times its norm at the sample before that a single tensor must reach."""
 
@@ -79,6 +81,9 @@ class WeightGrowth(Detector):
             message += f"step {leap.step}, and no other weight moved so"
             times = leap.after / leap.before
             return self.symptom(chart, "warning", message, value=times, limit=self.leap, where=(leap.name,))
+        if (share := multiplied(chart)) > self.outside:
+            message = f"something else than the optimizer makes weights {share:.2%} larger between two steps"
+            return self.symptom(chart, "warning", message, value=share, limit=self.outside, since=0, confidence=0.9)
         if len(rows) < self.samples or not columns:
             return None
         border = rows[0][0] + 0.75 * (rows[-1][0] - rows[0][0])
@@ -96,6 +101,18 @@ class WeightGrowth(Detector):
             growth = np.nan_to_num(rows[-1][1][columns] / rows[0][1][columns], posinf=0.0)
         where = tuple(chart.names[columns[int(index)]] for index in np.argsort(-growth)[:4] if growth[index] > 2)
         return self.symptom(chart, severity, message, value=whole, limit=self.times, where=where)
+
+
+def multiplied(chart: Chart, samples: int = 2, rows: int = 5) -> float:
+    """The share by which weights are made larger after each of the first steps, where they grew by it since; or 0."""
+    scaled, along = chart["outside_scaled"].values[:samples], chart["outside_cosine"].values[:samples]
+    norms = [(step, row) for step, row in chart.tensors("weight_norm").rows if row.size]
+    if scaled.size < samples or not float(along.min()) > 0.95 or len(norms) < rows or norms[0][0] > samples:
+        return 0.0
+    share = float(scaled.min())
+    start, now = (math.sqrt(float(np.nansum(np.square(norms[at][1])))) for at in (0, -1))
+    passed = norms[-1][0] - norms[0][0]
+    return share if start > 0 and now > start * (1 + 0.5 * share * min(passed, 100)) else 0.0
 
 
 class Leap(NamedTuple):

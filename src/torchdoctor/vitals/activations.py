@@ -60,6 +60,7 @@ class ActivationGauge(PassGauge):
         self._outputs = {model for model in models.values() if model in self._watched}
         self._units: dict[nn.Module, _Units] = {}
         self._functional = not any(isinstance(module, ZEROING) for module in self._watched)
+        self._runs: dict[nn.Module, int] = {}
         self._samples = 0
         self._inside = 0
         self._models = tuple(models.values())
@@ -119,6 +120,8 @@ class ActivationGauge(PassGauge):
             self._outputs |= {result for result in results if result is not None}
 
     def _passed(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._samples == 0 and (self._inside or self.learns):
+            self._runs[module] = self._runs.get(module, 0) + 1
         # A checkpointed block runs its first forward without gradients: the pass around it decides.
         if module in self._seen or not (self._inside or self.learns):
             return
@@ -267,6 +270,7 @@ class ActivationGauge(PassGauge):
                 "modules.widths": [self._widths.get(module, 0) for module in order],
                 "modules.entering": [_entering(module) for module in order],
                 "modules.outputs": [self._watched[module] for module in order if module in self._outputs],
+                "modules.repeated": {self._watched[module]: runs for module, runs in self._runs.items() if runs > 1},
                 "modules.normalized": sum(isinstance(module, NORMS) for module in self._seen),
                 "data.normalized_first": any(isinstance(module, NORMS) for module in first),
             }

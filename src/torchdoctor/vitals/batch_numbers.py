@@ -45,6 +45,16 @@ def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
     return torch.where(counted, closest, torch.ones_like(closest)).amin() * (counted.sum() > 1)
 
 
+def different_rows(rows: Tensor) -> Tensor:
+    """How many samples there are that are no copies of others, by a weighted sum of each.
+
+    >>> different_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [2.0, 1.0]]))
+    tensor(3)
+    """
+    weights = torch.frac(torch.arange(1, rows.shape[1] + 1, device=rows.device) * 0.7548777) - 0.5
+    return 1 + ((rows * weights).sum(1).sort().values.diff() > 0).sum()
+
+
 def slope_by_count(counts: Tensor, weights: Tensor) -> Tensor:
     """How weights grow with how common classes are: 1 where they are counts, -1 where they are their inverse.
 

@@ -29,6 +29,7 @@ from torchdoctor.vitals.batch_numbers import (
     class_counts,
     class_dimension,
     column_by_class,
+    different_rows,
     is_whole,
     one_in_place_of,
     output_and_target,
@@ -36,7 +37,7 @@ from torchdoctor.vitals.batch_numbers import (
     slope_by_count,
 )
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_inputs import Compared, parts_compared, skipped, what_is_compared
+from torchdoctor.vitals.loss_inputs import Compared, looked_up, parts_compared, sides_of, skipped, what_is_compared
 from torchdoctor.vitals.moment import Moment
 from torchdoctor.vitals.passes import (
     LARGEST,
@@ -66,6 +67,8 @@ MOST_TOKENS = 16_384
 """Tokens of a batch among which the mask is looked for."""
 SAME = 0.999
 """Correlation of columns with classes that counts: less is a good feature, such as a bright place in a picture."""
+BEYOND = 0.1
+"""How far under 0 or above 1 the targets of a binary loss may be: a picture that was resized swings over by less."""
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
@@ -85,6 +88,10 @@ class BatchGauge(PassGauge):
         self._saw_inputs = self._saw_targets = False
         self._blank: Tensor | None = None
         """Which samples of this batch have no content."""
+        self._distinct: Tensor | None = None
+        """How many samples of this batch are no copies of others."""
+        self._unshifted: Tensor | None = None
+        """Share of a decoder's tokens that are the labels at their own places."""
         self._looked = 0
         self._size = 0
         """Numbers in the inputs of this batch: how much work it is."""
@@ -140,7 +147,7 @@ class BatchGauge(PassGauge):
         if given and not self._saw_inputs:
             self._measure_inputs(given[0])
             if len(given) > 1:  # a condition that is left out, nodes without features: the others say the rest
-                for name in ("input_blank", "input_constant"):
+                for name in ("input_blank", "input_constant", "input_distinct"):
                     self._scalars.pop(name, None)
             others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
             self._decoded = weakref.ref(others[0]) if others else None
@@ -152,6 +159,16 @@ class BatchGauge(PassGauge):
             self._measure_targets(labels)
 
     def _backward(self, loss: Tensor) -> None:
+        self._read_loss(loss)
+        decoded = self._decoded() if self._decoded is not None else None
+        if decoded is None or self._unshifted is None or "target_is_input" not in self._scalars:
+            return
+        for tokens in looked_up(loss):  # a model may shift what it is given before it looks at it
+            if tokens.shape == decoded.shape:
+                told = self._unshifted * (tokens == decoded).all()
+                self._scalars["target_is_input"] = torch.maximum(self._scalars["target_is_input"], told)
+
+    def _read_loss(self, loss: Tensor) -> None:
         """A loss that is no module shows what it compares when backward begins, and any where its model looked."""
         inputs = self._inputs() if self._inputs is not None else None
         if self._looked < LOOKS and inputs is not None and is_whole(inputs) and inputs.dim() == 2:
@@ -159,10 +176,15 @@ class BatchGauge(PassGauge):
             ahead = look_ahead(loss, inputs.shape[1])
             if ahead is not None:
                 self._scalars["attention_ahead"] = ahead
+        compared = what_is_compared(loss)
+        if compared is not None and isinstance(compared.module, BINARY) and compared.module.weight is None:
+            asked = part_of(compared.target)
+            self._scalars["binary_outside"] = ((asked < -BEYOND) | (asked > 1 + BEYOND)).float().mean()
+        if (sides := sides_of(loss)) is not None and sides[0].numel() <= LARGEST:
+            self._scalars["views_same"] = torch.isclose(*sides, rtol=1e-4, atol=1e-6).all()
         if self._saw_targets or "guess_loss" in self._scalars:
             return
         self._measure_parts(parts_compared(loss))
-        compared = what_is_compared(loss)
         if compared is not None and not compared.between_outputs:
             self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
 
@@ -186,8 +208,10 @@ class BatchGauge(PassGauge):
             self._scalars["target_masked"] = one_in_place_of(given[:MOST_TOKENS], asked[:MOST_TOKENS])
             decoded = self._decoded() if self._decoded is not None else None
             if decoded is not None and decoded.numel() == target.numel():  # the inputs have to pass through a code
-                forced = decoded[:, 1:] == target.reshape(decoded.shape)[:, :-1]
+                labels = target.reshape(decoded.shape)
+                forced = decoded[:, 1:] == labels[:, :-1]
                 same = same * (forced.float().mean() < 0.99)
+                self._unshifted = (decoded == labels).float().mean()
             self._scalars["target_is_input"] = same
         samples = inputs.shape[0]
         if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
@@ -222,6 +246,8 @@ class BatchGauge(PassGauge):
         if is_whole(target):
             each = column_by_class(columns, target.detach().flatten())
             closest = torch.where(each > SAME, torch.maximum(closest, each), closest)
+        if self._distinct is not None:  # of a few samples, again and again, some column follows anything
+            closest = closest * (self._distinct >= ROWS)
         self._scalars["label_in_input"] = closest * whole
         self._scalars["label_in_another"] = other * whole
 
@@ -297,6 +323,8 @@ class BatchGauge(PassGauge):
             if value.dim() > 1 and value.shape[0] >= 8:
                 self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
                 rows = value.flatten(1)
+                self._distinct = different_rows(rows)
+                self._scalars["input_distinct"] = self._distinct / len(rows)
                 if rows.shape[1] >= LEAST_VALUES:
                     self._blank = rows.amax(1) == rows.amin(1)
                     self._scalars["input_blank"] = self._blank.float().mean()
@@ -317,7 +345,8 @@ class BatchGauge(PassGauge):
             return
         value = part_of(tensor)
         self._scalars["input_checksum"] = self._scalars["input_checksum"] + checksum(value)
-        self._scalars.pop("input_content", None)
+        for name in ("input_content", "input_distinct"):
+            self._scalars.pop(name, None)
         if "input_constant" in self._scalars and tensor.is_floating_point() and value.dim() > 1:
             same = (value.amax(0) == value.amin(0)).float().mean()
             self._scalars["input_constant"] = torch.minimum(self._scalars["input_constant"], same)
@@ -367,6 +396,9 @@ class BatchGauge(PassGauge):
             if classes <= MOST_CLASSES:
                 counts = class_counts(tensor, classes)
                 if 0 <= ignored < counts.numel():
+                    inputs = self._inputs() if self._inputs is not None else None
+                    if inputs is not None and inputs.dim() > 1 and inputs.shape[:1] == tensor.shape:  # one a sample
+                        self._scalars["label_ignored"] = counts[ignored] / counts.sum().clamp_min(1)
                     counts[ignored] = 0
                 self._now = counts
                 self._measure_labels(counts)
@@ -411,7 +443,7 @@ class BatchGauge(PassGauge):
         """Drop what was measured in this step."""
         super().forget()
         self._saw_inputs = self._saw_targets = False
-        self._blank = None
+        self._blank = self._distinct = self._unshifted = None
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over, and say when the batch arrived: the monitor knows when the step before had ended."""

@@ -6,6 +6,7 @@ unless somebody has changed the gradients in between.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.clock import sequence_number
-from torchdoctor.vitals.gradients import Capture, GradientGauge, Order
+from torchdoctor.vitals.gradients import Capture, GradientGauge, Order, local
 from torchdoctor.vitals.layout import Layout
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.slot import Part, Slot
@@ -57,6 +58,9 @@ class Captures:
         if isinstance(tensors, Tensor):
             tensors = [tensors]
         listed, norms = lists[0] if len(lists) == 1 else _joined(lists)
+        sharded = hasattr(total, "to_local")
+        if sharded:  # what lies here, as we measure it ourselves: the whole would need a collective
+            total, norms = local(total), [local(norm) for norm in norms]
         seen = len(listed) == len(tensors)
         order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
         if order is None or order.owner < 0:
@@ -65,7 +69,7 @@ class Captures:
         slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
         if seen:
             self._capture(slot, order, listed, norms)
-            self._together = len(lists) == 1 and len(norms) > 1
+            self._together = len(lists) == 1 and len(norms) > 1 and not sharded
             if self._together and slot.number == sampled:  # what the lane would have returned
                 same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
                 slot.keep("same_total", same.float())
@@ -86,7 +90,7 @@ class Captures:
             capture.refresh()
         now = sequence_number()
         self._clip_mark = now if now == self._ledger.clock.mark and self._ledger.clock.count else None
-        if isinstance(max_norm, int | float):
+        if isinstance(max_norm, int | float) and max_norm < math.inf:  # at infinity a norm is asked for, nothing is cut
             self._ledger.slot_for(owner).facts["clip"] = float(max_norm)
 
     def take_all(self, index: int, scale: Tensor | None) -> bool:
@@ -121,6 +125,7 @@ class Captures:
     def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was on."""
         tensors, norms = _joined(taps.take_recent())
+        norms = [local(norm) for norm in norms]
         order = self._gradients.recognize(tensors) if len(tensors) else None
         if order is not None and order.owner >= 0:
             slot = self._ledger.slot_for(order.owner)

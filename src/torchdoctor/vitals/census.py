@@ -117,10 +117,11 @@ class GraphCensus(PassGauge):
             if loss.requires_grad:  # requires_grad_() on a loss that had no graph: backward runs, and reaches nothing
                 self.tell({"loss.detached": True})
             return
-        self._look_for_repetition(name, root)
+        again = self._look_for_repetition(name, root)
         if self._due and name not in self._read:
             self._read[name] = read_graph(root)
-            self._look_for_old_outputs(self._read[name])
+            if not again:
+                self._look_for_old_outputs(self._read[name])
             facts = _loss_facts(list(self._read.values()))
             if len(self._setup.optimizers) > 1:  # what one player minimises, the other may maximise
                 facts["loss.lint"] = [code for code in facts["loss.lint"] if code != "negated"]
@@ -194,17 +195,19 @@ class GraphCensus(PassGauge):
     def _model_ids(self) -> set[int]:
         return {id(tensor) for model in self._setup.models.values() for tensor in unwrap_model(model).parameters()}
 
-    def _look_for_repetition(self, name: str, root: Any) -> None:
-        """The same root at two samples is a loss that was computed once and logged again and again."""
+    def _look_for_repetition(self, name: str, root: Any) -> bool:
+        """The same root at two samples is a loss that was computed once, or by a CUDA graph that is replayed."""
         try:
             number = int(root._sequence_nr())
         except AttributeError:
-            return
+            return False
         sample, previous = self._roots.get(name, (self._samples, -1))
-        if number == previous and sample < self._samples:
+        again = number == previous and sample < self._samples
+        if again:
             self.tell({"loss.stale": True})
         elif sample < self._samples or previous < 0:
             self._roots[name] = self._samples, number
+        return again
 
     def _look_for_old_outputs(self, graph: LossGraph) -> None:
         """Where no parameter was used since an earlier sample had stepped, the outputs are those of older weights."""

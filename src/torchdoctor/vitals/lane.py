@@ -111,7 +111,7 @@ class Lane(taps.Listener):
             and type(parameters) is list
             and sequence_number() != self._mark  # else no forward pass lies between the step and this clip
         ):
-            self._clip = max_norm
+            self._clip = max_norm if max_norm < math.inf else None
             self._versions = ends[0]._version, ends[1]._version
             return
         self.leave()

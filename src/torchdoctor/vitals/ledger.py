@@ -36,7 +36,7 @@ class Ledger:
         self.upcoming: Slot | None = None
         """The step that is being prepared, once something is known of it."""
         self._note = note
-        self._seen: dict[str, tuple[int, Tensor]] = {}
+        self._seen: dict[str, tuple[int, Tensor | None]] = {}
         """By name: how many losses had memory of their own, and the latest; -1: they share it (a CUDA graph's)."""
         self._numbers: set[str] = set()
         """Names of losses that came as numbers."""
@@ -145,9 +145,17 @@ class Ledger:
         if count >= 0 and previous is not None:
             # While the previous loss is alive its memory cannot be given out again; if this one lies there, somebody
             # writes every loss to the same place, and a reference would soon show another step's value.
-            count = -1 if previous.data_ptr() == value.data_ptr() else count + 1
-        self._seen[name] = count, value
+            count = -1 if _place_of(previous) in (value.data_ptr(), None) else count + 1
+        self._seen[name] = count, value if count >= 0 else None
         slot.keep(name, value, copy=count < COPIED_FIRST)
+
+
+def _place_of(scalar: Tensor) -> int | None:
+    """Where a scalar lies; None where a compiled CUDA graph has taken its memory back."""
+    try:
+        return scalar.data_ptr()
+    except RuntimeError:
+        return None
 
 
 def _hand_over(source: Slot, target: Slot) -> None:

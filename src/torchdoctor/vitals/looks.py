@@ -94,7 +94,7 @@ class CloseLooks:
 
     def after_step(self, index: int, slot: Slot) -> None:
         """An optimizer has stepped."""
-        if slot.sampled:
+        if slot.sampled and slot.number == self.armed:  # else another one's step has begun the next look already
             with self.sampling:
                 for gauge in self._gauges:
                     gauge.after_step(index, slot)
@@ -103,7 +103,7 @@ class CloseLooks:
         """An optimizer's part of a step is over."""
         self._stepped = index
         self._latest = slot.number if slot.sampled else -1
-        if slot.sampled:
+        if slot.sampled and slot.number == self.armed:
             self._to_come.discard(index)
             if not self._to_come:
                 self.disarm()

@@ -6,6 +6,7 @@ after backward; a compiled function hides what is inside it, but keeps the param
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,7 @@ def read_graph(root: Any) -> LossGraph:
     fragile: dict[str, None] = {}
     hidden = False
     count, newest = 0, -1
+    layers, bends, rows = 0, False, 0
     while waiting and count < MOST_NODES:
         node = waiting.popleft()
         count += 1
@@ -94,15 +96,20 @@ def read_graph(root: Any) -> LossGraph:
         if count <= HEAD and name in FRAGILE and _can_fail(node, name):
             fragile[FRAGILE[name]] = None
         hidden = hidden or name.startswith("CompiledFunction")
+        layers += name in LINEAR
+        bends = bends or not _is_straight(node, name)
         if kind is None:
             kind = _kind(node, name, in_head=count <= HEAD)
             reduction = _reduction(node, root) if kind else None
+            rows = next(iter(_shape(next(_parents(node), None))), 0) if kind else 0
+        lint.update((code, None) for code in _shared_out(node, name, rows))
         for parent in _parents(node):
             if type(parent).__name__ == "AccumulateGrad":
                 newest = max(newest, node._sequence_nr())
             if parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
+    lint.update((code, None) for code in ("only-linear",) if layers > 1 and not bends and not waiting)
     return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), tuple(fragile), hidden, not waiting, newest)
 
 
@@ -117,6 +124,27 @@ def leaf_tensors(root: Any) -> list[Any]:
         seen.update(fresh)
         waiting += fresh
     return leaves
+
+
+def _is_straight(node: Any, name: str) -> bool:
+    """Whether a node bends nothing: a layer with weights of its own, a sum, what moves values about, the loss."""
+    if name in ("Addmm", "Mm", "Linear", "Convolution"):
+        return any(type(parent).__name__ == "AccumulateGrad" or _is_leaf(parent) for parent in _parents(node))
+    return name in SHAPING or name in ("Add", "Mean", "Sum") or name in KINDS or name.startswith("NllLoss")
+
+
+def _shared_out(node: Any, name: str, rows: int) -> Iterator[str]:
+    """Whether values are weighted by a softmax over as many samples as the loss counts: each gets what others leave."""
+    for source in _parents(node) if name == "Mul" and rows > 1 else ():
+        source = _source(source) if _name(source) in SHAPING else source
+        sizes = _shape(source) if _name_of(source) == "Softmax" else ()
+        if len(sizes) == 2 and sizes[0] == rows and sizes[1] > 1 and _along(source) == 0:
+            yield "shared-among-samples"
+
+
+def _is_leaf(node: Any) -> bool:
+    """Whether a node does nothing but turn a parameter round."""
+    return _name(node) == "T" and _name_of(next(_parents(node), None)) == "AccumulateGrad"
 
 
 def _can_fail(node: Any, name: str) -> bool:
@@ -211,6 +239,8 @@ def _mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
         yield "broadcast"
     elif in_head and name in ("Sum", "Mean") and _is_kl_of_probabilities(node):
         yield "kl-of-probabilities"
+    elif name == "CtcLoss" and _is_too_short(node):
+        yield "too-short-to-spell"
     if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
         yield "scrambled"
     yield from _mistakes_in_the_model(node, name, in_head=in_head)
@@ -229,10 +259,12 @@ def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
 
 
 def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
-    if in_head and name in ("Softmax", "Sigmoid") and _name_of(_source(node)) == name:
+    if in_head and name in ("Softmax", "Sigmoid", "Exp") and _name_of(_source(node)) == name:
         yield f"{name.lower()}-twice"
     elif name == "Bmm" and _attends_wrongly(node):
         yield "attention-over-queries"
+    elif name in VIEWS and _is_turned(node):
+        yield "scrambled-inside"
 
 
 def _name_of(node: Any) -> str:
@@ -264,6 +296,45 @@ def _attends_wrongly(node: Any) -> bool:
     if len(sizes) < 3 or sizes[-1] != sizes[-2] or sizes[-1] < 2:
         return False
     return _along(source) != len(sizes) - 1
+
+
+def _is_too_short(node: Any) -> bool:
+    """Whether sequences have fewer steps than their targets have letters, as far as the host knows their lengths."""
+    given, asked = (getattr(node, f"_saved_{name}_lengths", None) for name in ("input", "target"))
+    if not isinstance(given, tuple) or not isinstance(asked, tuple) or not given:
+        return False
+    between = _doubles(node, asked)
+    short = sum(steps < letters + more for steps, letters, more in zip(given, asked, between, strict=True))
+    return bool(4 * short >= len(given))
+
+
+def _doubles(node: Any, lengths: Sequence[int]) -> list[int]:
+    """How many letters of each target are the same as the one before, and need a blank between; 0 where unknown."""
+    targets: Any = getattr(node, "_saved_targets", None)
+    if targets is None or targets.device.type != "cpu" or targets.dim() != 2:
+        return [0] * len(lengths)
+    return [int((row[1:length] == row[: length - 1]).sum()) for row, length in zip(targets, lengths, strict=True)]
+
+
+def _is_turned(node: Any) -> bool:
+    """Whether a view inside of a model exchanges sizes, or puts heads of attention together without turning them back.
+
+    Sizes that differ by one are left out: relative positions are shifted by such a view, on purpose. So are those of
+    which one is a multiple of the other: heads are split off, and samples and heads put together, by such views.
+    """
+    before, after = tuple(getattr(node, "_saved_self_sym_sizes", ())), _shape(node)
+    old, new = [size for size in before if size > 1], [size for size in after if size > 1]
+    if len(old) > 2 and sorted(old) == sorted(new) and old != new:
+        moved = sorted({size for size, other in zip(old, new, strict=True) if size != other})
+        apart = all(other - size > 1 and other % size for size, other in itertools.combinations(moved, 2))
+        return apart and len(moved) > 1
+    if len(before) != 4 or len(after) != 3 or min(before[1:3]) < 2 or before[1] == before[2]:
+        return False
+    joined = after == (before[0], before[2], before[1] * before[3])
+    source = next(_parents(node), None)
+    while _name_of(source) in (*VIEWS, "Clone"):
+        source = next(_parents(source), None)
+    return bool(joined) and _name_of(source).startswith(("Bmm", "ScaledDotProduct"))
 
 
 def _along(node: Any) -> int:

@@ -122,6 +122,54 @@ def difference_of(loss: Tensor) -> Tensor | None:
     return difference.detach()
 
 
+def sides_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Two sets of outputs that a loss compares all with all, made apart from each other; None where there are none.
+
+    >>> import torch
+    >>> one, other = torch.eye(3, requires_grad=True) * 2, torch.eye(3, requires_grad=True) * 1
+    >>> [side.diag().tolist() for side in sides_of((one @ other.T).logsumexp(1).mean())]
+    [[2.0, 2.0, 2.0], [1.0, 1.0, 1.0]]
+    >>> sides_of((one @ one.T).logsumexp(1).mean())
+    """
+    found = _comparisons(loss, ("Mm",))
+    if not found:
+        return None
+    node = found[0][1]
+    sources = [_unturned(parent) for parent, _ in node.next_functions]
+    one, other = kept(node, "self"), kept(node, "mat2")
+    if one is None or other is None or None in sources or sources[0] is sources[1]:
+        return None
+    return (one.detach(), other.detach().T) if one.shape == other.T.shape and len(one) > 1 else None
+
+
+def looked_up(loss: Tensor, most: int = 4000) -> list[Tensor]:
+    """The tokens that tables of embeddings were asked for, on the way to a loss.
+
+    >>> import torch
+    >>> table = nn.Embedding(5, 2)
+    >>> [tokens.tolist() for tokens in looked_up(table(torch.tensor([3, 1])).sum())]
+    [[3, 1]]
+    """
+    found: list[Tensor] = []
+    seen: set[Any] = {loss.grad_fn}
+    waiting: deque[Any] = deque(seen - {None})
+    while waiting and len(seen) < most:
+        node = waiting.popleft()
+        if _name(node) == "Embedding" and (tokens := kept(node, "indices")) is not None:
+            found.append(tokens)
+        fresh = [parent for parent, _ in node.next_functions if parent is not None and parent not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return found
+
+
+def _unturned(node: Any) -> Any:
+    """What is behind nodes that only turn a matrix round."""
+    while node is not None and _name(node) in ("T", "Transpose", "Permute"):
+        node = node.next_functions[0][0]
+    return node
+
+
 def is_attraction(loss: Tensor) -> bool:
     """Whether a loss is made of cosines alone, and both sides of each learn: it is smallest where all are the same.
 

@@ -81,12 +81,21 @@ class ModeCensus(PassGauge):
 
     def _model_runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.learns:
-            prefix, inner = self._whole[id(module)]
-            able = [(_joined(prefix, path), child.training) for path, child in _mode_dependent(inner)]
-            resting = [path for path, training in able if not training]
-            self._eval[prefix] = resting, bool(able) and len(resting) == len(able) and not inner.training
-            norms = [child for _, child in _mode_dependent(inner) if isinstance(child, BatchNorm)][:LISTED]
-            self._resting += [norm for norm in norms if norm.weight is None or norm.weight.requires_grad]
+            self._read_modes(*self._whole[id(module)])
+
+    def _read_modes(self, prefix: str, inner: nn.Module) -> None:
+        able = [(_joined(prefix, path), child.training) for path, child in _mode_dependent(inner)]
+        resting = [path for path, training in able if not training]
+        self._eval[prefix] = resting, bool(able) and len(resting) == len(able) and not inner.training
+        norms = [child for _, child in _mode_dependent(inner) if isinstance(child, BatchNorm)][:LISTED]
+        self._resting += [norm for norm in norms if norm.weight is None or norm.weight.requires_grad]
+
+    def _read_hidden(self) -> None:
+        """Compiled code calls no hooks: where gradients have come all the same, the modes are those of its pass."""
+        if len(self._models) == 1:
+            for prefix, model in self._models.items():
+                if any(tensor.grad is not None for tensor in unwrap_model(model).parameters()):
+                    self._read_modes(prefix, unwrap_model(model))
 
     def _normalizes(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.learns and module.training and args and isinstance(args[0], Tensor) and args[0].dim() > 1:
@@ -174,6 +183,8 @@ class ModeCensus(PassGauge):
 
     def before_step(self, index: int, slot: Slot) -> None:
         """The passes since `arm` were for training: say what they were like."""
+        if not self._eval:
+            self._read_hidden()
         if not self._eval:
             return
         tensors = [tensor for model in self._models.values() for tensor in unwrap_model(model).parameters()]

@@ -20,10 +20,12 @@ MOST_TENSORS = 32
 HALF = (torch.bfloat16, torch.float16)
 APART = 5
 """Steps between two samples from which it is looked at how far the weights have come."""
+AWAY, ANCHORED = 60, 240
+"""Steps after which weights should have left a place, and after which another place is taken."""
 
 
 class OptimizerStateGauge(Gauge):
-    """Of the first optimizer: `adam_staleness`, `adam_eps_share`, `momentum_cosine`, `update_*`, `course`."""
+    """Of the first optimizer: `adam_*`, `momentum_cosine`, `update_*`, `course`, `outside_*`."""
 
     def __init__(self, setup: Setup) -> None:
         self._optimizers = setup.optimizers
@@ -35,6 +37,9 @@ class OptimizerStateGauge(Gauge):
         """Of the sample before: its step, the weights before it, and how far it moved them."""
         self._way: Tensor | None = None
         """How weights came from the sample before that to it."""
+        self._after: tuple[int, Tensor] | None = None
+        """The step after which weights were as they are here."""
+        self._anchor: tuple[int, Tensor] | None = None
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Gradients against the averages that the step is about to mix them into."""
@@ -62,6 +67,7 @@ class OptimizerStateGauge(Gauge):
                 now = _joined([tensor for tensor, _, _ in self._usable(index)])
                 if now.shape == self._whole.shape:
                     self._moved = slot.number, self._whole, torch.linalg.vector_norm(now - self._whole)
+                    self._after = slot.number, now
             self._whole = None
         if self._before is None or index:
             return
@@ -85,6 +91,8 @@ class OptimizerStateGauge(Gauge):
         if self._whole is None or self._moved is None:
             return
         number, before, moved = self._moved
+        self._look_outside(slot, self._whole)
+        self._look_away(slot, self._whole, moved)
         apart = slot.number - number
         if apart < APART or before.shape != self._whole.shape:
             self._way = None
@@ -96,6 +104,27 @@ class OptimizerStateGauge(Gauge):
         if self._way is not None and self._way.shape == way.shape:
             self._keep_cosine(slot, way, self._way, "course")
         self._way = way
+
+    def _look_outside(self, slot: Slot, now: Tensor) -> None:
+        """What was done to the weights since the step before, where that one was looked at too."""
+        if self._after is None or self._after[0] != slot.number - 1 or self._after[1].shape != now.shape:
+            return
+        left = self._after[1]
+        change, size = now - left, torch.linalg.vector_norm(left).clamp_min(1e-30)
+        slot.keep("outside_scaled", torch.dot(change, left) / size.square())
+        self._keep_cosine(slot, change, left, "outside_cosine")
+
+    def _look_away(self, slot: Slot, now: Tensor, moved: Tensor) -> None:
+        """How far weights have come from where they were long ago, against a walk of such steps at random."""
+        if self._anchor is None or self._anchor[1].shape != now.shape:
+            self._anchor = slot.number, now
+            return
+        apart = slot.number - self._anchor[0]
+        if apart >= AWAY:
+            come = torch.linalg.vector_norm(now - self._anchor[1])
+            slot.keep("update_away", torch.where(moved > 0, come / moved.clamp_min(1e-30) / apart**0.5, 1.0))
+        if apart >= ANCHORED:
+            self._anchor = slot.number, now
 
     def _usable(self, index: int) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
         """Some tensors on one device with a dense gradient, their state and their group: evenly spread."""
@@ -113,15 +142,16 @@ class OptimizerStateGauge(Gauge):
         _, state, group = held[0]
         beta = group["betas"][1] if "betas" in group else 0.999
         taken = state.get("step", slot.number)
-        if isinstance(taken, Tensor):
-            taken = float(taken) if taken.device.type == "cpu" else slot.number
-        if not isinstance(beta, float) or not taken:
+        hidden = isinstance(taken, Tensor) and taken.device.type != "cpu"  # a fused optimizer's: to read it is to wait
+        taken = taken if hidden else float(taken)
+        if not isinstance(beta, float) or not (hidden or taken):
             return
+        passed = (1 - beta**taken).clamp_min(1e-8) if hidden else 1 - beta**taken
         gradients = _joined([tensor.grad for tensor, _, _ in held])
         scale = getattr(self._optimizers[0], "grad_scale", None)
         if isinstance(scale, Tensor):  # a fused step takes the scaler's factor out by itself
             gradients /= scale
-        roots = _joined([state["exp_avg_sq"] for _, state, _ in held]).div_(1 - beta**taken).sqrt_()
+        roots = _joined([state["exp_avg_sq"] for _, state, _ in held]).div_(passed).sqrt_()
         eps = group.get("eps", 1e-8)
         eps = eps if isinstance(eps, float) else 0.0
         if eps:

@@ -118,7 +118,8 @@ class PassGauge(Gauge):
         began = time.perf_counter()
         self.learns = torch.is_grad_enabled()
         try:
-            with torch.no_grad():
+            # What is made in inference mode cannot be kept: it has no version, and nobody may write to it later.
+            with torch.inference_mode(False), torch.no_grad():
                 getattr(self, method)(*args)
         except Exception as error:  # noqa: BLE001  an odd module is not worth a run
             self._failures += 1

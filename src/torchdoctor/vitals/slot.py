@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -80,6 +81,9 @@ class Slot:
             scalar = scalar.clone()
         if scalar.dim():
             scalar = scalar.reshape(())
+        if scalar.is_inference():  # it has no version
+            with torch.inference_mode(False):
+                scalar = scalar.clone()
         self.kept.append((key, scalar, scalar._version))
 
     def add(self, name: str, value: float) -> None:

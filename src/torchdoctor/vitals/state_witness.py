@@ -28,6 +28,7 @@ MOST_LOADS = 8
 """Steps before which a state was loaded that the fact holds: the last ones."""
 ENOUGH = 5
 """Samples with a write at each step, or with an empty memory, after which no more are counted."""
+MEMORIES = ("momentum_buffer", "exp_avg", "square_avg")
 YOUNG = 10
 """Steps that a memory must reach back at least, once it has been there for longer."""
 
@@ -145,6 +146,6 @@ def _count_of(state: Any) -> int | None:
 
 def _remembered(state: Any) -> int:
     """Of how many steps, at least, an optimizer's memory of a tensor is; 0 where it has none or does not say."""
-    if state and isinstance(state.get("momentum_buffer"), Tensor):
+    if state and any(isinstance(state.get(name), Tensor) for name in MEMORIES):  # a count on the device is not read
         return max(1, _count_of(state) or 1)
     return (_count_of(state) or 0) if state else 0

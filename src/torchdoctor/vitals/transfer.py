@@ -228,15 +228,23 @@ class Transfer:
                 scalars += slot.scalars()
             else:
                 scalars.extend(part.norms.unbind() if isinstance(part.norms, Tensor) else part.norms)
+        try:
+            self._load(block, scalars)
+        except Exception:  # what cannot be sent must not stand in the way of all that comes after it
+            block.slots, block.sent, block.numbers = [], [], []
+            raise
+
+    def _load(self, block: Block, scalars: list[Tensor]) -> None:
         if not scalars or (self._device.type == "cpu" and len(scalars) < 8):
             block.numbers = [item.item() for item in scalars]
             return
         if self._device.type != "cuda":
             block.numbers = _stacked(scalars).tolist()  # no events here: one wait for every few steps
             return
-        with torch.no_grad():
-            block.cargo = self._cargo(len(scalars))
-            block.cargo.load(scalars)
+        with torch.inference_mode(False), torch.no_grad():  # the room is used again outside of a validation
+            cargo = self._cargo(len(scalars))
+            cargo.load(scalars)
+            block.cargo = cargo
 
     def _cargo(self, size: int) -> Cargo:
         for position, cargo in enumerate(self._idle):

@@ -51,6 +51,10 @@ class _Witness:
     backwards: int = 0
     cleared: bool = False
     cleared_between: bool = False
+    waited: bool = False
+    """Whether another optimizer has stepped since a gradient came that was not used yet;"""
+    mixed: bool = False
+    """whether the next one was added to it."""
     thrown: int = 0
     """Gradients that were cleared before any step had used them."""
     handles: list[Handle] = field(default_factory=list)
@@ -81,6 +85,8 @@ class _Witness:
             self.thrown += self.backwards > 0
             if self.thrown == THROWN_AWAY:
                 self.tell({"loop.losses_without_step": self.thrown})
+        self.mixed |= kept and self.waited and self.backwards > 0
+        self.waited = False
         self.backwards += 1
         self.remember()
 
@@ -99,6 +105,7 @@ class ZeroingLedger(PassGauge):
         self._row = [0] * count
         """How often in a row, of late."""
         self._between = [0] * count
+        self._mixed = [0] * count
         self._backwards: list[deque[int]] = [deque(maxlen=LATELY) for _ in range(count)]
         self._logged: dict[str, int] = {}
         self._weights: list[Tensor] = []
@@ -172,6 +179,8 @@ class ZeroingLedger(PassGauge):
         """What the witnesses of this optimizer have seen."""
         mine = [witness for witness in self._witnesses if witness.optimizer == index]
         self._witnesses = [witness for witness in self._witnesses if witness.optimizer != index]
+        for witness in self._witnesses:
+            witness.waited |= witness.backwards > 0
         for witness in mine:
             _release(witness)
             if witness.gradient is None or witness.gradient() is not witness.tensor.grad:
@@ -184,6 +193,7 @@ class ZeroingLedger(PassGauge):
             self._kept[index] += not any(verdicts)
             self._row[index] = 0 if any(verdicts) else self._row[index] + 1
         self._between[index] += any(witness.cleared_between for witness in mine)
+        self._mixed[index] += all(witness.mixed for witness in mine)
         backwards = max(witness.backwards for witness in mine)
         self._backwards[index].append(backwards)
         self._keep_weight(slot, backwards)
@@ -196,7 +206,7 @@ class ZeroingLedger(PassGauge):
             weights = self._made
         if not weights and MICRO_BATCHES <= backwards == self._whole:
             slot.add("loss_weight", 1.0)
-        elif not weights and 1 < backwards == len(self._divided):
+        elif not weights and backwards == len(self._divided) > 0:
             slot.add("loss_weight", sum(self._divided) / backwards)
         if 1 < backwards == len(weights):
             weight = torch.stack(weights).float().mean()
@@ -217,6 +227,7 @@ class ZeroingLedger(PassGauge):
             "zeroing.cleared": [min(look - kept, 5) for look, kept in zip(self._looks, self._kept, strict=True)],
             "zeroing.kept_in_a_row": [min(row, 5) for row in self._row],
             "zeroing.between_backwards": [min(count, 5) for count in self._between],
+            "zeroing.mixed": [min(count, 5) for count in self._mixed],
             "zeroing.backwards": [min((count for count in seen if count), default=0) for seen in self._backwards],
         }
 

@@ -1,0 +1,133 @@
+"""Whose doing a leap is: the update's, or the batch's, the task's and the loop's own.
+
+A leap of the gradient that came with the loss, and one of the loss that no unusual step came before, are not the
+update's; whether they do harm, the next losses say.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.series import TINY, Series, median
+from torchdoctor.stretch import Stretch
+from torchdoctor.symptoms.progress import SLACK, Mask, Progress, highest_of_last, log_spread
+
+UNUSUAL = 3.0
+"""Times the usual norm under which a step was like the others."""
+BY_SIGN = ("Rprop", "Lion", "Sign")
+"""Words in the names of optimizers that take signs only."""
+
+
+def keeps_rhythm(series: Series) -> bool:
+    """Whether as high a value came before, and a leap at the same distance before that: it is the loop's way.
+
+    A penalty that is added at every sixteenth step, the longest sequences of each epoch.
+    """
+    latest, earlier = series.latest, series.values[:-1]
+    places = np.flatnonzero(earlier > 0.5 * latest)
+    gap = earlier.size - int(places[-1]) if places.size else 0
+    if not 4 <= gap <= earlier.size // 2:
+        return False
+    # The first of them may have been lower: a penalty grows while what it is taken of gets sharper.
+    return float(earlier[-2 * gap]) > max(0.25 * latest, float(earlier[-2 * gap + 1 : -gap].max()))
+
+
+def is_held(chart: Chart) -> bool:
+    """Whether clipping cuts this leap, or Adam, which knows the scale of earlier gradients, makes little of it."""
+    if chart["clip"].latest > 0 and not chart.fact("clip.after_step"):
+        return True
+    return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
+
+
+def steps_by_sign(chart: Chart) -> bool:
+    """Whether the optimizer takes the signs of gradients only: their size does not matter to it."""
+    names = [str(group.get("optimizer")) for group in chart.groups]
+    return bool(names) and all(any(word in name for word in BY_SIGN) for name in names)
+
+
+def share_of_loss(chart: Chart, rise: float, within: int = 1) -> float:
+    """How large a part of the gradient's leap the loss has made in the last so many steps; 0 where it is calm.
+
+    In log space where losses are positive; else of the run's descent. Samples that are hard, wrong or rare, a task that
+    is new, weights that the loop has changed: whether any of them does harm, the next losses say.
+    """
+    series = chart["loss"]
+    base = series.baseline(128)
+    if series.step != chart.step or base.count < 8:
+        return 0.0
+    recent = series.last(within)
+    risen, least = float(recent.max()) - base.recent, max(2 * base.noise, 0.02 * abs(base.recent))
+    if series.lowest > 0:
+        return math.log(1 + risen / base.recent) / rise if risen > least else 0.0
+    # A likelihood of counts, or of a narrow density, may fall as far on an unusual batch.
+    risen = max(risen, base.recent - float(recent.min()))
+    return risen / (Progress.of(series).descent + TINY) if risen > least else 0.0
+
+
+def is_relearnt(chart: Chart, height: float, most: int = 64) -> bool:
+    """Whether the loss went above a height on no unusual step, has stayed at a level since, and is coming down.
+
+    The gradients before it were as ever, so no update is to blame: the data, the task or the loop's own hand is. The
+    next losses are about as high as the first, as they are not after one bad batch, and do not grow, as they do where
+    updates do harm. What is learnt again falls within some steps.
+    """
+    losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
+    above = np.flatnonzero(losses > height)
+    if not above.size or not above[0] or norms.step != chart.step or norms.values.size < losses.size:
+        return False
+    place = int(above[0])
+    since, earlier = losses[place:] - height, norms.values[: place - losses.size][-most:]
+    leaps = norms.values[-losses.size :][max(0, place - 3) : place + 1] > UNUSUAL * median(earlier)
+    if since.size < 2 or leaps[:-1].any() or not leaps[-1]:  # what is new to learn has a gradient
+        return False
+    first, now = median(since[:4]), median(since[-5:])
+    if not float(since[1]) > 0.4 * float(since[0]) or not float(since[:4].min()) > 0.3 * first:
+        return False
+    return float(since.max()) < 2 * first and now < (1.2 if since.size < 16 else 0.9) * first
+
+
+def is_quiet(chart: Chart) -> bool:
+    """Whether the loss of this step is where it was; False where it is not known."""
+    series = chart["loss"]
+    base = series.baseline(32)
+    if not series.steps.size or series.steps[-1] != chart.step or not base:
+        return False
+    return series.latest - base.recent <= 4 * max(base.noise, 0.02 * abs(base.recent))
+
+
+def is_steep(chart: Chart, times: float = 3.0, within: int = 3) -> bool:
+    """Whether one of the last steps leapt above those right before it."""
+    norms = chart["grad_norm"].last(2 * within + 1)
+    before = [
+        float(norms[max(0, place - within) : place].max()) for place in range(max(1, norms.size - within), norms.size)
+    ]
+    return bool((norms[-len(before) :] > times * np.array(before)).any())
+
+
+def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:
+    """Whether the gradient leapt at one of the last steps although its loss was calm: the update, not the batch.
+
+    Each alone may be chance where losses and norms swing widely; in this order they are not.
+    """
+    norms, losses = chart["grad_norm"], chart["loss"]
+    base = norms.baseline(128, log=True)
+    before = slice(-within - 1, -1)
+    recent = losses.values[before][losses.steps[before] >= chart.step - within]
+    if base.count < 32 or norms.step != chart.step or not recent.size:
+        return False
+    leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
+    high = leap > max(math.log(times), 3 * log_spread(base, 128))
+    return recent.size == leap.size and bool((high & (recent < calm)).any())
+
+
+def may_be_shaken(chart: Chart, coming: Stretch, within: int = 3, times: float = 6.0) -> Mask:
+    """At which of the steps that come `is_shaken` may be true: in doubt, at all of them."""
+    norms = coming.columns.get("grad_norm")
+    if norms is None or not np.isfinite(norms).all():
+        return np.full(len(coming), norms is not None)
+    base = chart["grad_norm"].upcoming(128, log=True)
+    highest = np.log(highest_of_last(chart["grad_norm"], np.abs(norms), within + 1) + TINY)
+    return np.asarray((highest - base.recent > math.log(times) - SLACK) & (base.count >= 32))

@@ -1,0 +1,86 @@
+"""How far a run's own values reach: the largest of many of a heavy-tailed series is expected to be large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from torchdoctor.series import TINY, Array, Series, median
+
+AHEAD = 8
+"""Values before a rise that it is measured from: slow swings drop out."""
+ODDS = 0.3
+"""How many rises beyond the tail are expected, by chance, in as many steps as it was taken from."""
+START = 24
+"""First values of a run, which may be as high as nothing after them."""
+
+
+def rises_above(values: Array) -> Array:
+    """How far each value is above the median of the values just before it; the first few have none before them.
+
+    >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))[8:]
+    array([ 1., -1.,  0.])
+    """
+    rises = np.zeros(values.size)
+    if values.size > AHEAD:
+        before = np.sort(np.lib.stride_tricks.sliding_window_view(values[:-1], AHEAD), axis=1)
+        rises[AHEAD:] = values[AHEAD:] - (before[:, AHEAD // 2 - 1] + before[:, AHEAD // 2]) / 2
+    return rises
+
+
+def _log_rises(values: Array, least: float) -> Array:
+    with np.errstate(all="ignore"):  # what is not positive is not asked for
+        return rises_above(np.log(np.abs(values) + least))
+
+
+RISES: dict[float | None, Callable[[Array], Array]] = {
+    None: rises_above,
+    0.0: partial(_log_rises, least=0.0),
+    TINY: partial(_log_rises, least=TINY),
+}
+
+
+def tail(series: Series, window: int, skip: int, *, log: float | None = None, habit: float = 1.4) -> float:
+    """How high a rise the earlier ones make likely; 0 where there are next to none.
+
+    Of the last `window` values without the latest `skip`, or of their logarithms, so much added to each. The highest
+    eighth of the rises is taken as if it fell off exponentially, which in log space is a power law, with their median
+    for the scale: a few earlier leaps do not widen it. And `habit` times the third highest: two earlier outliers are no
+    habit, three are.
+
+    >>> from torchdoctor.chart import Chart
+    >>> rng = np.random.default_rng(0)
+    >>> calm, heavy = np.exp(0.2 * rng.normal(size=400)), np.exp(0.6 * rng.exponential(size=400))
+    >>> tail(Chart.of(x=calm)["x"], 400, 1, log=TINY) < 2 < tail(Chart.of(x=heavy)["x"], 400, 1, log=TINY)
+    True
+    >>> losses = Chart.of(loss=[1.0] * 20 + [9.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0, 1.0, 20.0])["loss"]
+    >>> tail(losses, 29, 1, habit=1.0)
+    4.0
+    """
+    window = min(window, len(series))
+    rises = series.derived(RISES[log], AHEAD)[len(series) - window + AHEAD : len(series) - skip]
+    if rises.size < 3:
+        return 0.0
+    most = max(AHEAD, rises.size // 8)
+    if rises.size < 2 * most:
+        return habit * float(np.partition(rises, -3)[-3])
+    top = np.sort(np.partition(rises, -most)[-most:])
+    scale = (median(top) - float(top[0])) / math.log(2)
+    return max(float(top[0]) + scale * math.log(most / ODDS), habit * float(top[-3]))
+
+
+def is_unheard_of(series: Series, skip: int = 4, most: int = 256, times: float = 1.7) -> bool:
+    """Whether the latest value is far above the third highest of the last few hundred, the run's first steps aside.
+
+    Of few values the third highest is no extreme yet: it must be further above.
+
+    >>> from torchdoctor.chart import Chart
+    >>> norms = [1.0, 1.2, 0.9, 1.1] * 32
+    >>> [is_unheard_of(Chart.of(x=[*norms, last])["x"]) for last in (2.0, 5.0)]
+    [False, True]
+    """
+    earlier = series.values[START if len(series) == series.count else 0 : -skip][-most:]
+    return earlier.size < 3 or series.latest > times * (1 + 36 / earlier.size) * float(np.partition(earlier, -3)[-3])
