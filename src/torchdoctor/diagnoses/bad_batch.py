@@ -26,7 +26,7 @@ from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
 from torchdoctor.symptoms.no_gradient import fed_with_nothing
-from torchdoctor.symptoms.target_anomaly import part_off_at_times, stands_for_missing
+from torchdoctor.symptoms.target_values import part_off_at_times, stands_for_missing
 
 ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
 """What a run that was well until a batch came does not have."""

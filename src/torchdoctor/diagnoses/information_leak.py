@@ -9,7 +9,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.suspicious_loss import are_the_same
-from torchdoctor.symptoms.target_anomaly import is_copied, is_given_away, looks_ahead
+from torchdoctor.symptoms.targets_given import is_copied, is_given_away, looks_ahead
 from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, known_before
 

@@ -13,7 +13,7 @@ from torchdoctor.records import number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
-from torchdoctor.symptoms.target_anomaly import answers_changed, is_of_the_past
+from torchdoctor.symptoms.targets_given import answers_changed, is_of_the_past
 from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
 BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")

@@ -20,14 +20,14 @@ from torchdoctor.symptoms.suspicious_loss import (
     weight_by_count,
     weight_of_common,
 )
-from torchdoctor.symptoms.target_anomaly import (
+from torchdoctor.symptoms.target_values import (
     asks_for_class_numbers,
     counts_nothing,
-    counts_unmasked,
     is_one_number,
     is_outside,
     is_unsigned,
 )
+from torchdoctor.symptoms.targets_given import counts_unmasked
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")

@@ -13,7 +13,7 @@ from torchdoctor.diagnoses.depth import (
     signal_lost_by_layer,
 )
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import asks_for_class_numbers, is_beyond, output_range
+from torchdoctor.symptoms.target_values import asks_for_class_numbers, is_beyond, output_range
 
 
 class SaturatingNonlinearity(Cause):

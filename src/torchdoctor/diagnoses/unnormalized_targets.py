@@ -9,7 +9,8 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.target_anomaly import TargetAnomaly, is_faint, is_lost
+from torchdoctor.symptoms.target_anomaly import TargetAnomaly
+from torchdoctor.symptoms.target_values import is_faint, is_lost
 
 GREW = 10.0
 """Times by which targets grow that are no data, but what the model foretold before."""

@@ -5,26 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import Progress, acts, is_game
-
-SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
-"""Losses whose labels are -1 and 1."""
-ASKS_FOR_NUMBERS = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
-RANGES = {
-    "ReLU": (0.0, math.inf),
-    "ReLU6": (0.0, 6.0),
-    "Softplus": (0.0, math.inf),
-    "Sigmoid": (0.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-}
-"""What activations can give."""
+from torchdoctor.symptoms.progress import acts
+from torchdoctor.symptoms.target_values import (
+    are_compared,
+    costs_more_than_a_guess,
+    counts_nothing,
+    is_beyond,
+    is_faint,
+    is_lost,
+    is_one_number,
+    is_outside,
+    is_unsigned,
+    output_range,
+    part_off_at_times,
+    stands_for_missing,
+)
+from torchdoctor.symptoms.targets_given import (
+    answers_changed,
+    copies,
+    counts_unmasked,
+    is_copied,
+    is_easy,
+    is_given_away,
+    is_of_the_past,
+    looks_ahead,
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class TargetAnomaly(Detector):
             message = "the targets are the inputs, at the same positions: the model only has to copy"
             since = int(chart["target_is_input"].steps[0])
             # A model may shift what it is given by itself: then it does not fall as quickly as copying is learnt.
-            return self.symptom(chart, "warning" if _is_easy(chart) else "info", message, value=1.0, since=since)
+            return self.symptom(chart, "warning" if is_easy(chart) else "info", message, value=1.0, since=since)
         return (
             self._is_a_column(chart)
             or self._missing(chart)
@@ -219,7 +228,7 @@ class TargetAnomaly(Detector):
         since = int(chart["target_is_next"].steps[0])
         if is_of_the_past(chart):
             message = "the labels are the tokens before, which the model has seen: they were shifted the wrong way"
-            severity: Severity = "warning" if _copies(chart) else "info"
+            severity: Severity = "warning" if copies(chart) else "info"
             return self.symptom(chart, severity, message, value=chart["target_is_before"].latest, since=since)
         if float(second.min()) > 0.99 and float(following.max()) < 0.5:
             message = "the labels are the tokens after the next ones: they were shifted twice"
@@ -288,7 +297,7 @@ class TargetAnomaly(Detector):
         pooled = chart["pooled_classes"]
         if not isinstance(classes, int) or not isinstance(size, int) or pooled.latest != 1 or classes >= size:
             return None
-        if pooled.count * size < self.labels or pooled.count < 4 or _are_compared(chart, classes):
+        if pooled.count * size < self.labels or pooled.count < 4 or are_compared(chart, classes):
             return None
         message = f"all labels seen so far are of one class, of {classes} that the model can tell"
         return self.symptom(chart, "warning", message, value=1.0, since=int(pooled.steps[0]))
@@ -323,7 +332,7 @@ class TargetAnomaly(Detector):
             return None
         shares = output.last(3) / size
         slow = chart.step >= self.steps and float(shares.max()) < self.reached
-        slow = slow or (chart.step >= self.steps and _costs_more_than_a_guess(chart))
+        slow = slow or (chart.step >= self.steps and costs_more_than_a_guess(chart))
         if slow or (chart.step >= 3 * self.steps and float(shares.max()) < 5 * self.reached):
             message = f"targets are of size {number_text(size)}, outputs still of size {number_text(reached)}"
             message += f" at step {chart.step}"
@@ -333,195 +342,3 @@ class TargetAnomaly(Detector):
             message = f"targets are of size {number_text(size)}; outputs begin at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)
         return None
-
-
-def _are_compared(chart: Chart, classes: int) -> bool:
-    """Whether the classes are none that the model gives: one thing among others is to be found, always the first."""
-    widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
-    given = [widths.get(name) for name in chart.fact("modules.outputs", ())]
-    return bool(given) and all(width and width not in (1, classes) for width in given)
-
-
-def _is_easy(chart: Chart, share: float = 0.3) -> bool:
-    """Whether most of what a guess by frequency costs is gone, or no loss is known: copying is learnt at once."""
-    loss, entropy = chart["loss"], chart["pooled_entropy"].latest
-    if not loss:
-        return True
-    guess = entropy if entropy > 0 else Progress.of(loss).start
-    return loss.count >= 16 and median(loss.last(8)) < share * guess
-
-
-def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
-    """Whether outputs are ten times as large as targets that are no yes or no, and cost more than their mean would."""
-    outputs = chart["output_rms"].last(samples)
-    if not size > 0 or outputs.size < samples or chart.fact("loss.kind") == "bce":
-        return False
-    return float(outputs.min()) > 10 * size and _costs_more_than_a_guess(chart)
-
-
-def counts_nothing(chart: Chart) -> bool:
-    """Whether a batch had labels, none of them that of a class, and its mean loss is therefore not a number."""
-    classes, losses = chart["target_classes"], chart["loss"]
-    mean = chart.fact("loss.reduction", "mean") == "mean"
-    return classes.latest == 0 and mean and losses.nonfinite > 0
-
-
-def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:
-    """The number that is the farthest target of several batches, to the last digit, and cannot be one; else NaN.
-
-    It is a hundred times as far out as all targets of other batches, or nothing but nines and far from the rest.
-    """
-    means, spreads = chart["target_mean"].values, chart["target_std"].values
-    for name in ("target_min", "target_max"):
-        values = chart[name].values
-        if values.size < least + 2 or not values.size == means.size == spreads.size or not np.isfinite(values).all():
-            continue
-        value = float(values[np.argmax(np.abs(values))])
-        here = values == value
-        if np.count_nonzero(here) < least or not abs(value) >= far - 1:
-            continue
-        usual = np.abs(means[~here]) + spreads[~here]
-        apart = usual.size >= least and bool((abs(value) > far * usual).all())
-        nines = value == round(value) and set(str(abs(int(value)))) == {"9"}
-        if apart or (nines and bool((np.abs(value - means[here]) > 3 * spreads[here]).all())):
-            return value
-    return math.nan
-
-
-def part_off_at_times(chart: Chart, far: float = 100.0, least: int = 2) -> float:
-    """The size of the targets of one part of a loss, where it is a hundred times the usual in a few batches; else 0."""
-    sizes = chart["part_target_size"].values
-    high = sizes[sizes > far * max(median(sizes), 0.01)] if sizes.size >= 3 * least else sizes[:0]
-    return median(high) if high.size >= least else 0.0
-
-
-def _costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3) -> bool:
-    """Whether answering the mean of the targets would still cost far less than what the model answers."""
-    losses, guesses = chart["criterion"].last(samples), chart["guess_loss"].last(samples)
-    return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
-
-
-def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> bool:
-    """Whether one column follows the label in every batch looked at, as no other does.
-
-    A normal variable correlates with its own sign by 0.8: more means two groups with a gap between them.
-    """
-    closest, another = chart["label_in_input"].last(5), chart["label_in_another"].last(5)
-    if closest.size < 5 or not float(closest.min()) > close:
-        return False
-    return close > 0.999 or (another.size == 5 and float(another.max()) < others)
-
-
-def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> float:
-    """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
-
-    It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
-    others every time: noise that is to be told.
-    """
-    changed = chart["answer_changed"].last(samples)
-    if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
-        return 0.0
-    whole = bool(chart.fact("loss.classes"))
-    meant = not float(changed.min()) > 0 or (not whole and float(changed.max()) > 0.9)
-    share = float(changed.mean())
-    return share if share > least and not meant else 0.0
-
-
-def is_of_the_past(chart: Chart, samples: int = 3) -> bool:
-    """Whether the labels of tokens are the tokens before them, and not because all are alike."""
-    before, following = chart["target_is_before"].last(samples), chart["target_is_next"].last(samples)
-    same = before.size == following.size == samples
-    return same and float(before.min()) > 0.99 and float(following.max()) < 0.5
-
-
-def _copies(chart: Chart, share: float = 0.35) -> bool:
-    """Whether the loss falls to where no language has it: a model that reads backwards has not seen its labels."""
-    losses = chart["loss"]
-    return losses.count >= 8 and median(losses.last(8)) < share * Progress.of(losses).start
-
-
-def is_copied(chart: Chart, samples: int = 3) -> bool:
-    """Whether one place of the input held the very numbers that a regression asks for, in all of the last samples."""
-    shares = chart["target_in_input"].last(samples)
-    return shares.size == samples and float(shares.min()) > 0.99
-
-
-def is_faint(chart: Chart, samples: int = 5) -> bool:
-    """Whether all targets of a binary loss are 0 or one and the same number next to it."""
-    high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)
-    pairs = chart["target_two_valued"].last(samples)
-    if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
-        return False
-    return bool((pairs > 0).all() and (low == 0).all() and (high == high[0]).all()) and 0 < float(high[0]) < 0.05
-
-
-def is_one_number(chart: Chart, samples: int = 5, fitting: float = 0.01) -> bool:
-    """Whether a regression is asked for one number, whatever the sample, and its error is the whole loss.
-
-    What an equation leaves over is to be 0 everywhere, and so is a distance that a loop takes by itself.
-    """
-    spreads, whole, part = chart["pooled_std"].last(samples), chart["loss"], chart["criterion"]
-    if spreads.size < samples or spreads.any() or chart.fact("loss.function") not in ASKS_FOR_NUMBERS:
-        return False
-    if chart.fact("data.differentiated") or chart.fact("loop.acts") or is_game(chart):
-        return False
-    _, mine, theirs = np.intersect1d(whole.steps, part.steps, assume_unique=True, return_indices=True)
-    same = np.abs(whole.values[mine] - part.values[theirs]) <= fitting * np.abs(part.values[theirs])
-    given = chart["output_rms"].first
-    return same.size >= samples and bool(same.all()) and given > 0
-
-
-def is_outside(chart: Chart, samples: int = 3) -> bool:
-    """Whether a binary loss was asked for less than 0 or more than 1 in all of the last samples."""
-    shares = chart["binary_outside"].last(samples)
-    return shares.size == samples and float(shares.min()) > 0
-
-
-def is_unsigned(chart: Chart, samples: int = 3) -> bool:
-    """Whether a loss whose labels are -1 and 1 is given 0 and 1."""
-    low, high = chart["target_min"].last(samples), chart["target_max"].last(samples)
-    pairs = chart["target_two_valued"].last(samples)
-    if chart.fact("loss.function") not in SIGNED or not low.size == high.size == pairs.size == samples:
-        return False
-    return bool((low == 0).all() and (high == 1).all() and (pairs > 0).all())
-
-
-def counts_unmasked(chart: Chart, samples: int = 4) -> bool:
-    """Whether most labels are the tokens at their place, and one token stands at nearly all other places."""
-    same, masked = chart["target_is_input"].last(samples), chart["target_masked"].last(samples)
-    if not same.size == masked.size == samples:
-        return False
-    return float(same.min()) > 0.65 and float(same.max()) < 0.98 and float(masked.min()) > 0.7
-
-
-def asks_for_class_numbers(chart: Chart, samples: int = 3) -> bool:
-    """Whether a model whose answers lie between 0 and 1 is asked for 0, 1, 2, 3 ...: classes, taken for quantities."""
-    whole, low, high = (chart[f"target_{name}"].last(samples) for name in ("whole", "min", "max"))
-    if output_range(chart)[0] not in ("Sigmoid", "Softmax") or not whole.size == low.size == high.size == samples:
-        return False
-    return bool((whole > 0).all() and (low >= 0).all() and (high >= 2).all())
-
-
-def looks_ahead(chart: Chart) -> float:
-    """The share of attention that goes to later tokens, in all layers and samples that were seen; 0 where unknown."""
-    return chart["attention_ahead"].lowest if chart["attention_ahead"].count > 1 else 0.0
-
-
-def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
-    """Whether the lowest loss so far says that targets lie outside of all that a bounded last layer can give."""
-    power = {"l1": 1, "mse": 2}.get(chart.fact("loss.kind", ""), 0)
-    if not power or chart.fact("loss.reduction") != "mean" or chart["output_rms"].count < samples:
-        return False
-    return chart["loss"].lowest > 2 * width**power
-
-
-def output_range(chart: Chart) -> tuple[str, float, float]:
-    """The activation that ends the model, and the least and the largest value it can give; empty where it is open."""
-    outputs, kinds = chart.fact("modules.outputs", ()), chart.fact("modules.kinds", ())
-    size, row = chart["output_rms"].latest, chart.modules("act_rms").latest
-    if len(outputs) != 1 or outputs[0] not in chart.module_names or row.size != len(kinds):
-        return "", 0.0, 0.0
-    index = chart.module_names.index(outputs[0])
-    if kinds[index] not in RANGES or not abs(row[index] - size) <= 1e-2 * size:  # what enters the loss is another
-        return "", 0.0, 0.0
-    return (kinds[index], *RANGES[kinds[index]])

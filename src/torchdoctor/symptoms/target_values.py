@@ -1,0 +1,149 @@
+"""Targets by their values: their size, range and sentinels, beside what the loss asks for and the model can give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.series import median
+from torchdoctor.symptoms.progress import is_game
+
+SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
+"""Losses whose labels are -1 and 1."""
+ASKS_FOR_NUMBERS = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+RANGES = {
+    "ReLU": (0.0, math.inf),
+    "ReLU6": (0.0, 6.0),
+    "Softplus": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+"""What activations can give."""
+
+
+def are_compared(chart: Chart, classes: int) -> bool:
+    """Whether the classes are none that the model gives: one thing among others is to be found, always the first."""
+    widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
+    given = [widths.get(name) for name in chart.fact("modules.outputs", ())]
+    return bool(given) and all(width and width not in (1, classes) for width in given)
+
+
+def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
+    """Whether outputs are ten times as large as targets that are no yes or no, and cost more than their mean would."""
+    outputs = chart["output_rms"].last(samples)
+    if not size > 0 or outputs.size < samples or chart.fact("loss.kind") == "bce":
+        return False
+    return float(outputs.min()) > 10 * size and costs_more_than_a_guess(chart)
+
+
+def counts_nothing(chart: Chart) -> bool:
+    """Whether a batch had labels, none of them that of a class, and its mean loss is therefore not a number."""
+    classes, losses = chart["target_classes"], chart["loss"]
+    mean = chart.fact("loss.reduction", "mean") == "mean"
+    return classes.latest == 0 and mean and losses.nonfinite > 0
+
+
+def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:
+    """The number that is the farthest target of several batches, to the last digit, and cannot be one; else NaN.
+
+    It is a hundred times as far out as all targets of other batches, or nothing but nines and far from the rest.
+    """
+    means, spreads = chart["target_mean"].values, chart["target_std"].values
+    for name in ("target_min", "target_max"):
+        values = chart[name].values
+        if values.size < least + 2 or not values.size == means.size == spreads.size or not np.isfinite(values).all():
+            continue
+        value = float(values[np.argmax(np.abs(values))])
+        here = values == value
+        if np.count_nonzero(here) < least or not abs(value) >= far - 1:
+            continue
+        usual = np.abs(means[~here]) + spreads[~here]
+        apart = usual.size >= least and bool((abs(value) > far * usual).all())
+        nines = value == round(value) and set(str(abs(int(value)))) == {"9"}
+        if apart or (nines and bool((np.abs(value - means[here]) > 3 * spreads[here]).all())):
+            return value
+    return math.nan
+
+
+def part_off_at_times(chart: Chart, far: float = 100.0, least: int = 2) -> float:
+    """The size of the targets of one part of a loss, where it is a hundred times the usual in a few batches; else 0."""
+    sizes = chart["part_target_size"].values
+    high = sizes[sizes > far * max(median(sizes), 0.01)] if sizes.size >= 3 * least else sizes[:0]
+    return median(high) if high.size >= least else 0.0
+
+
+def costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3) -> bool:
+    """Whether answering the mean of the targets would still cost far less than what the model answers."""
+    losses, guesses = chart["criterion"].last(samples), chart["guess_loss"].last(samples)
+    return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
+
+
+def is_faint(chart: Chart, samples: int = 5) -> bool:
+    """Whether all targets of a binary loss are 0 or one and the same number next to it."""
+    high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)
+    pairs = chart["target_two_valued"].last(samples)
+    if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
+        return False
+    return bool((pairs > 0).all() and (low == 0).all() and (high == high[0]).all()) and 0 < float(high[0]) < 0.05
+
+
+def is_one_number(chart: Chart, samples: int = 5, fitting: float = 0.01) -> bool:
+    """Whether a regression is asked for one number, whatever the sample, and its error is the whole loss.
+
+    What an equation leaves over is to be 0 everywhere, and so is a distance that a loop takes by itself.
+    """
+    spreads, whole, part = chart["pooled_std"].last(samples), chart["loss"], chart["criterion"]
+    if spreads.size < samples or spreads.any() or chart.fact("loss.function") not in ASKS_FOR_NUMBERS:
+        return False
+    if chart.fact("data.differentiated") or chart.fact("loop.acts") or is_game(chart):
+        return False
+    _, mine, theirs = np.intersect1d(whole.steps, part.steps, assume_unique=True, return_indices=True)
+    same = np.abs(whole.values[mine] - part.values[theirs]) <= fitting * np.abs(part.values[theirs])
+    given = chart["output_rms"].first
+    return same.size >= samples and bool(same.all()) and given > 0
+
+
+def is_outside(chart: Chart, samples: int = 3) -> bool:
+    """Whether a binary loss was asked for less than 0 or more than 1 in all of the last samples."""
+    shares = chart["binary_outside"].last(samples)
+    return shares.size == samples and float(shares.min()) > 0
+
+
+def is_unsigned(chart: Chart, samples: int = 3) -> bool:
+    """Whether a loss whose labels are -1 and 1 is given 0 and 1."""
+    low, high = chart["target_min"].last(samples), chart["target_max"].last(samples)
+    pairs = chart["target_two_valued"].last(samples)
+    if chart.fact("loss.function") not in SIGNED or not low.size == high.size == pairs.size == samples:
+        return False
+    return bool((low == 0).all() and (high == 1).all() and (pairs > 0).all())
+
+
+def asks_for_class_numbers(chart: Chart, samples: int = 3) -> bool:
+    """Whether a model whose answers lie between 0 and 1 is asked for 0, 1, 2, 3 ...: classes, taken for quantities."""
+    whole, low, high = (chart[f"target_{name}"].last(samples) for name in ("whole", "min", "max"))
+    if output_range(chart)[0] not in ("Sigmoid", "Softmax") or not whole.size == low.size == high.size == samples:
+        return False
+    return bool((whole > 0).all() and (low >= 0).all() and (high >= 2).all())
+
+
+def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
+    """Whether the lowest loss so far says that targets lie outside of all that a bounded last layer can give."""
+    power = {"l1": 1, "mse": 2}.get(chart.fact("loss.kind", ""), 0)
+    if not power or chart.fact("loss.reduction") != "mean" or chart["output_rms"].count < samples:
+        return False
+    return chart["loss"].lowest > 2 * width**power
+
+
+def output_range(chart: Chart) -> tuple[str, float, float]:
+    """The activation that ends the model, and the least and the largest value it can give; empty where it is open."""
+    outputs, kinds = chart.fact("modules.outputs", ()), chart.fact("modules.kinds", ())
+    size, row = chart["output_rms"].latest, chart.modules("act_rms").latest
+    if len(outputs) != 1 or outputs[0] not in chart.module_names or row.size != len(kinds):
+        return "", 0.0, 0.0
+    index = chart.module_names.index(outputs[0])
+    if kinds[index] not in RANGES or not abs(row[index] - size) <= 1e-2 * size:  # what enters the loss is another
+        return "", 0.0, 0.0
+    return (kinds[index], *RANGES[kinds[index]])

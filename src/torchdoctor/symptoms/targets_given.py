@@ -1,0 +1,74 @@
+"""Targets that are in the inputs already, or change while the inputs do not: what is asked, beside what is given."""
+
+from __future__ import annotations
+
+from torchdoctor.chart import Chart
+from torchdoctor.series import median
+from torchdoctor.symptoms.progress import Progress
+
+
+def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> bool:
+    """Whether one column follows the label in every batch looked at, as no other does.
+
+    A normal variable correlates with its own sign by 0.8: more means two groups with a gap between them.
+    """
+    closest, another = chart["label_in_input"].last(5), chart["label_in_another"].last(5)
+    if closest.size < 5 or not float(closest.min()) > close:
+        return False
+    return close > 0.999 or (another.size == 5 and float(another.max()) < others)
+
+
+def is_copied(chart: Chart, samples: int = 3) -> bool:
+    """Whether one place of the input held the very numbers that a regression asks for, in all of the last samples."""
+    shares = chart["target_in_input"].last(samples)
+    return shares.size == samples and float(shares.min()) > 0.99
+
+
+def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> float:
+    """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
+
+    It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
+    others every time: noise that is to be told.
+    """
+    changed = chart["answer_changed"].last(samples)
+    if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
+        return 0.0
+    whole = bool(chart.fact("loss.classes"))
+    meant = not float(changed.min()) > 0 or (not whole and float(changed.max()) > 0.9)
+    share = float(changed.mean())
+    return share if share > least and not meant else 0.0
+
+
+def is_of_the_past(chart: Chart, samples: int = 3) -> bool:
+    """Whether the labels of tokens are the tokens before them, and not because all are alike."""
+    before, following = chart["target_is_before"].last(samples), chart["target_is_next"].last(samples)
+    same = before.size == following.size == samples
+    return same and float(before.min()) > 0.99 and float(following.max()) < 0.5
+
+
+def copies(chart: Chart, share: float = 0.35) -> bool:
+    """Whether the loss falls to where no language has it: a model that reads backwards has not seen its labels."""
+    losses = chart["loss"]
+    return losses.count >= 8 and median(losses.last(8)) < share * Progress.of(losses).start
+
+
+def is_easy(chart: Chart, share: float = 0.3) -> bool:
+    """Whether most of what a guess by frequency costs is gone, or no loss is known: copying is learnt at once."""
+    loss, entropy = chart["loss"], chart["pooled_entropy"].latest
+    if not loss:
+        return True
+    guess = entropy if entropy > 0 else Progress.of(loss).start
+    return loss.count >= 16 and median(loss.last(8)) < share * guess
+
+
+def counts_unmasked(chart: Chart, samples: int = 4) -> bool:
+    """Whether most labels are the tokens at their place, and one token stands at nearly all other places."""
+    same, masked = chart["target_is_input"].last(samples), chart["target_masked"].last(samples)
+    if not same.size == masked.size == samples:
+        return False
+    return float(same.min()) > 0.65 and float(same.max()) < 0.98 and float(masked.min()) > 0.7
+
+
+def looks_ahead(chart: Chart) -> float:
+    """The share of attention that goes to later tokens, in all layers and samples that were seen; 0 where unknown."""
+    return chart["attention_ahead"].lowest if chart["attention_ahead"].count > 1 else 0.0
