@@ -76,7 +76,7 @@ def main(places: int, seed: int, jobs: int, results: Path) -> None:
     """Train, and print what was found."""
     kept = Results(results)
     done = kept.done("transplant")
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=50) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         for future in as_completed([pool.submit(both, case) for case in drawn(places, seed) if case not in done]):
             kept.add([future.result()])
     report(kept.lines)

@@ -49,7 +49,7 @@ FACTS = {
         {"graph.cut": ["encoder.weight"], "graph.absent": ["encoder.weight"]},
         {"graph.cut": [], "graph.absent": []},
     ),
-    "stale-loss": ("suspicious-loss", {"loss.stale": True}, None),
+    "stale-loss": ("suspicious-loss", {"loss.stale": "outputs"}, None),
     "loss-misuse": (
         "not-learning",
         {"loss.lint": ["softmax-before-cross-entropy"]},
