@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.symptoms.test_whole_logs import raised as said_of
 
 from torchdoctor.chart import Chart
-from torchdoctor.examination import Examination
-from torchdoctor.records import INFORMATIVE
-from torchdoctor.settings import Settings
 from torchdoctor.symptoms.hindsight.curve import certainty
 from torchdoctor.symptoms.hindsight.guessing import classes_of
 from torchdoctor.symptoms.hindsight.unstable import unstable
@@ -14,20 +12,9 @@ from torchdoctor.symptoms.hindsight.unstable import unstable
 RANDOM = np.random.default_rng(5)
 
 
-def raised(better=None, every=1, clock="epoch", **vitals):
+def raised(better=None, clock="epoch", **log):
     """What is said of a log with these series."""
-    context = {"source": "CSV", "clock": clock, "better": better or {}}
-    examination = Examination(Settings())
-    examination.take({"type": "header", "step": -1, "schema": 1, "context": context})
-    for place in range(max(map(len, vitals.values()))):
-        there = {name: float(values[place]) for name, values in vitals.items() if place < len(values)}
-        held_out = {name: value for name, value in there.items() if name.startswith("val_")}
-        train = {name: value for name, value in there.items() if name not in held_out}
-        for kind, found in (("vitals", train), ("validation", held_out)):
-            if found:
-                examination.take({"type": kind, "step": every * place, "vitals": found})
-    found = examination.report().symptoms
-    return {item.name for item in found if item.severity != "info" and item.name not in INFORMATIVE}
+    return said_of(better, context={"clock": clock}, **log)
 
 
 TRAIN = [0.45 * 0.93**epoch + 0.02 for epoch in range(50)]
