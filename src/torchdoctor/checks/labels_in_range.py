@@ -16,7 +16,7 @@ from torchdoctor.checks.probing import whole_loss
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 from torchdoctor.vitals.batch_numbers import BINARY, IGNORED, class_dimension, is_whole
-from torchdoctor.vitals.loss_graph import SHAPING
+from torchdoctor.vitals.graph_nodes import SHAPING
 from torchdoctor.vitals.loss_inputs import what_is_compared
 
 REACH = {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchdoctor.vitals.loss_graph import HEAD, SHAPING
+from torchdoctor.vitals.graph_nodes import HEAD, SHAPING
 from torchdoctor.vitals.passes import is_plain
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}

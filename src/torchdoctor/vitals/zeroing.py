@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from torchdoctor.guard import guarded
 from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.graph_nodes import is_loss_node
 from torchdoctor.vitals.hooks import Handle, Hook
-from torchdoctor.vitals.loss_graph import is_loss_node
 from torchdoctor.vitals.passes import PassGauge, is_compiled
 from torchdoctor.vitals.patient import Setup, optimizer_tensors
 from torchdoctor.vitals.transfer import Slot

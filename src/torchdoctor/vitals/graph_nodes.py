@@ -1,0 +1,65 @@
+"""Nodes of an autograd graph: what they are called, what feeds them, and the shape of what they computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+HEAD = 24
+"""Nodes nearest to the loss: arithmetic there is the loss's own, further away it is the model's."""
+# fmt: off
+SHAPING = frozenset({
+    "View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "T", "Slice", "Select", "Squeeze",
+    "Unsqueeze", "Index", "Clone", "ToCopy", "Contiguous", "Alias", "Expand",
+})
+"""Nodes that move values about and leave them as they are."""
+# fmt: on
+LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"})
+REGRESSION = {"MseLoss": "mse", "L1Loss": "l1", "SmoothL1Loss": "smooth-l1", "HuberLoss": "huber"}
+KINDS = {
+    **REGRESSION,
+    "BinaryCrossEntropyWithLogits": "bce",
+    "BinaryCrossEntropy": "bce",
+    "LogSoftmax": "cross-entropy",
+    "KlDiv": "kl-divergence",
+    "CtcLoss": "ctc",
+}
+
+
+def node_name(node: Any) -> str:
+    """A node's name without the ending that autograd gives it: LogSoftmaxBackward0 is LogSoftmax; "" of no node."""
+    return "" if node is None else type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+
+
+def parents_of(node: Any) -> Iterator[Any]:
+    """The nodes that feed this one; constants have none."""
+    return (parent for parent, _ in node.next_functions if parent is not None)
+
+
+def source_of(node: Any) -> Any:
+    """What a node is fed with first, past nodes that only move values about; None at a constant."""
+    source = next(parents_of(node), None)
+    for _ in range(HEAD):
+        if source is None or node_name(source) not in SHAPING:
+            break
+        source = next(parents_of(source), None)
+    return source
+
+
+def is_loss_node(node: Any) -> bool:
+    """Whether a node is that of one of torch's own losses."""
+    name = node_name(node)
+    return name.startswith("NllLoss") or name in KINDS.keys() - {"LogSoftmax"}
+
+
+def shape_of(node: Any) -> tuple[int, ...]:
+    """The shape of what a node computed."""
+    known = getattr(node, "_input_metadata", ())
+    return tuple(known[0].shape) if known else ()
+
+
+def softmax_dimension(node: Any) -> int:
+    """The dimension of a softmax, counted from the first."""
+    dimension = int(getattr(node, "_saved_dim", -1))
+    dimension = dimension - 2**64 if dimension >= 2**63 else dimension  # kept without a sign
+    return dimension % max(1, len(shape_of(node)))

@@ -1,0 +1,297 @@
+"""Mistakes that show in the graph behind a loss: what is fed with what, over which dimension, in which order.
+
+Each is a code, such as "softmax-before-cross-entropy"; the findings and causes that read them say it in words.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torchdoctor.vitals.graph_nodes import (
+    HEAD,
+    KINDS,
+    LINEAR,
+    REGRESSION,
+    SHAPING,
+    is_loss_node,
+    node_name,
+    parents_of,
+    shape_of,
+    softmax_dimension,
+    source_of,
+)
+
+VIEWS = ("View", "UnsafeView", "Reshape", "ReshapeAlias")
+OF_LOGITS = {"LogSoftmax": "cross-entropy", "BinaryCrossEntropyWithLogits": "bce-with-logits"}
+"""What takes raw scores."""
+MANY = 8
+"""Classes from which a softmax of plain cosines stays near even: at best e² to 1 for each of the others."""
+
+
+def shared_out(node: Any, name: str, rows: int) -> Iterator[str]:
+    """Whether values are weighted by a softmax over as many samples as the loss counts: each gets what others leave."""
+    for source in parents_of(node) if name == "Mul" and rows > 1 else ():
+        source = source_of(source) if node_name(source) in SHAPING else source
+        sizes = shape_of(source) if node_name(source) == "Softmax" else ()
+        if len(sizes) == 2 and sizes[0] == rows and sizes[1] > 1 and softmax_dimension(source) == 0:
+            yield "shared-among-samples"
+
+
+def mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
+    """Mistakes of the last node of all."""
+    if name == "Neg" and is_loss_node(source_of(root)):
+        yield "negated"
+    if name in REGRESSION and _is_dropout(source_of(root)):
+        yield "dropout-before-loss"
+    if _cancels_out(root, name):
+        yield "squared-after-the-mean"
+    yield from _spread_out(root, name)
+
+
+def _cancels_out(root: Any, name: str) -> bool:
+    """Whether errors are averaged first, so that they cancel, and made positive then: (output - target).mean() ** 2."""
+    parents = list(parents_of(root))
+    square = name == "Pow" and getattr(root, "_saved_exponent", 1) in (2, 4)
+    square = square or (name == "Mul" and len(parents) == 2 and parents[0] is parents[1])
+    mean = source_of(root) if square or name in ("Abs", "Square") else None
+    if node_name(mean) not in ("Mean", "Sum") or shape_of(mean) != ():
+        return False
+    error = source_of(mean)
+    whole = math.prod(shape_of(error)) > 1 and sum(1 for _ in parents_of(error)) == 1 if error is not None else False
+    return whole and node_name(error) in ("Sub", "Rsub")
+
+
+def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
+    """Mistakes of one node; `in_head`: it is near the loss."""
+    source = source_of(node) if name in KINDS or name.startswith("NllLoss") else None
+    fed_by = "" if source is None else node_name(source)
+    if name in OF_LOGITS and fed_by in ("Softmax", "Sigmoid", "Relu"):
+        yield f"{fed_by.lower()}-before-{OF_LOGITS[name]}"
+    elif name in OF_LOGITS and _is_dropout(source):
+        yield "dropout-before-loss"
+    elif name == "LogSoftmax" and in_head and _has_one_class(node):
+        yield "one-class"
+    elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm") and _is_cosine(source):
+        yield "cosines-without-scale"
+    elif name.startswith("NllLoss"):
+        yield from _mistakes_of_nll(node, source, fed_by)
+    elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
+        yield "broadcast"
+    elif in_head and name in ("Sum", "Mean") and _is_kl_of_probabilities(node):
+        yield "kl-of-probabilities"
+    elif name == "CtcLoss" and _is_too_short(node):
+        yield "too-short-to-spell"
+    if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
+        yield "scrambled"
+    yield from _mistakes_in_the_model(node, name, in_head=in_head)
+
+
+def _has_one_class(node: Any) -> bool:
+    shape = shape_of(node)
+    return shape[softmax_dimension(node) :][:1] == (1,) and math.prod(shape) > 1
+
+
+def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
+    softmax = _log_softmax(source)
+    if fed_by in LINEAR or fed_by == "Relu":
+        yield "nll-without-log-softmax"
+    elif fed_by in ("Softmax", "Sigmoid"):
+        yield "nll-of-probabilities"
+    elif softmax is not None and len(shape_of(softmax)) == 2 and softmax_dimension(softmax) == 0:
+        yield "softmax-over-the-batch"
+    elif softmax is not None and _misses_classes(node, softmax):
+        yield "softmax-over-places"
+
+
+def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
+    if in_head and name in ("Softmax", "Sigmoid", "Exp") and node_name(source_of(node)) == name:
+        yield f"{name.lower()}-twice"
+    elif name == "Bmm" and _attends_wrongly(node):
+        yield "attention-over-queries"
+    elif name in VIEWS and _is_turned(node):
+        yield "scrambled-inside"
+
+
+def _is_dropout(node: Any) -> bool:
+    """Whether a node is a dropout: a node of its own, or, on a CPU, a product with zeros and one other number."""
+    if node_name(node) != "Mul" or sum(1 for _ in parents_of(node)) > 1:
+        return node_name(node) == "NativeDropout"
+    try:
+        mask = node._saved_other
+    except RuntimeError:  # backward has been there
+        return False
+    device = getattr(mask, "device", None)  # a number has none
+    if device is None or device.type != "cpu" or tuple(mask.shape) != shape_of(node) or mask.numel() < 2:
+        return False
+    some = mask.detach().flatten()[:4096]
+    kept = float(some.max())
+    return kept > 1 and bool(((some == 0) | (some == kept)).all()) and bool((some == 0).any())
+
+
+def _attends_wrongly(node: Any) -> bool:
+    """Whether attention takes its softmax over queries, heads or samples: what one query gets does not sum to 1."""
+    source = next(parents_of(node), None)
+    while source is not None and (node_name(source) in (*VIEWS, "Expand") or _is_dropout(source)):
+        source = next(parents_of(source), None)
+    sizes = shape_of(source) if node_name(source) == "Softmax" else ()
+    if len(sizes) < 3 or sizes[-1] != sizes[-2] or sizes[-1] < 2:
+        return False
+    return softmax_dimension(source) != len(sizes) - 1
+
+
+def _is_too_short(node: Any) -> bool:
+    """Whether sequences have fewer steps than their targets have letters, as far as the host knows their lengths."""
+    given, asked = (getattr(node, f"_saved_{name}_lengths", None) for name in ("input", "target"))
+    if not isinstance(given, tuple) or not isinstance(asked, tuple) or not given:
+        return False
+    between = _doubles(node, asked)
+    short = sum(steps < letters + more for steps, letters, more in zip(given, asked, between, strict=True))
+    return bool(4 * short >= len(given))
+
+
+def _doubles(node: Any, lengths: Sequence[int]) -> list[int]:
+    """How many letters of each target are the same as the one before, and need a blank between; 0 where unknown."""
+    targets: Any = getattr(node, "_saved_targets", None)
+    if targets is None or targets.device.type != "cpu" or targets.dim() != 2:
+        return [0] * len(lengths)
+    return [int((row[1:length] == row[: length - 1]).sum()) for row, length in zip(targets, lengths, strict=True)]
+
+
+def _is_turned(node: Any) -> bool:
+    """Whether a view inside of a model exchanges sizes, or puts heads of attention together without turning them back.
+
+    Sizes that differ by one are left out: relative positions are shifted by such a view, on purpose. So are those of
+    which one is a multiple of the other: heads are split off, and samples and heads put together, by such views.
+    """
+    before, after = tuple(getattr(node, "_saved_self_sym_sizes", ())), shape_of(node)
+    old, new = [size for size in before if size > 1], [size for size in after if size > 1]
+    if len(old) > 2 and sorted(old) == sorted(new) and old != new:
+        moved = sorted({size for size, other in zip(old, new, strict=True) if size != other})
+        apart = all(other - size > 1 and other % size for size, other in itertools.combinations(moved, 2))
+        return apart and len(moved) > 1
+    if len(before) != 4 or len(after) != 3 or min(before[1:3]) < 2 or before[1] == before[2]:
+        return False
+    joined = after == (before[0], before[2], before[1] * before[3])
+    source = next(parents_of(node), None)
+    while node_name(source) in (*VIEWS, "Clone"):
+        source = next(parents_of(source), None)
+    return bool(joined) and node_name(source).startswith(("Bmm", "ScaledDotProduct"))
+
+
+def _log_softmax(node: Any) -> Any:
+    """The softmax of which an NLL is given the logarithm, taken in one or by hand; None where there is none."""
+    if node_name(node) == "LogSoftmax":
+        return node
+    if node_name(node) != "Log":
+        return None
+    node = source_of(node)
+    if node_name(node) in ("Add", "Clamp", "ClampMin"):
+        node = source_of(node)
+    return node if node_name(node) == "Softmax" else None
+
+
+def _misses_classes(node: Any, softmax: Any) -> bool:
+    """Whether the softmax before an NLL runs along something else than the classes, which it has as well.
+
+    A class more than is asked for, such as a blank that is cut off, is no mistake.
+    """
+    taken, sizes = next(parents_of(node), None), shape_of(softmax)
+    classes = shape_of(taken)[1:2] or shape_of(taken)
+    return bool(classes) and len(sizes) > 2 and sizes[softmax_dimension(softmax)] != classes[0] and classes[0] in sizes
+
+
+def _is_kl_of_probabilities(node: Any) -> bool:
+    """Whether `kl_div`, t log t - t x, was given probabilities as x, which it takes for their logarithms."""
+    for name in ("Sub", "Mul"):
+        node = next(parents_of(node), None)
+        if node is None or node_name(node) != name or node.next_functions[0][0] is not None:  # the target has no graph
+            return False
+    source = source_of(node)
+    return source is not None and node_name(source) == "Softmax"
+
+
+def _is_cosine(node: Any) -> bool:
+    """Whether a product of matrices is one of unit vectors, for so many classes that cosines cannot tell them apart."""
+    operands = [parent if node_name(parent) not in SHAPING else source_of(parent) for parent in parents_of(node)]
+    return shape_of(node)[-1:] >= (MANY,) and len(operands) == 2 and all(map(_is_unit, operands))
+
+
+def _is_unit(node: Any) -> bool:
+    """Whether a node divides something by its norm."""
+    if node is None or node_name(node) != "Div":
+        return False
+    norm = next((source_of(parent) for parent in parents_of(node) if node_name(parent) == "Expand"), None)
+    norm = source_of(norm) if norm is not None and node_name(norm) in ("ClampMin", "Clamp") else norm
+    return norm is not None and node_name(norm) in ("LinalgVectorNorm", "Norm")
+
+
+def _is_scrambled(node: Any) -> bool:
+    """Whether a view on the way to a loss stands for a transpose: sizes change places, values stay where they are."""
+    source = next(parents_of(node), None)
+    for _ in range(HEAD):
+        if source is None or node_name(source) not in SHAPING:
+            return False
+        if node_name(source) in VIEWS and exchanges(getattr(source, "_saved_self_sym_sizes", ()), shape_of(source)):
+            return True
+        source = next(parents_of(source), None)
+    return False
+
+
+def exchanges(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether a view exchanges dimensions, or makes rows that begin in the middle of others.
+
+    >>> exchanges((12, 24, 65), (12, 65, 24)), exchanges((4, 10, 6, 6), (144, 10))
+    (True, True)
+    >>> exchanges((12, 24, 65), (288, 65)), exchanges((12, 1, 65), (12, 65, 1)), exchanges((8, 12), (24, 4))
+    (False, False, False)
+    """
+    old, new = [size for size in before if size > 1], [size for size in after if size > 1]
+    if not old or not new or old == new:
+        return False
+    if sorted(old) == sorted(new):
+        return True
+    row = 1
+    for size in reversed(old):
+        row *= size
+        if row >= new[-1]:
+            break
+    return row % new[-1] != 0
+
+
+def _spread_out(root: Any, name: str) -> Iterator[str]:
+    """Whether a mean error is one of differences between what does not belong together: outputs that were broadcast."""
+    node = root if name in REGRESSION else None
+    if name in ("Mean", "Sum"):
+        error = next(parents_of(root), None)
+        node = next(parents_of(error), None) if node_name(error) in ("Pow", "Abs", "Mul") else None
+    spread, parents = shape_of(next(parents_of(root), None)), [] if node is None else list(parents_of(node))
+    if name in REGRESSION and node_name(parents[0] if parents else None) == "Expand":
+        parents = list(parents_of(parents[0]))
+    elif node_name(node) not in ("Sub", "Rsub"):
+        return
+    if len(parents) != 1:
+        return
+    given = shape_of(parents[0])
+    if len(spread) == 3 and spread[0] == spread[1] > 1 and given in ((spread[0], 1, spread[2]), (1, *spread[1:])):
+        yield "broadcast"
+    elif len(spread) == 2 and given == (spread[0], 1) and 1 < spread[1] != spread[0] > 1:
+        yield "one-for-all"
+
+
+def _is_crossed(node: Any, name: str) -> bool:
+    """Whether N predictions and N targets were spread out against each other, to N × N differences."""
+    parents = list(parents_of(node))
+    if not parents or (name not in REGRESSION and len(parents) > 1):  # two operands with a graph: pairs on purpose
+        return False
+    operand, spread = parents[0], shape_of(node)
+    if name in REGRESSION and node_name(operand) != "Expand":
+        return False
+    if node_name(operand) == "Expand":  # the functions of torch spread their operands out themselves
+        spread, operand = shape_of(operand), next(parents_of(operand), None)
+    if operand is None or len(spread) != 2 or spread[0] != spread[1] or spread[0] < 2:
+        return False
+    side = spread[0]
+    return shape_of(operand) in ((side, 1), (side,), (1, side)) and node_name(operand) != "Unsqueeze"
