@@ -65,7 +65,7 @@ class Watch:
         due = self.asked + max(every, min(self.asked // 10, RAREST), self.asked // 64)
         if due <= YOUNG:
             return due
-        due -= (due - 1) % lifetime(due)
+        due -= due % lifetime(due)
         return due if due > self.asked else due + lifetime(due)
 
     def pass_over(self, records: int) -> None:

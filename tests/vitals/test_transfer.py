@@ -41,11 +41,25 @@ def test_a_step_that_goes_on_does_not_hold_up_a_full_block():
     transfer = Transfer(torch.device("cpu"), 4)
     transfer.pace(0.1)
     for number in range(transfer.size):
-        assert transfer.room == transfer.size - number
+        assert transfer.room(number) == transfer.size - number
         transfer.open("vitals", number).finished = number + 1 < transfer.size
     transfer.close()
-    assert transfer.is_due() and transfer.room == transfer.size - 1
+    assert transfer.is_due() and transfer.room(transfer.size) == transfer.size - 1
     assert [slot.number for slot in transfer.arrived(never)] == list(range(transfer.size - 1))
+
+
+def test_full_blocks_end_at_round_numbers_of_steps():
+    transfer = Transfer(torch.device("cpu"), 4)
+    transfer.pace(0.001)
+    ends = []
+    for number in range(10, 300):
+        slot = transfer.open("vitals", number)
+        transfer.close()
+        arrived = [slot.number for slot in transfer.arrived(never)]
+        slot.finished = True
+        if arrived:
+            ends.append(arrived[-1] + 1)
+    assert ends == [64, 128, 192, 256]
 
 
 def test_details_travel_only_for_odd_steps():

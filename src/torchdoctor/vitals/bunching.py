@@ -42,7 +42,7 @@ class Bunching:
         clips = bool(last.facts.get("captured"))
         order = captures.order(clips=clips)
         previous = ledger.owned()
-        room = min(transfer.room, self._looks.sampling.next - clock.count)
+        room = min(transfer.room(clock.count), self._looks.sampling.next - clock.count)
         if order is None or previous is None or room < 2 or clips == ("own" in last.facts):
             return None
         label = clock.label(clock.count)

@@ -45,7 +45,7 @@ class Sampling:
         grace: float = GRACE,
         share: float = SHARE,
     ) -> None:
-        self.every = every
+        self.every = self._wanted = every
         self.next = 0
         """The step that is looked at next."""
         self.looks = 0
@@ -57,7 +57,7 @@ class Sampling:
         self._youth = (0.0, 0, 0.0, 0)
         """Seconds of looks, looks, seconds of the run and steps when it was no longer young: compilers work before."""
         self._free = grace if overhead > 0 else 0.0
-        """Seconds that are not held against the budget: the grace, or the run's youth."""
+        """Seconds that are not held against the budget."""
         self._said = every
 
     @classmethod
@@ -83,18 +83,27 @@ class Sampling:
     def keep_budget(self, number: int, elsewhere: float = 0.0) -> None:
         """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
         spent = self.spent + elsewhere
-        if number <= YOUNG and self._allowed:
-            self._free, self._youth = max(self._free, spent), (spent, self.looks, self.watched, number)
         then_spent, then_looks, then_watched, then = self._youth
-        if spent <= self._free + self._allowed * (self.watched - then_watched):
-            return
         look = (spent - then_spent) / max(1, self.looks - then_looks)
         step = (self.watched - then_watched) / max(1, number - then)
-        self.every = self._young = min(RAREST, max(self.every, math.ceil(look / max(self._allowed * step, 1e-12))))
-        if self.every >= 2 * self._said:
-            self._said = self.every
+        if number <= YOUNG and self._allowed:
+            if spent > self._free and then and self.looks > then_looks:  # what the latest ones took, compilers aside
+                self._look_every(self._affordable(look, step), look)
+            self._youth = spent, self.looks, self.watched, number
+        elif spent > max(self._free, then_spent) + self._allowed * (self.watched - then_watched):
+            self._young = max(self.every, self._affordable(look, step))
+            self._look_every(self._young, look)
+
+    def _affordable(self, look: float, step: float) -> int:
+        """How rarely looks of so many seconds must be taken, among steps of so many."""
+        return min(RAREST, max(self._wanted, math.ceil(look / max(self._allowed * step, 1e-12))))
+
+    def _look_every(self, every: int, look: float) -> None:
+        self.every = every
+        if every >= 2 * self._said:
+            self._said = every
             self._note(
-                f"budget {self.every}",
-                f"close looks are taken every {self.every} steps from here on: each takes {1e3 * look:.1f} ms, "
+                f"budget {every}",
+                f"close looks are taken every {every} steps from here on: each takes {1e3 * look:.1f} ms, "
                 f"and {self._allowed:.2%} of the run is for them (settings.overhead).",
             )

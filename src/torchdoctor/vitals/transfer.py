@@ -25,7 +25,7 @@ from torchdoctor.vitals.slot import Vector as Vector
 
 BLOCK = 64
 """Steps that travel together at most."""
-LATENCY = 0.55
+LATENCY = 0.65
 """Seconds that a reading may wait for its block: slow steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
@@ -121,32 +121,49 @@ class Transfer:
         """Ordinary steps that are over."""
         while len(bunch):
             block = self._open_block()
-            room = self.size - len(block)
+            room = self._most_in(block, bunch.number) - len(block)
             block.slots.append(bunch[:room])
             bunch = bunch[room:]
 
     def _open_block(self, most_opened: int = BLOCK) -> Block:
         block = self._queue[-1] if self._queue else None
-        if block is None or block.stage != "open" or len(block) >= self.size or block.opened >= most_opened:
+        if block is None or block.stage != "open" or self._is_full(block) or block.opened >= most_opened:
             block = Block()
             self._queue.append(block)
         return block
+
+    def _most_in(self, block: Block, number: int = 0) -> int:
+        """Steps that a block holds; an empty one begins with this number.
+
+        One of full size ends where baselines are taken anew, at a round number of steps: so few parts of it have to be
+        judged by themselves. The last step of it stays behind (see `close`).
+        """
+        if self.size < BLOCK:
+            return self.size
+        first = block.slots[0].number if block.slots else number
+        return BLOCK + 1 - first % BLOCK
+
+    def _is_full(self, block: Block) -> bool:
+        return bool(block.slots) and len(block) >= self._most_in(block)
 
     @property
     def under_way(self) -> bool:
         """Whether a block has been sent and not read."""
         return bool(self._queue) and self._queue[0].stage != "open"
 
-    @property
-    def room(self) -> int:
-        """Steps that the open block still takes."""
+    def room(self, number: int) -> int:
+        """Steps that the open block still takes; the next one has this number."""
         block = self._queue[-1] if self._queue else None
-        return self.size - (len(block) if block is not None and block.stage == "open" else 0)
+        if block is None or block.stage != "open" or self._is_full(block):
+            block = Block()
+        return self._most_in(block, number) - len(block)
 
     def close(self) -> None:
         """Let a full block go, but for the step just taken, whose loss may still come: it would hold up the others."""
         block = self._queue[-1] if self._queue else None
-        if block is not None and block.stage == "open" and len(block) >= self.size > 1 and not block.slots[-1].finished:
+        if block is None or block.stage != "open" or self.size < 2 or not self._is_full(block):
+            return
+        if len(block) > 1 and not block.slots[-1].finished:
             self._queue.append(Block([block.slots.pop()], opened=1))
 
     def has_landed(self) -> bool:
@@ -208,7 +225,7 @@ class Transfer:
             rest = Block(slots[done:])  # somebody wants to know now: the steps still going on stay behind
             del slots[done:]
             self._queue.insert(1, rest)
-        elif len(block) < self.size and not early and len(self._queue) == 1:
+        elif not self._is_full(block) and not early and len(self._queue) == 1:
             return False
         sent: list[tuple[Slot | Bunch, Part | None]] = []
         for slot in slots:
