@@ -112,7 +112,7 @@ class BatchAnomaly(Detector):
         doubtful = (few and apart and not _validation_follows(chart)) or (doubted and not _is_whole(chart))
         severity: Severity = "warning" if doubtful and size != 1 else "info"
         looked = f"looked at since step {since}" if not equal.all() else "looked at"
-        message = f"every batch {looked} is the same one, of {size} samples"
+        message = f"every batch {looked} is the same one" + (f", of {size} samples" if size else "")
         if apart:
             message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
             message += f" {chart['loss'].baseline(32).recent:.3g}"
