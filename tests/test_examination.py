@@ -5,7 +5,8 @@ import pytest
 
 from torchdoctor import examination as module
 from torchdoctor.chart import Chart
-from torchdoctor.examination import Examination, merge
+from torchdoctor.episodes import EPISODES_LIMIT, merge
+from torchdoctor.examination import Examination
 from torchdoctor.phases import judge_phase
 from torchdoctor.records import Symptom
 from torchdoctor.settings import Settings
@@ -152,7 +153,7 @@ def test_what_comes_again_and_again_is_one_trouble_in_the_end():
         leap = 30.0 if step % 150 == 149 else 1.0
         examination.take(vitals(step, grad_norm=float(np.exp(0.1 * rng.standard_normal()) * leap)))
     found = [item for item in examination.report().symptoms if item.name == "gradient-explosion"]
-    assert len(found) == module.EPISODES_LIMIT
+    assert len(found) == EPISODES_LIMIT
     assert found[-1].last_step == 11_999 and found[-1].count > 40
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
+from torchdoctor.episodes import follow
 from torchdoctor.phases import judge_phase
 from torchdoctor.pictures import Closeups, main_vitals
-from torchdoctor.records import Record, Severity, Symptom, worst
+from torchdoctor.records import Record, Symptom
 from torchdoctor.reports.clock import in_its_clock
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.unjudged import unjudged
@@ -43,10 +43,6 @@ LONGEST = 1024
 """Steps that are entered in one go at most."""
 FEW = 4
 """Steps that are as quickly entered one by one."""
-EPISODES_LIMIT = 32
-"""Episodes of one finding; what comes after them belongs to the last."""
-WHERE_LIMIT = 8
-"""Names that an episode keeps; more would say 'everywhere' at length."""
 
 
 class _Duties(NamedTuple):
@@ -330,29 +326,8 @@ class Examination:
             yield note
 
     def _follow(self, watch: Watch, symptom: Symptom | None) -> Iterable[Record]:
-        """One episode out of a detector's answers."""
-        name = watch.name
-        current = self.chart.open_episodes.get(name)
-        if symptom is None:
-            if current is not None:
-                watch.silent += 1
-                if watch.silent >= watch.detector.closes_after:
-                    del self.chart.open_episodes[name]
-                    yield self._event("closed", current)
-            return
-        watch.silent = 0
-        if current is None and watch.opened < EPISODES_LIMIT:
-            watch.opened += 1
-            self.chart.episodes.append(symptom)
-            self.chart.open_episodes[name] = symptom
-            yield self._event("opened", symptom)
-            return
-        if current is None:  # as often as this it is one trouble that comes and goes
-            current = next(item for item in reversed(self.chart.episodes) if item.name == name)
-        merged = merge(current, symptom)
-        self.chart.update(current, merged)
-        if (merged.severity, merged.where) != (current.severity, current.where):
-            yield self._event("changed", merged)
+        """What a detector's answer makes of its episode."""
+        return (self._event(*change) for change in follow(self.chart, watch, symptom))
 
     def _drawn(self) -> dict[str, Series]:
         """The vitals that a report shows first."""
@@ -405,23 +380,3 @@ def _range(values: Array, finite: bool) -> tuple[float, float]:
         return float(values.min()), float(values.max())
     numbers = values.tolist()
     return (min(numbers), max(numbers)) if finite or math.isfinite(sum(numbers)) else (math.nan, math.nan)
-
-
-def merge(current: Symptom, latest: Symptom) -> Symptom:
-    """One episode out of an open one and its latest sighting: the worse severity speaks, the first step stays."""
-    severity = worst([current.severity, latest.severity])
-    worse: Severity = severity if severity is not None else latest.severity
-    # Within a step the later record has seen more: a sample of the weights comes before the step's loss.
-    # And one that knows the place says more than one that did not.
-    better = latest.last_step == current.first_step or bool(latest.where and not current.where)
-    leading = latest if worse != current.severity or better else current
-    where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]
-    return replace(
-        leading,
-        severity=worse,
-        confidence=max(current.confidence, latest.confidence),
-        first_step=min(current.first_step, latest.first_step),
-        last_step=max(current.last_step, latest.last_step),
-        count=current.count + 1,
-        where=where,
-    )

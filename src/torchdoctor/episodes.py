@@ -1,0 +1,61 @@
+"""Episodes: what a detector says again and again is one trouble, with a beginning and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torchdoctor.chart import Chart
+from torchdoctor.records import Severity, Symptom, worst
+from torchdoctor.watch import Watch
+
+EPISODES_LIMIT = 32
+"""Episodes of one finding; what comes after them belongs to the last."""
+WHERE_LIMIT = 8
+"""Names that an episode keeps; more would say 'everywhere' at length."""
+
+
+def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tuple[str, Symptom]]:
+    """Enter a detector's answer into the chart; yields "opened", "changed" or "closed", with the episode."""
+    name = watch.name
+    current = chart.open_episodes.get(name)
+    if symptom is None:
+        if current is not None:
+            watch.silent += 1
+            if watch.silent >= watch.detector.closes_after:
+                del chart.open_episodes[name]
+                yield "closed", current
+        return
+    watch.silent = 0
+    if current is None and watch.opened < EPISODES_LIMIT:
+        watch.opened += 1
+        chart.episodes.append(symptom)
+        chart.open_episodes[name] = symptom
+        yield "opened", symptom
+        return
+    if current is None:  # as often as this it is one trouble that comes and goes
+        current = next(item for item in reversed(chart.episodes) if item.name == name)
+    merged = merge(current, symptom)
+    chart.update(current, merged)
+    if (merged.severity, merged.where) != (current.severity, current.where):
+        yield "changed", merged
+
+
+def merge(current: Symptom, latest: Symptom) -> Symptom:
+    """One episode out of an open one and its latest sighting: the worse severity speaks, the first step stays."""
+    severity = worst([current.severity, latest.severity])
+    worse: Severity = severity if severity is not None else latest.severity
+    # Within a step the later record has seen more: a sample of the weights comes before the step's loss.
+    # And one that knows the place says more than one that did not.
+    better = latest.last_step == current.first_step or bool(latest.where and not current.where)
+    leading = latest if worse != current.severity or better else current
+    where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]
+    return replace(
+        leading,
+        severity=worse,
+        confidence=max(current.confidence, latest.confidence),
+        first_step=min(current.first_step, latest.first_step),
+        last_step=max(current.last_step, latest.last_step),
+        count=current.count + 1,
+        where=where,
+    )
