@@ -43,6 +43,7 @@ key                             value
 ``graph.detached``              whether no trainable tensor ever had a gradient
 ``graph.kept``                  the first step since which the graphs of all samples are still held; None: let go
 ``graph.frozen``                one stretch of frozen modules that run behind something that learns
+``graph.frozen_behind``         whether any frozen module runs behind something that learns
 ``graph.frozen_share``          share of the models' elements that do not require gradients
 ``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of its graph
 ``loss.reduction``              "mean" or "sum", where the loss's own node says it
@@ -125,10 +126,10 @@ the others), ``weight_by_count`` (the power of a class's count that its weight f
 ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
 ``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
-unchanged) and ``answer_changed`` (share of those that came with another target), ``input_distinct`` (share of the
-batch's samples that are no copies of others in it), ``binary_outside`` (share of a binary loss's targets that are not
-between 0 and 1), ``label_ignored`` (share of samples whose class the loss ignores), ``views_same`` (1 where both sides
-of a comparison of all with all are equal).
+unchanged), ``answer_changed`` (share of those that came with another target) and ``answer_moved`` (with a number that
+is far from the one before), ``input_distinct`` (share of the batch's samples that are no copies of others in it),
+``binary_outside`` (share of a binary loss's targets that are not between 0 and 1), ``label_ignored`` (share of samples
+whose class the loss ignores), ``views_same`` (1 where both sides of a comparison of all with all are equal).
 
 From the gauges of the loop: ``loss_weight`` (what backward begins with at a micro-batch's loss),
 ``adam_staleness`` (root mean square of gradient over Adam's expectation), ``adam_eps_share`` (share of elements under

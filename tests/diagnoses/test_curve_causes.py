@@ -5,7 +5,9 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
+from torchdoctor.diagnoses.numeric_precision import eps_below_the_format
 from torchdoctor.records import Symptom
+from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -75,6 +77,27 @@ FIRST = {
             "context": {"scheduler": "LinearLR"} | ADAM,
             "facts": {"schedule.class": "LinearLR", "schedule.stepped": False},
         },
+    ),
+    "a one-cycle that stays at its beginning": (
+        "schedule-error",
+        [STILL],
+        {
+            "lr": np.full(N, 4e-5),
+            "context": ADAM,
+            "groups": [{"initial_lr": 4e-5, "max_lr": 1e-2}],
+            "facts": {"schedule.class": "OneCycleLR", "schedule.stepped": False},
+            "rows": ratio(2e-5),
+        },
+    ),
+    "a warm-up that nobody steps, nor showed the doctor": (
+        "schedule-error",
+        [STILL],
+        {"lr": np.full(N, 1e-4), "context": SGD, "groups": [{"initial_lr": 0.1}]},
+    ),
+    "float16 weights, where eps is zero": (
+        "numeric-precision",
+        [symptom("nan-or-inf", 0, "critical")],
+        {"context": {"precision": ["float16"]} | ADAM, "groups": [{"eps": 1e-8}], "facts": {"loss.kind": "mse"}},
     ),
     "dropout of nine tenths": ("over-regularized", [UNDER], {"context": {"dropout": [0.9]}}),
     "weights that decay": (
@@ -165,6 +188,7 @@ AGAINST = {
     ),
     "no gradient to scale": ("lr-too-low", [STILL], {"grad_norm": np.zeros(N), "rows": ratio(0.0)}),
     "a schedule that goes on": ("schedule-error", [SLOW], {}),
+    "a schedule whose plan is the rate": ("schedule-error", [SLOW], {"groups": [{"initial_lr": 1e-3}]}),
     "no dropout, no decay": (
         "over-regularized",
         [UNDER],
@@ -195,3 +219,34 @@ AGAINST = {
 @pytest.mark.parametrize(("cause", "symptoms", "more"), AGAINST.values(), ids=AGAINST)
 def test_unlikely(cause, symptoms, more):
     assert all(item.probability < 0.15 for item in causes(*symptoms, **more) if item.cause == cause)
+
+
+@pytest.mark.parametrize(
+    ("precision", "group", "lost"),
+    [
+        ("float16", {"eps": 1e-8}, True),
+        ("float16", {"eps": 1e-4}, False),
+        ("float16", {"momentum": 0.9}, False),
+        ("bfloat16", {"eps": 1e-8}, False),
+        ("float32", {"eps": 1e-8}, False),
+    ],
+)
+def test_an_eps_that_the_format_of_the_weights_has_no_room_for(precision, group, lost):
+    chart = Chart.of(context={"precision": [precision]}, loss=[1.0])
+    chart.groups = [group]
+    assert (eps_below_the_format(chart) is not None) is lost
+
+
+@pytest.mark.parametrize(("heard", "cause"), [(1e-3, "detached-graph"), (0.3, "over-regularized")])
+def test_a_code_that_says_nothing_and_hears_nothing(heard, cause):
+    """Cut off from its decoder, a code comes to rest at its prior; under a penalty that is too strong it does not."""
+    chart = Chart.of(loss=FLAT, lr=np.full(N, 1e-3))
+    chart.names = ("body.weight", "mean.weight", "spread.weight", "decoder.weight")
+    chart.add({"type": "facts", "step": 0, "facts": {"graph.absent": []}})
+    for step in (0, 100, 200, 300):
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": [heard, heard, heard, 1.0]}})
+    message = f"mean and spread fell to zero: {SAYS_NOTHING}"
+    chart.episodes.append(
+        Symptom("collapsed-output", "", "warning", 0.9, 23, N - 1, where=("mean", "spread"), message=message)
+    )
+    assert rank(chart)[0].cause == cause

@@ -44,6 +44,9 @@ QUIET = {
     "a step that took longer all at once": (
         "memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, "a step takes 2 s and took 1 s",
     ),
+    "steps become slower, and the device holds as much as ever": (
+        "memory-leak", "step-time-regression", {}, {"memory": [1e9] * 9}, SLOWER,
+    ),
     "labels smoothed as usual": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.1}, {}, "seen"),
     "a written-to weight now and then": ("over-regularized", "not-learning", {"state.written": [[1, 9]]}, {}, "seen"),
 }  # fmt: skip

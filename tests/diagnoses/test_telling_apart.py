@@ -131,6 +131,16 @@ APART = {
         OFF,
         {"loss": 2.3 * np.exp(-T / 20), "facts": CROSS, "validation": [2.26, 2.24, 2.5, 3.0, 3.5]},
     ),
+    "a validation in other units": (
+        "train-val-mismatch",
+        [symptom("validation-anomaly", 24)],
+        {"loss": np.exp(-T / 20), "validation": [8e5, 8.1e5, 8e5, 8e5, 8.1e5], "input_again": [0.0, 0.5, 0.9, 1.0]},
+    ),
+    "a logarithm of what is negative, from the first step on": (
+        "numeric-precision",
+        [symptom("nan-or-inf", 0, "critical"), symptom("gradient-explosion", 57)],
+        {"loss": np.where(T % 8 == 5, FALLING, np.nan), "facts": {"loss.fragile": ["log"]}},
+    ),
     "an infinite target": (
         "nan-in-data",
         [NAN],
@@ -286,6 +296,24 @@ def test_a_schedule_that_ran_out_does_not_make_the_rate_too_low():
 def test_a_loss_is_remembered_as_finite_or_not():
     chart = Chart.of(loss=np.where(T < 150, 1.0, np.nan))
     assert [loss_was_finite(chart, step) for step in (149, 150, 399)] == [True, False, False]
+    forgotten = Chart.of(loss=np.where(T % 8 == 5, 1.0, np.nan))
+    assert [loss_was_finite(forgotten, step) for step in (0, 5, 8)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("left", "facts", "cause"),
+    [(0.01, {}, "over-regularized"), (0.8, {}, "lr-too-high"), (0.01, {"loss.between_outputs": True}, "lr-too-high")],
+)
+def test_weights_that_a_penalty_took(left, facts, cause):
+    shown = (
+        symptom("not-learning"),
+        symptom("collapsed-output", 148, "critical"),
+        symptom("update-ratio-abnormal", 198),
+    )
+    chart = charted(*shown, loss=1.0 + NOISE, ratio=0.6, facts=facts, groups=[{"lr": 1e-3, "weight_decay": 0}])
+    for step, share in ((25, 1.0), (300, left)):
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [4.0 * share, 2.0 * share]}})
+    assert rank(chart)[0].cause == cause
 
 
 @pytest.mark.parametrize(("offset", "share"), [(-0.1, 1.0), (0.1, 0.0)])

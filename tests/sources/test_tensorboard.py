@@ -180,6 +180,15 @@ def test_keras_writes_train_and_validation_apart(tmp_path: Path) -> None:
     assert found.clock == "epoch"
 
 
+def test_one_file_of_keras_is_of_the_split_of_its_folder(tmp_path: Path) -> None:
+    both = [event(step, epoch_loss=2.0 - step / 10, evaluation_loss_vs_iterations=1.0) for step in range(5)]
+    found = only(file(tmp_path / "validation", *both))
+    assert list(found.points) == ["validation/epoch_loss"]
+    assert found.clock == "epoch"
+    mixed = [event(step, loss=2.0, val_loss=1.0) for step in range(5)]  # a run that is called test
+    assert sorted(only(file(tmp_path / "test", *mixed)).points) == ["loss", "val_loss"]
+
+
 def test_keras_by_batch_keeps_one_clock(tmp_path: Path) -> None:
     file(tmp_path / "train", *(event(s, batch_loss=2.0) for s in range(50)), event(1, epoch_loss=1.0))
     file(

@@ -149,6 +149,20 @@ def test_large_targets_are_judged_by_what_the_mean_would_cost():
     assert TargetAnomaly().check(Chart.of(step=100, criterion=[2.0] * 3, guess_loss=[1.0] * 3, **given)) is None
 
 
+def test_large_targets_that_outputs_are_about_to_reach():
+    def seen(sizes, errors):
+        chart = Chart.of(step=98, loss=[errors[-1]])
+        for step, size, error in zip((48, 73, 98), sizes, errors, strict=True):
+            given = {"target_mean": 180.0, "target_std": 40.0, "output_rms": size}
+            for vital, value in (given | {"criterion": error, "guess_loss": 1600.0}).items():
+                chart.put(step, vital, value)
+        return TargetAnomaly().check(chart)
+
+    assert seen([2.3, 6.3, 64.0], [33e3, 31e3, 17e3]) is None  # there by step 150
+    assert seen([6.0, 9.0, 12.0], [32e3, 31e3, 30e3]).severity == "warning"  # not by step 1000
+    assert seen([2.3, 6.3, 64.0], [33e3, 32e3, 31e3]).severity == "warning"  # larger, and no better
+
+
 def test_everything_goes_through_the_end_of_a_deep_model():
     widths, entering = [32, 32, 32, 1, 32, 65], [32, 32, 32, 32, 1, 32]
     names = [f"layer{place}" for place in range(6)]

@@ -35,6 +35,7 @@ HEALTHY = {
     "a branch that begins at zero": first([0.6, 0.43, 0.0, 0.0, 0.1]),
     "seen later": first([0.02, 0.014, 2e-4, 1.4e-4, 2e-6], step=40),
     "normalized": first([0.6, 1.0, 0.5, 0.9, 0.2], NORMED, normalized=2),
+    "weights that the first step ruined": first([0.6, 1.0, 0.5, 0.9, 0.2], NORMED, normalized=2, gains=float("inf")),
     "gains that begin small": first([0.6, 0.1, 0.1, 0.1, 0.2], NORMED, normalized=2, gains=0.8),
 }
 

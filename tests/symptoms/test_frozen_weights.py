@@ -96,6 +96,29 @@ def test_a_frozen_trunk_that_was_never_trained(fresh, share, step, severity):
     assert (found and found.severity) == severity
 
 
+@pytest.mark.parametrize(
+    ("behind", "tensors", "fresh", "step", "severity"),
+    [
+        (True, 3, 1.0, 48, "warning"),
+        (True, 3, 1.0, 16, "info"),
+        (True, 3, 0.0, 48, None),
+        (False, 60, 1.0, 48, "warning"),
+        (False, 60, 0.0, 48, None),
+        (False, 20, 1.0, 48, "info"),
+    ],
+    ids=["behind", "too early", "trained before", "deep", "deep, trained before", "random features"],
+)
+def test_a_new_trunk_that_no_method_leaves_as_it_is(behind, tensors, fresh, step, severity):
+    built = Chart.of(loss=[1.0] * (step + 1), frozen_fresh=[fresh])
+    built.names = tuple(f"{place}.weight" for place in range(tensors + 1))
+    built.add({"type": "tensors", "step": step, "vitals": {"grad_norm": [NAN] * tensors + [1.0]}})
+    facts = {"graph.frozen": [], "graph.frozen_share": 0.9971, "graph.frozen_behind": behind}
+    built.add({"type": "facts", "step": 0, "facts": facts})
+    found = FrozenWeights().check(built)
+    assert (found and found.severity) == severity
+    assert found is None or "99.7%" in found.message
+
+
 @pytest.mark.parametrize(("fall", "fires"), [(0.0, True), (0.002, False)])
 def test_most_steps_rounded_away_matter_where_nothing_is_learnt(fall, fires):
     losses = [2.5 - fall * step + 0.02 * (-1) ** step for step in range(200)]

@@ -22,6 +22,17 @@ def test_wild_swings_without_progress_are_a_note():
     assert check(WILD, np.concatenate([FALLS[:30], np.linspace(2.9, 2.91, 130)])).severity == "info"
 
 
+def test_a_likelihood_that_went_below_zero_and_comes_back():
+    assert check(WILD, np.concatenate([np.linspace(1.0, -2.0, 80), np.linspace(-2.0, 0.0, 80)])).severity == "warning"
+
+
+def test_losses_that_need_not_stay_low_are_a_note():
+    from_zero_and_back = np.concatenate([np.linspace(0.0, -2.7, 80), np.linspace(-2.7, -0.1, 20), np.full(60, -0.04)])
+    assert check(WILD, from_zero_and_back).severity == "info"  # a policy that has become sure of what pays
+    chart = Chart.of(grad_norm=WILD, loss=LOSES_GROUND, reward=np.linspace(0.0, 1.0, 160))
+    assert GradientInstability().check(chart).severity == "info"
+
+
 HEALTHY = {
     "no readings": ([], []),
     "swings of small batches": (np.exp(0.8 * RNG.standard_normal(160)), LOSES_GROUND),

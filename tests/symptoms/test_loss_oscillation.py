@@ -94,3 +94,6 @@ def test_tasks_that_take_turns_are_a_note(row):
 
 def test_a_loss_that_goes_about_zero_has_no_level():
     assert check(0.02 * (T % 2) - 0.01 + 1e-4 * NOISE).severity == "info"
+    halves_of_an_episode_in_turn = np.where(T // 4 % 8 < 3, 0.012, 0.003) * (-1.0) ** T
+    assert check(halves_of_an_episode_in_turn - 0.0078).severity == "info"
+    assert check(halves_of_an_episode_in_turn - 0.078).severity == "warning"

@@ -22,6 +22,7 @@ SICK = {
     "a graph kept at every step": GB * (4 + 0.001 * T),
     "with steps of an allocator": GB * (4 + 0.2 * np.floor(0.01 * T)),
     "with noise": GB * (4 + 0.002 * T + 0.005 * RNG.standard_normal(T.size)),
+    "little by little": GB * 0.35 + 1.2e5 * T,
 }
 
 
@@ -47,6 +48,9 @@ HEALTHY = {
     "batches of any length": GB * (4 + RNG.random(T.size)),
     "a few megabytes": GB * 4 + 1e4 * T,
     "three lumps of an allocator": GB * (0.66 + 0.016 * np.floor((T + 100) / 250)),
+    "five lumps, a validation each, and crumbs": GB * 0.35
+    + 8e6 * np.digitize(T, [300, 420, 550, 700, 850])
+    + 1e4 * np.arange(T.size),
     "swings, high at last": GB * (0.43 + 0.012 * RNG.random(T.size) + 0.05 * (np.arange(T.size) > T.size - 4)),
     "rises and falls": GB * (4 + 0.5 * np.sin(T / 100)),
 }

@@ -94,3 +94,20 @@ def test_weights():
 def test_a_loss_that_is_never_finite_is_not_the_scalers_to_mend(losses, severity):
     found = NanOrInf().check(Chart.of(loss=losses, skipped=[0, *[1] * (len(losses) - 1)]))
     assert found.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("grad_norm", "norms", "words"),
+    [
+        ([1.0] * 12, 1.0, "the loss of step 12 was the first"),
+        ([1.0] * 11 + [INF], 1.0, "an earlier step broke them"),
+        ([1.0] * 12, INF, "an earlier step broke them"),
+    ],
+    ids=["the loss came first", "a gradient did", "weights did"],
+)
+def test_weights_that_the_step_of_a_bad_loss_broke_are_not_what_came_first(grad_norm, norms, words):
+    built = Chart.of(loss=[1.0] * 12 + [NAN] * 3, grad_norm=[*grad_norm, INF, INF, INF])
+    built.names = ("a.weight",)
+    built.add({"type": "tensors", "step": 8, "vitals": {"weight_norm": [norms]}})
+    built.add({"type": "origin", "step": 14, "module": "a", "kind": "weights"})
+    assert words in NanOrInf().check(built).message

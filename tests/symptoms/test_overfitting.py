@@ -63,6 +63,23 @@ def test_stays_silent(validation, train):
     assert check(validation, train) is None
 
 
+STEADY = 4 * np.exp(-np.arange(1750) / 900)
+RISES = {
+    "three in a row, after a steep fall": ([4.26, 1.93, 1.6, 1.54, 1.55, 1.65, 1.87], STEADY, True),
+    "two so far": ([4.26, 1.93, 1.6, 1.54, 1.55, 1.65], STEADY[:1500], False),
+    "three small ones": ([4.26, 1.93, 1.6, 1.54, 1.56, 1.58, 1.62], STEADY, False),
+    "as it wavered before": ([4.26, 1.93, 1.6, 1.8, 1.54, 1.6, 1.7, 1.87], STEADY, False),
+    "up and down": ([4.26, 1.93, 1.6, 1.54, 1.7, 1.65, 1.87], STEADY, False),
+    "training stands still": ([4.26, 1.93, 1.6, 1.54, 1.55, 1.65, 1.87], np.maximum(STEADY, 1.4), False),
+}
+
+
+@pytest.mark.parametrize(("validation", "train", "fires"), RISES.values(), ids=RISES)
+def test_three_rises_in_a_row(validation, train, fires):
+    found = check(validation, train)
+    assert (found is not None and found.severity == "warning") == fires
+
+
 def test_a_run_that_gained_little_loses_little():
     chart = Chart.of(loss=[2.4 - 0.002 * step for step in range(300)])
     for number, loss in enumerate([2.30, 2.27, 2.25, 2.25, 2.26, 2.28, 2.29, 2.31, 2.32, 2.33, 2.34, 2.35]):

@@ -64,8 +64,8 @@ def test_labels_that_are_wrong_in_part_are_a_note_where_validation_learns():
     assert ValidationAnomaly().check(validated(0.4, facts={"loss.kind": "cross-entropy"})).severity == "info"
 
 
-def answered(changed, again=AGAIN, **facts):
-    chart = Chart.of(answer_changed=changed, input_again=again)
+def answered(changed, again=AGAIN, moved=(), **facts):
+    chart = Chart.of(answer_changed=changed, input_again=again, answer_moved=moved)
     chart.add({"type": "facts", "step": 0, "facts": facts})
     return chart
 
@@ -73,11 +73,13 @@ def answered(changed, again=AGAIN, **facts):
 CHANGED = {
     "labels shuffled anew in each epoch": answered([0.9, 0.8, 0.9, 1.0], **{"loss.classes": 10}),
     "a quarter of the numbers": answered([0.2, 0.3, 0.25, 0.3]),
+    "and by far": answered([0.2, 0.3, 0.25, 0.3], moved=[0.15, 0.2, 0.2, 0.25]),
 }
 UNCHANGED = {
     "the same": answered([0.0] * 4, **{"loss.classes": 10}),
     "now and then": answered([0.0, 0.3, 0.0, 0.1], **{"loss.classes": 10}),
     "noise that is to be told": answered([1.0] * 4),
+    "measured more than once": answered([0.6] * 4, moved=[0.0, 0.02, 0.0, 0.01]),
     "few inputs that differ": answered([0.3] * 4, again=[0.2] * 6, **{"loss.classes": 10}),
     "experience": answered([0.5] * 4, **{"loss.classes": 4, "loop.acts": True}),
 }

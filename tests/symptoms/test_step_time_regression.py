@@ -53,3 +53,18 @@ def test_a_ramp_is_a_warning_however_short_steps_are():
             chart.put(step, "input_size", 32.0 + growth * step)
         symptom = StepTimeRegression().check(chart)
         assert (symptom is not None and symptom.severity == "warning") is found
+
+
+STAIRS = {
+    "others come one by one": np.where(T < 150, 1.0, np.where(T < 300, 1.5, np.where(T < 450, 2.1, 2.9))),
+    "once": np.where(T < 200, 1.0, np.where(T < 260, 1 + (T - 200) / 30, 3.0)),
+    "quick steps come back": (1 + T / 150) * np.where(T % 60 < 15, 1 / (1 + T / 150), 1.0),
+}
+
+
+@pytest.mark.parametrize("stairs", STAIRS.values(), ids=STAIRS)
+@pytest.mark.parametrize("noise", [NOISE, 1 + 0.02 * RNG.random(600)], ids=["wide", "narrow"])
+def test_other_work_on_the_device_is_no_growth(stairs, noise):
+    chart = Chart.of(seconds=0.04 * stairs * noise, input_size=[32.0] * 600)
+    symptom = StepTimeRegression().check(chart)
+    assert symptom is None or (symptom.severity == "info" and "grows" not in symptom.message)

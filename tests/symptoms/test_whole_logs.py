@@ -238,3 +238,45 @@ def test_validation_that_swung_and_has_settled_at_its_best_is_no_anomaly():
 
 def test_validation_that_is_nan_up_to_the_end_is_named_so():
     assert raised(loss=[2.0, 1.9, 1.8, 1.7, 1.6, 1.5], val_loss=[np.nan] * 6) == {"nan-or-inf"}
+
+
+def test_validation_that_gives_all_its_gain_back_again_and_again_is_an_anomaly_whatever_training_does():
+    batches = [2.9, 0.4, 3.4, 1.6, 0.8, 2.1, 3.6, 0.5]
+    swings = [5.9, 6.9, 3.2, 2.5, *[0.7, 3.3, 0.8, 4.4, 0.9, 2.9, 0.6, 3.6] * 6]
+    assert "validation-anomaly" in raised(loss=batches, val_loss=swings)
+    settled = [*swings[:-12], *[0.7, 0.9, 0.8, 0.7] * 3]
+    assert not raised(loss=batches, val_loss=settled)
+    noisy = [5.9, 4.9, 4.2, 3.5, *[0.7, 0.9, 0.8, 1.4, 0.9, 0.7, 0.6, 1.2] * 6]
+    assert not raised(loss=batches, val_loss=noisy)
+    sure = {"val_accuracy": "higher"}
+    assert not raised(sure, loss=batches, val_loss=swings, val_accuracy=[0.97, 0.99] * 26)
+
+
+def test_validation_that_is_never_better_than_the_first_beside_noisy_batches_is_no_learning():
+    noisy = [6.2 * factor for factor in WAVE * 12]
+    risen = [5.00, 5.02, 5.19, 5.12, 5.10] + [5.11, 5.10] * 8
+    assert raised(loss=noisy, val_loss=risen) == {"not-learning"}
+    better = [5.00, 5.02, 4.90, 4.85, 4.80] + [4.78, 4.77] * 8
+    assert not raised(loss=noisy, val_loss=better)
+    falling = [value * 0.99**place for place, value in enumerate(noisy)]
+    assert "not-learning" not in raised(loss=falling, val_loss=risen)
+    slowly = [0.4955 + 0.043 * 0.93**place for place in range(100)]
+    assert "not-learning" not in raised(loss=slowly, val_loss=[0.91 + 0.0007 * place for place in range(100)])
+
+
+def test_a_loss_that_soon_is_one_number_no_better_than_the_first_does_not_move():
+    better = {"train_accuracy": "higher"}
+    start, rates = [10.4, 9.99, 11.1, 12.1, 10.9], [0.36, 0.38, 0.31, 0.25, 0.32]
+    dead = {"loss": [*start, *[11.17] * 20], "train_accuracy": [*rates, *[0.306] * 20]}
+    assert "not-learning" in raised(better, context=EPOCHS, **dead)
+    alive = {"loss": [*start, *[11.17 - 0.3 * place for place in range(20)]], "train_accuracy": [*rates, *[0.4] * 20]}
+    assert "not-learning" not in raised(better, context=EPOCHS, **alive)
+
+
+def test_a_ripple_of_a_steep_start_is_no_spike():
+    held = [2.2, 1.9, 1.8, 1.75, *[1.7] * 9]
+    tail = [1.9 * 0.98**place for place in range(170)]
+    ripple = [104.0, 40.0, 12.0, 4.0, *held, 4.1, 3.0, *tail]
+    assert not raised(loss=ripple, val_loss=ripple, context=EPOCHS)
+    leap = [10.4, 6.0, 4.0, 3.0, *held, 4.1, 3.0, *tail]
+    assert "loss-spike" in raised(loss=leap, val_loss=leap, context=EPOCHS)

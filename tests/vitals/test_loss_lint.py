@@ -76,6 +76,10 @@ SICK = {
         lambda: (lambda mean: mean * mean)((scores() - LABELS[:, None]).mean()),
         "squared-after-the-mean",
     ),
+    "squared after the mean over samples": (
+        lambda: (scores() - torch.ones(8, 5)).mean(0).pow(2).sum(),
+        "squared-after-the-mean",
+    ),
     "attention over queries": (lambda: attended(-2), "attention-over-queries"),
     "attention over heads": (lambda: attended(1, 0.5), "attention-over-queries"),
     "exponential of an exponential": (
@@ -98,6 +102,9 @@ SICK = {
     ),
 }
 HEALTHY = {
+    "squared after the mean over a sample's outputs": lambda: (scores() - torch.ones(8, 5)).mean(1).pow(2).mean(),
+    "a mean of samples beside the one wanted": lambda: (scores().mean(0) - torch.ones(5)).pow(2).sum(),
+    "the sum of a sample's squares": lambda: (scores() - torch.ones(8, 5)).pow(2).sum(1).mean(0),
     "exponential in the loss": lambda: functional.poisson_nll_loss(scores(), torch.ones(8, 5)),
     "an extreme value's": lambda: (1 - (-scores().exp()).exp()).mean(),
     "weights of each sample": lambda: functional.mse_loss(scores().softmax(1) * torch.ones(8, 5), torch.ones(8, 5)),

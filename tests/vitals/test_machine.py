@@ -1,5 +1,7 @@
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +32,20 @@ def test_memory_that_is_taken_is_seen(clock):
     taken[::4096] = b"x" * len(taken[::4096])
     clock.value += 2
     assert gauge.read()["host_memory"] - before > 32 * 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="told by Linux only")
+def test_a_file_that_is_read_through_a_mapping_is_not_memory_of_the_process(tmp_path, clock):
+    corpus = np.memmap(tmp_path / "train.bin", np.uint8, "w+", shape=64 * 2**20)
+    corpus[:] = 1
+    corpus.flush()
+    del corpus
+    corpus = np.memmap(tmp_path / "train.bin", np.uint8, "r")
+    gauge = Machine(CPU, None)
+    before = gauge.read()["host_memory"]
+    assert corpus[::512].sum() > 0
+    clock.value += 2
+    assert gauge.read()["host_memory"] - before < 16 * 2**20
 
 
 def test_a_second_look_within_a_second_asks_for_what_costs_nothing(clock):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchdoctor import Doctor
 from torchdoctor.vitals.origin import OriginSearch
 
 
@@ -48,3 +49,24 @@ def test_all_is_finite():
     search.arm()
     model(BATCH)
     assert search.disarm() is None
+
+
+def test_a_gauge_that_does_not_apply_starts_no_search():
+    """Padding at the end of every text: of the last position nothing can be said, and all is well."""
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_fn = nn.CrossEntropyLoss()
+    doctor = Doctor(model, optimizer, loss_fn=loss_fn, settings={"quiet": True})
+    seen = []
+    doctor.subscribe(lambda record: seen.append(record.get("vitals", {}).get("last_position_loss", 0.0)))
+    for _ in range(6):
+        texts = torch.randint(1, 9, (32, 7))
+        texts[:, -1] = 0
+        loss = loss_fn(model(texts[:, :-1]).transpose(1, 2), texts[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.log_loss(loss)
+        optimizer.step()
+    doctor.diagnose()
+    assert any(value != value for value in seen)
+    assert doctor._monitor._origin_searches == 0

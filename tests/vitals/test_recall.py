@@ -39,7 +39,7 @@ def series(train, held_out=None, loss_fn=None, steps=26, fresh=None, tested=None
             doctor.log_loss(loss)
         doctor.diagnose()
     records = [record["vitals"] for record in seen if record["type"] == "vitals"]
-    names = ("input_again", "answer_changed", "idle_known")
+    names = ("input_again", "answer_changed", "answer_moved", "idle_known")
     return {name: [row[name] for row in records if name in row and not math.isnan(row[name])] for name in names}
 
 
@@ -63,6 +63,23 @@ def test_augmented_samples_are_new():
 def test_answers_that_change(loss_fn):
     found = series(data(), loss_fn=loss_fn, fresh=lambda x, y, step: (x, (y + step // 4) % 3))
     assert max(found["answer_changed"]) > 0.5
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.05, 0.0, 0.01), (3.0, 0.5, 1.0)])
+def test_numbers_that_are_measured_again_differ_by_little(noise, least, most):
+    generator = torch.Generator().manual_seed(3)
+    inputs, _ = data()
+    numbers = torch.randn(SAMPLES, 1, generator=generator)
+
+    def measured(x, y, step):
+        return x, y + noise * torch.randn(y.shape, generator=generator)
+
+    def loss_fn(output, y):
+        return nn.functional.mse_loss(output[:, :1], y)
+
+    found = series((inputs, numbers), loss_fn=loss_fn, fresh=measured)
+    assert max(found["answer_changed"]) == 1.0
+    assert least <= max(found["answer_moved"]) <= most
 
 
 def test_a_validation_on_training_samples():

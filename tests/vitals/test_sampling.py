@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.sampling import YOUNG, Sampling
 
 
@@ -23,3 +24,20 @@ def test_what_compiling_took_is_not_held_against_later_looks(first_look: float) 
         if number % 100 == 0 or number == YOUNG:
             sampling.keep_budget(number)
     assert 50 <= sampling.every <= 70
+
+
+@pytest.mark.parametrize(("excess", "every"), [(None, 667), (0.0, 50), (0.001, 67), (1.0, 667)])
+def test_a_look_costs_no_more_than_its_step_took_longer(excess: float | None, every: int) -> None:
+    """10 ms inside a look, in steps of 10 ms, and 0.15 % for looks; a busy device makes the host wait anywhere."""
+    sampling = Sampling(50, 0.01, lambda key, text: None, grace=0.0, share=0.15)
+    looks = CloseLooks(sampling, 1, lambda facts: None, cuda=False)
+    for number in range(1, 1001):
+        sampling.watched += 0.01
+        if number >= sampling.next:
+            looks.arm(number)
+            sampling.spent += 0.01
+            looks.took(excess)
+            looks.disarm()
+        if number % 100 == 0:
+            sampling.keep_budget(number)
+    assert sampling.every == pytest.approx(every, rel=0.2)

@@ -460,6 +460,34 @@ def two_players():
     return doctor
 
 
+class Reads(nn.Module):
+    """An encoder of sequences, which returns its last state: layers first, one of them, and the batch second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(1, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x)[1]
+
+
+def encoder_and_decoder():
+    encoder, decoder = Reads(), stack(16, 16, 1)
+    optimizers = adam(encoder), adam(decoder)
+    doctor = Doctor({"encoder": encoder, "decoder": decoder}, optimizers, settings={"quiet": True})
+    for _ in range(120):
+        x = torch.randn(32, 6, 1)
+        loss = F.mse_loss(decoder(encoder(x)[-1]), x.mean(1))
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        doctor.log_loss(loss)
+    doctor.detach()
+    assert "output_spread/decoder" in chart_of(doctor)
+    return doctor
+
+
 def single_samples():
     model = stack(4, 32, 2)
 
@@ -490,6 +518,7 @@ HEALTHY = (
     reversed_text,
     one_label_for_all_on_purpose,
     two_players,
+    encoder_and_decoder,
     single_samples,
 )
 

@@ -61,6 +61,10 @@ class Problem:
         """Whether one of these symptoms is part of it at warning or above."""
         return any(symptom.name in names and symptom.severity != "info" for symptom in self.symptoms)
 
+    def began_with(self, step: int, *names: str) -> bool:
+        """Whether one of these symptoms was there at a step: what came later did not announce what happened then."""
+        return any(symptom.name in names and symptom.first_step <= step for symptom in self.symptoms)
+
     def get(self, name: str) -> Symptom | None:
         """The first symptom of a name."""
         return next((symptom for symptom in self.symptoms if symptom.name == name), None)

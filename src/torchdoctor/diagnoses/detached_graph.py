@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.records import names_text
+from torchdoctor.records import names_text, number_text
+from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.no_gradient import is_at_nothing, stands_in
 
 SAME = 1e-6
 """Share of their size by which outputs vary under which nothing of the input reaches them: the way there is dead."""
+
+FAINT = 0.01
+"""Share of the largest gradient under which a code hears nothing of what is made of it, only of its own penalty."""
 
 
 class DetachedGraph(Cause):
@@ -70,7 +75,10 @@ class DetachedGraph(Cause):
 def _about_the_rest(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     """What speaks for it where nothing is cut off for sure."""
     absent = chart.fact("graph.absent")
-    if stands_in(chart)[0]:
+    if (heard := _heard_by_the_code(chart, problem)) < FAINT:
+        text = f"gradients of the code are {number_text(heard)} of others: nothing that is made of it comes back to it"
+        yield Evidence(6.5, text)
+    elif stands_in(chart)[0]:
         yield Evidence(5.0, f"{names_text(absent or ())}: never called, another one is in their place")
     elif is_at_nothing(chart):
         yield Evidence(3.5, "loss and gradients are nothing from the first step on")
@@ -80,6 +88,22 @@ def _about_the_rest(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(4.5, "some gradients are exactly zero and others are not: a step without slope lies between")
     elif absent is not None:
         yield Evidence(-5.0, "every trainable parameter has had a gradient")
+
+
+def _heard_by_the_code(chart: Chart, problem: Problem, samples: int = 3) -> float:
+    """The gradients of a collapsed code as a share of the largest; NaN where no code has collapsed.
+
+    A penalty that is too strong is at odds with what the decoder asks for, and both go on. One that is alone comes to
+    rest: where the code is cut off from its decoder, its gradients fade away.
+    """
+    collapsed, norms = problem.get("collapsed-output"), chart.tensors("grad_norm").matrix(samples)
+    if collapsed is None or not collapsed.message.endswith(SAYS_NOTHING) or norms.shape[1:] != (len(chart.names),):
+        return math.nan
+    if (dead := problem.get("dead-units")) is not None and dead.severity != "info":
+        return math.nan  # nothing passes a dead encoder, whatever comes back
+    code = [index for index, name in enumerate(chart.names) if name.rpartition(".")[0] in collapsed.where]
+    largest = float(norms.max(initial=0.0))
+    return float(norms[:, code].max()) / largest if code and 0 < largest < math.inf else math.nan
 
 
 def _is_flat(chart: Chart, problem: Problem) -> bool:

@@ -164,6 +164,9 @@ def loss_was_finite(chart: Chart, step: int) -> bool | None:
     series = chart["loss"]
     if step in series.nonfinite_steps:
         return False
+    forgotten = series.nonfinite > len(series.nonfinite_steps) and series.steps.size == series.count
+    if forgotten and step <= series.step:  # all numbers are still known, and not all others
+        return bool((series.steps == step).any())
     if series.steps.size and step >= int(series.steps[0]):
         return bool((series.steps == step).any())
     return None
@@ -224,6 +227,21 @@ def working_update(chart: Chart) -> float:
     return median(levels) if levels else math.nan
 
 
+def thrown_at_first(chart: Chart, problem: Problem, long: float = 0.02, soon: int = 60) -> float:
+    """By how much of themselves weights moved a step at first, where that cost the outputs their input; else NaN.
+
+    Outputs that told inputs apart before the first step and did not a few dozen steps later, and steps that are a tenth
+    as long since: nothing is left that pulls. Wrong labels leave gradients that are noise, and steps as long as ever.
+    """
+    lost = problem.get("collapsed-output")
+    if lost is None or not 2 < lost.first_step <= soon or not chart["output_spread"].first > 0.05:
+        return math.nan
+    levels = [(step, median(row[np.isfinite(row)])) for step, row in chart.tensors("update_ratio").rows]
+    first = max((level for step, level in levels if 1 <= step < lost.first_step), default=math.nan)
+    later = min((level for step, level in levels if step > lost.first_step), default=math.nan)
+    return first if first > long and later < 0.1 * first else math.nan
+
+
 def optimizer_names(chart: Chart) -> str:
     """The optimizers' class names, or what a log's configuration says; empty where unknown."""
     items = chart.context.get("optimizer") or ()
@@ -233,6 +251,8 @@ def optimizer_names(chart: Chart) -> str:
 
 def has_attention(chart: Chart) -> bool:
     """Whether attention was seen at work: such models have shortcuts, and need small steps at first."""
+    if chart["attention_logit"] or chart["attention_ahead"]:  # in layers of any name
+        return True
     return any("Attention" in kind or "Transformer" in kind for kind in chart.fact("modules.kinds", ()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text
-from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn
+from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn, share_text
 
 ALL_BUT = 0.9
 """Share from which the rest is a head, an adapter, or an oversight."""
@@ -48,12 +48,12 @@ class FrozenByMistake(Cause):
         elif resting.get("frozen") and problem.has("frozen-weights"):
             yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")
         elif share and chart["frozen_fresh"].latest > FRESH:
-            yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and look as if never trained")
+            yield Evidence(4.5, f"{share_text(share)} of the parameters are frozen, and look as if never trained")
         elif share and share >= METHOD and only_biases_learn(chart):
-            yield Evidence(4.5, f"{share:.0%} of the parameters are frozen, and only biases and norms learn")
+            yield Evidence(4.5, f"{share_text(share)} of the parameters are frozen, and only biases and norms learn")
         elif share and share >= METHOD:
-            yield Evidence(1.0 if share < ALL_BUT else 1.5, f"{share:.0%} of the parameters are frozen")
+            yield Evidence(1.0 if share < ALL_BUT else 1.5, f"{share_text(share)} of the parameters are frozen")
         elif share:
-            yield Evidence(0.3, f"{share:.0%} of the parameters are frozen, before the first that learns")
+            yield Evidence(0.3, f"{share_text(share)} of the parameters are frozen, before the first that learns")
         elif share is not None:
             yield Evidence(-6.0, "no parameter is frozen")

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, level_about, working_update
+from torchdoctor.diagnoses.findings import (
+    dropout,
+    is_absent,
+    last_level,
+    level_about,
+    thrown_at_first,
+    working_update,
+)
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.records import number_text
 from torchdoctor.series import Series
@@ -138,6 +145,8 @@ def _was_broken(chart: Chart, problem: Problem) -> bool:
     if (collapsed := problem.get("collapsed-output")) is not None and collapsed.first_step <= 2:
         return True  # before any label was learnt
     if collapsed is not None and 0 < chart["output_spread"].first < 5e-3:
+        return True
+    if thrown_at_first(chart, problem) > 0:
         return True
     found = [item for item in (*problem.symptoms, *chart.open_episodes.values()) if item.name in BROKEN]
     return any(item.first_step < EARLY or item.first_step <= problem.first_step for item in found)

@@ -21,13 +21,14 @@ from torchdoctor.diagnoses.findings import (
     lr_leap,
     lr_rise,
     optimizer_names,
+    thrown_at_first,
     update_level,
 )
 from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.underfitting import shrinkage
+from torchdoctor.symptoms.underfitting import penalized, shrinkage
 
 ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf", "skipped-steps")
 """Findings that begin at a step, before which the rate can be looked at."""
@@ -88,7 +89,11 @@ class LrTooHigh(Cause):
         broke = problem.has(*ACUTE)
         lasting = problem.has(*LASTING)
         yield from about_the_step(chart, breaking_step(problem) if broke else chart.step + 1)
-        if broke:
+        thrown = thrown_at_first(chart, problem)
+        if thrown > 0:
+            text = f"weights moved by {number_text(thrown)} of themselves a step at first, and outputs soon said the same"
+            yield Evidence(2.5, f"{text} of every input")
+        elif broke:  # what came after outputs had collapsed began with that
             yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
             yield from about_growth(chart, breaking_step(problem))
         if chart.fact("loss.reduction") == "sum":
@@ -107,17 +112,22 @@ class LrTooHigh(Cause):
         if LONG <= momentum < 1:
             text = f"momentum of {number_text(momentum)} multiplies the rate by {number_text(1 / (1 - momentum))}"
             yield Evidence(-2.5, text)
-        rate, names = chart["lr"].latest, optimizer_names(chart)
-        attention = has_attention(chart)
-        adaptive = USUAL_ATTENTION if attention else USUAL_ADAM
-        times = rate / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
+        times, names = times_usual(chart), optimizer_names(chart)
         if times > 1:
-            what = f"{names} on attention" if attention and "Adam" in names else names
-            yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {number_text(rate)} is high for {what}")
+            what = f"{names} on attention" if has_attention(chart) and "Adam" in names else names
+            rate = number_text(chart["lr"].latest)
+            yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {rate} is high for {what}")
         if not names and "source" in chart.context:
             yield from _about_a_written_rate(chart)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
+
+
+def times_usual(chart: Chart) -> float:
+    """The learning rate, in those above which few runs with this optimizer learn; 0 where that is not known."""
+    names = optimizer_names(chart)
+    adaptive = USUAL_ATTENTION if has_attention(chart) else USUAL_ADAM
+    return chart["lr"].latest / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
 
 
 def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:
@@ -144,7 +154,7 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
         yield Evidence(-1.0, "it lasted only a few steps")
-        if is_over(chart, problem) and not leap > 2:
+        if is_over(chart, problem) and not leap > 2 and not times_usual(chart) > 1:
             yield Evidence(-1.5, "the run went on as before, at the same learning rate")
     if problem.names == ("nan-or-inf",):
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
@@ -155,9 +165,10 @@ def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator
     onset = breaking_step(problem) if broke else chart.step + 1
     # What weights do after a break says nothing of what broke them; what they did just before it is told already.
     first = not broke or any(item.name in STATES and item.first_step < onset - 10 for item in problem.symptoms)
-    ratio = _first_updates(chart, onset) if first else math.nan
-    if shrinkage(chart) < 0.5:
-        yield Evidence(-1.5, "weights move because decay shrinks them")
+    told = thrown_at_first(chart, problem) > 0
+    ratio = _first_updates(chart, onset) if first and not told else math.nan
+    if shrinkage(chart) < 0.5 or penalized(chart):
+        yield Evidence(-1.5, "weights move because decay or a penalty shrinks them")
     elif ratio > 0.1:
         yield Evidence(3.0 if ratio > 0.3 else 1.5, f"weights moved by {number_text(ratio)} of themselves a step")
     elif ratio <= 0.03:

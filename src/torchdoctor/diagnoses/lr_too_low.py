@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, working_update
+from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, thrown_at_first, working_update
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.progress import goes_straight
@@ -55,7 +55,11 @@ class LrTooLow(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
-        yield from _about_the_updates(chart)
+        if (thrown := thrown_at_first(chart, problem)) > 0:
+            text = f"weights moved by {number_text(thrown)} of themselves a step until outputs collapsed"
+            yield Evidence(-3.0, f"{text}: steps are short since then")
+        else:
+            yield from _about_the_updates(chart)
         slow = problem.get("slow-learning")
         held = problem.has("clipping-anomaly", "batch-anomaly")  # which shorten steps, or turn all of them one way
         onward = not held and slow is not None and ONWARD in slow.message

@@ -9,6 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import never_followed, step_up, times_seen
 
 HEART = 0.01
@@ -70,6 +71,14 @@ class Memorization(Cause):
             yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
 
 
+def far_from_the_start(chart: Chart, times: float = 10.0) -> bool:
+    """Whether every evaluation was many times what training began with: no model has to learn to be that wrong."""
+    values, train = chart["val_loss"].values, chart["loss"]
+    if not values.size or not train or "source" in chart.context:  # a log may begin late
+        return False
+    return float(values.min()) > times * Progress.of(train).start > 0
+
+
 def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     """What a curve of this kind has to do: fall, stay above zero, and take validation along at first."""
     if chart["loss"].latest < 0:
@@ -79,7 +88,9 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     if chart["loss"] and step_up(chart) is not None:
         yield Evidence(-4.0, "validation got worse from one evaluation to the next: learning by heart takes longer")
     times = times_seen(chart)
-    if times > OFTEN:
+    if far_from_the_start(chart):
+        yield Evidence(-4.0, "validation was always many times worse than the untrained model was in training")
+    elif times > OFTEN:
         yield Evidence(1.5, f"training has gone through its samples about {number_text(times)} times")
     elif times < 1:
         yield Evidence(-2.0, "training has not yet gone through its samples once")

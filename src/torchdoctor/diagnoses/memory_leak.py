@@ -46,7 +46,8 @@ class MemoryLeak(Cause):
         if growth is None:
             seen = chart["memory"] or chart["host_memory"]
             yield Evidence(-3.0 if seen else -1.5, "memory does not grow much" if seen else "memory is not known")
-            if slower is not None and "grows with every step" in slower.message:
+            if slower is not None and "grows with every step" in slower.message and not chart["memory"]:
+                # A host's memory is known in rough pieces only; every tensor that a device holds is counted.
                 yield Evidence(4.5, f"steps become slower at one pace since step {slower.first_step}: something grows")
             return
         # Buffers and caches grow like that too, and a graph that is held is a fact of its own.

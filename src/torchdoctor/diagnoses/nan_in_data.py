@@ -63,16 +63,17 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     elif loss_was_finite(chart, problem.first_step):
         yield Evidence(-3.0, "the loss was finite, and its gradients were not")
     elif is_safe_loss(chart):
-        first = f"the loss itself was the first: a {chart.fact('loss.kind')} of finite numbers is finite"
+        text = f"the loss itself was the first: a {chart.fact('loss.kind')} of finite numbers is finite"
         if is_a_plain_stack(chart):
-            yield Evidence(1.5, f"{first}, and so is what ordinary layers make of them")
+            yield Evidence(1.5, f"{text}, and so is what ordinary layers make of them")
         else:
-            yield Evidence(0.5, first)
+            yield Evidence(0.5, text)
     elif fragile := fragile_loss(chart):
         yield Evidence(-1.0, f"the loss takes a {fragile}, which can fail by itself")
     if is_infinite_loss(chart, problem) and kind != "input":
         yield Evidence(-1.5, "the loss was infinite: a value in the data that is no number would make it none either")
-    if problem.has("gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
+    first = next(symptom.first_step for symptom in problem.symptoms if symptom.name == "nan-or-inf")
+    if problem.began_with(first, "gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
         yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
     elif kind != "input":
         yield Evidence(0.5, "nothing had announced it")

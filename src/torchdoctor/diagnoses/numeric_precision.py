@@ -14,6 +14,8 @@ from torchdoctor.series import median
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
 """What announces an overflow."""
+SMALLEST_HALF = 2.0**-24
+"""The smallest number of float16: under half of it everything is zero."""
 SAFE = ("mse", "l1", "smooth-l1", "huber", "cross-entropy")
 """Kinds of loss that are finite wherever outputs and targets are, short of an overflow."""
 
@@ -65,6 +67,9 @@ class NumericPrecision(Cause):
             yield from _about_rounding(chart, problem)
             return
         step = symptom.first_step
+        if (vanished := eps_below_the_format(chart)) is not None:
+            text = f"weights are in float16, where the optimizer's eps of {number_text(vanished)} is 0: "
+            yield Evidence(4.0, f"{text}a step divides by zero wherever a squared gradient is too small for it")
         overflowed = is_overflow_of_a_batch(chart, problem)
         if loss_was_finite(chart, step) is False and not overflowed and (spared := finite_beside(chart, step)):
             text = f"the loss was not finite and the gradient of {names_text(spared)} was: a mask is on the way to it"
@@ -72,10 +77,18 @@ class NumericPrecision(Cause):
         yield from _about_the_origin(chart, problem, step)
         if is_infinite_loss(chart, problem) and not overflowed:
             yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
-        if problem.has(*GROWTH, "unexpected-initial-loss"):
+        if problem.began_with(step, *GROWTH, "unexpected-initial-loss"):
             yield Evidence(-1.5, "values had grown before they overflowed")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
+
+
+def eps_below_the_format(chart: Chart) -> float | None:
+    """The eps of an adaptive optimizer whose weights are in float16, where it is rounded to zero; else None."""
+    if "float16" not in [str(item).removeprefix("torch.") for item in chart.context.get("precision") or ()]:
+        return None
+    known = [group.get("eps") for group in chart.groups]
+    return next((eps for eps in known if isinstance(eps, float) and 0 <= eps < SMALLEST_HALF / 2), None)
 
 
 def _strength(chart: Chart) -> float:
@@ -110,7 +123,7 @@ def is_infinite_loss(chart: Chart, problem: Problem) -> bool:
         symptom is not None
         and symptom.value == math.inf
         and loss_was_finite(chart, symptom.first_step) is False
-        and not problem.has(*GROWTH)
+        and not problem.began_with(symptom.first_step, *GROWTH)
     )
 
 
@@ -137,10 +150,10 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         loss = chart.fact("loss.kind")
         if is_a_plain_stack(chart):
             yield Evidence(-1.0, f"a {loss} of finite numbers is finite, and so is what ordinary layers make of them")
-        elif not problem.has(*GROWTH):
+        elif not problem.began_with(step, *GROWTH):
             text = f"the model is not a plain stack: a division or a mask may precede the {loss}"
             yield Evidence(_strength(chart), text)
-    elif kind != "input" and not problem.has(*GROWTH):
+    elif kind != "input" and not problem.began_with(step, *GROWTH):
         text = "the loss was not finite all at once: a logarithm, a root or a division may be part of it"
         yield Evidence(_strength(chart), text)
 

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, level_about, optimizer_names, validation_leads, weight_decay
+from torchdoctor.diagnoses.lr_too_high import times_usual
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
 from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
 from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss
-from torchdoctor.symptoms.underfitting import shrinkage
+from torchdoctor.symptoms.underfitting import penalized, shrinkage, weights_left
 from torchdoctor.symptoms.validation_anomaly import comes_unchanged
 
+USUAL_DECAY = 0.1
+"""Weight decay up to which AdamW is often used."""
 PAST = 100
 """Steps after which a problem is over, and before which the rate counts as that of its time."""
 SMOOTH = 0.6
@@ -116,13 +119,18 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     bare = vanishing is not None and vanishing.message.endswith(DECAY_ALONE)  # weights shrink where nothing holds them
     pull, shrunk = _pull(chart, problem), math.nan if past or bare else shrinkage(chart)
     if pull > 1e-3:
-        yield Evidence(2.0, f"weight decay takes {number_text(pull)} of every weight a step")
+        # A usual decay takes as much where the rate is far too high: then that is the matter.
+        strength = 0.5 if weight_decay(chart) <= USUAL_DECAY and times_usual(chart) > 1 else 2.0
+        yield Evidence(strength, f"weight decay takes {number_text(pull)} of every weight a step")
     taken = -float(chart["outside_scaled"].values[:2].max()) if len(chart["outside_scaled"]) >= 2 else 0.0
     if taken > 0.005 and float(chart["outside_cosine"].values[:2].max()) < -0.9:
         yield Evidence(CERTAIN - 1, f"something else than the optimizer takes {taken:.1%} of the weights at each step")
     if shrunk < 0.5:
         strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
         yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of what they were")
+    elif not past and penalized(chart):
+        left = number_text(weights_left(chart))
+        yield Evidence(CERTAIN - 2, f"weight norms have shrunk to {left} of what they were: a penalty in the loss")
     elif chart.fact("state.written_always", 0) >= 3:
         yield Evidence(3.5, "weights are written to after every step: clamped or projected, they cannot grow")
     elif rate == 0 and not problem.has("loss-oscillation") and _leads_by_noise(chart):

@@ -122,6 +122,13 @@ def _working_share(chart: Chart, top: float) -> float:
     return sum(mean > 0.1 * top for mean in means) / max(1, len(means))
 
 
+def _planned_rate(chart: Chart) -> float:
+    """The highest rate that a scheduler has written into the first group as its plan; 0 where none has."""
+    group = chart.groups[0] if chart.groups else {}
+    rates = [group.get(name) for name in ("initial_lr", "max_lr")]
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
+
+
 def _about_the_start(chart: Chart) -> Iterator[Evidence]:
     """A run that never moved: a warm-up that never began, or a rate of zero."""
     rates, named = chart["lr"], chart.context.get("scheduler") or chart.fact("schedule.class")
@@ -130,6 +137,9 @@ def _about_the_start(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(5.0, "the learning rate is 0 since the first step")
     elif rates.latest < 1e-3 * top and _working_share(chart, top) < 0.3:
         yield Evidence(3.0, f"the learning rate is {number_text(rates.latest)}; it was {number_text(top)}")
+    elif top < 1.01 * rates.first and top < 0.1 * (planned := _planned_rate(chart)):
+        text = f"the rate has stayed at {number_text(top)} since the first step, and its schedule goes up to "
+        yield Evidence(4.0, f"{text}{number_text(planned)}")
     elif named and top < 1e-5 and top < 1.01 * rates.first:
         yield Evidence(1.5, f"{named} was given, and the rate has stayed at {number_text(top)} since the first step")
     else:

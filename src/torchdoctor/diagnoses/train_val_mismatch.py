@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
-from torchdoctor.diagnoses.memorization import HEART, OFTEN
+from torchdoctor.diagnoses.memorization import HEART, OFTEN, far_from_the_start
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.overfitting import adds_up
 from torchdoctor.symptoms.progress import Progress
@@ -100,7 +100,9 @@ def _about_training(chart: Chart, problem: Problem, start: float, best: float) -
             strength = 1.0
         text = f"validation was never under {number_text(best)}, and training began at {number_text(start)}"
         yield Evidence(strength, text)
-        if 0 <= last_level(chart["loss"]) < HEART * start:
+        if far_from_the_start(chart):
+            yield Evidence(2.5, "no sample that training knows costs as much: it is counted or fed otherwise")
+        elif 0 <= last_level(chart["loss"]) < HEART * start:
             yield Evidence(-1.5, "training has come to nearly nothing: a small set, learnt by heart")
         elif times_seen(chart) > OFTEN:
             yield Evidence(-2.5, f"training has gone through its samples {number_text(times_seen(chart))} times")

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import SHARP, breaking_step, has_attention, is_brief, optimizer_names
+from torchdoctor.diagnoses.findings import (
+    SHARP,
+    breaking_step,
+    has_attention,
+    is_brief,
+    optimizer_names,
+    thrown_at_first,
+)
 from torchdoctor.diagnoses.lr_too_high import USUAL_ATTENTION
 from torchdoctor.records import number_text
 
@@ -60,6 +67,9 @@ class WarmupMissing(Cause):
         faded = min((item.first_step for item in problem.symptoms if item.name in FADED), default=0)
         if 0 < faded <= EARLY and is_post_norm(chart):
             yield Evidence(2.0, f"norms come after the residual sums, and by step {faded} the signal was lost")
+        elif (thrown := thrown_at_first(chart, problem)) > 0:
+            text = f"weights moved by {number_text(thrown)} of themselves a step at first"
+            yield Evidence(2.0, f"{text}, and by step {faded} the signal was lost")
         elif not problem.has(*SHARP, "gradient-instability"):
             yield Evidence(-2.5, "nothing broke in the first steps")
         if chart.context.get("clock") == "row":

@@ -46,7 +46,10 @@ def read(path: Path) -> list[Logged]:
     if not path.is_dir():
         part = _part_of(path.parent, [path])
         split = _split_of(path)
-        if split and not any(taken_apart(tag, 0).split for tag in part.points):
+        if split and any(tag.startswith("epoch_") for tag in part.points):  # Keras: a folder for each split
+            part.points = {f"{split}/{tag}": points for tag, points in part.points.items()}
+            part.clock = _keras_clock(part)
+        elif split and not any(taken_apart(tag, 0).split for tag in part.points):
             part.points = {f"{split}/{tag}": points for tag, points in part.points.items()}
         return [_logged(path, path.name, part)]
     folders: dict[Path, list[Path]] = {}

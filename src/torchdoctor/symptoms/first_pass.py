@@ -40,6 +40,6 @@ def muffled(chart: Chart) -> tuple[tuple[str, ...], float]:
     found = {}
     for name, kind, size, width in zip(names, kinds, rows[0][1].tolist(), widths, strict=False):
         gain = known.get(f"{name}.weight", 0.0) / math.sqrt(max(width, 1))
-        if "Norm" in kind and gain > 0 and size > 0:
+        if "Norm" in kind and 0 < gain < math.inf and size > 0:  # read after the first step, which may ruin a weight
             found[name] = size / gain
     return tuple(found), median(list(found.values())) if found else math.nan

@@ -34,9 +34,10 @@ class FrozenWeights(Detector):
     most of the model be, or many stretches of it (LoRA, adapters, prompts). An optimizer that holds the head alone is a
     linear probe: a note, unless what stays was never trained: whoever means that freezes it. A frozen trunk that looks
     new is a warning once the head has had its time, or learns nothing, and at once where nothing but biases and norms
-    learns; a note where the head learns nearly all there is, as behind a reservoir. So is a decoder that was trained
-    before, frozen behind an encoder from the first step on. A parameter that something else changes (a second
-    optimizer, an average) is not frozen.
+    learns; soon where it is deep, or lies behind layers that learn: then the head is not meant to come first. It is a
+    note where the head learns nearly all there is, as behind a reservoir. So is a decoder that was trained before,
+    frozen behind an encoder from the first step on. A parameter that something else changes (a second optimizer, an
+    average) is not frozen.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`; put layers into
@@ -84,6 +85,10 @@ class FrozenWeights(Detector):
     """Share of the parameters that is frozen, where it looks as if never trained,"""
     patience: int = 300
     """and the steps for which it is: the head may have been meant to come first."""
+    early: int = 40
+    """Steps that are enough where layers before it learn, too, or it is deep: no method leaves that as it was drawn."""
+    deep: int = 50
+    """Tensors that do not learn, from which on a trunk is deep: random features are of a few layers."""
     samples: int = 4
     """Samples in a row at which weights must not have moved."""
     still: float = 0.5
@@ -149,8 +154,12 @@ class FrozenWeights(Detector):
             return self._said(chart, "info" if trained or waits else "warning", message, frozen, "graph.frozen")
         share = chart.fact("graph.frozen_share", 0.0)
         if share >= self.frozen and chart["frozen_fresh"].latest > FRESH:
-            message = f"{share:.0%} of the parameters are frozen, and look as if never trained"
-            alone = chart.step >= self.patience or only_biases_learn(chart) or "not-learning" in chart.open_episodes
+            message = f"{share_text(share)} of the parameters are frozen, and look as if never trained"
+            behind = bool(chart.fact("graph.frozen_behind"))
+            if behind:
+                message += ", behind layers that learn"
+            wait = self.early if behind or _still_tensors(chart) >= self.deep else self.patience
+            alone = chart.step >= wait or only_biases_learn(chart) or "not-learning" in chart.open_episodes
             severity: Severity = "warning" if alone and not _has_nearly_all(chart) else "info"
             return self._said(chart, severity, message, (), "graph.frozen_share")
         return None
@@ -217,6 +226,21 @@ def _has_stopped(chart: Chart) -> bool:
     used = [str(group.get("optimizer")) for group in chart.groups]
     moved = chart.tensors("update_ratio").matrix()
     return bool(used) and all(name == "LBFGS" for name in used) and bool((moved > 0).any())
+
+
+def share_text(share: float) -> str:
+    """A share in per cent, which is not rounded to all.
+
+    >>> share_text(0.5), share_text(0.9971)
+    ('50%', '99.7%')
+    """
+    return f"{share:.0%}" if share < 0.995 else f"{share:.1%}"
+
+
+def _still_tensors(chart: Chart) -> int:
+    """How many tensors have no gradient."""
+    norms = chart.tensors("grad_norm").latest
+    return int(np.isnan(norms).sum()) if norms.size == len(chart.names) else 0
 
 
 def only_biases_learn(chart: Chart) -> bool:

@@ -13,7 +13,15 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Baseline, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
-from torchdoctor.symptoms.leaps import is_held, is_quiet, is_steep, keeps_rhythm, share_of_loss, steps_by_sign
+from torchdoctor.symptoms.leaps import (
+    has_arrived,
+    is_held,
+    is_quiet,
+    is_steep,
+    keeps_rhythm,
+    share_of_loss,
+    steps_by_sign,
+)
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
@@ -64,7 +72,8 @@ class GradientExplosion(Detector):
     A warning is for an update in danger. A leap is a note where the loss leapt with it or just before it: then the
     batch, the task or the loop's own hand is the matter, and `loss-spike` says whether it did harm. So it is where as
     high norms were known before, where it comes at the same distance again (a penalty at every sixteenth step), where
-    the optimizer takes signs only, and where clipping or Adam holds the step and norms grew towards it. Once the loss
+    the optimizer takes signs only, and where clipping or Adam holds the step and norms grew towards it, or have fallen
+    to a twentieth of those that the run learnt with, and the loss has lost little of what it had gained. Once the loss
     is in trouble, a leap just before that is a warning. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
@@ -193,6 +202,8 @@ class GradientExplosion(Detector):
         if not is_unheard_of(series) or not is_steep(chart, self.steep if held else 3.0):
             return False
         if held and share_of_loss(chart, rise) > SOME and rise < math.log(self.wild):
+            return False
+        if held and has_arrived(chart, series.latest / math.exp(rise)):
             return False
         if rise > math.log(3 * self.ratio):
             return True

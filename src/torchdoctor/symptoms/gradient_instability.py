@@ -13,10 +13,12 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Baseline, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import Progress, is_game
 
 NOTHING = 1e-20
 """A gradient norm that is none: of a step from which nothing could be learnt."""
+ABOUT_ZERO = 0.1
+"""Share of its descent that a loss may be away from zero at its start, and now, if it came back."""
 RARE = 0.1
 """Share of such steps from which on they are the loop's way: all answers of a group were right, no triplet was hard."""
 
@@ -33,7 +35,7 @@ class GradientInstability(Detector):
     Small batches have heavy-tailed norms in perfect health: a typical swing of 2 (0.7 in log space) is common, and even
     more is harmless while the loss falls or once the data is memorized. Swings must be wider than that about
     their own trend for the whole window, and the loss must not be improving; it is a warning only where the loss has
-    lost ground.
+    lost ground. Losses that need not stay low (of players, of a policy) have none to lose.
 
     ## What to do
     Clip the gradient norm, then lower the learning rate or enlarge the batch.
@@ -84,7 +86,8 @@ class GradientInstability(Detector):
         given_back = now - progress.best
         scatter = float(losses.std())  # of batches of one sample most losses may be alike, and the rest far off
         sure = now - before > 2.5 * scatter / math.sqrt(half) or given_back > 4 * scatter
-        if progress.descent > 0.05 * abs(progress.start) and given_back > self.lost * progress.descent and sure:
+        lost = progress.descent > 0.05 * abs(progress.start) and given_back > self.lost * progress.descent
+        if lost and sure and not is_game(chart) and not _came_back_to_zero(progress, now):
             severity = "warning"
         factor = math.exp(min(_swing(base), 300.0))
         message = (
@@ -110,3 +113,11 @@ class GradientInstability(Detector):
 def _swing(base: Baseline) -> float:
     """The spread about the trend, or from value to value where that is smaller: a new level is no swing."""
     return min(base.noise, 1.25 * base.jitter)
+
+
+def _came_back_to_zero(progress: Progress, now: float) -> bool:
+    """Whether the loss began at zero, went below and is at zero again: that of a policy that has become sure of itself.
+
+    It is what is chosen, weighed by how much better than usual it is: nothing is once all choices are good.
+    """
+    return max(abs(progress.start), abs(now)) < ABOUT_ZERO * progress.descent

@@ -31,13 +31,13 @@ class InputAnomaly(Detector):
 
     ## How it is told apart
     What counts is the scale at the door of the first layer, and of later ones that are fed with an input too (a time, a
-    second model's data), after whatever the model does to its inputs, and not where a normalization comes first or
-    right after it; where one feature drowns the others, only one that comes first helps. Pixels in [0, 1], one-hot and
-    sparse inputs are healthy; so is an offset. Border pixels are constant in every batch: only a batch whose samples
-    are all equal is a finding, or one in which a tenth of the samples are blank, again and again. An offset that is
-    fifty times what samples differ by is one too, and so are training inputs that are nearly all erased: a warning
-    where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run, and a loss that is
-    worse for it, is a warning whatever normalizes.
+    second model's data, numbers beside embeddings), after whatever the model does to its inputs, and not where a
+    normalization comes first or right after it; where one feature drowns the others, only one that comes first helps.
+    Pixels in [0, 1], one-hot and sparse inputs are healthy; so is an offset. Border pixels are constant in every batch:
+    only a batch whose samples are all equal is a finding, or one in which a tenth of the samples are blank, again and
+    again. An offset that is fifty times what samples differ by is one too, and so are training inputs that are nearly
+    all erased: a warning where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run,
+    and a loss that is worse for it, is a warning whatever normalizes.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first

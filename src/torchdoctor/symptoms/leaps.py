@@ -13,7 +13,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.series import TINY, Series, median
 from torchdoctor.stretch import Stretch
-from torchdoctor.symptoms.progress import SLACK, Mask, Progress, highest_of_last, log_spread
+from torchdoctor.symptoms.progress import SETTLED, SLACK, Mask, Progress, highest_of_last, log_spread
 
 UNUSUAL = 3.0
 """Times the usual norm under which a step was like the others."""
@@ -40,6 +40,25 @@ def is_held(chart: Chart) -> bool:
     if chart["clip"].latest > 0 and not chart.fact("clip.after_step"):
         return True
     return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
+
+
+def has_arrived(chart: Chart, norm: float, small: float = 0.05, lost: float = 0.1) -> bool:
+    """Whether norms have fallen to next to nothing of those that the run learnt with, and its gain is not touched.
+
+    Near a minimum gradients are so small that anything is many times as much. Where the step is held, the loss may rise
+    for a few steps, and comes back; whether it does not, `loss-spike` says.
+
+    >>> norms, losses = [1.0] * 100 + [0.01] * 100, [5 * 0.97**step for step in range(200)]
+    >>> has_arrived(Chart.of(grad_norm=norms, loss=losses), 0.01), has_arrived(Chart.of(grad_norm=norms), 0.01)
+    (True, False)
+    """
+    losses = chart["loss"]
+    base = losses.baseline(128)
+    if losses.step != chart.step or base.count < SETTLED:
+        return False
+    with np.errstate(all="ignore"):
+        learnt = float(np.percentile(chart["grad_norm"].outline.means(), 75))
+    return norm < small * learnt and losses.latest - base.recent < lost * Progress.of(losses).descent
 
 
 def steps_by_sign(chart: Chart) -> bool:

@@ -97,7 +97,8 @@ class LossOscillation(Detector):
         grave = swing.height > self.share * max(progress.start - centre, 0.0) and (growing or not swing.gaining)
         # A target network that is renewed at a period lifts the loss at that period. A loss that goes about zero has no
         # level to come down from: passes over the same samples take it down and the next samples up again.
-        grave = grave and not is_game(chart) and not (series.lowest < 0 and abs(centre) < swing.height)
+        about_zero = series.lowest < 0 and (abs(centre) < swing.height or _has_both_signs(stretch))
+        grave = grave and not is_game(chart) and not about_zero
         grave = grave and not (swing.period < SHORT and _takes_turns(chart))
         severity: Severity = "warning" if grave else "info"
         message = (
@@ -176,6 +177,11 @@ def _height(values: Array, lag: int) -> float:
     whole = values[values.size % lag :].reshape(-1, lag)
     shape = np.median(whole, axis=0)
     return float(shape.max() - shape.min())
+
+
+def _has_both_signs(values: Array) -> bool:
+    """Whether a good part of the values is above zero, and another below."""
+    return min(float((values > 0).mean()), float((values < 0).mean())) > 0.1
 
 
 def _takes_turns(chart: Chart, least: int = 2) -> bool:

@@ -136,6 +136,9 @@ class NanOrInf(Detector):
             if origin["step"] >= chart.step - 1:
                 module = str(origin.get("module") or "the model")
                 text = KINDS.get(str(origin.get("kind")), "first seen in {module}")
+                if origin.get("kind") == "weights" and (first := _loss_before_weights(chart, origin["step"])) >= 0:
+                    text = f"the weights of {{module}} were not by step {origin['step']}: the loss of step {first} was "
+                    text += "the first that was not finite, so look at its batch"
                 return (module,), [text.format(module=module)]
         names = _concerned(chart) if gradients else ()
         if not names:
@@ -144,6 +147,20 @@ class NanOrInf(Detector):
         if len(names) >= total or (counted and counted >= total):
             return (), [f"all {total} gradients are: it came from the loss or the forward pass"]
         return names[::-1], [f"{len(names)} of {total} gradients are, {names[-1]} nearest the loss"]
+
+
+def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
+    """The step whose loss was the first value known not to be finite, before weights were looked at; else -1.
+
+    Its own update breaks the weights: that they are broken a step later says nothing of what came first.
+    """
+    losses = [step for step in chart["loss"].nonfinite_steps if looked - within <= step < looked]
+    if not losses or losses[0] - 1 in chart["loss"].nonfinite_steps or losses[0] < 1:
+        return -1
+    first = losses[0]
+    broken = any(step < first and bool(np.isinf(row).any()) for step, row in chart.tensors("weight_norm").rows)
+    gradients = any(first - within <= step < first for step in chart["grad_norm"].nonfinite_steps)
+    return -1 if broken or gradients else first
 
 
 def _concerned(chart: Chart) -> tuple[str, ...]:

@@ -96,12 +96,16 @@ class Overfitting(Detector):
         start, lowest, now = Progress.of(train).start, float(values[best]), float(values[-1])
         step, last = int(validation.steps[best]), int(validation.steps[-1])
         then, later = level_at(train, step), level_at(train, last)
-        # Where training data is known by heart, the same rise is less likely to be anything else.
-        by_heart = later < self.left * min(start, lowest)
-        share, own = (self.moderate, 0.1) if by_heart else (self.severe, 0.25)
+        # Where training data is known by heart, the same rise is less likely to be anything else; nor is a third one.
+        by_heart, again = later < self.left * min(start, lowest), best <= values.size - 1 - self.patience
+        share, own = (self.moderate, 0.1) if by_heart else (2 * self.moderate, 0.15) if again else (self.severe, 0.25)
         least = max(share * (start - lowest), own * abs(lowest), 2 * _drawn_up(values[: best + 1]))
-        if not now - lowest > least or not 0 < later < min(0.5 * then, lowest):
+        if again and not by_heart:
+            least = max(least, 1.5 * self.deviations * evaluation_noise(_arrived(values, best)))
+        if not now - lowest > least or not 0 < later < min((0.8 if again else 0.5) * then, lowest):
             return None  # a validation that was ever below what training has come to was lucky
+        if again and now - lowest < 0.2 * abs(lowest) and _is_as_right(chart, best):
+            return None
         message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
         message += f"training went on to {number_text(later)}"
         return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
@@ -180,6 +184,16 @@ def _is_as_right(chart: Chart, best: int) -> bool:
         if len(right) == count:
             return median(right[-3:]) >= median(right[max(0, best - 1) : best + 2])
     return False
+
+
+def _arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Array:
+    """The evaluations from the first one on that had come near the best: the steep fall before it is no noise.
+
+    >>> _arrived(np.array([4.3, 1.9, 1.6, 1.5, 1.6, 1.7]), 3).tolist()
+    [1.9, 1.6, 1.5, 1.6, 1.7]
+    """
+    near = values < values[best] + share * (values[0] - values[best])
+    return values[min(int(np.argmax(near)), max(0, values.size - fewest)) :] if near.any() else values
 
 
 def _drawn_up(values: Array) -> float:

@@ -24,6 +24,8 @@ JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
 LEAPT = 0.4
 """Share of the rate of these steps that the leap must have reached: a warm-up from next to nothing does not."""
+DRIFT = 0.3
+"""Share of a step that decay takes from which it leads over dozens of steps: it adds up, and noise does not."""
 SETTLED = 48
 """Values after which a run has a scale of its own: before that, a leap must be larger to mean something."""
 SLACK = 1e-9
@@ -183,6 +185,25 @@ def median_ratio(chart: Chart) -> float:
     return math.nan
 
 
+def decay_pull(chart: Chart) -> float:
+    """The share of a weight that decay takes a step, as momentum multiplies it; 0 where there is none or it is not so.
+
+    Through Adam's step, where it is not decoupled, decay pulls by no share that is known.
+
+    >>> chart = Chart.of(lr=[0.1])
+    >>> chart.groups = ({"optimizer": "SGD", "weight_decay": 5e-4, "momentum": 0.9},)
+    >>> round(decay_pull(chart), 6)
+    0.0005
+    """
+    pulls = [0.0]
+    for group in chart.groups:
+        decay, momentum, kind = (group.get(name) for name in ("weight_decay", "momentum", "optimizer"))
+        if isinstance(decay, int | float) and (kind == "SGD" or group.get("decoupled_weight_decay") or kind == "AdamW"):
+            kept = momentum if kind == "SGD" and isinstance(momentum, float) and 0 <= momentum < 1 else 0.0
+            pulls.append(decay * chart["lr"].latest / (1 - kept))
+    return max(pulls)
+
+
 def goes_straight(chart: Chart, samples: int = 4) -> bool:
     """Whether weights keep one direction over dozens of steps: noise has none, and longer steps would lead on there.
 
@@ -190,7 +211,9 @@ def goes_straight(chart: Chart, samples: int = 4) -> bool:
     (True, False)
     """
     ways = chart["course"].last(samples)
-    return ways.size == samples and median(ways) > 0.8 and float(ways.min()) > 0.7
+    if not (ways.size == samples and median(ways) > 0.8 and float(ways.min()) > 0.7):
+        return False
+    return not decay_pull(chart) > DRIFT * median_ratio(chart)  # the straight way to zero that weight decay leads
 
 
 def lr_jump(chart: Chart, within: int = 16) -> float:

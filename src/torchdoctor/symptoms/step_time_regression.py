@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,7 +28,8 @@ class StepTimeRegression(Detector):
     The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
     validation. While batches grow, or sequences become longer, nothing is said. Time that grows steadily is a warning
     as soon as it has cost a few seconds, or when a step takes `times` as long as it did and every piece of the run was
-    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes. So is
+    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes. So are
+    several jumps with steps of one length between them: other processes came to the same device, one by one. So is
     growth, on a host alone, where most of the added time is not processor time of the process: it waits its turn
     while the machine does something else.
 
@@ -87,7 +89,8 @@ class StepTimeRegression(Detector):
         steep = steep and chart["input_size"].count > 1  # else batches may grow unseen
         if lost < self.seconds / 3 and not steep:
             return None
-        growing = growing or steep
+        growing = (growing or steep) and _is_even([bucket[1] for bucket in buckets])
+        steep = steep and growing
         idle = growing and _works_as_before(chart, self.skip, now - before)
         growing, steep = growing and not idle, steep and not idle
         severity: Severity = "warning" if steep or lost > self.seconds * (1 if growing else 60) else "info"
@@ -143,6 +146,25 @@ def _is_ramp(levels: Array, times: float) -> bool:
     values = levels.tolist()
     above = [late > early for number, late in enumerate(values) for early in values[:number]]
     return sum(above) >= 0.9 * len(above) and float(np.diff(levels).max()) < 0.5 * float(levels[-1] - levels[0])
+
+
+def _is_even(times: Sequence[float], pieces: int = 24, share: float = 0.36) -> bool:
+    """Whether many small rises made steps slower, and not a few large ones, as of others that come to the same machine.
+
+    A rise counts as far as no later piece is below it: what grows with every step does not become less again.
+
+    >>> line, stairs = np.linspace(1.0, 4.0, 240), np.repeat([1.0, 2.0, 3.0, 4.0], 60)
+    >>> _is_even(line.tolist()), _is_even(stairs.tolist())
+    (True, False)
+    """
+    count = min(pieces, len(times) // 4)
+    if count < 8:
+        return True  # too little is known to tell
+    levels = np.array([np.percentile(piece, 25) for piece in np.array_split(np.array(times), count)])
+    lasting = np.minimum.accumulate(levels[::-1])[::-1]
+    rises = np.sort(np.diff(lasting))[::-1]
+    most = np.searchsorted(np.cumsum(rises), 0.8 * float(lasting[-1] - lasting[0])) + 1
+    return int(most) > share * count
 
 
 def _goes_on(levels: Array) -> bool:

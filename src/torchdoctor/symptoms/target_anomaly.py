@@ -55,10 +55,10 @@ class TargetAnomaly(Detector):
     label. One part of a loss may be far larger than another; only large targets make that a finding. Padding that the
     loss leaves out (`ignore_index`) is not counted here either. Labels of tokens are compared with the tokens: the next
     ones are as they should be, unless no layer's attention is masked; those after the next were shifted twice. Inputs
-    that come again, value by value, should ask for the same; noise that is to be told, and experience that a loop
-    collects, need not. A binary loss asks for numbers between 0 and 1: others, such as -1, make it fall without end,
-    unless it is told to weigh them with 0. Tiny targets are a finding only where answering their mean would cost far
-    less.
+    that come again, value by value, should ask for the same; noise that is to be told, experience that a loop
+    collects, and what is measured more than once need not. A binary loss asks for numbers between 0 and 1: others, such
+    as -1, make it fall without end, unless it is told to weigh them with 0. Tiny targets are a finding only where
+    answering their mean would cost far less.
 
     ## What to do
     `y = (y - y.mean()) / y.std()` and scale predictions back; or begin with the bias of the last layer at `y.mean()`.
@@ -320,6 +320,14 @@ class TargetAnomaly(Detector):
         since = int(chart["target_std"].steps[0])
         return self.symptom(chart, "warning", message, value=size, limit=self.tiny, since=since)
 
+    def _arrives_soon(self, chart: Chart, size: float) -> bool:
+        """Whether the error falls fast, and outputs that go on so have the targets' size within as many steps again."""
+        steps, values, errors = chart["output_rms"].steps[-2:], chart["output_rms"].last(2), chart["criterion"].last(2)
+        if values.size < 2 or not values[1] > values[0] or errors.size < 2 or not errors[1] < 0.7 * errors[0]:
+            return False
+        pace = float(values[1] - values[0]) / float(steps[1] - steps[0])
+        return chart.step + (size - float(values[1])) / pace < 2 * self.steps
+
     def _scale(self, chart: Chart) -> Symptom | None:
         mean, deviation, output = (chart[name] for name in ("target_mean", "target_std", "output_rms"))
         logarithms = chart.fact("loss.function") == "PoissonNLLLoss"
@@ -332,7 +340,8 @@ class TargetAnomaly(Detector):
             return None
         shares = output.last(3) / size
         slow = chart.step >= self.steps and float(shares.max()) < self.reached
-        slow = slow or (chart.step >= self.steps and costs_more_than_a_guess(chart))
+        late = chart.step >= self.steps and not self._arrives_soon(chart, size)
+        slow = slow or (late and costs_more_than_a_guess(chart))
         if slow or (chart.step >= 3 * self.steps and float(shares.max()) < 5 * self.reached):
             message = f"targets are of size {number_text(size)}, outputs still of size {number_text(reached)}"
             message += f" at step {chart.step}"

@@ -28,14 +28,15 @@ def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> floa
     """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
 
     It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
-    others every time: noise that is to be told.
+    others every time: noise that is to be told. Numbers that differ by little are one thing, measured more than once.
     """
     changed = chart["answer_changed"].last(samples)
     if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
         return 0.0
     whole = bool(chart.fact("loss.classes"))
     meant = not float(changed.min()) > 0 or (not whole and float(changed.max()) > 0.9)
-    share = float(changed.mean())
+    moved = chart["answer_moved"].last(samples)
+    share = float((moved if moved.size == samples else changed).mean())
     return share if share > least and not meant else 0.0
 
 

@@ -194,13 +194,19 @@ def _narrow_end(chart: Chart) -> int:
 
 
 def shrinkage(chart: Chart) -> float:
-    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown.
-
-    Biases may grow while weight decay takes everything else: tensors that are gone speak for themselves.
-    """
+    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown."""
     decays = [group.get("weight_decay") for group in chart.groups]
+    decaying = any(isinstance(decay, int | float) and decay > 0 for decay in decays)
+    return weights_left(chart) if decaying else math.nan
+
+
+def weights_left(chart: Chart) -> float:
+    """The typical weight norm now as a share of the first one, whatever took the rest; NaN where unknown.
+
+    Biases may grow while a penalty takes everything else: tensors that are gone speak for themselves.
+    """
     rows = chart.tensors("weight_norm").rows
-    if not any(isinstance(decay, int | float) and decay > 0 for decay in decays) or len(rows) < 2:
+    if len(rows) < 2:
         return math.nan
     first, last = rows[0][1], rows[-1][1]
     if first.size != last.size:
@@ -211,6 +217,15 @@ def shrinkage(chart: Chart) -> float:
     shares = last[known] / first[known]
     gone = shares < GONE
     return median(shares[gone] if gone.mean() >= 0.25 else shares)
+
+
+def penalized(chart: Chart, least: float = 0.1) -> bool:
+    """Whether weights are as good as gone though no optimizer decays them: a term of the loss must have asked for it.
+
+    Outputs that are only compared with each other may shrink by themselves.
+    """
+    decays = any(group.get("weight_decay") for group in chart.groups)
+    return weights_left(chart) < least and not decays and not chart.fact("loss.between_outputs")
 
 
 def _slack(values: Array, level: float) -> float:

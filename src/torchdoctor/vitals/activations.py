@@ -17,7 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plain, part_of, plain_tensors, rms, spread
+from torchdoctor.vitals.passes import (
+    PassGauge,
+    entrances,
+    is_compiled,
+    is_plain,
+    largest,
+    part_of,
+    plain_tensors,
+    rms,
+    share_of_zeros,
+    spread,
+)
 from torchdoctor.vitals.transfer import Part, Slot
 
 MOST_MODULES = 256
@@ -38,6 +49,8 @@ FLAT = 3.5
 """What enters a sigmoid beyond which it is outside of 0.03 to 0.97; a tanh is flat there all the more."""
 LOOKS_AT_WEIGHTS = 16
 """Samples of a run at which rows of weights are compared: symmetry is there from the beginning or never."""
+DROWNED = 10.0
+"""Times what layers have made that a layer's input is, where that is not all of it: the rest came in as it is."""
 
 
 class ActivationGauge(PassGauge):
@@ -130,7 +143,7 @@ class ActivationGauge(PassGauge):
             return
         value = part_of(tensor).float()
         size = rms(value)
-        measured = {"act_rms": size, "act_absmax": torch.linalg.vector_norm(value, float("inf"))}
+        measured = {"act_rms": size, "act_absmax": largest(value)}
         if value.shape[0] > 1:
             measured["act_spread"] = spread(value, size)
         self._measure_kind(module, inputs, output, value, measured)
@@ -198,7 +211,7 @@ class ActivationGauge(PassGauge):
 
     def _count_dead(self, module: nn.Module, value: Tensor, dimension: int, measured: dict[str, Tensor]) -> None:
         others = [index for index in range(value.dim()) if index != dimension]
-        measured["act_zero"] = (value == 0).float().mean()
+        measured["act_zero"] = share_of_zeros(value)
         units = self._units.setdefault(module, _Units())
         dead = units.dead(value.abs().amax(others), value.numel() // value.shape[dimension])
         if dead is not None:
@@ -217,10 +230,9 @@ class ActivationGauge(PassGauge):
             return
         value = part_of(tensor).float()
         self._scalars["entry_rms"] = rms(value)
-        self._scalars["entry_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+        self._scalars["entry_absmax"] = largest(value)
         if value.dim() > 1 and value.shape[0] >= 8:
-            spread = value.var(0, correction=0).mean().sqrt()
-            self._scalars["entry_spread"] = spread / self._scalars["entry_rms"].clamp_min(1e-30)
+            self._scalars["entry_spread"] = spread(value, self._scalars["entry_rms"])
         if value.dim() == 2 and value.shape[1] > 1 and value.shape[0] > 1:
             features = value.square().mean(0).sqrt()
             self._scalars["entry_ratio"] = features.amax() / features.median().clamp_min(1e-30)
@@ -228,7 +240,8 @@ class ActivationGauge(PassGauge):
     def _measure_side_entry(self, module: nn.Module, inputs: Any) -> None:
         """What enters later layers without having passed anything that learns: a time, a second input, another model's.
 
-        The largest of them; not where a normalization follows.
+        The largest of them; not where a normalization follows. What is put beside something that was learnt, such as
+        numbers beside embeddings, counts where it is far larger than all that any layer has made.
         """
         if self._beside is not None and isinstance(module, NORMS):
             self._beside = None
@@ -241,6 +254,11 @@ class ActivationGauge(PassGauge):
             return
         if tensor.is_floating_point() and not tensor.requires_grad:
             self._beside = rms(part_of(tensor).float())
+        elif _is_joined(tensor):
+            size, made = rms(part_of(tensor).float()), [measured["act_rms"] for measured in self._seen.values()]
+            made = [other for other in made if other.device == size.device]
+            if made:
+                self._beside = torch.where(size > DROWNED * torch.stack(made).amax(), size, torch.zeros_like(size))
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over the rows; the first of them settles the order of the modules."""
@@ -326,6 +344,14 @@ def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
         entering: Tensor = module.weight_ih_l0  # type: ignore[assignment]
         gates = gates + nn.functional.linear(one[1:].to(gates.dtype), entering.detach())
     return gates.float() if gates.numel() else None
+
+
+def _is_joined(tensor: Tensor) -> bool:
+    """Whether something that nothing has learnt was put beside something that was, into one tensor."""
+    node = tensor.grad_fn
+    if node is None or not type(node).__name__.startswith("CatBackward"):
+        return False
+    return any(parent is None for parent, _ in node.next_functions)
 
 
 def _entering(module: nn.Module) -> int:

@@ -47,9 +47,11 @@ from torchdoctor.vitals.passes import (
     entrances,
     is_compiled,
     is_plain,
+    largest,
     part_of,
     plain_tensors,
     rms,
+    share_of_zeros,
 )
 from torchdoctor.vitals.transfer import Slot
 
@@ -86,6 +88,10 @@ class BatchGauge(PassGauge):
         self._decoded: weakref.ref[Tensor] | None = None
         """Tokens that a model was given besides its inputs: those that a decoder goes on from."""
         self._saw_inputs = self._saw_targets = False
+        self._shown = False
+        """Whether the inputs are those that the loop showed, and no model was entered since."""
+        self._shown_targets = 0
+        """How many targets the loop showed, where the loss was not looked at since."""
         self._blank: Tensor | None = None
         """Which samples of this batch have no content."""
         self._distinct: Tensor | None = None
@@ -132,8 +138,10 @@ class BatchGauge(PassGauge):
         plain = [tensor for tensor in tensors if is_plain(tensor)]
         if plain and not self._saw_inputs:
             self._measure_inputs(plain[0])
+            self._shown = True
         if len(plain) > 1 and not self._saw_targets:
             self._measure_targets(plain[-1])
+            self._shown_targets = plain[-1].numel()
             if is_whole(plain[-1]) and plain[-1].dim() == 1:
                 self._measure_columns(plain[-1])
 
@@ -152,11 +160,23 @@ class BatchGauge(PassGauge):
             others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
             self._decoded = weakref.ref(others[0]) if others else None
             self._door, self._calls = id(module), 1
+        elif given and self._shown:
+            self._compare_with(given)
         elif given and id(module) == self._door and len(self._models) == 1:
             self._measure_more(given[0])
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
+
+    def _compare_with(self, given: list[Tensor]) -> None:
+        """Targets may be a part of what the loop showed, and are compared with what the model is given of it."""
+        self._shown = False
+        shown = self._inputs() if self._inputs is not None else None
+        if shown is not None and any(item.numel() == shown.numel() for item in given):
+            return
+        self._inputs = weakref.ref(given[0])
+        for name in ("label_in_input", "label_in_another", "target_in_input"):
+            self._scalars.pop(name, None)
 
     def _backward(self, loss: Tensor) -> None:
         self._read_loss(loss)
@@ -182,10 +202,12 @@ class BatchGauge(PassGauge):
             self._scalars["binary_outside"] = ((asked < -BEYOND) | (asked > 1 + BEYOND)).float().mean()
         if (sides := sides_of(loss)) is not None and sides[0].numel() <= LARGEST:
             self._scalars["views_same"] = torch.isclose(*sides, rtol=1e-4, atol=1e-6).all()
-        if self._saw_targets or "guess_loss" in self._scalars:
+        if (self._saw_targets and not self._shown_targets) or "guess_loss" in self._scalars:
             return
         self._measure_parts(parts_compared(loss))
-        if compared is not None and not compared.between_outputs:
+        if compared is None or compared.between_outputs:
+            return
+        if not self._saw_targets or compared.target.numel() == self._shown_targets:
             self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
 
     def _measure_parts(self, parts: list[Compared]) -> None:
@@ -288,7 +310,9 @@ class BatchGauge(PassGauge):
         classes = output.shape[dimension] if output is not None and dimension else 0
         if not self._saw_targets:
             self._measure_targets(target, classes, getattr(module, "ignore_index", IGNORED))
-        if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1:
+        counted = self._shown_targets > 0 and self._now is not None
+        self._shown_targets = 0
+        if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1 and not counted:
             self._measure_labels(binary_counts(target))  # of each call: one may be of what is true, one of what is not
         if "guess_loss" not in self._scalars:
             self._measure_guess(module, target, classes)
@@ -317,8 +341,8 @@ class BatchGauge(PassGauge):
             value = value.float()
             self._scalars["input_mean"] = value.mean()
             self._scalars["input_std"] = value.std(correction=0)
-            self._scalars["input_zero"] = (value == 0).float().mean()
-            self._scalars["input_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+            self._scalars["input_zero"] = share_of_zeros(value)
+            self._scalars["input_absmax"] = largest(value)
             self._scalars["input_nonfinite"] = (~torch.isfinite(value)).sum()
             if value.dim() > 1 and value.shape[0] >= 8:
                 self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
@@ -410,7 +434,7 @@ class BatchGauge(PassGauge):
             self._scalars["target_min"], self._scalars["target_max"] = low, high
             self._scalars["target_two_valued"] = ((value == low) | (value == high)).all().float()
             self._scalars["target_whole"] = (value == value.round()).all().float()
-            self._scalars["target_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+            self._scalars["target_absmax"] = largest(value)
             self._scalars["target_nonfinite"] = (~torch.isfinite(value)).sum()
             here = torch.stack([torch.ones_like(value.flatten()[0]), value.mean(), value.square().mean()])
             self._moments = here if self._moments is None else self._moments + here
@@ -442,7 +466,8 @@ class BatchGauge(PassGauge):
     def forget(self) -> None:
         """Drop what was measured in this step."""
         super().forget()
-        self._saw_inputs = self._saw_targets = False
+        self._saw_inputs = self._saw_targets = self._shown = False
+        self._shown_targets = 0
         self._blank = self._distinct = self._unshifted = None
 
     def before_step(self, index: int, slot: Slot) -> None:

@@ -87,6 +87,10 @@ class Ledger:
             return None
         return {name: None for name in self._numbers} | {name: value for name, (_, value) in self._seen.items()}
 
+    def is_loss(self, name: str) -> bool:
+        """Whether a vital is a loss: of a gauge's number, NaN says no more than that it does not apply."""
+        return name in self._seen or name in self._numbers
+
     def put_validation(self, values: Mapping[str, Tensor | float]) -> None:
         """Enter a validation at the step just taken."""
         slot = self.transfer.open("validation", max(self.clock.count - 1, 0))
@@ -125,14 +129,14 @@ class Ledger:
         for slot in self.transfer.arrived(decoder.is_odd, wait=wait):
             label = self.clock.label(slot.number)
             if isinstance(slot, Slot):
-                yield slot, decoder.decode(slot, label)
+                yield slot, decoder.decode(slot, label, self.is_loss)
                 continue
             columns = decoder.columns(slot)
             if columns is not None:
                 rows.extend(label, columns)
                 continue
             for single in slot.slots(calm=True):
-                rows.add(decoder.decode(single, self.clock.label(single.number)))
+                rows.add(decoder.decode(single, self.clock.label(single.number), self.is_loss))
 
     def _put(self, slot: Slot, name: str, value: Tensor | float) -> None:
         if isinstance(value, float):

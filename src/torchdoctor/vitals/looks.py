@@ -39,6 +39,8 @@ class CloseLooks:
         self._ready = Moment()
         """When the loop was let go after the step before a sampled one."""
         self._budget_at = BUDGET_EVERY
+        self._spent = 0.0
+        """Seconds that looks had taken when the gauges were armed."""
 
     def use(self, gauges: Iterable[Gauge]) -> None:
         """Look with these from now on."""
@@ -51,6 +53,7 @@ class CloseLooks:
         self.disarm()
         self.armed, self._to_come = number, set(self._optimizers)
         self.sampling.looks += 1
+        self._spent = self._inside()
         with self.sampling:
             for gauge in self._gauges:
                 gauge.stepped = self._stepped
@@ -98,6 +101,17 @@ class CloseLooks:
             with self.sampling:
                 for gauge in self._gauges:
                     gauge.after_step(index, slot)
+
+    def took(self, excess: float | None) -> None:
+        """The step took so much longer than others: a look has cost no more than that.
+
+        A device that has more to do than it is given lets the host wait in whatever call comes next, also in ours.
+        """
+        if excess is not None:
+            self.sampling.waited += max(0.0, self._inside() - self._spent - excess)
+
+    def _inside(self) -> float:
+        return self.sampling.spent + sum(gauge.spent for gauge in self._gauges)
 
     def step_over(self, index: int, slot: Slot) -> None:
         """An optimizer's part of a step is over."""

@@ -52,16 +52,24 @@ def mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
 
 
 def _cancels_out(root: Any, name: str) -> bool:
-    """Whether errors are averaged first, so that they cancel, and made positive then: (output - target).mean() ** 2."""
-    parents = list(parents_of(root))
+    """Whether errors are averaged first, so that they cancel, and made positive then: (output - target).mean() ** 2.
+
+    Over all of them, or over the samples, output by output; over the outputs of one sample it may be meant.
+    """
+    if name in ("Mean", "Sum") and shape_of(root) == ():
+        root = source_of(root)
+        name = node_name(root)
+    parents = [] if root is None else list(parents_of(root))
     square = name == "Pow" and getattr(root, "_saved_exponent", 1) in (2, 4)
     square = square or (name == "Mul" and len(parents) == 2 and parents[0] is parents[1])
     mean = source_of(root) if square or name in ("Abs", "Square") else None
-    if node_name(mean) not in ("Mean", "Sum") or shape_of(mean) != ():
+    error = source_of(mean) if node_name(mean) in ("Mean", "Sum") else None
+    if error is None or node_name(error) not in ("Sub", "Rsub") or sum(1 for _ in parents_of(error)) != 1:
         return False
-    error = source_of(mean)
-    whole = math.prod(shape_of(error)) > 1 and sum(1 for _ in parents_of(error)) == 1 if error is not None else False
-    return whole and node_name(error) in ("Sub", "Rsub")
+    sizes = shape_of(error)
+    if shape_of(mean) == ():
+        return math.prod(sizes) > 1
+    return sizes[:1] > (1,) and tuple(getattr(mean, "_saved_dim", ())) == (0,)
 
 
 def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:

@@ -6,7 +6,6 @@ NVML (``nvidia-ml-py``) and psutil are optional: ``pip install torchdoctor[machi
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -25,6 +24,8 @@ LEAST_SECONDS = 1.0
 """Time between two looks: NVML asks the driver, and its answers change no faster."""
 CHEAP = ("host_memory", "processor_seconds")
 """Read at every look: the kernel answers in some microseconds, and a short run has few seconds."""
+OWN = ("RssAnon:", "RssShmem:")
+"""What the kernel calls the memory that is the process's own, or that it shares with its workers."""
 SLOWED = (
     "nvmlClocksThrottleReasonHwSlowdown",
     "nvmlClocksThrottleReasonSwThermalSlowdown",
@@ -110,12 +111,20 @@ def _device_readers(device: torch.device) -> dict[str, Reader]:
 
 
 def _host_reader() -> Reader:
-    """The resident memory of this process: from the kernel where it tells, else through psutil."""
-    table = Path("/proc/self/statm")
-    if table.exists():
-        page = os.sysconf("SC_PAGE_SIZE")
-        return lambda: int(table.read_text(encoding="ascii").split()[1]) * page
+    """The memory that this process holds itself: from the kernel where it tells, else through psutil."""
+    table = Path("/proc/self/status")
+    if table.exists() and own_memory(table.read_text(encoding="utf-8", errors="replace")) > 0:
+        return lambda: own_memory(table.read_text(encoding="utf-8", errors="replace"))
     return _psutil_memory
+
+
+def own_memory(status: str) -> int:
+    """Bytes in use, without pages of mapped files: a corpus that is read through a mapping fills memory that is free.
+
+    >>> own_memory("VmRSS:\\t  900 kB\\nRssAnon:\\t  300 kB\\nRssFile:\\t  500 kB\\nRssShmem:\\t  100 kB\\n")
+    409600
+    """
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(OWN))
 
 
 def _psutil_memory() -> float:

@@ -196,6 +196,7 @@ class ModeCensus(PassGauge):
             "mode.eval": sorted(name for names, _ in self._eval.values() for name in names)[:LISTED],
             "mode.whole": any(whole for _, whole in self._eval.values()),
             "graph.frozen": self._frozen_in_between(),
+            "graph.frozen_behind": bool(self._frozen - self._thawed),
             "graph.frozen_share": round(sum(tensor.numel() for tensor in frozen) / max(1, elements), 4),
         }
         if self._batches:

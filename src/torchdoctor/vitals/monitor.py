@@ -312,6 +312,7 @@ class Monitor(taps.Listener):
             self.stopwatch.enter(slot, time.perf_counter())
             if slot.sampled and self._layout.is_cuda:
                 slot.facts["memory"] = float(torch.cuda.memory_allocated(self._layout.device))
+                self._looks.took(self.stopwatch.excess(slot))
         self._looks.step_over(index, slot)
         self._captures.mark_gradient()
         self._groups.read(index, slot)

@@ -24,7 +24,7 @@ from torchdoctor.vitals.batch_numbers import (
 )
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_inputs import difference_of, is_attraction, what_is_compared
-from torchdoctor.vitals.passes import LARGEST, PassGauge, is_compiled, part_of, plain_tensors, rms
+from torchdoctor.vitals.passes import LARGEST, PassGauge, deviation, is_compiled, largest, part_of, plain_tensors, rms
 from torchdoctor.vitals.transfer import Slot
 
 SHORTEST = 6
@@ -84,9 +84,9 @@ class OutputGauge(PassGauge):
         if tensor is None:
             return
         self._returned.add(module)
-        if several:
+        if several and tensor.shape[0] > 1:  # the last state of an RNN has its one layer first, and the batch second
             value = part_of(tensor).float()
-            self._scalars[f"output_spread/{self._models[module]}"] = _deviation(value) / rms(value).clamp_min(1e-30)
+            self._scalars[f"output_spread/{self._models[module]}"] = deviation(value) / rms(value).clamp_min(1e-30)
         if not self._trusted and len(self._returned) == 1:
             self._measure(tensor)
             self._measure_directions(tensor)
@@ -157,9 +157,9 @@ class OutputGauge(PassGauge):
         value = part_of(output).float()
         size = rms(value)
         self._scalars["output_rms"] = size
-        self._scalars["output_absmax"] = torch.linalg.vector_norm(value, float("inf"))
+        self._scalars["output_absmax"] = largest(value)
         if value.shape[0] > 1:
-            self._scalars["output_std"] = _deviation(value)
+            self._scalars["output_std"] = deviation(value)
             self._scalars["output_spread"] = self._scalars["output_std"] / size.clamp_min(1e-30)
 
     def _measure_directions(self, output: Tensor) -> None:
@@ -250,11 +250,6 @@ class OutputGauge(PassGauge):
         """Hand over; a loss that was not called in a whole sample is not the loop's loss."""
         super().before_step(index, slot)
         self._trusted = self._trusted and (self._asked or len(self._models) > 1)
-
-
-def _deviation(value: Tensor) -> Tensor:
-    """How far a value is from its mean over the batch."""
-    return value.var(0, correction=0).mean().sqrt()
 
 
 def _chance(module: nn.Module, output: Tensor, target: Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@ large. Nothing is waited for, nothing is kept but the result, and no number leav
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import weakref
@@ -119,7 +120,7 @@ class PassGauge(Gauge):
         self.learns = torch.is_grad_enabled()
         try:
             # What is made in inference mode cannot be kept: it has no version, and nobody may write to it later.
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad(), full_precision():
                 getattr(self, method)(*args)
         except Exception as error:  # noqa: BLE001  an odd module is not worth a run
             self._failures += 1
@@ -142,6 +143,12 @@ class PassGauge(Gauge):
         for key in done:
             del self._on[key]
         _take_off(done)
+
+
+def full_precision() -> contextlib.AbstractContextManager[Any]:
+    """Hooks fire under the loop's autocast, which would make our sums of products in half precision."""
+    kind = next((kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)), None)
+    return contextlib.nullcontext() if kind is None else torch.autocast(kind, enabled=False)
 
 
 def _take_off(hooks: dict[tuple[int, str], tuple[PassHook, Handle]]) -> None:
@@ -206,9 +213,32 @@ def rms(tensor: Tensor) -> Tensor:
     return size
 
 
+def deviation(tensor: Tensor) -> Tensor:
+    """How far a tensor is from its mean over the batch, exactly 0 where all samples are the same.
+
+    On a CPU, `var` takes ten times as long.
+    """
+    apart = tensor - tensor[:1]
+    return rms(apart - apart.mean(0))
+
+
 def spread(tensor: Tensor, size: Tensor) -> Tensor:
     """How much of a tensor varies with the sample: the deviation over the batch relative to the root mean square."""
-    return tensor.var(0, correction=0).mean().sqrt() / size.clamp_min(1e-30)
+    return deviation(tensor) / size.clamp_min(1e-30)
+
+
+def largest(tensor: Tensor) -> Tensor:
+    """The largest absolute value, NaN where there is a NaN."""
+    if not tensor.is_cpu:
+        size: Tensor = torch.linalg.vector_norm(tensor, math.inf)  # one kernel, but twenty times as long on a CPU
+        return size
+    low, high = tensor.aminmax()
+    return torch.maximum(-low, high)
+
+
+def share_of_zeros(tensor: Tensor) -> Tensor:
+    """How much of a tensor of numbers is exactly zero."""
+    return torch.eq(tensor, 0, out=torch.empty_like(tensor)).mean()
 
 
 def checksum(tensor: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ class Decoder:
         columns["grad_norm"] = norms
         return columns
 
-    def decode(self, slot: Slot, step: int) -> Iterator[Record]:
+    def decode(self, slot: Slot, step: int, is_loss: Callable[[str], bool]) -> Iterator[Record]:
         """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
         if slot.groups is not None:
             yield {"type": "groups", "step": step, "groups": slot.groups}
@@ -126,7 +126,7 @@ class Decoder:
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
             return
-        finite = all(map(math.isfinite, vitals.values()))
+        finite = all(math.isfinite(value) for name, value in vitals.items() if is_loss(name))
         self._read_facts(slot, vitals)
         if slot.sampled:
             yield from self._by_module(slot, step)

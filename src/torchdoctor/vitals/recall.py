@@ -30,6 +30,8 @@ VALUES = 128
 """Values of a sample that are looked at, evenly spread."""
 KEPT = 2048
 """Samples that are remembered."""
+APART = 0.5
+"""Deviations of all answers by which two answers to one sample differ that are not the same, measured twice."""
 PASSES = 64
 """Passes without gradients in a row that are looked at: a loop may evaluate its training data first."""
 
@@ -49,6 +51,9 @@ class RecallGauge(PassGauge):
         self._samples = torch.Size()
         """How many there are."""
         self._answers: Tensor | None = None
+        self._numbers: Tensor | None = None
+        """The answers of this step where each is one number, and those remembered beside the codes."""
+        self._kept: Tensor | None = None
         self._learnt = False
         """Whether backward has come since this step's samples were seen."""
         self._least: Tensor | None = None
@@ -80,7 +85,7 @@ class RecallGauge(PassGauge):
         if self.learns and (self._now is None or not self._learnt):  # a pass that nothing was learnt from tested
             given = list(plain_tensors((args, kwargs)))
             self._now, self._samples = codes(given, ROWS), given[0].shape[:1] if given else torch.Size()
-            self._answers = None
+            self._answers = self._numbers = None
 
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         output, target = output_and_target(args, kwargs)
@@ -88,6 +93,8 @@ class RecallGauge(PassGauge):
             return
         if target.shape[:1] == self._samples and _has_answers(module, output, target):
             self._answers = codes([target], ROWS, 1)
+            if target.is_floating_point() and target.numel() == target.shape[0]:
+                self._numbers = target.detach().flatten()[:ROWS].float()
 
     def _backward(self, loss: Tensor) -> None:
         self._learnt = True
@@ -113,12 +120,14 @@ class RecallGauge(PassGauge):
         self._least, self._passes = None, 0
         if self._now is not None:
             answers = torch.zeros_like(self._now) if self._answers is None else self._answers
-            fresh = torch.stack([self._now, answers])
+            fresh, numbers = torch.stack([self._now, answers]), self._numbers
             if self._memory is None or self._memory.device != fresh.device:
-                self._memory = fresh
+                self._memory, self._kept = fresh, numbers
             else:
                 self._compare(self._memory, self._now, answers)
                 self._memory = torch.cat([fresh, self._memory], 1)[:, :KEPT]
+                told = self._kept is not None and numbers is not None
+                self._kept = torch.cat([numbers, self._kept])[:KEPT] if told else None  # type: ignore[list-item]
         super().before_step(index, slot)
         self.forget()
 
@@ -129,11 +138,14 @@ class RecallGauge(PassGauge):
         before = memory[1][places]
         told = again & (answers != 0) & (before != 0)
         self._scalars["answer_changed"] = (told & (before != answers)).sum() / told.sum().clamp_min(1)
+        if self._numbers is not None and self._kept is not None and self._kept.shape == memory[1].shape:
+            apart = (self._kept[places] - self._numbers).abs() > APART * self._kept.std(correction=0)
+            self._scalars["answer_moved"] = (told & apart).sum() / told.sum().clamp_min(1)
 
     def forget(self) -> None:
         """Drop what was measured in this step."""
         super().forget()
-        self._now = self._answers = None
+        self._now = self._answers = self._numbers = None
         self._learnt = False
 
     def disarm(self) -> None:

@@ -51,6 +51,8 @@ class Sampling:
         self.looks = 0
         self.spent = self.watched = 0.0
         """Seconds of close looks, and of the run."""
+        self.waited = 0.0
+        """Seconds of close looks in which the loop would have waited anyway."""
         self._young = max(1, every // 2)
         self._allowed, self._note = share * overhead, note
         self._began = 0.0
@@ -82,7 +84,7 @@ class Sampling:
 
     def keep_budget(self, number: int, elsewhere: float = 0.0) -> None:
         """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
-        spent = self.spent + elsewhere
+        spent = self.spent + elsewhere - self.waited
         then_spent, then_looks, then_watched, then = self._youth
         look = (spent - then_spent) / max(1, self.looks - then_looks)
         step = (self.watched - then_watched) / max(1, number - then)

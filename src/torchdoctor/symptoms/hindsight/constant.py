@@ -51,9 +51,11 @@ def frozen(chart: Chart) -> Iterator[Symptom]:
     if values.size < FEW or not float(np.abs(values).min()) > 0 or _is_coarse(values):
         return
     level = float(values[-1])
-    same = np.abs(values[1:] - level) <= EQUAL * abs(level)
+    since = _same_since(values)
+    same = np.abs(values[since:] - level) <= EQUAL * abs(level)
     rates = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count >= FEW - 1]
-    still = [rate for rate in rates if float(np.ptp(rate[1:])) <= 2 * EQUAL * max(float(rate[-1]), 1e-9)]
+    late = [rate[-max(FEW - 1, rate.size - since) :] if since > 1 else rate[1:] for rate in rates]
+    still = [rate for rate in late if float(np.ptp(rate)) <= 2 * EQUAL * max(float(rate[-1]), 1e-9)]
     if not same.all() or len(still) < len(rates) or values.size < FEW + (not rates):
         return
     if abs(float(values[0]) - level) > FALLEN * abs(float(values[0])) or improved(chart, int(curve.steps[0])):
@@ -65,7 +67,18 @@ def frozen(chart: Chart) -> Iterator[Symptom]:
         return
     count = int(same.sum())
     message = f"{curve.name} is exactly {number_text(level)} at {count} of {values.size} records: nothing moves"
-    yield shown(NotLearning, curve, 1, "warning", message, value=level)
+    yield shown(NotLearning, curve, since, "warning", message, value=level)
+
+
+def _same_since(values: Array) -> int:
+    """From which record on a loss is what it is at the end: the second, or one of the first half of a longer log.
+
+    >>> _same_since(np.array([9.0, 8.0, 8.0, 8.0])), _same_since(np.array([9.0, 8.5, 9.2, 10.1] + [9.5] * 12))
+    (1, 4)
+    """
+    same = np.abs(values - values[-1]) <= EQUAL * abs(float(values[-1]))
+    since = values.size - (int(np.argmin(same[::-1])) if not same.all() else values.size)
+    return since if 1 < since <= values.size // 2 and values.size - since >= LONG else 1
 
 
 def _both(chart: Chart) -> Iterator[Symptom]:

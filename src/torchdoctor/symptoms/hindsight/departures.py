@@ -31,6 +31,8 @@ MANY = 32
 """Points from which on a run is long enough to have held a level."""
 SET_BACK = 0.15
 """Share of a run that a leap must have cost at least to be worth a warning."""
+COST = 0.05
+"""Share of the whole descent up to there that a leap must have cost at least: less is a ripple of a steep start."""
 YOUNG = 0.05
 """Share of a run after which its first descent is over: a spike that matters is above the level there."""
 
@@ -181,7 +183,9 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
         step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
         back = held_out.values[place:] < 1.3 * level
         value = float(held_out.values[place])
-        if value > 1.5 * level and back.any() and np.any((leapt >= step - apart) & (leapt <= step + apart)):
+        dear = value - level > COST * (held_out.start - level)
+        together = np.any((leapt >= step - apart) & (leapt <= step + apart))
+        if value > 1.5 * level and dear and back.any() and together:
             until = place + int(np.argmax(back))
             message = (
                 f"validation loss leapt from {number_text(level)} to {number_text(value)} at step {int(step)}, the "

@@ -39,6 +39,8 @@ TEN = 10
 """Epochs that are enough to see that there is no trend, where validation has none either."""
 EVALUATIONS, MANY = 6, 30
 """Evaluations that are enough to say so; and from which on two per cent are as little as one."""
+OFTEN, NEAR = 15, 0.1
+"""Evaluations that are enough where none is better than the first; and the share of it that they may be above it."""
 GAINED, CALM = 0.03, 0.03
 """Shares of itself that a loss has gained in all, and by which it swings, at most, if it has come to nothing."""
 FALLEN = 0.1
@@ -85,7 +87,9 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
         return
     level = median(held_out.values)
     least = (STILL if held_out.values.size < MANY else FLAT) * abs(level)
-    if not float(np.ptp(held_out.values)) <= least or not has_no_trend(train) or level == 0:
+    idle = bool(train) and certainty(train.values) > -CHANCE
+    still = float(np.ptp(held_out.values)) <= least or (idle and _never_better(held_out))
+    if not still or not has_no_trend(train) or level == 0:
         return
     better = chart.context.get("better") or {}
     rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]
@@ -95,7 +99,23 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
         return
     count = held_out.values.size
     message = f"validation loss is {number_text(level)} at all {count} evaluations, and the loss has no trend"
+    if float(np.ptp(held_out.values)) > least:
+        start = number_text(held_out.start)
+        message = f"none of {count} validations is better than the first, {start}, and the loss has no trend"
     yield shown(NotLearning, held_out, 0, "warning", message, value=level)
+
+
+def _never_better(curve: Curve) -> bool:
+    """Whether many evaluations are all about the first, and none is better than it to speak of.
+
+    >>> level = np.array([5.00, 5.02, 5.19, 5.12, 5.10, 5.11] + [5.11] * 9)
+    >>> [_never_better(Curve("loss", np.arange(15), values)) for values in (level, level - np.linspace(0, 0.4, 15))]
+    [True, False]
+    """
+    start, values = curve.start, curve.values
+    if values.size < OFTEN or not start > 0:
+        return False
+    return bool(float(values.min()) > (1 - STILL) * start and float(values.max()) < (1 + NEAR) * start)
 
 
 def only_noise(chart: Chart) -> Iterator[Symptom]:

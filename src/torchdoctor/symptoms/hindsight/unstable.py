@@ -36,11 +36,29 @@ RIGHT = 0.2
 """How far an accuracy must swing with it, where there is one."""
 
 
+SOME = 24
+"""Evaluations that tell how far they range, whatever training does."""
+BAD, WELL = 0.8, 0.45
+"""Shares of what validation began with: above the one are many evaluations of its second half, below the other many."""
+TAILS = 15, 85
+"""Percentiles that are many."""
+OVER = 0.25
+"""How often, of all times, it goes from above its middle to below it, or back: by chance it is half of them."""
+
+
 def unstable(chart: Chart) -> Iterator[Symptom]:
     """In its second half too, validation is now good and now bad: which evaluation is the last is chance."""
     train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     number = min(train.values.size, curve.values.size)
-    if number < FEWER or is_game(chart):
+    if is_game(chart) or "reward" in chart:
+        return
+    if _gives_all_back(curve.values) and _rates_swing(chart):
+        half = curve.values.size // 2
+        low, high = (number_text(float(value)) for value in np.percentile(curve.values[half:], TAILS))
+        message = f"validation loss goes from {low} to {high} and back up to the end, nearly all that it had gained"
+        yield shown(ValidationAnomaly, curve, half, "warning", message, value=float(curve.values[half:].max()))
+        return
+    if number < FEWER:
         return
     late, level = curve.values[curve.values.size // 2 :], train.values[train.values.size // 2 :]
     if not min(float(late.min()), float(level.min())) > 0:
@@ -65,3 +83,28 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
 
 def _swing(values: Array) -> float:
     return median(np.abs(np.diff(np.log(values))))
+
+
+def _rates_swing(chart: Chart) -> bool:
+    """Whether the accuracy of validation swings with its loss, where there is one."""
+    rates = chart["val_accuracy"].values
+    late = rates[rates.size // 2 :]
+    if late.size < FEW:
+        return True
+    return float(np.ptp(np.percentile(late, TAILS))) >= RIGHT * (1.0 if float(rates.max()) <= 1 else 100.0)
+
+
+def _gives_all_back(values: Array) -> bool:
+    """Whether validation, late in a run, is again and again nearly where it began, and at its best in between.
+
+    >>> fallen = np.concatenate([[9.0, 8.0, 7.0], np.tile([1.5, 7.5, 2.0, 6.9], 8)])
+    >>> _gives_all_back(fallen), _gives_all_back(np.minimum(fallen, 3.0)), _gives_all_back(np.sort(fallen))
+    (True, False, False)
+    """
+    if values.size < SOME or not float(values.min()) > 0:
+        return False
+    begun, late = median(values[: max(3, values.size // 10)]), values[values.size // 2 :]
+    low, high = (float(value) for value in np.percentile(late, TAILS))
+    crossings = float(np.mean(np.diff(late > median(late))))
+    lately = float(late[-max(3, late.size // 5) :].max())
+    return min(high, lately) > BAD * begun and low < WELL * begun and crossings > OVER
