@@ -30,6 +30,8 @@ DEEP = 10
 """Layers from which a model without normalization passes little of a gradient on at first."""
 FEW = 4
 """Samples of a step that make it a whole one."""
+LESS = 0.97
+"""Share of the loss of a guess from which on a loss is no longer called the same."""
 FAR = 1.2
 """Times the loss of a guess from which a loss that falls is on its way: a margin or a scale may have put it there."""
 
@@ -135,10 +137,7 @@ class NotLearning(Detector):
         young = waited < 2 * self.steps and not still and tells_apart(chart)
         long = waited >= self.steps * _noisiness(chart)
         severity: Severity = "warning" if not young and (stuck or (long and not better)) else "info"
-        message = f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
-        if chance > 0:
-            guess = f"that of a guess without looking at the input is {number_text(chance)}"
-            message = f"loss is {number_text(level)} after {count} steps; {guess}"
+        message = _in_words(level, count, chance)
         return self.symptom(chart, severity, message, value=level, confidence=0.8, since=int(max(since, 0)))
 
     def _is_naive(self, levels: Array, level: float, chance: float) -> bool:
@@ -146,6 +145,15 @@ class NotLearning(Detector):
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
         return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+
+
+def _in_words(level: float, count: int, chance: float) -> str:
+    if not chance > 0:
+        return f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
+    guess = f"; that of a guess without looking at the input is {number_text(chance)}"
+    if level < LESS * chance:
+        guess = f", hardly less than the {number_text(chance)} of a guess without looking at the input"
+    return f"loss is {number_text(level)} after {count} steps{guess}"
 
 
 def _patience(chart: Chart) -> int:

@@ -53,7 +53,7 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
 def outgrown(chart: Chart, episode: Symptom) -> Symptom:
     """A start without any gain is a note once the run has learnt a good deal, for longer than it had stood still."""
     losses, over = chart["loss"], chart.step - episode.last_step
-    if episode.name != NotLearning.name or episode.severity == "info" or episode.name in chart.open_episodes:
+    if episode.name != NotLearning.name or episode.name in chart.open_episodes:
         return episode
     if not episode.value or over < max(LONG, episode.last_step - episode.first_step):
         return episode
