@@ -41,3 +41,17 @@ def test_a_look_costs_no_more_than_its_step_took_longer(excess: float | None, ev
         if number % 100 == 0:
             sampling.keep_budget(number)
     assert sampling.every == pytest.approx(every, rel=0.2)
+
+
+def test_one_dear_look_does_not_make_the_others_rare() -> None:
+    """A look of 10 ms in steps of 10 ms, and 0.15 % for looks: one in 667 steps, though one of them took a second."""
+    sampling = Sampling(50, 0.01, lambda key, text: None, grace=0.0, share=0.15)
+    for number in range(1, 1001):
+        sampling.watched += 0.01
+        if number >= sampling.next:
+            sampling.begin()
+            sampling.next = sampling.after(number)
+            sampling.spent += 1.0 if number == 273 else 0.01
+        if number % 100 == 0:
+            sampling.keep_budget(number)
+    assert sampling.every == pytest.approx(667, rel=0.05)

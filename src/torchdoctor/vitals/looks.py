@@ -52,8 +52,8 @@ class CloseLooks:
         self.sampling.next = self.sampling.after(number)
         self.disarm()
         self.armed, self._to_come = number, set(self._optimizers)
-        self.sampling.looks += 1
         self._spent = self._inside()
+        self.sampling.begin(self._spent - self.sampling.spent)
         with self.sampling:
             for gauge in self._gauges:
                 gauge.stepped = self._stepped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from torchdoctor.settings import Settings
@@ -61,6 +62,10 @@ class Sampling:
         self._free = grace if overhead > 0 else 0.0
         """Seconds that are not held against the budget."""
         self._said = every
+        self._before = 0.0
+        """Seconds that looks had taken when the latest one began."""
+        self._prices: deque[float] = deque(maxlen=8)
+        """Seconds of the latest looks, what was made of their numbers included."""
 
     @classmethod
     def on(cls, settings: Settings, note: Callable[[str, str], None], *, cuda: bool) -> Sampling:
@@ -75,6 +80,19 @@ class Sampling:
         regular = ((number + ahead) // stride + 1) * stride - ahead
         return min((early for early in EARLY if number < early < regular), default=regular)
 
+    def begin(self, elsewhere: float = 0.0) -> None:
+        """A look begins; the one before it has taken all that was spent since then."""
+        spent = self.spent + elsewhere - self.waited
+        if self.looks:
+            self._prices.append(spent - self._before)
+        self._before = spent
+        self.looks += 1
+
+    def _price(self, mean: float) -> float:
+        """What a look takes: the mean of the latest few without the dearest, which may have met a compiler."""
+        prices = sorted(self._prices)[:-1]
+        return sum(prices) / len(prices) if len(prices) > 2 else mean
+
     def __enter__(self) -> Sampling:
         self._began = time.perf_counter()
         return self
@@ -86,7 +104,7 @@ class Sampling:
         """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
         spent = self.spent + elsewhere - self.waited
         then_spent, then_looks, then_watched, then = self._youth
-        look = (spent - then_spent) / max(1, self.looks - then_looks)
+        look = self._price((spent - then_spent) / max(1, self.looks - then_looks))
         step = (self.watched - then_watched) / max(1, number - then)
         if number <= YOUNG and self._allowed:
             if spent > self._free and then and self.looks > then_looks:  # what the latest ones took, compilers aside
