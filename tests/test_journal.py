@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import gzip
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import torchdoctor
 from torchdoctor import journal as module
 from torchdoctor.errors import JournalError
 from torchdoctor.journal import Journal, encode
@@ -340,3 +342,19 @@ def test_a_forked_child_writes_nothing(tmp_path):
     process = child(f"import warnings\nwarnings.simplefilter('ignore')\n{code}", tmp_path)
     assert process.wait(30) == 0
     assert [record["step"] for record in lines(tmp_path / "journal.jsonl")[1:]] == list(range(201))
+
+
+def test_a_packed_journal_is_the_same_run_and_a_torn_one_as_far_as_it_goes(tmp_path):
+    rng = np.random.default_rng(0)
+    with Journal(tmp_path / "run", HEADER) as journal:
+        for step in range(3000):
+            journal.write(vitals(step, float(rng.random())))
+        journal.write({"type": "facts", "step": 3000, "facts": {"loss.kind": "cross-entropy"}})
+    plain = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    packed, torn = tmp_path / "journal.jsonl.gz", tmp_path / "torn.gz"
+    packed.write_bytes(gzip.compress(plain))
+    torn.write_bytes(gzip.compress(plain)[:-2000])
+    run, rest = torchdoctor.read(packed), torchdoctor.read(torn)
+    assert list(run.records) == list(torchdoctor.read(tmp_path / "run").records) and not run.torn
+    assert run.header["tensors"] == HEADER["tensors"]
+    assert 2000 < rest.step < 3000 and rest.torn

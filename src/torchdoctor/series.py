@@ -352,6 +352,15 @@ def median(values: Array | Sequence[float]) -> float:
     return float(ordered[middle]) if size % 2 else float(ordered[middle - 1] + ordered[middle]) / 2
 
 
+def scatter(values: Array) -> float:
+    """The spread about the median that half of the values are within, scaled to a normal's σ.
+
+    >>> round(scatter(np.array([1.0, 2.0, 3.0, 4.0, 100.0])), 2)
+    1.48
+    """
+    return 1.4826 * median(np.abs(values - median(values)))
+
+
 EMPTY = Series()
 """What an unknown vital looks like; never written to."""
 

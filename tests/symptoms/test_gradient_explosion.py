@@ -226,3 +226,53 @@ def test_norms_that_grow_towards_it_are_a_note_where_the_step_is_held(before, se
     chart = Chart.of(grad_norm=[*STEADY, *STEADY, *before, 20.0], loss=[2.0] * 133)
     chart.groups = [{"optimizer": "AdamW"}]
     assert GradientExplosion().check(chart).severity == severity
+
+
+def arrived(optimizer, leap, loss, level=0.01):
+    """A run that has learnt what it can, with norms that have fallen to a level, and then one leap."""
+    step = np.arange(600)
+    losses = 0.9 + 5.6 * np.exp(-step / 40) + 1e-4 * RNG.standard_normal(600)
+    norms = np.where(step < 200, 1.0, level) * np.exp(0.1 * RNG.standard_normal(600))
+    chart = Chart.of(loss=[*losses, loss], grad_norm=[*norms, leap])
+    chart.groups = [{"optimizer": optimizer}]
+    return chart
+
+
+ARRIVED = {
+    "the gain is hardly touched": (("AdamW", 0.5, 0.93), "info"),
+    "nothing holds the step": (("SGD", 0.5, 0.93), "warning"),
+    "norms are those it learnt with": (("AdamW", 50.0, 0.93, 1.0), "warning"),
+}
+
+
+@pytest.mark.parametrize(("made", "severity"), ARRIVED.values(), ids=ARRIVED)
+def test_a_leap_from_next_to_nothing(made, severity):
+    assert GradientExplosion().check(arrived(*made)).severity == severity
+
+
+def test_a_leap_from_next_to_nothing_is_a_warning_once_the_loss_is_hurt():
+    chart = arrived("AdamW", 0.5, 3.0)
+    chart.open_episodes["loss-spike"] = Symptom("loss-spike", "LO01", "warning", 0.9, 600, 600)
+    assert GradientExplosion().check(chart).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("hard", "times", "severity"),
+    [
+        pytest.param(1.0, 20.0, "warning", id="multiplied"),
+        pytest.param(0.3, 20.0, "warning", id="an easy batch, multiplied"),
+        pytest.param(20.0, 1.0, None, id="a hard batch"),
+        pytest.param(1.0, 3.0, None, id="hardly more"),
+    ],
+)
+def test_where_norms_follow_the_loss_of_their_batch_what_does_not_is_found(hard, times, severity):
+    """Small batches near the end: norms swing by a hundred, and so do losses."""
+    rng = np.random.default_rng(0)
+    losses = np.exp(1.2 * rng.standard_normal(300))
+    losses[-1] = hard
+    norms = losses * np.exp(0.2 * rng.standard_normal(300))
+    norms[-1] = times * hard
+    chart = Chart.of(loss=losses, grad_norm=norms)
+    chart.groups = [{"optimizer": "AdamW"}]
+    found = GradientExplosion().check(chart)
+    assert (found.severity if found and found.severity != "info" else None) == severity

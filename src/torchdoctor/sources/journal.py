@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from torchdoctor.records import Record
 from torchdoctor.sources.alike_lines import alike_from
+from torchdoctor.sources.opening import chunks
 from torchdoctor.sources.run import Piece, Run
 from torchdoctor.stretch import Stretch
 
@@ -50,9 +51,8 @@ KNOWN = MEASURED | {"header", "context", "groups", "origin", "symptom", "diagnos
 
 def recognises(path: Path) -> bool:
     """Whether one of the first lines is a record of ours."""
-    with path.open("rb") as file:
-        if b'"type"' not in next(_blocks(file), b""):
-            return False
+    if b'"type"' not in next(_blocks(path), b""):
+        return False
     pieces = _pieces(path, Reading(), blocks=1)
     return any(isinstance(piece, Stretch) or piece["type"] in KNOWN for piece in pieces)
 
@@ -131,18 +131,17 @@ def _replay(path: Path, kept: list[Piece] | None, cuts: list[int]) -> Iterator[P
 
 def _pieces(path: Path, reading: Reading, blocks: int | None = None) -> Iterator[Piece]:
     """What the lines of a file say."""
-    with path.open("rb") as file:
-        for text in islice(_blocks(file), blocks):
-            yield from reading.pieces(text)
+    for text in islice(_blocks(path), blocks):
+        yield from reading.pieces(text)
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def _blocks(path: Path) -> Iterator[bytes]:
     """Some thousand lines at a time; the last one may lack its end.
 
     Of a line that is longer than the limit no more is kept than what says that it is unreadable.
     """
     rest, overlong = b"", False
-    while block := file.read(BLOCK):
+    for block in chunks(path, BLOCK):
         end = block.rfind(b"\n") + 1
         if end:
             first = block.find(b"\n")

@@ -18,6 +18,7 @@ from torchdoctor.symptoms.leaps import (
     is_held,
     is_quiet,
     is_steep,
+    is_unexplained,
     keeps_rhythm,
     share_of_loss,
     steps_by_sign,
@@ -129,6 +130,8 @@ class GradientExplosion(Detector):
         if rise > limit:
             if float(before.min()) < NO_GRADIENT:
                 return None  # steps without any gradient are usual here: a median of both kinds is no scale
+            if self._is_multiplied(chart, rise):
+                return self._exploded(chart, _as_grave_as("warning", chart), base, limit)
             limit = max(limit, self._reach(chart, base, spread))
             rise = min(rise, math.log(norm / median(before)))
         if not rise > limit:
@@ -139,10 +142,7 @@ class GradientExplosion(Detector):
         if (not sudden and not hurt) or is_newcomers(chart, limit + base.recent):
             return None
         severity: Severity = "warning" if hurt or self._is_grave(chart, rise) else "info"
-        divergence = chart.open_episodes.get("loss-divergence")
-        if divergence is not None and divergence.severity != "info":
-            severity = "critical"
-        return self._exploded(chart, severity, base, limit)
+        return self._exploded(chart, _as_grave_as(severity, chart), base, limit)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether the highest of these norms would end at the first tests."""
@@ -189,6 +189,18 @@ class GradientExplosion(Detector):
     def _tail(self, chart: Chart) -> float:
         return tail(chart["grad_norm"], 4 * self.window, RECENT + 1, log=TINY)
 
+    def _is_multiplied(self, chart: Chart, rise: float) -> bool:
+        """Whether gradients leapt, of most tensors if that is known, although their batch is none of the hard ones."""
+        series = chart["grad_norm"]
+        if not is_unexplained(chart, math.log(self.ratio)) or not is_steep(chart) or is_restart(chart):
+            return False
+        if steps_by_sign(chart) or keeps_rhythm(series):
+            return False
+        if is_held(chart) and has_arrived(chart, series.latest / math.exp(rise)):
+            return False
+        known = chart.tensors("grad_norm").step == chart.step
+        return risen(chart)[1] if known else series.count > SETTLED
+
     def _is_grave(self, chart: Chart, rise: float) -> bool:
         """Whether the update of this step is in danger, as far as can be known before the next losses tell."""
         series, held = chart["grad_norm"], is_held(chart)
@@ -223,6 +235,12 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
+
+
+def _as_grave_as(severity: Severity, chart: Chart) -> Severity:
+    """Critical where the loss diverges as well."""
+    divergence = chart.open_episodes.get("loss-divergence")
+    return severity if divergence is None or divergence.severity == "info" else "critical"
 
 
 def _may_be_hurt(chart: Chart, coming: Stretch) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import TINY, Array, median
+from torchdoctor.series import TINY, Array, median, scatter
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.first_pass import MUFFLED, fading, muffled
@@ -244,10 +244,8 @@ def _decades_lost(row: Array) -> float:
     depth, logs = np.flatnonzero(known).astype(np.float64), np.log10(row[known])
     first, second = np.triu_indices(depth.size, 1)
     slope = median((logs[second] - logs[first]) / (depth[second] - depth[first]))
-    residuals = logs - slope * depth
-    scatter = 1.4826 * median(np.abs(residuals - median(residuals)))
     lost = slope * (row.size - 1)
-    return lost if scatter < lost / 4 else 0.0
+    return lost if scatter(logs - slope * depth) < lost / 4 else 0.0
 
 
 def _median(values: Array) -> float:

@@ -11,12 +11,15 @@ import math
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.series import TINY, Series, median
+from torchdoctor.series import TINY, Series, median, scatter
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.progress import SETTLED, SLACK, Mask, Progress, highest_of_last, log_spread
+from torchdoctor.symptoms.tails import AHEAD, RISES
 
 UNUSUAL = 3.0
 """Times the usual norm under which a step was like the others."""
+SOME = 0.25
+"""Share of the gradient's leap that its batch may have made, where it is said not to be the batch's."""
 BY_SIGN = ("Rprop", "Lion", "Sign")
 """Words in the names of optimizers that take signs only."""
 
@@ -59,6 +62,33 @@ def has_arrived(chart: Chart, norm: float, small: float = 0.05, lost: float = 0.
     with np.errstate(all="ignore"):
         learnt = float(np.percentile(chart["grad_norm"].outline.means(), 75))
     return norm < small * learnt and losses.latest - base.recent < lost * Progress.of(losses).descent
+
+
+def is_unexplained(chart: Chart, least: float, window: int = 256) -> bool:
+    """Whether the gradient leapt by more than this, in log space, beyond what the loss of its batch makes of it.
+
+    Where norms swing widely it is because batches are now easy and now hard, and the loss of a batch says which it was:
+    of the rises of both above the values just before them, one is expected from the other, and what is left is narrow.
+    Gradients that something has multiplied stand out there, and their loss is as ever.
+
+    >>> rng = np.random.default_rng(0)
+    >>> losses = np.exp(0.8 * rng.standard_normal(200))
+    >>> norms = losses * np.exp(0.1 * rng.standard_normal(200))
+    >>> [is_unexplained(Chart.of(loss=losses, grad_norm=[*norms[:-1], times * norms[-1]]), 1.8) for times in (1, 20)]
+    [False, True]
+    """
+    losses, norms = chart["loss"], chart["grad_norm"]
+    size = min(len(losses), len(norms), window + 1)
+    if not losses.lowest > 0 or losses.step != norms.step or size < 2 * AHEAD + 9:
+        return False
+    if losses.nonfinite or norms.nonfinite or losses.steps[-size] != norms.steps[-size]:
+        return False  # they may be of different steps
+    hard, made = (series.derived(RISES[TINY], AHEAD)[-size:][AHEAD:] for series in (losses, norms))
+    x, y = (np.clip(rises, *(4 * scatter(rises) * np.array([-1, 1]))) for rises in (hard[:-1], made[:-1]))
+    slope = min(max(float(x @ y) / (float(x @ x) + TINY), 0.0), 2.0)
+    rest, rise = made[:-1] - slope * hard[:-1], float(made[-1]) - slope * max(float(hard[-1]), 0.0)
+    limit = max(least, 1.5 * float(np.partition(rest, -3)[-3]), 5 * scatter(rest))
+    return rise > limit and float(hard[-1]) < SOME * float(made[-1])
 
 
 def steps_by_sign(chart: Chart) -> bool:

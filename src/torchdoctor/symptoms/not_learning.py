@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, median, scatter
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import (
     has_fallen_far,
@@ -144,7 +144,7 @@ class NotLearning(Detector):
         """Whether the level is that of a guess; where that is unknown, whether it is not below the first values."""
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
-        return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * _scatter(levels))
+        return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * scatter(levels))
 
 
 def _in_words(level: float, count: int, chance: float) -> str:
@@ -230,14 +230,14 @@ def tells_apart(chart: Chart, samples: int = 4, growth: float = 1.5) -> bool:
 def _is_flat(levels: Array, limit: float) -> bool:
     """Whether the levels did not fall, and can have moved by no more than a limit."""
     gain, doubt = trend_gain(levels)
-    doubt = max(doubt, 3 * _scatter(levels) / math.sqrt(levels.size))
+    doubt = max(doubt, 3 * scatter(levels) / math.sqrt(levels.size))
     return gain <= 5 * doubt and abs(gain) + 2 * doubt < limit
 
 
 def _is_below(levels: Array, limit: float) -> bool:
     """Whether the middle of the levels is below a limit, and that far below a guess that noise cannot have done it."""
     level = median(levels)
-    return level < limit and limit / 0.95 - level > 8 * _scatter(levels) / math.sqrt(levels.size)
+    return level < limit and limit / 0.95 - level > 8 * scatter(levels) / math.sqrt(levels.size)
 
 
 def _is_one_batch(chart: Chart) -> bool:
@@ -256,17 +256,13 @@ def _falls(levels: Array) -> bool:
     """Whether the last quarter is clearly below the second: the first is no yardstick, any start may be high."""
     quarter = levels.size // 4
     before, now = levels[quarter : 2 * quarter], levels[-quarter:]
-    return median(before) - median(now) > max(0.05 * abs(median(now)), 6 * _scatter(now) / math.sqrt(quarter))
+    return median(before) - median(now) > max(0.05 * abs(median(now)), 6 * scatter(now) / math.sqrt(quarter))
 
 
 def _was_lower(levels: Array, level: float) -> bool:
     """Whether the run was better once, and lost it: then it had learnt."""
     pieces = [median(piece) for piece in np.array_split(levels, 8)]
     return min(pieces) < level - 0.15 * abs(level)
-
-
-def _scatter(levels: Array) -> float:
-    return 1.4826 * median(np.abs(levels - median(levels)))
 
 
 def loss_scale(chart: Chart, samples: int = 3) -> float:
