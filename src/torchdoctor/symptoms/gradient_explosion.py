@@ -75,7 +75,10 @@ class GradientExplosion(Detector):
     high norms were known before, where it comes at the same distance again (a penalty at every sixteenth step), where
     the optimizer takes signs only, and where clipping or Adam holds the step and norms grew towards it, or have fallen
     to a twentieth of those that the run learnt with, and the loss has lost little of what it had gained. Once the loss
-    is in trouble, a leap just before that is a warning. A norm that is not finite is `nan-or-inf`.
+    is in trouble, a leap just before that is a warning. Where norms
+    swing widely because batches are now easy and now hard, the loss of a batch says what norm to expect: one far beyond
+    that, in most tensors alike, was multiplied by something, and is a warning whatever holds the step. A norm that is
+    not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
