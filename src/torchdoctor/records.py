@@ -116,7 +116,8 @@ By module at sampled steps: ``act_rms``, ``act_absmax``, ``act_spread`` (share t
 ``attention_logit``, ``last_position_loss`` and ``other_position_loss`` (``_error`` where the next values of a series
 are asked for), ``output_directions`` (share of outputs that is
 not along their mean direction), ``target_is_next``, ``target_after_next`` and ``target_is_before`` (share of labels
-that are the next token, the one after it, or the one before), ``attention_ahead`` (share of attention that goes to
+that are the next token, the one after it, or the one before), ``target_beyond`` (share of labels that are not the
+next token that is above all tokens given), ``attention_ahead`` (share of attention that goes to
 later tokens),
 ``label_in_input`` (the closest correlation of an input column with the label, or of one with each class),
 ``target_masked`` (where tokens differ from labels, the share that is one token),

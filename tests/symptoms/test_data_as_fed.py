@@ -263,3 +263,16 @@ def test_values_in_order_cost_results_where_errors_are_larger_than_what_a_batch_
     chart = Chart.of(step=100, target_mean=means, target_std=[0.05] * 10, criterion=[error] * 10)
     chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "mse"}})
     assert BatchAnomaly().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("growth", "suffers", "fires"), [(1.4, True, True), (1.4, False, False), (1.15, True, False), (1 / 1.4, True, True)]
+)
+def test_inputs_that_drift_away_little_by_little(growth, suffers, fires):
+    sizes = [0.6] * 8 + [0.6 * growth**step for step in range(10)]
+    chart = Chart.of(loss=[2 * 0.98**step + 0.1 for step in range(330)] + [0.4 if suffers else 0.1] * 120)
+    for index, size in enumerate(sizes):
+        chart.put(25 * index + 24, "entry_rms", size)
+        chart.put(25 * index + 24, "entry_absmax", 3 * size)
+    found = InputAnomaly().check(chart)
+    assert (found is not None and found.severity == "warning") == fires

@@ -134,3 +134,49 @@ def test_new_targets_lift_the_loss_of_a_loop_that_acts():
     chart = Chart.of(loss=[*FALLING, 110.0])
     chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
     assert LossSpike().check(chart).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("losses", "batch", "severity"),
+    [
+        ([5.9, 0.42], 48, "warning"),
+        ([5.9, 0.42], 8, None),  # a few samples may all be hard
+        ([4.0, 0.42], 48, None),  # not much worse than a guess
+        ([5.9, 5.1], 48, "info"),  # a new task would go on
+    ],
+)
+def test_a_batch_that_was_worse_than_a_guess_between_good_ones_was_wrong_as_a_whole(losses, batch, severity):
+    calm = 0.4 + 2 * np.exp(-np.arange(200) / 30) + 0.02 * RNG.standard_normal(200)
+    chart = Chart.of(loss=[*calm, losses[0]], grad_norm=[*[1.0] * 200, 6.0], context={"batch_size": batch})
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 2.3, "loss.classes": 10}})
+    found = LossSpike().check(chart)
+    assert found.severity == "info"
+    chart.open_episodes[found.name] = found
+    chart.put(201, "loss", losses[1])
+    chart.put(201, "grad_norm", 6.0 if losses[1] > 1 else 1.0)
+    found = LossSpike().check(chart)
+    assert (found and found.severity) == severity
+    assert severity != "warning" or found.first_step == 200
+
+
+@pytest.mark.parametrize(
+    ("loaded", "loss", "severity"), [([200], 2.55, "warning"), ([], 2.55, None), ([200], 2.3, None)]
+)
+def test_less_is_enough_where_a_state_was_loaded(loaded, loss, severity):
+    rng = np.random.default_rng(5)
+    noisy = 2 + 2 * np.exp(-np.arange(200) / 50) + 0.09 * rng.standard_normal(200)
+    chart = Chart.of(loss=[*noisy, loss])
+    chart.add({"type": "facts", "step": 199, "facts": {"state.loaded": loaded}})
+    found = LossSpike().check(chart)
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("losses", "loaded", "severity"),
+    [([2.32, 2.34, 2.33], [200], "warning"), ([2.06, 2.34, 2.33], [200], "info"), ([2.32, 2.34, 2.33], [], None)],
+)
+def test_three_losses_above_all_before_them_are_enough_where_a_state_was_loaded(losses, loaded, severity):
+    chart = Chart.of(loss=[*FALLING, *losses])
+    chart.add({"type": "facts", "step": 199, "facts": {"state.loaded": loaded}})
+    found = LossSpike().check(chart)
+    assert (found and found.severity) == severity

@@ -79,3 +79,33 @@ def test_experts_that_are_never_chosen_are_a_warning():
 def test_what_is_not_used_is_a_note():
     found = NoGradient().check(chart({"graph.absent": ["aux.weight"], "graph.cut": []}, []))
     assert (found.severity, found.where, found.first_step) == ("info", ("aux.weight",), 2)
+
+
+CUT = {
+    "the trunk is cut off in the middle": ([math.nan, 0.3], 200, {}, True),
+    "a head that is not asked any more": ([0.2, math.nan], 200, {}, False),
+    "frozen on purpose": ([math.nan, 0.3], 200, {"graph.frozen_share": 0.8}, False),
+    "for a little while": ([math.nan, 0.3], 290, {}, False),
+    "from the first samples on": ([math.nan, 0.3], 50, {}, False),
+}
+
+
+@pytest.mark.parametrize(("late", "since", "facts", "fires"), CUT.values(), ids=CUT)
+def test_first_layers_that_have_no_gradient_any_more(late, since, facts, fires):
+    built = Chart.of(context={"optimizer": [{"class": "Adam"}]})
+    built.names = ("trunk.weight", "head.weight")
+    built.add({"type": "facts", "step": 0, "facts": facts})
+    for step in range(0, 325, 25):
+        built.add({"type": "tensors", "step": step, "vitals": {"grad_norm": late if step > since else [0.2, 0.3]}})
+    found = NoGradient().check(built)
+    assert (found is not None) == fires
+    assert not fires or (found.severity, found.first_step, found.where) == ("warning", 225, ("trunk.weight",))
+
+
+def test_players_who_take_turns_are_not_cut_off():
+    built = Chart.of(context={"optimizer": [{"class": "Adam"}]})
+    built.names = ("first.weight", "second.weight")
+    for step in range(0, 400, 25):
+        row = [math.nan, 0.3] if step // 100 % 2 else [0.2, math.nan]
+        built.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    assert NoGradient().check(built) is None

@@ -130,3 +130,17 @@ def test_medians_tell_a_noisy_loss_apart_where_a_state_was_loaded(after, fires):
     built = Chart.of(loss=list(falling + noise))
     built.add({"type": "facts", "step": 99, "facts": {"state.loaded": [100]}})
     assert (StateOverwritten().check(built) is not None) == fires
+
+
+@pytest.mark.parametrize(("ratio", "fires"), [(1e-3, True), (1e-9, False)])
+def test_a_bias_that_is_drawn_to_its_mean_while_no_matrix_moves_is_not_a_step_undone(ratio, fires):
+    built = Chart.of(loss=[1.0] * 200, update_kept=[0.1, 0.05, 0.1])
+    built.names = ("0.weight", "2.weight", "2.bias")
+    built.add({"type": "tensors", "step": 199, "vitals": {"update_ratio": [ratio, ratio, 0.2]}})
+    assert (StateOverwritten().check(built) is not None) == fires
+
+
+@pytest.mark.parametrize(("after", "noise", "fires"), [(2.35, 0.03, True), (2.35, 0.2, False), (2.15, 0.03, False)])
+def test_a_seventh_of_the_gain_is_enough_where_no_loss_overlaps_those_before_a_state_was_loaded(after, noise, fires):
+    built = chart(noisy(FALLING + [after] * 20, noise), {"state.loaded": [200]})
+    assert (StateOverwritten().check(built) is not None) == fires

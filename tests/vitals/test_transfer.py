@@ -39,7 +39,7 @@ def test_slots_arrive_in_order_and_only_when_finished():
 
 def test_a_step_that_goes_on_does_not_hold_up_a_full_block():
     transfer = Transfer(torch.device("cpu"), 4)
-    transfer.pace(0.1)
+    transfer.pace(0.005)
     for number in range(transfer.size):
         assert transfer.room(number) == transfer.size - number
         transfer.open("vitals", number).finished = number + 1 < transfer.size
@@ -50,7 +50,7 @@ def test_a_step_that_goes_on_does_not_hold_up_a_full_block():
 
 def test_full_blocks_end_at_round_numbers_of_steps():
     transfer = Transfer(torch.device("cpu"), 4)
-    transfer.pace(0.001)
+    transfer.pace(0.0001)
     ends = []
     for number in range(10, 300):
         slot = transfer.open("vitals", number)

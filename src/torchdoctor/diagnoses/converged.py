@@ -48,7 +48,7 @@ class Converged(Cause):
         yield from _about_the_rate(chart, problem)
         if lowered_while_falling(chart) is not None:
             yield Evidence(-2.0, "the loss was still falling when the rate was lowered")
-        if problem.grave("learning-rate-vanished", "underfitting"):
+        if problem.grave("learning-rate-vanished", "underfitting", "input-anomaly"):
             yield Evidence(-2.0, "the loss was still falling, or is held back")
         if problem.grave(*BROKEN):
             yield Evidence(-4.0, "a finished run does not break")

@@ -9,7 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.batch_anomaly import within_and_between
+from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, within_and_between
 
 
 class DataOrder(Cause):
@@ -67,7 +67,7 @@ class DataOrder(Cause):
         elif within < over + 0.15:
             yield Evidence(-4.0, "the labels of a batch are as mixed as those of the whole run")
         spread, between = within_and_between(chart)
-        if spread < 0.3 * between:
+        if spread < (BatchAnomaly.narrow if problem.get("batch-anomaly") is None else BatchAnomaly.forgotten) * between:
             text = (
                 f"targets vary by {number_text(spread)} within a batch, by {number_text(between)} from batch to batch"
             )

@@ -9,7 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
-from torchdoctor.symptoms.no_gradient import is_at_nothing, stands_in
+from torchdoctor.symptoms.no_gradient import cut_off, is_at_nothing, stands_in
 
 SAME = 1e-6
 """Share of their size by which outputs vary under which nothing of the input reaches them: the way there is dead."""
@@ -68,6 +68,8 @@ class DetachedGraph(Cause):
             yield Evidence(CERTAIN, f"{names_text(cut)}: the module runs, and its tensors never get a gradient")
         elif problem.has("frozen-weights") and (chart.fact("graph.resting") or {}).get("frozen") is False:
             yield Evidence(CERTAIN, "gradients came at first, and no backward pass reaches these weights any more")
+        elif problem.has("no-gradient") and (lost := cut_off(chart))[0]:
+            yield Evidence(CERTAIN, f"{names_text(lost[0])}: gradients came up to step {lost[1]}, and none since")
         else:
             yield from _about_the_rest(chart, problem)
 

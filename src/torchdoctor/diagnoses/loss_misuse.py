@@ -11,6 +11,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level, optimizer_names
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
+from torchdoctor.symptoms.no_gradient import is_flat
 from torchdoctor.symptoms.not_learning import loss_scale
 from torchdoctor.symptoms.suspicious_loss import (
     DROPPED,
@@ -32,6 +33,8 @@ from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
 """What gradients that are too large bring about."""
+VARIED = 0.05
+"""Share of outputs' size that depends on the input where the model is not what blocks gradients."""
 AT_ONCE = 20
 """Steps within which steps that are too large by the size of a batch show."""
 
@@ -109,18 +112,28 @@ class LossMisuse(Cause):
             yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} has no such value")
         elif problem.get("target-anomaly") is not None and last_level(chart["target_padding"], 3) > 0.5:
             yield Evidence(3.5, "most of what the loss counts is padding: it has no ignore_index")
-        elif problem.has("not-learning", "loss-plateau") and _cancels_out(chart):
-            value = number_text(chart["loss"].latest)
-            yield Evidence(
-                6.0,
-                f"the loss is {value} to the last digit at each step, while gradients differ by batch: "
-                "what it compares cancels out, as a model does with itself",
-            )
+        elif deaf := _does_not_hear(chart, problem):
+            yield Evidence(6.0, deaf)
         elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
             soon = problem.first_step <= AT_ONCE and "Adam" not in optimizer_names(chart)
             yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
+
+
+def _does_not_hear(chart: Chart, problem: Problem) -> str:
+    """How the loss shows that it does not depend on what the outputs say; empty where it may."""
+    if problem.has("not-learning", "loss-plateau") and _cancels_out(chart):
+        return (
+            f"the loss is {number_text(chart['loss'].latest)} to the last digit at each step, while gradients differ "
+            "by batch: what it compares cancels out, as a model does with itself"
+        )
+    if problem.has("no-gradient") and is_flat(chart) and chart["output_spread"].latest > VARIED:
+        return (
+            "outputs differ from sample to sample, and the loss is the same whatever they are: labels of 0 in a "
+            "margin, a clamp, a rounding"
+        )
+    return ""
 
 
 def _wrong_weights(chart: Chart, problem: Problem) -> str:

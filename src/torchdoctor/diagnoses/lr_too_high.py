@@ -91,7 +91,9 @@ class LrTooHigh(Cause):
         yield from about_the_step(chart, breaking_step(problem) if broke else chart.step + 1)
         thrown = thrown_at_first(chart, problem)
         if thrown > 0:
-            text = f"weights moved by {number_text(thrown)} of themselves a step at first, and outputs soon said the same"
+            text = (
+                f"weights moved by {number_text(thrown)} of themselves a step at first, and outputs soon said the same"
+            )
             yield Evidence(2.5, f"{text} of every input")
         elif broke:  # what came after outputs had collapsed began with that
             yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
@@ -112,13 +114,7 @@ class LrTooHigh(Cause):
         if LONG <= momentum < 1:
             text = f"momentum of {number_text(momentum)} multiplies the rate by {number_text(1 / (1 - momentum))}"
             yield Evidence(-2.5, text)
-        times, names = times_usual(chart), optimizer_names(chart)
-        if times > 1:
-            what = f"{names} on attention" if has_attention(chart) and "Adam" in names else names
-            rate = number_text(chart["lr"].latest)
-            yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {rate} is high for {what}")
-        if not names and "source" in chart.context:
-            yield from _about_a_written_rate(chart)
+        yield from _about_its_height(chart)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
 
@@ -128,6 +124,16 @@ def times_usual(chart: Chart) -> float:
     names = optimizer_names(chart)
     adaptive = USUAL_ATTENTION if has_attention(chart) else USUAL_ADAM
     return chart["lr"].latest / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
+
+
+def _about_its_height(chart: Chart) -> Iterator[Evidence]:
+    times, names = times_usual(chart), optimizer_names(chart)
+    if times > 1:
+        what = f"{names} on attention" if has_attention(chart) and "Adam" in names else names
+        rate = number_text(chart["lr"].latest)
+        yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {rate} is high for {what}")
+    if not names and "source" in chart.context:
+        yield from _about_a_written_rate(chart)
 
 
 def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:

@@ -55,11 +55,7 @@ class LrTooLow(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The size of updates and of the rate itself."""
-        if (thrown := thrown_at_first(chart, problem)) > 0:
-            text = f"weights moved by {number_text(thrown)} of themselves a step until outputs collapsed"
-            yield Evidence(-3.0, f"{text}: steps are short since then")
-        else:
-            yield from _about_the_updates(chart)
+        yield from _about_the_updates(chart, problem)
         slow = problem.get("slow-learning")
         held = problem.has("clipping-anomaly", "batch-anomaly")  # which shorten steps, or turn all of them one way
         onward = not held and slow is not None and ONWARD in slow.message
@@ -99,7 +95,11 @@ def _about_the_way(chart: Chart, held: bool) -> Iterator[Evidence]:
         yield Evidence(3.0, f"weights keep one direction over dozens of steps: cosine {way:.2f}")
 
 
-def _about_the_updates(chart: Chart) -> Iterator[Evidence]:
+def _about_the_updates(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if (thrown := thrown_at_first(chart, problem)) > 0:
+        text = f"weights moved by {number_text(thrown)} of themselves a step until outputs collapsed"
+        yield Evidence(-3.0, f"{text}: steps are short since then")
+        return
     ratio = working_update(chart)
     if 0 < ratio < 2e-5:
         yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")

@@ -17,17 +17,19 @@ from torchdoctor.symptoms.target_values import asks_for_class_numbers, is_beyond
 
 
 class SaturatingNonlinearity(Cause):
-    """Sigmoid or tanh units on their flat ends pass no gradient on.
+    """Sigmoid or tanh units on their flat ends, or a ReLU that ends the model, pass no gradient on.
 
     ## What it is
-    A sigmoid's derivative is at most 1/4, and near 0 when saturated: each layer divides the gradient again.
+    A sigmoid's derivative is at most 1/4, and near 0 when saturated: each layer divides the gradient again. A ReLU
+    after the last layer passes none at all where everything before it is negative, and then nothing ever changes.
 
     ## How to confirm it
     The gradient norm falls by a factor of four or more a layer, on the way from the last to the first. Most values of a
-    layer are beyond 0.97 (tanh) or outside 0.03 to 0.97 (sigmoid).
+    layer are beyond 0.97 (tanh) or outside 0.03 to 0.97 (sigmoid). Or all outputs and all gradients are exactly zero.
 
     ## What to change
-    Activations of the ReLU family between layers; normalization in front of those that must stay.
+    Activations of the ReLU family between layers; normalization in front of those that must stay. After the last layer
+    none, or softplus where only positive answers make sense.
 
     ## How to see it cured
     Gradient norms of first and last layers are within two orders of magnitude.
@@ -35,6 +37,7 @@ class SaturatingNonlinearity(Cause):
 
     name = "saturating-nonlinearity"
     explains = (
+        "no-gradient",
         "gradient-vanishing",
         "saturated-activations",
         "collapsed-output",
@@ -50,6 +53,13 @@ class SaturatingNonlinearity(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The factor that each layer costs, and which activations the model has."""
+        if _is_shut(chart):
+            yield Evidence(
+                CERTAIN, "outputs are exactly zero, whatever comes in, and so is every gradient: a ReLU at the end"
+            )
+            return
+        if problem.has("no-gradient"):
+            yield Evidence(-4.0, "where units saturate, a little of the gradient is left")
         if problem.has("target-anomaly"):
             kind, low, high = output_range(chart)
             least, most = chart["target_min"].latest, chart["target_max"].latest
@@ -74,6 +84,16 @@ class SaturatingNonlinearity(Cause):
             yield Evidence(1.5, f"each layer divides the gradient by about {factor:.1f}")
         else:
             yield Evidence(-3.0, "the norm fell in the whole model at once, not through depth")
+
+
+def _is_shut(chart: Chart, samples: int = 3) -> bool:
+    """Whether nothing comes out and no gradient goes in, while there is a loss: what ends the model is at zero.
+
+    A last layer of zeros answers zero too, but its own gradient is not.
+    """
+    outputs, norms = chart["output_rms"].last(samples), chart["grad_norm"].last(samples)
+    known = outputs.size == norms.size == samples
+    return known and not outputs.any() and not norms.any() and abs(chart["loss"].latest) > 0
 
 
 def _about_the_layers(chart: Chart) -> Iterator[Evidence]:

@@ -144,10 +144,11 @@ def label(symptom: Symptom) -> str:
 
 
 def leading(report: Report) -> Symptom | None:
-    """The symptom that gives the run its health: the earliest of the most severe."""
+    """The symptom that gives the run its health: the earliest of the most severe, of several that which lasted."""
     real = [item for item in report.symptoms if item.name not in INFORMATIVE]
     severity = worst([item.severity for item in real])
-    return min((item for item in real if item.severity == severity), key=lambda item: item.first_step, default=None)
+    grave = [item for item in real if item.severity == severity]
+    return min(grave, key=lambda item: (item.first_step, -item.last_step), default=None)
 
 
 def verdict(report: Report) -> str:

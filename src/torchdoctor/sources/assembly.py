@@ -101,7 +101,8 @@ def _own_count(points: Mapping[str, Points]) -> str | None:
     """The series in which the run counted its steps itself, where it did so all along."""
     longest = max(map(len, points.values()), default=0)
     names = [name for name in points if counts(name) and not is_epoch(name) and len(points[name]) * 2 > longest]
-    return next((name for name in names if (np.diff(points[name].values) >= 0).mean() > 0.9), None)
+    several = (name for name in names if len(points[name]) > 1)
+    return next((name for name in several if (np.diff(points[name].values) >= 0).mean() > 0.9), None)
 
 
 def _counted_by(axis: str, points: Mapping[str, Points]) -> dict[str, Points]:

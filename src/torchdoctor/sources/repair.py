@@ -25,6 +25,9 @@ RECOVERIES = 3
 PLACEHOLDERS = 0.3
 """which share of the values it must be, to mean "not measured here"."""
 
+FAR = 0.1
+"""Share of what a loss usually is that all its values exceed, if those of exactly 0 are none."""
+
 
 @dataclass(frozen=True)
 class Mended:
@@ -76,6 +79,7 @@ def unveil(mended: Mapping[str, Mended]) -> dict[str, Mended]:
     >>> found["loss"].points.values.tolist(), found["loss"].hidden
     ([2.5, nan, nan], 2)
     """
+    mended = _without_blanks(mended)
     if "loss" not in mended or "grad_norm" not in mended:
         return dict(mended)
     loss, norm = mended["loss"].points, mended["grad_norm"].points
@@ -84,6 +88,26 @@ def unveil(mended: Mapping[str, Mended]) -> dict[str, Mended]:
         return dict(mended)
     points = Points(loss.steps, np.where(hidden, np.nan, loss.values))
     return {**mended, "loss": replace(mended["loss"], points=points, hidden=int(hidden.sum()))}
+
+
+def _without_blanks(mended: Mapping[str, Mended]) -> dict[str, Mended]:
+    """Without the zeros that loops write for the validation loss in epochs in which they do not validate.
+
+    >>> blank = mend(Points.of(range(8), [0, 0.9, 0, 0.8, 0, 0.7, 0, 0.6]))
+    >>> _without_blanks({"val_loss": blank})["val_loss"].points.values.tolist()
+    [0.9, 0.8, 0.7, 0.6]
+    """
+    found = mended.get("val_loss")
+    if found is None:
+        return dict(mended)
+    steps, values = found.points.steps, found.points.values
+    others = values[values != 0]
+    if not len(others) or not others.min() > FAR * np.median(others) > 0:
+        return dict(mended)
+    points, absent = _measured(Points(steps, np.where(values == 0, np.nan, values)))
+    if not absent:
+        return dict(mended)
+    return {**mended, "val_loss": replace(found, points=points, absent=found.absent + absent)}
 
 
 def _measured(points: Points) -> tuple[Points, int]:

@@ -12,6 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, acts, is_game
+from torchdoctor.symptoms.validation_anomaly import evenly, is_like_training
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class BatchAnomaly(Detector):
     Copies of each sample within a batch are a warning where classes are to be told and other batches hold others.
     For order, the chance that two samples of a batch share a class is compared with that of two samples of the whole
     run: balanced or few-shot samplers stay far below what sorted data show. Values in order are a note, as a series is;
-    they are a warning where errors stay larger than what a batch spans.
+    they are a warning where errors stay larger than what a batch spans, or where validation on inputs like all of those
+    is three times as high as training.
 
     ## What to do
     `for x, y in loader:` instead of `next(iter(loader))` inside of the loop; `DataLoader(..., shuffle=True)`; with
@@ -67,6 +69,8 @@ class BatchAnomaly(Detector):
     """Difference between the chance of one class within a batch and over the run."""
     narrow: float = 0.3
     """Deviation of float targets within a batch, relative to that of the batches' means."""
+    forgotten: float = 0.5
+    """The same where validation shows that what other batches held is forgotten."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Repeated, then sorted by label, then sorted by value."""
@@ -164,9 +168,12 @@ class BatchAnomaly(Detector):
 
     def _narrow(self, chart: Chart) -> Symptom | None:
         within, between = within_and_between(chart)
-        if not within < self.narrow * between or chart.context.get("batch_size") == 1:
+        forgets = _forgets(chart)
+        limit = self.forgotten if forgets else self.narrow
+        if not within < limit * between or chart.context.get("batch_size") == 1:
             return None
-        severity: Severity = "warning" if _is_binary(chart) or _has_hurt(chart) or _lags(chart) else "info"
+        hurt = forgets or _is_binary(chart) or _has_hurt(chart) or _lags(chart)
+        severity: Severity = "warning" if hurt else "info"
         if is_game(chart):
             return None  # values that the model foretells itself move as it learns; players are told one answer a batch
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
@@ -218,8 +225,8 @@ def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
         return math.nan, math.nan
     if _is_binary(chart):
         return float(np.sqrt((spreads**2).mean())), float(means.std())
-    low, high = np.percentile(means, (25, 75))
-    return max(median(spreads), float(spreads.mean())), float(high - low) / 1.35
+    between = max(float(np.ptp(np.percentile(some, (25, 75)))) for some in (means, evenly(chart["target_mean"], 20)))
+    return max(median(spreads), float(spreads.mean())), between / 1.35
 
 
 def _is_binary(chart: Chart) -> bool:
@@ -257,6 +264,17 @@ def _is_a_part(chart: Chart, samples: int) -> bool:
     with np.errstate(over="ignore"):
         ratios = (whole.values[mine] / part.values[theirs])[-samples:]
     return float(np.ptp(ratios)) > 0.1 * abs(median(ratios))
+
+
+def _forgets(chart: Chart, times: float = 3.0) -> bool:
+    """Whether two evaluations on such inputs as training has, taken together, are far worse than the batch at hand.
+
+    On inputs of a later time they may be.
+    """
+    values, losses = chart["val_loss"].last(2), chart["loss"]
+    if values.size < 2 or not losses or not is_like_training(chart):
+        return False
+    return float(values.min()) > times * abs(losses.baseline(64).recent)
 
 
 def _has_hurt(chart: Chart) -> bool:

@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess, tells_apart
-from torchdoctor.symptoms.progress import Progress, acts, is_game
+from torchdoctor.symptoms.progress import Progress, acts, is_game, is_unrolled
 
 SAYS_NOTHING = "the code says nothing about the input"
 """How the finding ends where a variational code has become its prior."""
@@ -81,6 +81,7 @@ class CollapsedOutput(Detector):
         series = chart["output_spread"]
         value, since = self._highest(series)
         excused = self._follows_targets(chart) or self._beats_guess(chart, since) or _is_the_loss(chart)
+        excused = excused or _begins_alike(chart)
         if value < self.spread and not excused:
             severity: Severity = "critical" if value < 1e-6 else "warning"
             message = f"outputs do not depend on the input: they vary by {number_text(value)} of their size"
@@ -241,6 +242,11 @@ class CollapsedOutput(Detector):
         young = chart.step < 2 * self.one_class and tells_apart(chart)
         severity: Severity = "info" if young or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+
+
+def _begins_alike(chart: Chart) -> bool:
+    """Whether outputs are those of the first pass of a path, which begins with the same for all samples."""
+    return is_unrolled(chart) and 1.0 in (chart["input_constant"].latest, chart["input_blank"].latest)
 
 
 def _is_the_loss(chart: Chart, samples: int = 3) -> bool:

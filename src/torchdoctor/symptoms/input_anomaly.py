@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
-from torchdoctor.symptoms.progress import SETTLED, Progress
+from torchdoctor.symptoms.progress import SETTLED, Progress, acts, is_unrolled
 
 BROKEN = ("nan-or-inf", "loss-divergence", "unexpected-initial-loss", "activation-explosion")
 """What inputs that are too large bring about, normalized or not."""
@@ -37,7 +37,8 @@ class InputAnomaly(Detector):
     only a batch whose samples are all equal is a finding, or one in which a tenth of the samples are blank, again and
     again. An offset that is fifty times what samples differ by is one too, and so are training inputs that are nearly
     all erased: a warning where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run,
-    and a loss that is worse for it, is a warning whatever normalizes.
+    and a loss that is worse for it, is a warning whatever normalizes. Tokens that are dropped at random come as
+    themselves elsewhere; where all above some number never come, and are asked for, inputs were clipped.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -53,7 +54,15 @@ class InputAnomaly(Detector):
 
     code = "DA01"
     name = "input-anomaly"
-    reads = ("entry_rms", "side_entry_rms", "input_nonfinite", "input_constant", "input_blank", "entry_spread")
+    reads = (
+        "entry_rms",
+        "side_entry_rms",
+        "input_nonfinite",
+        "input_constant",
+        "input_blank",
+        "entry_spread",
+        "target_beyond",
+    )
     suggests = ("normalize-inputs", "clean-data", "add-normalization")
     references = ("https://link.springer.com/chapter/10.1007/978-3-642-35289-8_3",)
     closes_after = 3
@@ -70,6 +79,8 @@ class InputAnomaly(Detector):
     """Share of their size by which samples differ, under which they are nearly one and the same."""
     leap: float = 10.0
     """Times by which the scale of inputs must have changed in the middle of a run."""
+    unheard: float = 0.05
+    """Share of next tokens, all of them above those that inputs hold, that is asked for and never given."""
     small: float = 0.01
     """Largest value of what enters the first layer, under which it is too small."""
 
@@ -80,12 +91,13 @@ class InputAnomaly(Detector):
             message = f"{number_text(wrong.latest)} values of the input are not finite"
             return self.symptom(chart, "warning", message, value=wrong.latest, limit=0.0)
         constant = chart["input_constant"].last(self.samples)
-        if constant.size == self.samples and float(constant.min()) == 1.0:
+        if constant.size == self.samples and float(constant.min()) == 1.0 and not is_unrolled(chart):
             message = "all samples of a batch are equal: the inputs carry nothing to learn from"
             severity: Severity = "info" if _learns_from_elsewhere(chart) else "warning"
             return self.symptom(chart, severity, message, value=1.0, since=int(chart["input_constant"].steps[0]))
         return (
-            self._leapt(chart)
+            self._clipped(chart)
+            or self._leapt(chart)
             or self._erased(chart)
             or self._blank(chart)
             or self._scale(chart)
@@ -93,6 +105,19 @@ class InputAnomaly(Detector):
             or self._muffled(chart)
             or self._side(chart)
         )
+
+    def _clipped(self, chart: Chart) -> Symptom | None:
+        """Next tokens are asked for, and all of them above some number are missing from the inputs."""
+        beyond, following = chart["target_beyond"].last(self.samples), chart["target_is_next"].last(self.samples)
+        if beyond.size < self.samples or following.size < self.samples:
+            return None
+        lost = 1 - float(following.max())
+        if not float(beyond.min()) > 0.99 or not self.unheard < lost < 1 - self.unheard:
+            return None
+        message = f"{lost:.0%} of the tokens asked for are above all that inputs hold, where others stand in their "
+        message += "place: the inputs were clipped to a smaller vocabulary"
+        since = int(chart["target_beyond"].steps[0])
+        return self.symptom(chart, "warning", message, value=lost, limit=self.unheard, confidence=0.9, since=since)
 
     def _erased(self, chart: Chart) -> Symptom | None:
         """Nearly all of each training input is zero, and in validation it is not."""
@@ -146,6 +171,8 @@ class InputAnomaly(Detector):
         shares = series.last(self.samples)
         if shares.size < self.samples or not self.blank < float(shares.min()):
             return None
+        if float(shares.min()) == 1.0 and is_unrolled(chart):
+            return None  # a path begins where nothing is known yet
         message = f"{100 * median(shares):.0f} % of the samples are blank: all of their values are one number"
         first = int(series.steps[-shares.size])
         severity: Severity = "info" if _is_sparse_table(chart) else "warning"
@@ -215,7 +242,26 @@ def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float
         times = max(float(late.min() / early.max()), float(early.min() / late.max()))
         if times > InputAnomaly.leap:
             return round(times, 3), int(steps[border])
-    return 1.0, 0
+    return _drift_of_scale(chart, samples, before, steady)
+
+
+def _drift_of_scale(chart: Chart, samples: int, before: int, steady: float) -> tuple[float, int]:
+    """The same where they went there little by little: the last of them against the first, and since when.
+
+    What a policy sees grows as it gets further.
+
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
+    (16.777, 10)
+    """
+    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
+    if sizes.size < before + samples or not float(sizes.min()) > 0 or acts(chart):
+        return 1.0, 0
+    early, late = sizes[:before], sizes[-samples:]
+    times = max(float(late.min() / early.max()), float(early.min() / late.max()))
+    if not float(early.max()) < steady * float(early.min()) or not times > InputAnomaly.leap:
+        return 1.0, 0
+    near = (sizes < steady * float(early.max())) & (sizes > float(early.min()) / steady)
+    return round(times, 3), int(steps[int(np.flatnonzero(near)[-1]) + 1])
 
 
 def _has_suffered(chart: Chart, since: int, steps: int = 8) -> bool:

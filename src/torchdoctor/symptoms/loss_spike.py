@@ -14,6 +14,7 @@ from torchdoctor.series import Baseline, Series
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.leaps import is_relearnt, is_shaken, keeps_rhythm, may_be_shaken
+from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
@@ -30,7 +31,7 @@ from torchdoctor.symptoms.tails import tail
 ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
 SHAKEN = 3.5
-"""Deviations that are enough right after a leap of the gradient that no loss accounts for."""
+"""Deviations that are enough right after a leap of the gradient that no loss accounts for, or a state was loaded."""
 LASTING = 3
 """Losses among which one that is followed by another high one may have been the highest."""
 ABSURD = 1000.0
@@ -58,8 +59,10 @@ class LossSpike(Detector):
     level under its start, and it stays there: a note at most. So is one in a loop that acts and learns from what came
     of it, unless it is far above all that the run has known: a target network that is renewed, or a longer episode,
     lifts the loss. So is a single high loss whose gradient rose no further than itself, or than the run knew before: a
-    hard sample. If the next loss is high too, the update has done harm; unless no step before it was unusual and the
-    loss stays at one level and comes down from there: a new task, a new term of the loss, weights that were pruned.
+    hard sample; unless a batch of many was answered far worse than by a guess, and the next one well again: then its
+    labels or inputs were wrong as a whole. If the next loss is high too, the update has done harm; unless no step
+    before it was unusual and the loss stays at one level and comes down from there: a new task, a new term of the loss,
+    weights that were pruned.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -95,6 +98,10 @@ class LossSpike(Detector):
     """Times the recent loss: worth a note."""
     share: float = 0.1
     """Share of the run's descent: worth a note."""
+    guess: float = 2.0
+    """Times the loss of a guess, where that is known: a warning where the next batch is answered well again,"""
+    many: int = 32
+    """and so many samples were wrong together."""
     beyond: float = 20.0
     """Times the first loss and the recent one: a warning where the loop collects its own experience."""
 
@@ -108,15 +115,15 @@ class LossSpike(Detector):
         rise = loss - base.recent
         scale = max(base.noise, 0.003 * abs(base.recent))
         if not ALERT * scale < rise < math.inf:
-            return None
+            return self._wrong_as_a_whole(chart, base) if self.name in chart.open_episodes else None
         shaken = rise > SHAKEN * scale and is_shaken(chart, base.recent + ALERT * scale)
-        deviations = SHAKEN if shaken else self.deviations
+        loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time
+        deviations = SHAKEN if shaken or loaded else self.deviations
         limit = extreme(deviations, base.count) * scale
         jump = lr_jump(chart) > JUMP
         if not jump and not rise > limit:
             return None
         progress = Progress.of(series)
-        loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time
         if not jump and not loaded and not self._unprecedented(chart, rise, progress, deviations):
             return None
         positive = base.recent > 0 and series.lowest > 0
@@ -126,7 +133,8 @@ class LossSpike(Detector):
             self._grave(progress, base, worst, positive, positive and _has_settled(series, base.recent))
             or jump
             or (_exploding(chart) and rise > 0.25 * progress.descent)
-            or (loaded and rise > 0.2 * progress.descent)  # the place is known: less is enough
+            # the place is known: less is enough
+            or (loaded and rise > (0.1 if _is_apart(series) else 0.2) * progress.descent)
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
@@ -166,9 +174,32 @@ class LossSpike(Detector):
             if not will_keep_its_rate(chart, coming):
                 odd = rise > ALERT * scale
             else:
-                odd = rise > extreme(self.deviations, base.count) * scale
+                least = SHAKEN if chart.fact("state.loaded") else self.deviations
+                odd = rise > extreme(least, base.count) * scale
                 odd |= (rise > extreme(SHAKEN, base.count) * scale) & may_be_shaken(chart, coming)
+        odd[1:] |= odd[:-1].copy()  # of a batch that was wrong as a whole, the next one tells
+        episode = chart.open_episodes.get(self.name)
+        odd[:1] |= episode is not None and episode.last_step == chart.step
         return np.where(odd & (losses < math.inf), LOOK, CALM).astype(np.int8)
+
+    def _wrong_as_a_whole(self, chart: Chart, base: Baseline) -> Symptom | None:
+        """One batch that was answered far worse than by a guess, between others that are answered well.
+
+        A few hard samples do not make the mean of many of them so high; a new task would not be over with the next.
+        """
+        series, size = chart["loss"], chart.context.get("batch_size")
+        if chart.open_episodes[self.name].last_step != chart.step - 1 or len(series) < 3 or acts(chart):
+            return None
+        if not isinstance(size, int) or size < self.many or int(series.steps[-2]) != chart.step - 1:
+            return None
+        before, loss = (float(value) for value in series.values[-3:-1])
+        guess = chance_level(chart) if chart.fact("loss.classes") else math.nan
+        if not loss > self.guess * guess or not max(base.recent, before, series.latest) < 0.5 * guess:
+            return None
+        message = f"loss {number_text(loss)} of a batch of {size} samples is {number_text(loss / guess)} times that of "
+        message += f"a guess, between others at {number_text(base.recent)}: its labels or inputs are wrong as a whole"
+        limit = self.guess * guess
+        return self.symptom(chart, "warning", message, value=loss, limit=limit, since=chart.step - 1)
 
     def _young(self, chart: Chart) -> Symptom | None:
         """A run that has no scale of its own yet: more than a thousand times whatever it had is no start's wildness."""
@@ -228,6 +259,12 @@ def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
     """Whether a state was loaded into the model just before; a loop that does so again and again means it."""
     steps = chart.fact("state.loaded") or ()
     return any(0 <= chart.step - step < within for step in steps) and len(steps) <= habit
+
+
+def _is_apart(series: Series, since: int = 3, before: int = 16) -> bool:
+    """Whether the last losses are all above those before them."""
+    values = series.last(since + before)
+    return values.size == since + before and float(values[-since:].min()) > float(values[:-since].max())
 
 
 def _exploding(chart: Chart) -> bool:

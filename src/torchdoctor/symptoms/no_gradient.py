@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, names_text
-from torchdoctor.series import TensorSeries
+from torchdoctor.records import Severity, Symptom, names_text, number_text
+from torchdoctor.series import TensorSeries, median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import Progress, is_game
 
+FLAT = 25
+"""Steps without any gradient after which none will come."""
 BRANCH = re.compile(r"(?:.*?\.)?\d+\.")
 """The beginning of a name, up to the first number: one of several branches."""
 
@@ -32,7 +35,9 @@ class NoGradient(Detector):
     force is the derivative of an energy, which may be shifted. LoRA's A and zero-initialized branches have a gradient
     of zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none. Experts of a mixture may be
     chosen rarely; half of them never is a warning. So are branches that never run while one beside them runs as often
-    as all together should, and a loss that was nothing, with gradients of nothing, from the first step on.
+    as all together should, and a loss that was nothing, with gradients of nothing, from the first step on;
+    or one that is far from nothing, and has had no gradient at all for dozens of steps. So are first layers that had a
+    gradient at every sample and have none any more, while those after them go on; a head that nobody asks is not.
 
     ## What to do
     Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Take unused modules out
@@ -89,10 +94,22 @@ class NoGradient(Detector):
             if fed_with_nothing(chart, zero):
                 message += ", and that of the bias is not: what enters is all zeros"
             return self.symptom(chart, "critical" if everything else "warning", message, where=zero, since=since)
+        if is_flat(chart):
+            message = f"every gradient is exactly zero at each of the last {FLAT} steps, and the loss is still "
+            message += f"{number_text(median(chart['loss'].last(FLAT)))}: it does not depend on the outputs any more"
+            norms = chart["grad_norm"]
+            alive = np.flatnonzero(norms.values > 0)
+            first = min(int(alive[-1]) + 1, len(norms) - 1) if alive.size else 0
+            return self.symptom(chart, "warning", message, value=0.0, since=int(norms.steps[first]))
         if is_at_nothing(chart):
             message = "the loss has been zero, and every gradient next to it, since the first step: what is compared "
             message += "is one and the same, or nothing is asked for"
             return self.symptom(chart, "warning", message, since=int(chart["loss"].steps[0]))
+        lost, since = cut_off(chart)
+        if lost:
+            message = f"{names_text(lost)} had a gradient at every sample, and none since step {since}, while the "
+            message += "layers after them go on learning from what they make"
+            return self.symptom(chart, "warning", message, where=lost, since=since)
         return self._unused(chart)
 
     def _unused(self, chart: Chart) -> Symptom | None:
@@ -129,6 +146,37 @@ class NoGradient(Detector):
         return names, sampled.rows[0][0]
 
 
+def cut_off(chart: Chart, before: int = 4, samples: int = 3, span: int = 40) -> tuple[tuple[str, ...], int]:
+    """The first layers, where they had a gradient at every sample and the last ones alone have one since; and when.
+
+    A head that is no longer asked comes last, players and experts had none at times before, and what was frozen on
+    purpose does not require one.
+
+    >>> chart = Chart()
+    >>> chart.names = ("trunk.weight", "head.weight")
+    >>> for step in range(0, 350, 25):
+    ...     row = [float("nan") if step > 200 else 0.2, 0.3]
+    ...     chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    >>> cut_off(chart)
+    (('trunk.weight',), 225)
+    """
+    sampled = chart.tensors("grad_norm")
+    rows = sampled.matrix()
+    if len(rows) < before + samples or rows.shape[1] != len(chart.names) or is_game(chart):
+        return (), 0
+    frozen = chart.fact("graph.frozen_behind") or chart.fact("graph.frozen_share", 0.0) > 0
+    gone = np.asarray(np.isnan(rows[-samples:]).all(axis=0))
+    count = int(np.argmin(gone))
+    if frozen or not count or gone[count:].any() or len(chart.context.get("optimizer") or ()) > 1:
+        return (), 0
+    had = np.flatnonzero(np.isfinite(rows[:, :count]).any(axis=1))
+    start = int(had[-1]) + 1 if had.size else 0
+    if start < before or not np.isfinite(rows[:start]).all() or not (rows[start:, count:] > 0).any(axis=1).all():
+        return (), 0
+    since = sampled.rows[start][0]
+    return (chart.names[:count], since) if sampled.rows[-1][0] - since >= span else ((), 0)
+
+
 def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
     """Whether each of these weights belongs to a layer whose bias does get a gradient: then what enters it is zero.
 
@@ -144,6 +192,22 @@ def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
     known = dict(zip(chart.names, row.tolist(), strict=True)) if row.size == len(chart.names) else {}
     biases = [known.get(f"{name.removesuffix('weight')}bias", 0.0) for name in zero]
     return bool(biases) and all(norm > 0 for norm in biases)
+
+
+def is_flat(chart: Chart, least: float = 0.1) -> bool:
+    """Whether all gradients, which were there before, have been exactly zero for long, far above a loss of zero.
+
+    A margin that all samples keep leaves a loss of zero.
+
+    >>> is_flat(Chart.of(loss=[1.0] * 9 + [0.5] * 30, grad_norm=[3.0] * 9 + [0.0] * 30))
+    True
+    >>> is_flat(Chart.of(loss=[1.0] * 9 + [0.0] * 30, grad_norm=[3.0] * 9 + [0.0] * 30))
+    False
+    """
+    norms, losses = chart["grad_norm"].last(FLAT), chart["loss"].last(FLAT)
+    if norms.size < FLAT or losses.size < FLAT or float(norms.max()) > 0 or not chart["grad_norm"].outline.highest > 0:
+        return False
+    return float(losses.min()) > 0 and median(losses) > least * Progress.of(chart["loss"]).start
 
 
 def is_at_nothing(chart: Chart, steps: int = 60, nothing: float = 1e-6) -> bool:

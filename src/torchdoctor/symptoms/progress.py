@@ -166,6 +166,21 @@ def acts(chart: Chart) -> bool:
     return bool(chart.fact("loop.acts")) or paid or ("policy_loss" in chart and "entropy" in chart)
 
 
+def is_unrolled(chart: Chart, passes: int = 3) -> bool:
+    """Whether the whole model runs several times for each backward pass, such as along a path that it makes itself.
+
+    What is seen of its inputs and outputs is one of these passes: the first, which may well begin alike for all.
+
+    >>> chart = Chart.of(loss=[1.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.names": ["cell"], "modules.repeated": {"cell": 5}}})
+    >>> is_unrolled(chart)
+    True
+    """
+    names, runs = chart.fact("modules.names") or (), chart.fact("modules.repeated") or {}
+    backwards = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
+    return bool(names) and all(runs.get(name, 1) >= passes * backwards for name in names)
+
+
 def is_game(chart: Chart) -> bool:
     """Whether the loss need not fall in a healthy run: players against each other, or a policy and its rewards.
 

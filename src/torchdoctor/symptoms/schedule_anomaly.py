@@ -31,7 +31,7 @@ class ScheduleAnomaly(Detector):
     `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate. Stepped with
     the loss of each batch, it takes their noise for a plateau, and the rate is gone within an epoch. A warm-up that was
     planned for a run many times as long ends this one before it has begun; one that nothing ends raises the rate until
-    it tears down what was learnt.
+    it tears down what was learnt; one that counts the batches of an epoch begins anew with each.
 
     ## How it is told apart
     A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
@@ -40,7 +40,9 @@ class ScheduleAnomaly(Detector):
     a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
     known from the best that it remembers: the worst validation loss so far is no best. Long warm-ups are common: one is
     too long where the rate that the optimizer was built with is dozens of validations away, and too high only where the
-    loss has stopped falling at several times that rate. One for averaged weights (`SWALR`) begins late on purpose.
+    loss has stopped falling at several times that rate. Restarts leap up and come down little by little, or warm up and
+    stay for a while; a rate that only ever rises and is thrown back does neither. One for averaged weights (`SWALR`)
+    begins late on purpose.
 
     ## What to do
     Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
@@ -101,6 +103,8 @@ class ScheduleAnomaly(Detector):
                 message = f"milestones up to {max(milestones)} were passed batch by batch: since then the rate is "
                 message += f"{number_text(rates.latest)}, and {chart.step + 1} steps are done"
                 return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
+        if (anew := self._begins_anew(chart)) is not None:
+            return anew
         wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart)
         if wrong:
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
@@ -142,6 +146,29 @@ class ScheduleAnomaly(Detector):
         message += f", and there is a validation every {pause:.0f}" if pause else ""
         severity: Severity = "warning" if pause and goes_straight(chart, 3) else "info"
         return self.symptom(chart, severity, message, value=now, limit=built, since=0, confidence=0.8)
+
+    def _begins_anew(self, chart: Chart) -> Symptom | None:
+        """A warm-up that is cut off and begins again, time after time: it counts the batches of an epoch."""
+        rates = chart["lr"]
+        values, steps = rates.values, rates.steps
+        if chart.fact("schedule.class") in RISING or values.size < self.least:
+            return None
+        ways = np.diff(values)
+        falls = np.flatnonzero(ways < 0)
+        # Where a warm-up ends, the rate stays or falls little by little: here it does nothing but rise.
+        if falls.size < self.rounds or np.count_nonzero(ways > 0) + falls.size < ways.size:
+            return None
+        tops, bottoms = values[falls], values[falls + 1]
+        # of the first, a part may be gone from what is kept
+        if not tops.min() > 0.9 * tops.max() or not bottoms.max() < 0.2 * tops.min() or rates.latest > 1.1 * tops.max():
+            return None
+        pause = float(np.diff(steps[falls]).mean())
+        top, bottom = number_text(float(tops[-1])), number_text(float(bottoms[-1]))
+        message = (
+            f"the warm-up begins anew every {pause:.0f} steps: at {top}, and still rising, the rate falls to {bottom}"
+        )
+        since = int(steps[falls[0] + 1])
+        return self.symptom(chart, "warning", message, value=float(tops[-1]), since=since, confidence=0.9)
 
     def _by_epochs(self, chart: Chart) -> str:
         """A one-cycle of so many whole epochs of batches that is stepped once an epoch."""

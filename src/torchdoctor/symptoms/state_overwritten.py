@@ -12,11 +12,14 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.resuming import begins_late, knows_already, resume
 
 ENOUGH = 12
 """Losses after a place that say where the loss went."""
+STILL = 1e-7
+"""Share of themselves that weights move by in a step that rounding takes away."""
 HABIT = 2
 """Places at which weights were written to; with more of them, that is how this loop learns."""
 
@@ -59,6 +62,7 @@ class StateOverwritten(Detector):
     name = "state-overwritten"
     reads = (
         "tensors/grad_norm",
+        "tensors/update_ratio",
         "facts/state.written",
         "facts/state.restarted",
         "facts/state.loaded",
@@ -127,7 +131,8 @@ class StateOverwritten(Detector):
         """Weights that were loaded, or written to, and a loss that rose there."""
         for step in reversed(loads if len(loads) <= 2 * HABIT else ()):
             rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
-            lost = rise is not None and (rise.share > self.loaded or (rise.share > self.forgot and rise.doubles))
+            clear = rise is not None and (rise.doubles or rise.parted)
+            lost = rise is not None and rise.share > (self.forgot if clear else self.loaded)
             many = int(step) + self.steps <= chart["loss"].step
             if rise is not None and lost and rise.height > (self.known if many else self.noise) * rise.noise:
                 return self._said(chart, "a state was loaded into the model: loss rose from ", rise)
@@ -191,6 +196,8 @@ class StateOverwritten(Detector):
             return kept.last(1)
         if written >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
             return kept.values  # never came further; weights that are clamped do, until they reach their bounds
+        if _stands_still(chart):
+            return few[:0]  # a last bias alone moves, and is drawn to its mean again and again
         away = chart["update_away"].last(self.samples + 1)
         idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
         if idle and away.size > self.samples and float(away.max()) < self.away:
@@ -209,11 +216,22 @@ class _Rise(NamedTuple):
     noise: float
     share: float
     """Of what the run had gained."""
+    parted: bool
+    """Whether a dozen losses there are above all of those before."""
 
     @property
     def doubles(self) -> bool:
         """Whether the loss is at more than twice what it was."""
         return self.height > self.before > 0
+
+
+def _stands_still(chart: Chart) -> bool:
+    """Whether steps leave most weight matrices where they were: then there is nothing that could be undone."""
+    columns, row = list(weight_columns(chart.names)), chart.tensors("update_ratio").latest
+    if not columns or row.size != len(chart.names):
+        return False
+    known = row[columns][np.isfinite(row[columns])]
+    return known.size > 0 and median(known) < STILL
 
 
 def _steepest(chart: Chart, first: int, last: int, span: int) -> int | None:
@@ -244,4 +262,5 @@ def _rise_at(chart: Chart, step: int, span: int, sudden: int = 0) -> _Rise | Non
     if not gained > 0:
         return None
     noise = 1.4826 * median(np.abs(earlier - before))
-    return _Rise(step, before, height, noise, height / gained)
+    parted = later.size >= ENOUGH and float(later.min()) > float(earlier.max())
+    return _Rise(step, before, height, noise, height / gained, parted)

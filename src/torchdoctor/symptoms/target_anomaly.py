@@ -12,6 +12,7 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import acts
 from torchdoctor.symptoms.target_values import (
     are_compared,
+    cost_nothing,
     costs_more_than_a_guess,
     counts_nothing,
     is_beyond,
@@ -297,7 +298,9 @@ class TargetAnomaly(Detector):
         pooled = chart["pooled_classes"]
         if not isinstance(classes, int) or not isinstance(size, int) or pooled.latest != 1 or classes >= size:
             return None
-        if pooled.count * size < self.labels or pooled.count < 4 or are_compared(chart, classes):
+        # A batch with another class would cost a model much that has learnt to name one: it says of all batches so.
+        seen = pooled.count * size + (size * cost_nothing(chart) if pooled.count * size >= self.labels / 4 else 0)
+        if seen < self.labels or pooled.count < 4 or are_compared(chart, classes):
             return None
         message = f"all labels seen so far are of one class, of {classes} that the model can tell"
         return self.symptom(chart, "warning", message, value=1.0, since=int(pooled.steps[0]))

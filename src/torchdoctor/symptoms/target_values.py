@@ -81,6 +81,19 @@ def costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3)
     return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
 
 
+def cost_nothing(chart: Chart, share: float = 0.01) -> int:
+    """The number of latest steps without a break whose loss was next to nothing beside that of a guess.
+
+    >>> chart = Chart.of(loss=[1.4, 0.7, 0.001, 0.9, 0.002, 0.001, 0.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 1.386}})
+    >>> cost_nothing(chart)
+    3
+    """
+    losses, chance = chart["loss"].values, chart.fact("loss.chance", 0.0)
+    dear = np.flatnonzero(np.abs(losses) > share * chance) if chance > 0 else np.arange(losses.size)
+    return losses.size - int(dear[-1]) - 1 if dear.size else losses.size
+
+
 def is_faint(chart: Chart, samples: int = 5) -> bool:
     """Whether all targets of a binary loss are 0 or one and the same number next to it."""
     high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.overfitting import adds_up, levels_at
 from torchdoctor.symptoms.progress import Progress, working_since
@@ -19,6 +19,8 @@ LATE = 1.25
 
 ONE_TOKEN = 0.9
 """Share of the tokens that are one from which whole samples are alike by chance."""
+LIKE = 0.5
+"""Deviations, or doublings of them, by which inputs in validation are no others than in training."""
 ASKED_WRONG = "what it is asked for may be wrong"
 """How the finding ends where training is worse than validation for no reason."""
 
@@ -399,8 +401,40 @@ def better_than_training(chart: Chart) -> float:
 
 
 def _moments(chart: Chart, kind: str) -> tuple[float, float]:
-    means, deviations = chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5)
-    return (median(means), median(deviations)) if means.size and deviations.size else (math.nan, math.nan)
+    """Mean and deviation of inputs; those of training over many batches, which may come in order, each a part of all.
+
+    By medians and quartiles: one batch with an outlier moves neither.
+    """
+    if kind == "idle_input":
+        means, deviations = chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5)
+    else:
+        means, deviations = evenly(chart[f"{kind}_mean"]), evenly(chart[f"{kind}_std"])
+    if not means.size or not deviations.size:
+        return math.nan, math.nan
+    low, middle, high = np.percentile(means, (25, 50, 75))
+    between = 0.0 if kind == "idle_input" else float(high - low) / 1.35
+    return float(middle), math.hypot(median(deviations), between)
+
+
+def evenly(series: Series, samples: int = 32) -> Array:
+    """The last values of a series, at steps that are all equally far apart: the first steps are looked at more often.
+
+    >>> chart = Chart.of()
+    >>> for step in (0, 1, 2, 12):
+    ...     chart.put(step, "input_mean", float(step))
+    >>> evenly(chart["input_mean"], 4).tolist()
+    [0.0, 12.0, 12.0, 12.0]
+    """
+    values, steps = series.last(samples), series.steps[-samples:]
+    if values.size < 2:
+        return values
+    wanted = np.linspace(float(steps[0]), float(steps[-1]), samples)
+    return values[np.searchsorted(steps, wanted)]
+
+
+def is_like_training(chart: Chart) -> bool:
+    """Whether inputs in validation are what training has, taken together: no later time, no other source."""
+    return inputs_apart(chart) < LIKE
 
 
 def validates_in_training_mode(chart: Chart) -> bool:

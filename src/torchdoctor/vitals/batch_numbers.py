@@ -89,14 +89,18 @@ def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
 def padding(tokens: Tensor, ignored: int) -> Tensor:
     """The share of labels that belong to a stretch of one label at the end, or at the beginning, of a sequence.
 
+    A sequence with the same label at every place is asked for one thing, and padded with nothing.
+
     >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
     tensor(0.5000)
+    >>> padding(torch.tensor([[4, 4, 4, 4], [7, 7, 7, 7]]), -100)
+    tensor(0.)
     """
     shares = []
     for ordered in (tokens, tokens.flip(1)):
         edge = ordered[:, -1:]
         runs = (ordered == edge).flip(1).cumprod(1).sum(1) * (edge[:, 0] != ignored)
-        shares.append((runs * (runs > 2)).sum() / tokens.numel())
+        shares.append((runs * (runs > 2) * (runs < tokens.shape[1])).sum() / tokens.numel())
     return torch.maximum(*shares)
 
 
@@ -110,6 +114,18 @@ def agreement(tokens: Tensor, labels: Tensor, ignored: int) -> Tensor:
     counted = labels[:, :width] != ignored
     same = (tokens[:, :width] == labels[:, :width]) & counted
     return same.sum() / counted.sum().clamp_min(1)
+
+
+def beyond_given(given: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    """Where labels differ from the tokens at their places: the share of them that is above all tokens given.
+
+    >>> beyond_given(torch.tensor([[3, 5, 5, 1]]), torch.tensor([[3, 9, 7, 1]]), -100)
+    tensor(1.)
+    """
+    width = min(given.shape[1], labels.shape[1])
+    asked = labels[:, :width]
+    differs = (given[:, :width] != asked) & (asked != ignored)
+    return (differs & (asked > given.amax())).sum() / differs.sum().clamp_min(1)
 
 
 def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:

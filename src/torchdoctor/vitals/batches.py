@@ -25,6 +25,7 @@ from torchdoctor.vitals.batch_numbers import (
     MOST_LABELS,
     ROWS,
     agreement,
+    beyond_given,
     binary_counts,
     class_counts,
     class_dimension,
@@ -167,6 +168,9 @@ class BatchGauge(PassGauge):
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
+            self._shown_targets = (
+                labels.numel()
+            )  # the model makes the loss itself: what it compares is seen at backward
 
     def _compare_with(self, given: list[Tensor]) -> None:
         """Targets may be a part of what the loop showed, and are compared with what the model is given of it."""
@@ -243,7 +247,8 @@ class BatchGauge(PassGauge):
         for ahead, vital in enumerate(("target_is_next", "target_after_next"), 1):
             if first is not None:
                 self._scalars[vital] = agreement(inputs.detach()[: len(labels), first + ahead :], labels, ignored)
-        if first == 0:
+        if first == 0 and inputs.shape[1] > 1:
+            self._scalars["target_beyond"] = beyond_given(inputs.detach()[: len(labels), 1:], labels, ignored)
             self._scalars["target_is_before"] = agreement(inputs.detach()[: len(labels)], labels[:, 1:], ignored)
 
     def _measure_columns(self, target: Tensor) -> None:

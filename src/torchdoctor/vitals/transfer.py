@@ -25,8 +25,9 @@ from torchdoctor.vitals.slot import Vector as Vector
 
 BLOCK = 64
 """Steps that travel together at most."""
-LATENCY = 0.65
-"""Seconds that a reading may wait for its block: slow steps travel alone."""
+LATENCY, PROMPT = 0.65, 0.03
+"""Seconds that a reading may wait for its block, on its way from a device and where it is on the host already: slow
+steps travel alone."""
 KEPT = 4096
 """Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
 VALUES = 1 << 20
@@ -96,6 +97,7 @@ class Transfer:
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self._device = device
+        self._latency = PROMPT if device.type == "cpu" else LATENCY
         self._most = max(1, min(BLOCK, VALUES // max(1, tensors)))
         self._most_opened = max(1, KEPT // max(1, tensors))
         self.size = 1
@@ -107,7 +109,7 @@ class Transfer:
     def pace(self, seconds: float) -> None:
         """Let as many steps travel together as pass within the latency."""
         if seconds > 0:
-            self.size = max(1, min(self._most, int(LATENCY / seconds)))
+            self.size = max(1, min(self._most, int(self._latency / seconds)))
 
     def open(self, kind: str, number: int) -> Slot:
         """A slot for one step or one validation."""

@@ -26,7 +26,7 @@ from torchdoctor.symptoms.hindsight.creeping import worsened
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing
 from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
-from torchdoctor.symptoms.hindsight.missing import broke_off, not_finite, scaled_away, vanished
+from torchdoctor.symptoms.hindsight.missing import broke_off, counted, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost
 from torchdoctor.symptoms.hindsight.softening import outgrown, softened
@@ -60,7 +60,7 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
             _enter(judged, found)
         return judged
     with np.errstate(all="ignore"):
-        judged.episodes = [softened(chart, episode) for episode in chart.episodes]
+        judged.episodes = [softened(chart, counted(chart, episode)) for episode in chart.episodes]
         replace_overfitting(judged)
         for found in (found for look in LOOKS for found in look(chart)):
             _enter(judged, found)

@@ -17,6 +17,11 @@ FEW = 4
 WHOLE, HALVES = ("val_acc", "val_f1"), ("val_precision", "val_recall")
 """Metrics that tell the whole, beside which one half of it is no gain: precision rises where recall falls."""
 
+PARTS = 10
+"""Points from which on a part of the loss is known."""
+PENALTIES = ("kl", "reg", "l1", "l2", "weight", "penalty", "aux", "entropy")
+"""How the names of losses begin that are no part of the task: one that falls has learnt nothing."""
+
 
 class Curve(NamedTuple):
     """A vital over the whole run, in at most about a thousand points."""
@@ -112,6 +117,36 @@ def of_epochs(chart: Chart) -> Curve:
     usual = max(2, int(median(counts.astype(float))))
     whole = counts == usual
     return Curve("loss", steps[starts][whole].astype(float), (np.add.reduceat(values, starts) / counts)[whole])
+
+
+def part_that_fell(chart: Chart, share: float) -> Curve | None:
+    """A loss that is logged beside the sum, and ended below a share of what it began with; None where none did.
+
+    >>> fall = [0.04 * 0.8**step for step in range(20)]
+    >>> part_that_fell(Chart.of(loss=[8.0] * 20, recon_loss=fall), 0.5).name
+    'recon loss'
+    >>> part_that_fell(Chart.of(loss=[8.0] * 20, kl_loss=fall), 0.5)
+    """
+    return next((part for part in _parts(chart) if 0 < part.level < share * median(part.values[:3])), None)
+
+
+def is_mostly_one_part(chart: Chart) -> bool:
+    """Whether one of the losses that are logged beside the sum makes up most of it: then it falls as that does.
+
+    >>> is_mostly_one_part(Chart.of(loss=[8.0] * 20, data_loss=[7.9] * 20, pde_loss=[0.1] * 20))
+    True
+    """
+    whole = Curve.of(chart["loss"], "loss")
+    return bool(whole) and any(
+        part.level > 0.5 * whole.level for part in _parts(chart) if "validation" not in part.name
+    )
+
+
+def _parts(chart: Chart) -> list[Curve]:
+    names = [name for name in chart.vitals if name.endswith("_loss")]
+    tasks = [name for name in names if not name.removeprefix("val_").startswith(PENALTIES)]
+    curves = [Curve.of(chart[name], name.replace("val_", "validation ").replace("_", " ")) for name in tasks]
+    return [curve for curve in curves if curve.values.size >= PARTS]
 
 
 def improved(chart: Chart, since: int, share: float = 0.1) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,6 +64,23 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     yield Symptom(
         NanOrInf.name, NanOrInf.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
+
+
+def counted(chart: Chart, episode: Symptom) -> Symptom:
+    """A loss that is not finite, with how much of the log that is.
+
+    >>> chart = Chart.of(loss=[2.0, math.nan, math.nan], context={"source": "CSV"})
+    >>> print(counted(chart, Symptom("nan-or-inf", "NU01", "critical", 1.0, 1, 2, message="loss is NaN")))
+    step 1: NU01 nan-or-inf (critical): loss is NaN up to the end, in 2 of 3 records
+    """
+    series = chart["loss"]
+    if episode.name != NanOrInf.name or episode.message not in ("loss is NaN", "loss is inf"):
+        return episode
+    if math.isfinite(series.latest) or series.nonfinite < 2:
+        return episode
+    whole = series.count + series.nonfinite
+    share = f"up to the end, in {series.nonfinite} of {whole} records" if series else f"in all {whole} records"
+    return replace(episode, message=f"{episode.message} {share}")
 
 
 def scaled_away(chart: Chart) -> Iterator[Symptom]:

@@ -39,6 +39,8 @@ SAME = 0.01
 """Share of all answers by which a metric is no worse than it was."""
 MATERIAL, TIMES = 0.05, 0.0022
 """Share of its best that validation that surely climbed must have lost; and that times the share of its gain."""
+ABOUT = 20
+"""Share of all evaluations, one of so many, within which one is about another."""
 _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
 
 
@@ -147,12 +149,26 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
         return
     first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
     severity: Severity = "critical" if rise > max(0.25 * (first - lowest), 0.1 * abs(lowest)) else "warning"
-    message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)}"
-    message += f" while training went on to {number_text(later)}" if known else "; the training loss is not known"
-    found = shown(Overfitting, curve, best, severity, message, confidence=0.85, value=now, limit=lowest)
+    place = _as_logged(values, best)
+    since = f"{number_text(float(values[place]))} at step {int(curve.steps[place])}"
+    message = f"validation loss rose from {since} to {number_text(now)}"
+    last = float(train.values[-1]) if known and train.count <= 2 * values.size else later  # means are told as they are
+    message += f" while training went on to {number_text(last)}" if known else "; the training loss is not known"
+    found = shown(Overfitting, curve, place, severity, message, confidence=0.85, value=now, limit=lowest)
     sure = known or _is_strong(values, best, rise, lowest)
     excuse = _excuse(chart, found) if sure else "training is not known"
     yield replace(found, severity="info", message=f"{message}; {excuse}") if excuse else found
+
+
+def _as_logged(values: Array, best: int) -> int:
+    """The place of the lowest value about a level: people look for a number that stands in their log.
+
+    >>> _as_logged(np.array([2.1, 1.64, 1.52, 1.61, 1.9]), 1)
+    2
+    """
+    reach = max(1, values.size // ABOUT)
+    first = max(0, best - reach)
+    return first + int(np.argmin(values[first : best + reach + 1]))
 
 
 def _surely_left(chart: Chart, values: Array) -> int:

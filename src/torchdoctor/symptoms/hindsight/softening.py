@@ -9,7 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.hindsight.curve import Curve, loss_of
+from torchdoctor.symptoms.hindsight.curve import Curve, is_mostly_one_part, loss_of, part_that_fell
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import level_at
@@ -23,6 +23,10 @@ HEALING = frozenset(
     )
 )
 """Findings of which a good end takes the edge."""
+STANDING = frozenset(("not-learning", "slow-learning", "loss-plateau"))
+"""Findings of a loss that stands still."""
+HALF = 0.5
+"""Share of what it was that a part of it has become, where a loss stands on a floor."""
 LASTING = 3
 """Records in a row that a spike lasts, from which on it was not one bad batch."""
 FEW_REWARDS = 20
@@ -44,7 +48,7 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
         return replace(episode, severity="warning") if episode.severity == "info" else episode
     if episode.severity == "info" or not curve:
         return episode
-    excuse = _of_a_policy(chart, episode) or _fell_further(episode, curve)
+    excuse = _of_a_policy(chart, episode) or _fell_further(episode, curve) or _part_fell(chart, episode)
     if not excuse and _ended_well(curve):
         excuse = _excuse(chart, episode, curve)
     return replace(episode, severity="info", message=f"{episode.message}; {excuse}") if excuse else episode
@@ -101,6 +105,17 @@ def _fell_further(episode: Symptom, curve: Curve) -> str:
     return "" if not curve.level < float(before.min()) else f"later it fell to {number_text(curve.level)}"
 
 
+def _part_fell(chart: Chart, episode: Symptom) -> str:
+    """A sum of losses that stands still beside a part of it that fell: the rest is a floor that nothing can lower."""
+    if episode.name not in STANDING or is_mostly_one_part(chart):
+        return ""
+    part, sums = part_that_fell(chart, HALF), Curve.of(chart["loss"], "loss").values
+    if part is None or sums.size < LASTING:
+        return ""
+    swing = float(np.median(np.abs(np.diff(sums))))  # a floor does not swing by more than the part that fell
+    return f"{part.name} fell to {number_text(part.level)}" if swing < median(part.values[:3]) - part.level else ""
+
+
 def _was_overflow(chart: Chart, episode: Symptom) -> bool:
     """Whether only a few gradients were not finite, no loss was, and the run went on for long: half precision."""
     norms, losses = chart["grad_norm"], chart["loss"]
@@ -116,10 +131,11 @@ def _recovered(chart: Chart, episode: Symptom) -> Symptom:
     now = median(values[-3:])
     better = during.size > 0 and (now < 0.9 * float(during.min()) or now < 0.95 * float(values[0]))
     rounded = during.size > 2 and float(np.ptp(during)) == 0 and float(np.ptp(values)) > MOVED * abs(float(during[0]))
-    if episode.severity == "info" or not (better or rounded or _is_in_other_units(chart)):
+    empty = values.size > 0 and not np.any(values)
+    if episode.severity == "info" or not (better or rounded or empty or _is_in_other_units(chart)):
         return episode
-    said = "it seems to be in other units"
-    if better or rounded:
+    said = "it seems to be in other units" if not empty else "it was not measured, or on no data at all"
+    if (better or rounded) and not empty:
         said = f"later it fell to {number_text(now)}" if better else "it moved before or after, and has few digits"
     text = f"{episode.message}; {said}"
     return replace(episode, severity="info", message=text)

@@ -15,7 +15,17 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
-from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, has_no_trend, improved, loss_of, shown
+from torchdoctor.symptoms.hindsight.curve import (
+    Curve,
+    certainty,
+    climbs,
+    has_no_trend,
+    improved,
+    is_mostly_one_part,
+    loss_of,
+    part_that_fell,
+    shown,
+)
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
 from torchdoctor.symptoms.progress import is_game, working_since
@@ -37,12 +47,16 @@ STILL = 0.01
 """The same as `FLAT` for validation where nothing else is known to stand still but noisy batches."""
 TEN = 10
 """Epochs that are enough to see that there is no trend, where validation has none either."""
+PARTS = 4
+"""Records of training for each evaluation, from which on their median says more than each."""
 EVALUATIONS, MANY = 6, 30
 """Evaluations that are enough to say so; and from which on two per cent are as little as one."""
 OFTEN, NEAR = 15, 0.1
 """Evaluations that are enough where none is better than the first; and the share of it that they may be above it."""
 GAINED, CALM = 0.03, 0.03
 """Shares of itself that a loss has gained in all, and by which it swings, at most, if it has come to nothing."""
+LEARNT = 0.8
+"""Share of what it was that another loss beside it has become, where a part of the task is learnt."""
 FALLEN = 0.1
 """Share of its very first value that it has lost at most."""
 CHANCE = 2.5
@@ -119,29 +133,42 @@ def _never_better(curve: Curve) -> bool:
 
 
 def only_noise(chart: Chart) -> Iterator[Symptom]:
-    """Ten epochs or more, of which neither training nor validation is better in its second half than in its first.
+    """Ten evaluations or more, and neither training nor validation is better in its second half than in its first.
+
+    Records of training that are more than the evaluations are taken as the medians of as many parts.
 
     >>> wave = [1.01, 1.06, 0.92, 0.98, 1.01, 0.97, 1.07, 0.93, 1.03, 1.02]
     >>> chart = Chart.of(loss=wave, val_loss=wave[::-1], context={"source": "CSV", "clock": "epoch"})
     >>> print(*only_noise(chart))
     step 0: LO04 not-learning (warning): neither loss has a trend in 10 epochs: 1 and, of validation, 1
     """
-    curves = [Curve.of(chart[name], "loss") for name in ("loss", "val_loss")]
-    if any(curve.values.size < TEN or not float(curve.values.min()) > 0 for curve in curves) or is_game(chart):
+    train, held_out = (Curve.of(chart[name], "loss") for name in ("loss", "val_loss"))
+    if any(curve.values.size < TEN or not float(curve.values.min()) > 0 for curve in (train, held_out)):
         return
-    count, evaluations = (curve.values.size for curve in curves)
-    if count != evaluations or curves[0].steps[0] > max(1, BEGUN * curves[0].steps[-1]):
+    if is_game(chart) or train.steps[0] > max(1, BEGUN * train.steps[-1]):
         return
-    train, held_out = (float(np.mean(curve.values)) for curve in curves)
-    if train < 0.3 * held_out or not all(map(_is_noise, curves)) or improved(chart, int(curves[1].steps[0])):
+    count, records = held_out.values.size, train.values.size
+    if records > count:
+        at_once = train.start > (1 + FALLEN) * median(train.values)  # it may have converged
+        if records < PARTS * count or at_once:
+            return
+        parts = np.array_split(np.arange(records), count)
+        medians = np.array([median(train.values[part]) for part in parts])
+        train = Curve("loss", np.array([train.steps[part[0]] for part in parts]), medians)
+    elif records < count:
+        return
+    levels = [float(np.mean(curve.values)) for curve in (train, held_out)]
+    if levels[0] < 0.3 * levels[1] or not (_is_noise(train) and _is_noise(held_out)):
+        return
+    if improved(chart, int(held_out.steps[0])):
         return
     rates = [chart[name].values for name in ("train_accuracy", "val_accuracy") if chart[name].count]
     if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
         return
-    message = (
-        f"neither loss has a trend in {count} epochs: {number_text(train)} and, of validation, {number_text(held_out)}"
-    )
-    yield shown(NotLearning, curves[0], 0, "warning", message, value=train, confidence=0.7)
+    unit = "epochs" if records == count else "evaluations"
+    trained, validated = map(number_text, levels)
+    message = f"neither loss has a trend in {count} {unit}: {trained} and, of validation, {validated}"
+    yield shown(NotLearning, train, 0, "warning", message, value=levels[0], confidence=0.7)
 
 
 def no_gain(chart: Chart) -> Iterator[Symptom]:
@@ -169,9 +196,8 @@ def no_gain(chart: Chart) -> Iterator[Symptom]:
 
 
 def _part_learns(chart: Chart) -> bool:
-    """Whether another loss that is logged beside it has fallen by a fifth or more."""
-    curves = (Curve.of(chart[name], name) for name in chart.vitals if name.endswith("_loss"))
-    return any(curve.values.size >= TEN and 0 < curve.level < 0.8 * median(curve.values[:3]) for curve in curves)
+    """Whether another loss that is logged beside it has fallen, and the rest of it is not one that stands still."""
+    return part_that_fell(chart, LEARNT) is not None and not is_mostly_one_part(chart)
 
 
 def _came_to_nothing(curve: Curve) -> bool:
