@@ -20,7 +20,7 @@ STEPS = 140
 def train(disturb, *, log="after", clip=True, short, monkeypatch):
     """The records of a loop of many ordinary steps, and how many of them went the short way."""
     monkeypatch.setattr(Monitor, "ordinary", Monitor.ordinary if short else lambda self: None)
-    monkeypatch.setattr(transfer, "PROMPT", transfer.LATENCY)  # blocks as long as from a device, whatever the clock says
+    monkeypatch.setattr(transfer, "PROMPT", transfer.LATENCY)  # blocks as long as from a device
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
     with torch.no_grad():
