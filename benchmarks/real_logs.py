@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,12 +94,13 @@ def main() -> None:
             print(f"{mark}  {label.expected:<8} {label.file[-64:]:<64} {said}{noted}")
             print(f"{'':79} runmedic: {other.error or ', '.join(other.raised) or 'nothing'}", flush=True)
     print()
-    for name, scores in (("torchdoctor", right), ("runmedic", theirs)):
+    installed = find_spec("runmedic") is not None
+    for name, scores in (("torchdoctor", right), ("runmedic", theirs))[: 1 + installed]:
         both = [*scores["healthy"], *scores["sick"]]
         print(f"{name}: verdict right on {share_text(share(sum(both), len(both)))}   [goal 95 %]")
         for kind, judged in scores.items():
             print(f"    {kind}: {share_text(share(sum(judged), len(judged)))}")
-    print(f"reading and judging took {seconds:.1f} s")
+    print(("" if installed else "runmedic is not installed. ") + f"Reading and judging took {seconds:.1f} s")
 
 
 def labels(folder: Path, half: str = "", only: str = "") -> Iterator[Label]:
