@@ -25,7 +25,7 @@ from torchdoctor.vitals.slot import Vector as Vector
 
 BLOCK = 64
 """Steps that travel together at most."""
-LATENCY, PROMPT = 0.65, 0.03
+LATENCY, PROMPT = 0.65, 0.1
 """Seconds that a reading may wait for its block, on its way from a device and where it is on the host already: slow
 steps travel alone."""
 KEPT = 4096
