@@ -168,9 +168,8 @@ class BatchGauge(PassGauge):
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
-            self._shown_targets = (
-                labels.numel()
-            )  # the model makes the loss itself: what it compares is seen at backward
+            # The model makes the loss itself: what it compares is seen at backward.
+            self._shown_targets = labels.numel()
 
     def _compare_with(self, given: list[Tensor]) -> None:
         """Targets may be a part of what the loop showed, and are compared with what the model is given of it."""
