@@ -67,7 +67,7 @@ def test_a_usual_decay_at_a_high_rate_is_the_rates_doing(rate, decay, lead):
     chart.episodes.append(Symptom("gradient-explosion", "", "warning", 0.9, 200, 202))
     chart.put(N - 1, "attention_ahead", 0.0)
     assert has_attention(chart)
-    assert (times_usual(chart) > 1) == (lead == "lr-too-high")
+    assert (times_usual(chart, Problem(tuple(chart.episodes))) > 1) == (lead == "lr-too-high")
     causes = [item.cause for item in rank(chart)]
     other = {"lr-too-high", "over-regularized"} - {lead}
     assert causes.index(lead) < causes.index(other.pop())
@@ -91,3 +91,12 @@ def test_a_straight_way_that_decay_leads_is_no_short_way_to_go(group, ratio, str
     chart.groups, chart.names = [group], ("a",)
     chart.add({"type": "tensors", "step": N - 1, "vitals": {"update_ratio": [ratio]}})
     assert goes_straight(chart) == straight
+
+
+@pytest.mark.parametrize("since", [0, 300])
+def test_a_rate_that_came_later_has_no_part_in_an_earlier_leap(since):
+    rates = [0.2 if step >= since else 1e-3 for step in range(400)]
+    chart = Chart.of(loss=[2.0] * 400, lr=rates, grad_norm=[1.0] * 400)
+    chart.groups, chart.context["optimizer"] = [ADAMW], [{"class": "AdamW"}]
+    leap = Problem((Symptom("gradient-explosion", "", "warning", 0.9, 100, 100),))
+    assert (times_usual(chart, leap) > 1) == (since == 0)

@@ -14,6 +14,7 @@ from torchdoctor.diagnoses.findings import (
     breaking_step,
     has_attention,
     has_tiny_batches,
+    highest,
     is_brief,
     is_over,
     loss_leap,
@@ -114,23 +115,29 @@ class LrTooHigh(Cause):
         if LONG <= momentum < 1:
             text = f"momentum of {number_text(momentum)} multiplies the rate by {number_text(1 / (1 - momentum))}"
             yield Evidence(-2.5, text)
-        yield from _about_its_height(chart)
+        yield from _about_its_height(chart, problem)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
 
 
-def times_usual(chart: Chart) -> float:
+def times_usual(chart: Chart, problem: Problem) -> float:
     """The learning rate, in those above which few runs with this optimizer learn; 0 where that is not known."""
     names = optimizer_names(chart)
     adaptive = USUAL_ATTENTION if has_attention(chart) else USUAL_ADAM
-    return chart["lr"].latest / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
+    return _rate_then(chart, problem) / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
 
 
-def _about_its_height(chart: Chart) -> Iterator[Evidence]:
-    times, names = times_usual(chart), optimizer_names(chart)
+def _rate_then(chart: Chart, problem: Problem) -> float:
+    """The highest learning rate while it went on: what came later has no part in it."""
+    rate = highest(chart["lr"], problem.first_step, problem.last_step)
+    return rate if rate > 0 else chart["lr"].latest
+
+
+def _about_its_height(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    times, names = times_usual(chart, problem), optimizer_names(chart)
     if times > 1:
         what = f"{names} on attention" if has_attention(chart) and "Adam" in names else names
-        rate = number_text(chart["lr"].latest)
+        rate = number_text(_rate_then(chart, problem))
         yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {rate} is high for {what}")
     if not names and "source" in chart.context:
         yield from _about_a_written_rate(chart)
@@ -160,7 +167,7 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
         yield Evidence(-1.0, "it lasted only a few steps")
-        if is_over(chart, problem) and not leap > 2 and not times_usual(chart) > 1:
+        if is_over(chart, problem) and not leap > 2 and not times_usual(chart, problem) > 1:
             yield Evidence(-1.5, "the run went on as before, at the same learning rate")
     if problem.names == ("nan-or-inf",):
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")

@@ -120,7 +120,7 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     pull, shrunk = _pull(chart, problem), math.nan if past or bare else shrinkage(chart)
     if pull > 1e-3:
         # A usual decay takes as much where the rate is far too high: then that is the matter.
-        strength = 0.5 if weight_decay(chart) <= USUAL_DECAY and times_usual(chart) > 1 else 2.0
+        strength = 0.5 if weight_decay(chart) <= USUAL_DECAY and times_usual(chart, problem) > 1 else 2.0
         yield Evidence(strength, f"weight decay takes {number_text(pull)} of every weight a step")
     taken = -float(chart["outside_scaled"].values[:2].max()) if len(chart["outside_scaled"]) >= 2 else 0.0
     if taken > 0.005 and float(chart["outside_cosine"].values[:2].max()) < -0.9:
