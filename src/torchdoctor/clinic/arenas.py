@@ -72,10 +72,10 @@ Build = Callable[[random.Random], Arena]
 
 
 def makers() -> dict[str, Build]:
-    """All arenas by name: those below, and those of the held-out kinds."""
-    from torchdoctor.clinic import sealed_arenas, sealed_arenas_b  # they are made of what is written below
+    """All arenas by name: those below, and those of kinds written apart."""
+    from torchdoctor.clinic import apart_arenas, apart_arenas_b  # they are made of what is written below
 
-    return {**ARENAS, **sealed_arenas.ARENAS, **sealed_arenas_b.ARENAS}
+    return {**ARENAS, **apart_arenas.ARENAS, **apart_arenas_b.ARENAS}
 
 
 def build(name: str, seed: int) -> Arena:

@@ -9,15 +9,13 @@ What counts as right is declared with the kind, before anything is measured. A k
 >>> kind.healthy, kind.split, kind.summary
 (False, 'development', 'The loop never clears its gradients.')
 
-Kinds are for development unless they are held out. Those of `sealed_*.py` were written without regard to how anything
-is found. After their first report half of them were opened, so that their misses could be learnt from; the others,
-by the parity of the ninth byte of the slug's SHA-256, stay sealed. Nobody looks at what is found on those while working
-on detectors or causes; they are only ever reported.
+Kinds are for development unless they are held out. Those of `sealed_*.py` were written by people who knew the names of
+findings and causes and not how anything is found; nobody looks at what is found on them while working on detectors or
+causes: they are only ever reported. Those of `apart_*.py` had been written in the same way, and are opened since.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -58,11 +56,6 @@ UNMOVED = ("frozen-weights", "no-gradient")
 """What weights look like that are not trained."""
 
 
-def split_of(slug: str) -> Split:
-    """Which half a name falls into: it depends on nothing else, and one that is added later moves no other."""
-    return SPLITS[hashlib.sha256(slug.encode()).digest()[8] % 2]
-
-
 @dataclass(frozen=True)
 class Kind:
     """A family of runs that share one fault, or one reason to look sick."""
@@ -88,7 +81,7 @@ class Kind:
     learns: bool = True
     """Of a healthy kind: whether its loss must fall for the run to be what it says."""
     held_out: bool = False
-    """Whether it was written apart from the detectors: then its name decides whether it is still sealed."""
+    """Whether it is sealed: reported, and not looked at."""
 
     @property
     def healthy(self) -> bool:
@@ -98,7 +91,7 @@ class Kind:
     @property
     def split(self) -> Split:
         """Which part of the benchmark it belongs to."""
-        return split_of(self.slug) if self.held_out else "development"
+        return "held-out" if self.held_out else "development"
 
     @property
     def summary(self) -> str:

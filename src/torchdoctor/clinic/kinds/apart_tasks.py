@@ -1,4 +1,4 @@
-"""Held out: healthy tasks whose losses have an odd scale, sign, noise or shape, and sensible ways to train them."""
+"""Healthy tasks whose losses have an odd scale, sign, noise or shape, and sensible ways to train them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from torchdoctor.clinic.apart_nets import PatchTransformer, Ratings, Triplet, TwoHeads
 from torchdoctor.clinic.arenas import perceptron
 from torchdoctor.clinic.kinds.kind import Kind
 from torchdoctor.clinic.kinds.loop import Loop, Watch, backward
-from torchdoctor.clinic.sealed_nets import PatchTransformer, Ratings, Triplet, TwoHeads
 
 
 def _relabel(loop: Loop, change: Any) -> None:
@@ -271,26 +271,26 @@ def summed_over_pixels(loop: Loop) -> None:
 
 
 HEALTHY = (
-    Kind("density-below-zero", density_below_zero, on=("branches",), held_out=True),
-    Kind("labels-one-in-thirty", labels_one_in_thirty, on=("keywords",), held_out=True),
-    Kind("counts-mostly-zero", counts_mostly_zero, on=("visits",), learns=False, held_out=True),
-    Kind("few-are-seen-to-fail", few_are_seen_to_fail, on=("censored-times",), held_out=True),
-    Kind("masks-to-guess", masks_to_guess, on=("masked-text",), held_out=True),
-    Kind("parity-at-last", parity, on=("keywords",), held_out=True),
-    Kind("overlap-of-rare-pixels", overlap_of_rare_pixels, on=("cells",), held_out=True),
-    Kind("triplets-mostly-satisfied", triplets_mostly_satisfied, on=("metric",), held_out=True),
-    Kind("heavy-tails", heavy_tails, on=("bands",), held_out=True),
-    Kind("classes-by-rank", classes_by_rank, on=("shapes-vit", "members"), held_out=True),
-    Kind("harder-in-stages", harder_in_stages, on=("cells", "shapes-vit"), learns=False, held_out=True),
-    Kind("blended-and-dropped", blended_and_dropped, on=("shapes-vit", "members"), learns=False, held_out=True),
-    Kind("stopped-at-the-best", stopped_at_the_best, on=("members", "customers"), held_out=True),
-    Kind("doubts-learnt", doubts_learnt, on=("class-and-number",), held_out=True),
-    Kind("pairs-ranked", pairs_ranked, on=("films",), held_out=True),
-    Kind("faint-signal", faint_signal, on=("bands",), learns=False, held_out=True),
-    Kind("noise-to-predict", noise_to_predict, on=("denoiser",), held_out=True),
-    Kind("few-nodes-labelled", few_nodes_labelled, on=("communities",), held_out=True),
-    Kind("margin-loss", margin_loss, on=("customers",), held_out=True),
-    Kind("sparse-code", sparse_code, on=("denoiser",), held_out=True),
-    Kind("floor-of-noise", floor_of_noise, on=("cells", "backwards", "dilated-series"), held_out=True),
-    Kind("summed-over-pixels", summed_over_pixels, on=("cells",), held_out=True),
+    Kind("density-below-zero", density_below_zero, on=("branches",)),
+    Kind("labels-one-in-thirty", labels_one_in_thirty, on=("keywords",)),
+    Kind("counts-mostly-zero", counts_mostly_zero, on=("visits",), learns=False),
+    Kind("few-are-seen-to-fail", few_are_seen_to_fail, on=("censored-times",)),
+    Kind("masks-to-guess", masks_to_guess, on=("masked-text",)),
+    Kind("parity-at-last", parity, on=("keywords",)),
+    Kind("overlap-of-rare-pixels", overlap_of_rare_pixels, on=("cells",)),
+    Kind("triplets-mostly-satisfied", triplets_mostly_satisfied, on=("metric",)),
+    Kind("heavy-tails", heavy_tails, on=("bands",)),
+    Kind("classes-by-rank", classes_by_rank, on=("shapes-vit", "members")),
+    Kind("harder-in-stages", harder_in_stages, on=("cells", "shapes-vit"), learns=False),
+    Kind("blended-and-dropped", blended_and_dropped, on=("shapes-vit", "members"), learns=False),
+    Kind("stopped-at-the-best", stopped_at_the_best, on=("members", "customers")),
+    Kind("doubts-learnt", doubts_learnt, on=("class-and-number",)),
+    Kind("pairs-ranked", pairs_ranked, on=("films",)),
+    Kind("faint-signal", faint_signal, on=("bands",), learns=False),
+    Kind("noise-to-predict", noise_to_predict, on=("denoiser",)),
+    Kind("few-nodes-labelled", few_nodes_labelled, on=("communities",)),
+    Kind("margin-loss", margin_loss, on=("customers",)),
+    Kind("sparse-code", sparse_code, on=("denoiser",)),
+    Kind("floor-of-noise", floor_of_noise, on=("cells", "backwards", "dilated-series")),
+    Kind("summed-over-pixels", summed_over_pixels, on=("cells",)),
 )

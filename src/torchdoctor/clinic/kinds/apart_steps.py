@@ -1,4 +1,4 @@
-"""Held-out faults of the steps: rates, warm-ups, schedules, clipping, momentum, decay, the choice of the optimizer."""
+"""Faults of the steps: rates, warm-ups, schedules, clipping, momentum, decay, the choice of the optimizer."""
 
 from __future__ import annotations
 
@@ -130,7 +130,6 @@ FAULTS = (
         right=TOO_LARGE,
         cause=("lr-too-high",),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "warmup-without-end",
@@ -140,7 +139,6 @@ FAULTS = (
         cause=("lr-too-high", "schedule-error"),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
         onset=60,
-        held_out=True,
     ),
     Kind(
         "warmup-of-another-run",
@@ -149,7 +147,6 @@ FAULTS = (
         right=(*TOO_SMALL, "schedule-error", "schedule-anomaly"),
         cause=("lr-too-low", "schedule-error"),
         secondary=("stopped-too-early",),
-        held_out=True,
     ),
     Kind(
         "plateau-of-each-batch",
@@ -159,7 +156,6 @@ FAULTS = (
         cause=("schedule-error",),
         secondary=(*TOO_SMALL, "stopped-too-early"),
         onset=40,
-        held_out=True,
     ),
     Kind(
         "clipped-before-unscaled",
@@ -168,7 +164,6 @@ FAULTS = (
         right=("clipping-anomaly", "clip-too-tight", *TOO_SMALL, "gradient-vanishing", "numeric-precision"),
         cause=("clip-too-tight", "numeric-precision"),
         secondary=("frozen-weights", "skipped-steps"),
-        held_out=True,
     ),
     Kind(
         "dampened",
@@ -177,7 +172,6 @@ FAULTS = (
         right=("optimizer-advice", "optimizer-misconfigured", *TOO_SMALL),
         cause=("optimizer-misconfigured", "lr-too-low"),
         secondary=("stopped-too-early",),
-        held_out=True,
     ),
     Kind(
         "penalty-of-the-wrong-sign",
@@ -186,7 +180,6 @@ FAULTS = (
         right=(*UNSTABLE, "loss-misuse", "suspicious-loss", "suspiciously-low-loss"),
         cause=("loss-misuse",),
         secondary=(*GENERALIZATION, *SIGNAL, "lr-too-high", "train-val-mismatch"),
-        held_out=True,
     ),
     Kind(
         "decay-without-the-rate",
@@ -195,7 +188,6 @@ FAULTS = (
         right=("state-overwritten", "over-regularized", "optimizer-misconfigured", *STALLED, "collapsed-output"),
         cause=("over-regularized", "optimizer-misconfigured"),
         secondary=(*SIGNAL, "insufficient-capacity"),
-        held_out=True,
     ),
     Kind(
         "adadelta-at-adams-rate",
@@ -204,7 +196,6 @@ FAULTS = (
         right=(*TOO_SMALL, "optimizer-misconfigured", "optimizer-advice"),
         cause=("lr-too-low", "optimizer-misconfigured"),
         secondary=("stopped-too-early",),
-        held_out=True,
     ),
     Kind(
         "rmsprop-with-momentum",
@@ -213,7 +204,6 @@ FAULTS = (
         right=(*TOO_LARGE, "optimizer-misconfigured", "optimizer-advice"),
         cause=("lr-too-high", "optimizer-misconfigured"),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "decay-above-one",
@@ -223,6 +213,5 @@ FAULTS = (
         cause=("lr-too-high", "schedule-error"),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
         onset=100,
-        held_out=True,
     ),
 )

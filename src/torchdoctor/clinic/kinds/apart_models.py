@@ -1,4 +1,4 @@
-"""Held out: nets that cannot pass their signal on, or pass too much, or have nothing to say."""
+"""Nets that cannot pass their signal on, or pass too much, or have nothing to say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from torchdoctor.clinic.apart_nets import Graphs, PatchTransformer, TiedDecoder
 from torchdoctor.clinic.arenas import perceptron
 from torchdoctor.clinic.kinds.kind import GENERALIZATION, SIGNAL, STALLED, UNMOVED, UNSTABLE, Kind
 from torchdoctor.clinic.kinds.loop import Loop
-from torchdoctor.clinic.sealed_nets import Graphs, PatchTransformer, TiedDecoder
 
 STUCK = ("not-learning", "slow-learning", "loss-plateau", "underfitting", "collapsed-output")
 
@@ -153,7 +153,6 @@ FAULTS = (
         right=(*UNMOVED, *STUCK, "loss-misuse", "suspicious-loss", "saturated-activations"),
         cause=("loss-misuse", "saturating-nonlinearity"),
         secondary=(*STALLED, *SIGNAL, "unexpected-initial-loss"),
-        held_out=True,
     ),
     Kind(
         "tied-to-unit-embeddings",
@@ -163,7 +162,6 @@ FAULTS = (
         cause=("bad-initialization",),
         secondary=(*STALLED, "activation-explosion"),
         acute=True,
-        held_out=True,
     ),
     Kind(
         "norms-forgotten",
@@ -172,7 +170,6 @@ FAULTS = (
         right=("missing-normalization", "bad-initialization", "unexpected-initial-loss", *UNSTABLE),
         cause=("missing-normalization", "bad-initialization"),
         secondary=(*STALLED, *SIGNAL, "multiple-pathologies"),
-        held_out=True,
     ),
     Kind(
         "neighbours-summed",
@@ -181,7 +178,6 @@ FAULTS = (
         right=("missing-normalization", "activation-explosion", "unexpected-initial-loss", "bad-initialization"),
         cause=("missing-normalization", "bad-initialization"),
         secondary=(*UNSTABLE, *STALLED, *SIGNAL, "clip-missing"),
-        held_out=True,
     ),
     Kind(
         "smoothed-over",
@@ -190,7 +186,6 @@ FAULTS = (
         right=(*STUCK, "gradient-vanishing", "representation-collapse", "missing-skip-connections"),
         cause=("missing-skip-connections", "representation-collapse", "missing-normalization"),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "batch-first-forgotten",
@@ -198,7 +193,6 @@ FAULTS = (
         on=("shapes-vit",),
         right=STUCK,
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "one-unit-in-the-middle",
@@ -207,7 +201,6 @@ FAULTS = (
         right=("insufficient-capacity", "underfitting", "loss-plateau", "slow-learning"),
         cause=("insufficient-capacity",),
         secondary=(*STALLED, *SIGNAL),
-        held_out=True,
     ),
     Kind(
         "dropout-never-off",
@@ -216,7 +209,6 @@ FAULTS = (
         right=("over-regularized", "underfitting", "loss-plateau", "slow-learning", "not-learning"),
         cause=("over-regularized",),
         secondary=(*STALLED, *GENERALIZATION, "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "recurrent-weights-too-large",
@@ -225,7 +217,6 @@ FAULTS = (
         right=("saturated-activations", "bad-initialization", "saturating-nonlinearity"),
         cause=("bad-initialization", "saturating-nonlinearity"),
         secondary=(*STALLED, *SIGNAL, *UNSTABLE, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "embeddings-all-alike",
@@ -234,7 +225,6 @@ FAULTS = (
         right=("identical-units", "bad-initialization", "underfitting", "loss-plateau", "insufficient-capacity"),
         cause=("bad-initialization",),
         secondary=(*STALLED, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "one-site-per-batch",
@@ -243,7 +233,6 @@ FAULTS = (
         right=("batchnorm-misuse", "validation-anomaly", "train-val-mismatch", "batch-anomaly", "data-order"),
         cause=("batchnorm-misuse", "train-val-mismatch", "data-order"),
         secondary=("overfitting", "unnormalized-inputs", "input-anomaly", "small-normalization-batch"),
-        held_out=True,
     ),
     Kind(
         "history-gone-through-each-step",
@@ -252,6 +241,5 @@ FAULTS = (
         right=("step-time-regression", "memory-growth", "memory-leak"),
         secondary=("slow-data-loading",),
         onset=50,
-        held_out=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Held-out faults of the loop: gradients that stay, steps left out, checkpoints, averages, modes, overwriting."""
+"""Faults of the loop: gradients that stay, steps left out, checkpoints, averages, modes, overwriting."""
 
 from __future__ import annotations
 
@@ -188,7 +188,6 @@ FAULTS = (
         right=("gradients-not-cleared", "missing-zero-grad"),
         cause=("missing-zero-grad",),
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION, "lr-too-high"),
-        held_out=True,
     ),
     Kind(
         "tables-not-stepped",
@@ -196,7 +195,6 @@ FAULTS = (
         on=("ratings",),
         right=(*UNMOVED, "frozen-by-mistake", "parameters-not-in-optimizer"),
         secondary=(*STALLED, "insufficient-capacity"),
-        held_out=True,
     ),
     Kind(
         "average-too-slow",
@@ -206,7 +204,6 @@ FAULTS = (
         cause=("train-val-mismatch",),
         secondary=("overfitting", "memorization"),
         onset=50,
-        held_out=True,
     ),
     Kind(
         "resumed-again-and-again",
@@ -216,7 +213,6 @@ FAULTS = (
         cause=("resume-error",),
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION),
         onset=120,
-        held_out=True,
     ),
     Kind(
         "second-moments-lost",
@@ -227,7 +223,6 @@ FAULTS = (
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION, "lr-too-high"),
         onset=180,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "memory-thrown-away",
@@ -236,7 +231,6 @@ FAULTS = (
         right=("state-overwritten", "resume-error", "optimizer-misconfigured", "lr-too-high", *UNSTABLE),
         cause=("resume-error", "optimizer-misconfigured", "lr-too-high"),
         secondary=(*STALLED, *SIGNAL, "batch-size-advice"),
-        held_out=True,
     ),
     Kind(
         "step-under-the-wrong-if",
@@ -245,7 +239,6 @@ FAULTS = (
         right=("gradients-not-cleared", "accumulation-error", "slow-learning", "not-learning"),
         cause=("accumulation-error",),
         secondary=(*STALLED, "lr-too-low", "stopped-too-early"),
-        held_out=True,
     ),
     Kind(
         "normalization-never-in-training",
@@ -254,7 +247,6 @@ FAULTS = (
         right=("wrong-mode", "eval-mode-in-training", "batchnorm-misuse", "input-anomaly", "unnormalized-inputs"),
         cause=("eval-mode-in-training", "batchnorm-misuse", "unnormalized-inputs"),
         secondary=(*UNSTABLE, *STALLED, *SIGNAL, *GENERALIZATION, "unexpected-initial-loss"),
-        held_out=True,
     ),
     Kind(
         "weights-clamped",
@@ -262,7 +254,6 @@ FAULTS = (
         on=("tags", "mixer"),
         right=("state-overwritten", "not-learning", "underfitting", "loss-plateau", "update-ratio-abnormal"),
         secondary=(*STALLED, *SIGNAL, *UNMOVED, "over-regularized", "insufficient-capacity"),
-        held_out=True,
     ),
     Kind(
         "initialised-each-epoch",
@@ -271,7 +262,6 @@ FAULTS = (
         right=OVERWRITTEN,
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION),
         onset=40,
-        held_out=True,
     ),
     Kind(
         "divided-twice",
@@ -280,6 +270,5 @@ FAULTS = (
         right=("gradients-not-cleared", "accumulation-error", "lr-too-low", *STALLED),
         cause=("accumulation-error", "lr-too-low"),
         secondary=("stopped-too-early",),
-        held_out=True,
     ),
 )

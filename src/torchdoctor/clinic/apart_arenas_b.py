@@ -1,4 +1,4 @@
-"""More arenas for the kinds that are held out: other nets, losses and data than those of `arenas`.
+"""More arenas for kinds written apart: other nets, losses and data than those of `arenas`.
 
 >>> sorted(ARENAS)[:3]
 ['backwards', 'bands', 'branches']
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchdoctor.clinic.arenas import Arena, Build, corpus, perceptron, pictures, teacher_labels, windows
-from torchdoctor.clinic.sealed_nets import (
+from torchdoctor.clinic.apart_nets import (
     BothTasks,
     Censored,
     Dilated,
@@ -32,6 +31,7 @@ from torchdoctor.clinic.sealed_nets import (
     TwoHeads,
     UNet,
 )
+from torchdoctor.clinic.arenas import Arena, Build, corpus, perceptron, pictures, teacher_labels, windows
 
 HIDDEN = -100
 """A target that cross-entropy leaves out."""

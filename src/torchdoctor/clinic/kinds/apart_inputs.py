@@ -1,4 +1,4 @@
-"""Held out: inputs and labels that are wrong before the model sees them, in pictures, texts, tables and series."""
+"""Inputs and labels that are wrong before the model sees them, in pictures, texts, tables and series."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ FAULTS = (
         right=INPUTS,
         cause=("unnormalized-inputs",),
         secondary=(*UNSTABLE, *STALLED, *SIGNAL, *GENERALIZATION, "unexpected-initial-loss"),
-        held_out=True,
     ),
     Kind(
         "normalised-twice",
@@ -119,7 +118,6 @@ FAULTS = (
         right=INPUTS,
         cause=("unnormalized-inputs",),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "files-not-found",
@@ -127,7 +125,6 @@ FAULTS = (
         on=("shapes-vit",),
         right=("input-anomaly", "bad-batch", "train-val-mismatch", "validation-anomaly"),
         secondary=(*STALLED, *GENERALIZATION, "label-noise-or-misalignment", "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "erased-nearly-all",
@@ -136,7 +133,6 @@ FAULTS = (
         right=("over-regularized", "train-val-mismatch", "validation-anomaly", "input-anomaly", *STALLED[:4]),
         cause=("over-regularized", "train-val-mismatch"),
         secondary=(*STALLED, *GENERALIZATION, "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "unknown-words",
@@ -144,7 +140,6 @@ FAULTS = (
         on=("tied-text",),
         right=("input-anomaly", "target-anomaly", "class-imbalance", "collapsed-output", "suspiciously-low-loss"),
         secondary=("batch-anomaly", "underfitting", "loss-plateau"),
-        held_out=True,
     ),
     Kind(
         "columns-in-another-order",
@@ -153,7 +148,6 @@ FAULTS = (
         right=("train-val-mismatch", "validation-anomaly"),
         cause=("train-val-mismatch",),
         secondary=("overfitting",),
-        held_out=True,
     ),
     Kind(
         "joined-on-the-wrong-key",
@@ -162,7 +156,6 @@ FAULTS = (
         right=WRONG_LABELS,
         cause=("label-noise-or-misalignment",),
         secondary=(*STALLED, *GENERALIZATION, "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "annotators-guess",
@@ -171,7 +164,6 @@ FAULTS = (
         right=(*WRONG_LABELS, "validation-anomaly", "train-val-mismatch"),
         cause=("label-noise-or-misalignment",),
         secondary=(*STALLED, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "prices-as-they-are",
@@ -188,6 +180,5 @@ FAULTS = (
             "collapsed-output",
             "clip-missing",
         ),
-        held_out=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Where held-out kinds are trained: other models, losses and data than the arenas of development.
+"""Where kinds written apart are trained: other models, losses and data than the arenas of development.
 
 >>> from torchdoctor.clinic.arenas import build
 >>> arena = build("translate", seed=0)
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchdoctor.clinic import sealed_models as models
+from torchdoctor.clinic import apart_models as models
 from torchdoctor.clinic.arenas import Arena, Build, corpus, perceptron, pictures, windows
 
 

@@ -1,4 +1,4 @@
-"""The nets and losses of `sealed_arenas_b`: pictures, texts, series, graphs, sets, tables and densities."""
+"""The nets and losses of `apart_arenas_b`: pictures, texts, series, graphs, sets, tables and densities."""
 
 from __future__ import annotations
 

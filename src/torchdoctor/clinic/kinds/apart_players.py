@@ -1,4 +1,4 @@
-"""Held out: two players, policies and values of another make than `players`, sick and well."""
+"""Two players, policies and values of another make than `players`, sick and well."""
 
 from __future__ import annotations
 
@@ -177,7 +177,6 @@ FAULTS = (
         right=(*UNMOVED, "parameters-not-in-optimizer", "adversarial-imbalance", "lopsided-losses", "mode-collapse"),
         cause=("parameters-not-in-optimizer",),
         secondary=(*STALLED, *SIGNAL, *UNSTABLE, "gradients-not-cleared"),
-        held_out=True,
     ),
     Kind(
         "forgeries-out-of-reach",
@@ -186,7 +185,6 @@ FAULTS = (
         right=("adversarial-imbalance", "lopsided-losses", "saturated-activations", "mode-collapse"),
         cause=("adversarial-imbalance", "unnormalized-inputs", "saturating-nonlinearity"),
         secondary=(*SIGNAL, *UNSTABLE, "input-anomaly", "unnormalized-inputs"),
-        held_out=True,
     ),
     Kind(
         "entropy-taken-off",
@@ -195,7 +193,6 @@ FAULTS = (
         right=("entropy-collapse", "policy-collapse", "collapsed-output"),
         cause=("policy-collapse",),
         secondary=(*STALLED, *SIGNAL),
-        held_out=True,
     ),
     Kind(
         "discount-above-one",
@@ -204,11 +201,10 @@ FAULTS = (
         right=("loss-divergence", "activation-explosion", "weight-growth", "gradient-explosion", "loss-spike"),
         secondary=(*UNSTABLE, *STALLED, "target-anomaly", "unnormalized-targets"),
         onset=50,
-        held_out=True,
     ),
 )
 HEALTHY = (
-    Kind("forgers-even", forgers_even, on=("metric",), learns=False, held_out=True),
-    Kind("corridor-walked", corridor_walked, on=("metric",), learns=False, held_out=True),
-    Kind("views-agree", views_agree, on=("metric",), learns=False, held_out=True),
+    Kind("forgers-even", forgers_even, on=("metric",), learns=False),
+    Kind("corridor-walked", corridor_walked, on=("metric",), learns=False),
+    Kind("views-agree", views_agree, on=("metric",), learns=False),
 )

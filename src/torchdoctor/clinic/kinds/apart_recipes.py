@@ -1,4 +1,4 @@
-"""Held-out healthy runs by other recipes: averages, phases, parts that rest, few bits, adapters, tiny batches."""
+"""Healthy runs by other recipes: averages, phases, parts that rest, few bits, adapters, tiny batches."""
 
 from __future__ import annotations
 
@@ -226,17 +226,17 @@ def tables_stepped_rarely(loop: Loop) -> None:
 
 
 HEALTHY = (
-    Kind("averaged-late", averaged_late, on=("unet", "quantiles"), held_out=True),
-    Kind("stable-then-decayed", stable_then_decayed, on=("decoder", "diffusion"), held_out=True),
-    Kind("three-at-a-time", three_at_a_time, on=("forecast", "quantiles"), held_out=True),
-    Kind("divided-by-the-tokens", divided_by_the_tokens, on=("translate",), held_out=True),
-    Kind("second-phase", second_phase, on=("forecast",), held_out=True),
-    Kind("long-at-its-floor", long_at_its_floor, on=("counts", "quantiles"), held_out=True),
-    Kind("blocks-left-out", blocks_left_out, on=("mixer",), held_out=True),
-    Kind("by-turns", by_turns, on=("ratings",), held_out=True),
-    Kind("four-bits", four_bits, on=("tags", "forecast"), held_out=True),
-    Kind("random-features", random_features, on=("quantiles", "tags"), held_out=True),
-    Kind("adapters", adapters, on=("mixer",), held_out=True),
-    Kind("rates-fall-gently", rates_fall_gently, on=("mixer",), held_out=True),
-    Kind("tables-stepped-rarely", tables_stepped_rarely, on=("table",), held_out=True),
+    Kind("averaged-late", averaged_late, on=("unet", "quantiles")),
+    Kind("stable-then-decayed", stable_then_decayed, on=("decoder", "diffusion")),
+    Kind("three-at-a-time", three_at_a_time, on=("forecast", "quantiles")),
+    Kind("divided-by-the-tokens", divided_by_the_tokens, on=("translate",)),
+    Kind("second-phase", second_phase, on=("forecast",)),
+    Kind("long-at-its-floor", long_at_its_floor, on=("counts", "quantiles")),
+    Kind("blocks-left-out", blocks_left_out, on=("mixer",)),
+    Kind("by-turns", by_turns, on=("ratings",)),
+    Kind("four-bits", four_bits, on=("tags", "forecast")),
+    Kind("random-features", random_features, on=("quantiles", "tags")),
+    Kind("adapters", adapters, on=("mixer",)),
+    Kind("rates-fall-gently", rates_fall_gently, on=("mixer",)),
+    Kind("tables-stepped-rarely", tables_stepped_rarely, on=("table",)),
 )

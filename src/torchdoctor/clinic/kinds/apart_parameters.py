@@ -1,4 +1,4 @@
-"""Held-out faults of what is trained: behind a stop of the gradient, replaced, frozen, or given a rate of nothing."""
+"""Faults of what is trained: behind a stop of the gradient, replaced, frozen, or given a rate of nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ FAULTS = (
         right=(*UNMOVED, "detached-graph"),
         cause=("detached-graph",),
         secondary=STALLED,
-        held_out=True,
     ),
     Kind(
         "vocabulary-resized",
@@ -84,7 +83,6 @@ FAULTS = (
         cause=("stale-parameters", "parameters-not-in-optimizer"),
         secondary=(*STALLED, "loss-spike", "gradients-not-cleared"),
         onset=40,
-        held_out=True,
     ),
     Kind(
         "reparametrised-too-late",
@@ -93,7 +91,6 @@ FAULTS = (
         right=(*UNMOVED, "stale-parameters", "parameters-not-in-optimizer"),
         cause=("stale-parameters", "parameters-not-in-optimizer"),
         secondary=(*STALLED, "gradients-not-cleared", "insufficient-capacity"),
-        held_out=True,
     ),
     Kind(
         "all-but-biases-frozen",
@@ -102,7 +99,6 @@ FAULTS = (
         right=(*UNMOVED, "frozen-by-mistake"),
         cause=("frozen-by-mistake",),
         secondary=(*STALLED, "insufficient-capacity", "gradient-vanishing"),
-        held_out=True,
     ),
     Kind(
         "rates-fall-with-depth",
@@ -111,6 +107,5 @@ FAULTS = (
         right=("update-ratio-abnormal", "frozen-weights", "optimizer-misconfigured", "optimizer-advice", "lr-too-low"),
         cause=("optimizer-misconfigured", "lr-too-low"),
         secondary=(*STALLED, *GENERALIZATION, *UNSTABLE, "schedule-error"),
-        held_out=True,
     ),
 )

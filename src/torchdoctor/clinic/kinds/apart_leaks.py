@@ -1,4 +1,4 @@
-"""Held out: answers that leak, splits and orders that deceive, learning by heart, and slow or greedy loaders."""
+"""Answers that leak, splits and orders that deceive, learning by heart, and slow or greedy loaders."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from torchdoctor.clinic.apart_nets import Dilated, Gated, Ratings
 from torchdoctor.clinic.kinds.kind import GENERALIZATION, STALLED, UNSTABLE, Kind
 from torchdoctor.clinic.kinds.loop import Loop
-from torchdoctor.clinic.sealed_nets import Dilated, Gated, Ratings
 
 LEAKS = ("information-leak", "suspiciously-low-loss")
 BY_HEART = ("overfitting", "memorization", "under-regularized")
@@ -185,7 +185,6 @@ FAULTS = (
         cause=("train-val-mismatch",),
         secondary=("memorization", "target-anomaly"),
         onset=50,
-        held_out=True,
     ),
     Kind(
         "sources-one-after-the-other",
@@ -194,7 +193,6 @@ FAULTS = (
         right=("batch-anomaly", "data-order", "loss-oscillation"),
         cause=("data-order",),
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION, "target-anomaly", "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "window-holds-the-target",
@@ -202,7 +200,6 @@ FAULTS = (
         on=("tides",),
         right=(*LEAKS, "target-anomaly"),
         cause=("information-leak",),
-        held_out=True,
     ),
     Kind(
         "decoder-given-its-answer",
@@ -210,7 +207,6 @@ FAULTS = (
         on=("backwards",),
         right=(*LEAKS, "target-anomaly"),
         cause=("information-leak",),
-        held_out=True,
     ),
     Kind(
         "masking-thrown-away",
@@ -218,7 +214,6 @@ FAULTS = (
         on=("masked-text",),
         right=(*LEAKS, "target-anomaly"),
         cause=("information-leak",),
-        held_out=True,
     ),
     Kind(
         "convolution-sees-ahead",
@@ -226,7 +221,6 @@ FAULTS = (
         on=("dilated-series",),
         right=(*LEAKS, "uneven-position-loss"),
         cause=("information-leak",),
-        held_out=True,
     ),
     Kind(
         "causal-forgotten",
@@ -235,7 +229,6 @@ FAULTS = (
         right=(*LEAKS, "uneven-position-loss"),
         cause=("information-leak",),
         onset=200,
-        held_out=True,
     ),
     Kind(
         "row-number-as-category",
@@ -245,7 +238,6 @@ FAULTS = (
         cause=("memorization", "under-regularized"),
         secondary=("validation-anomaly", "information-leak"),
         onset="best-validation",
-        held_out=True,
     ),
     Kind(
         "films-by-heart",
@@ -255,7 +247,6 @@ FAULTS = (
         cause=("memorization", "under-regularized"),
         secondary=("validation-anomaly",),
         onset=100,
-        held_out=True,
     ),
     Kind(
         "wrong-labels-by-heart",
@@ -265,7 +256,6 @@ FAULTS = (
         cause=("memorization", "under-regularized", "label-noise-or-misalignment"),
         secondary=("validation-anomaly",),
         onset="best-validation",
-        held_out=True,
     ),
     Kind(
         "decompressed-each-time",
@@ -274,7 +264,6 @@ FAULTS = (
         right=("data-starvation", "slow-data-loading"),
         cause=("slow-data-loading",),
         secondary=("overfitting",),
-        held_out=True,
     ),
     Kind(
         "augmented-copies-kept",
@@ -283,6 +272,5 @@ FAULTS = (
         right=("memory-growth", "memory-leak"),
         cause=("memory-leak",),
         secondary=("step-time-regression",),
-        held_out=True,
     ),
 )

@@ -1,16 +1,16 @@
-"""Held-out faults that come in twos: neither hides the other from somebody who looks."""
+"""Faults that come in twos: neither hides the other from somebody who looks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from torchdoctor.clinic.kinds.apart_loop import normalization_never_in_training, tables_not_stepped
+from torchdoctor.clinic.kinds.apart_numbers import blank_picture
+from torchdoctor.clinic.kinds.apart_parameters import all_but_biases_frozen, encoder_without_gradients
+from torchdoctor.clinic.kinds.apart_steps import plateau_of_each_batch, warmup_without_end
 from torchdoctor.clinic.kinds.kind import GENERALIZATION, SIGNAL, STALLED, UNMOVED, UNSTABLE, Kind
 from torchdoctor.clinic.kinds.loop import Loop
-from torchdoctor.clinic.kinds.sealed_loop import normalization_never_in_training, tables_not_stepped
-from torchdoctor.clinic.kinds.sealed_numbers import blank_picture
-from torchdoctor.clinic.kinds.sealed_parameters import all_but_biases_frozen, encoder_without_gradients
-from torchdoctor.clinic.kinds.sealed_steps import plateau_of_each_batch, warmup_without_end
 
 SEEN = (*UNSTABLE, *STALLED, *SIGNAL, *GENERALIZATION)
 
@@ -52,7 +52,6 @@ FAULTS = (
         also=(*UNSTABLE, "lr-too-high", "schedule-error", "schedule-anomaly"),
         cause=("detached-graph", "lr-too-high", "schedule-error"),
         secondary=(*SEEN, "multiple-pathologies"),
-        held_out=True,
     ),
     Kind(
         "frozen-weights-and-a-blank-picture",
@@ -62,7 +61,6 @@ FAULTS = (
         also=("nan-or-inf", "nan-in-data", "numeric-precision", "input-anomaly", "bad-batch"),
         cause=("frozen-by-mistake", "nan-in-data", "numeric-precision", "bad-batch"),
         secondary=(*SEEN, "multiple-pathologies", "insufficient-capacity"),
-        held_out=True,
     ),
     Kind(
         "eval-normalization-and-hasty-plateau",
@@ -72,7 +70,6 @@ FAULTS = (
         also=("schedule-error", "schedule-anomaly", "learning-rate-vanished"),
         cause=("eval-mode-in-training", "batchnorm-misuse", "unnormalized-inputs", "schedule-error"),
         secondary=(*SEEN, "multiple-pathologies", "unexpected-initial-loss", "lr-too-low"),
-        held_out=True,
     ),
     Kind(
         "unstepped-tables-and-missing-ratings",
@@ -81,6 +78,5 @@ FAULTS = (
         right=(*UNMOVED, "frozen-by-mistake", "parameters-not-in-optimizer"),
         also=("target-anomaly", "bad-batch", "unnormalized-targets", "loss-spike", "gradient-explosion"),
         secondary=(*SEEN, "multiple-pathologies", "clip-missing", "train-val-mismatch", "insufficient-capacity"),
-        held_out=True,
     ),
 )

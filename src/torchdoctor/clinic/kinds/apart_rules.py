@@ -1,4 +1,4 @@
-"""Held-out healthy runs whose steps are made by hand: signs, trust ratios, noise, two passes, slow weights, limits."""
+"""Healthy runs whose steps are made by hand: signs, trust ratios, noise, two passes, slow weights, limits."""
 
 from __future__ import annotations
 
@@ -188,13 +188,13 @@ def rows_held_short(loop: Loop) -> None:
 
 
 HEALTHY = (
-    Kind("signs-by-hand", signs_by_hand, on=("decoder", "mixer"), held_out=True),
-    Kind("trust-ratios", trust_ratios, on=("tags", "table"), held_out=True),
-    Kind("steps-of-one-length", steps_of_one_length, on=("forecast", "tags"), held_out=True),
-    Kind("clipped-by-their-weights", clipped_by_their_weights, on=("unet", "graph"), held_out=True),
-    Kind("noise-that-fades", noise_that_fades, on=("two-heads", "forecast"), held_out=True),
-    Kind("looks-for-flat-ground", looks_for_flat_ground, on=("triplet", "tags"), held_out=True),
-    Kind("slow-weights", slow_weights, on=("decoder", "two-heads"), held_out=True),
-    Kind("scaled-by-hand", scaled_by_hand, on=("patches",), held_out=True),
-    Kind("rows-held-short", rows_held_short, on=("ratings",), held_out=True),
+    Kind("signs-by-hand", signs_by_hand, on=("decoder", "mixer")),
+    Kind("trust-ratios", trust_ratios, on=("tags", "table")),
+    Kind("steps-of-one-length", steps_of_one_length, on=("forecast", "tags")),
+    Kind("clipped-by-their-weights", clipped_by_their_weights, on=("unet", "graph")),
+    Kind("noise-that-fades", noise_that_fades, on=("two-heads", "forecast")),
+    Kind("looks-for-flat-ground", looks_for_flat_ground, on=("triplet", "tags")),
+    Kind("slow-weights", slow_weights, on=("decoder", "two-heads")),
+    Kind("scaled-by-hand", scaled_by_hand, on=("patches",)),
+    Kind("rows-held-short", rows_held_short, on=("ratings",)),
 )

@@ -1,4 +1,4 @@
-"""Held out: losses that are not what their author thinks: shapes, signs, masks, weights, parts that are cut off."""
+"""Losses that are not what their author thinks: shapes, signs, masks, weights, parts that are cut off."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ FAULTS = (
         right=(*MISUSED, "label-noise-or-misalignment", *STALLED[:4], "collapsed-output"),
         cause=("loss-misuse", "label-noise-or-misalignment"),
         secondary=(*STALLED, *GENERALIZATION),
-        held_out=True,
     ),
     Kind(
         "sigmoid-before-cross-entropy",
@@ -157,7 +156,6 @@ FAULTS = (
         right=(*MISUSED, "saturated-activations", "saturating-nonlinearity", *STALLED[:4]),
         cause=("loss-misuse", "saturating-nonlinearity"),
         secondary=(*STALLED, "gradient-vanishing", "weight-growth"),
-        held_out=True,
     ),
     Kind(
         "mask-inverted",
@@ -166,7 +164,6 @@ FAULTS = (
         right=(*MISUSED, *COLLAPSE, "suspiciously-low-loss", "target-anomaly"),
         cause=("loss-misuse",),
         secondary=("information-leak", "gradient-vanishing", "no-gradient", "converged"),
-        held_out=True,
     ),
     Kind(
         "sparsity-above-all",
@@ -175,7 +172,6 @@ FAULTS = (
         right=("over-regularized", "dead-units", *COLLAPSE, "not-learning", "loss-plateau", "underfitting"),
         cause=("over-regularized",),
         secondary=(*STALLED, "gradient-vanishing", "no-gradient"),
-        held_out=True,
     ),
     Kind(
         "squared-after-the-mean",
@@ -191,7 +187,6 @@ FAULTS = (
             "information-leak",
             "batch-size-unsuited",
         ),
-        held_out=True,
     ),
     Kind(
         "positive-and-negative-swapped",
@@ -200,7 +195,6 @@ FAULTS = (
         right=(*MISUSED, *COLLAPSE, "label-noise-or-misalignment", "not-learning", "loss-plateau", "underfitting"),
         cause=("representation-collapse", "loss-misuse", "label-noise-or-misalignment"),
         secondary=(*STALLED, *SIGNAL, *GENERALIZATION, "memorization"),
-        held_out=True,
     ),
     Kind(
         "pinball-upside-down",
@@ -209,7 +203,6 @@ FAULTS = (
         right=(*MISUSED, "loss-divergence", "suspiciously-low-loss"),
         cause=("loss-misuse",),
         secondary=(*UNSTABLE, "collapsed-output", "dead-units"),
-        held_out=True,
     ),
     Kind(
         "second-loss-as-a-number",
@@ -218,7 +211,6 @@ FAULTS = (
         right=(*UNMOVED, "detached-graph"),
         cause=("detached-graph",),
         secondary=(*STALLED, "suspicious-loss"),
-        held_out=True,
     ),
     Kind(
         "one-task-drowns-the-other",
@@ -227,7 +219,6 @@ FAULTS = (
         right=("target-anomaly", "unnormalized-targets"),
         cause=("unnormalized-targets",),
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION, "unexpected-initial-loss", "dead-units", "collapsed-output"),
-        held_out=True,
     ),
     Kind(
         "weights-upside-down",
@@ -236,7 +227,6 @@ FAULTS = (
         right=("class-imbalance", *COLLAPSE, *MISUSED),
         cause=("class-imbalance", "loss-misuse"),
         secondary=("suspiciously-low-loss", "loss-plateau", "underfitting"),
-        held_out=True,
     ),
     Kind(
         "teacher-never-loaded",
@@ -245,6 +235,5 @@ FAULTS = (
         right=("validation-anomaly", "train-val-mismatch", "overfitting", "label-noise-or-misalignment"),
         cause=("train-val-mismatch", "label-noise-or-misalignment"),
         secondary=("suspiciously-low-loss",),
-        held_out=True,
     ),
 )

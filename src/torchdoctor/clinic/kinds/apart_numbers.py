@@ -1,4 +1,4 @@
-"""Held-out faults of the numbers: what overflows, underflows, divides by nothing, flips, or should not be there."""
+"""Faults of the numbers: what overflows, underflows, divides by nothing, flips, or should not be there."""
 
 from __future__ import annotations
 
@@ -142,7 +142,6 @@ FAULTS = (
         cause=("numeric-precision", "optimizer-misconfigured"),
         secondary=AFTER,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "log-of-a-raw-output",
@@ -152,7 +151,6 @@ FAULTS = (
         cause=("numeric-precision", "loss-misuse"),
         secondary=AFTER,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "blank-picture",
@@ -163,7 +161,6 @@ FAULTS = (
         secondary=AFTER,
         onset=120,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "its-own-positive",
@@ -174,7 +171,6 @@ FAULTS = (
         secondary=AFTER,
         onset=150,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "nothing-but-padding",
@@ -185,7 +181,6 @@ FAULTS = (
         secondary=AFTER,
         onset=130,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "nothing-to-predict",
@@ -196,7 +191,6 @@ FAULTS = (
         secondary=AFTER,
         onset=110,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "exponential-of-an-outlier",
@@ -207,7 +201,6 @@ FAULTS = (
         secondary=(*AFTER, "clip-missing", "unnormalized-inputs"),
         onset=150,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "missing-as-a-number",
@@ -216,7 +209,6 @@ FAULTS = (
         right=("target-anomaly", "bad-batch", "unnormalized-targets", "loss-spike", "gradient-explosion"),
         cause=("bad-batch", "unnormalized-targets"),
         secondary=(*AFTER, "clip-missing", "label-noise-or-misalignment", "train-val-mismatch"),
-        held_out=True,
     ),
     Kind(
         "bit-flipped-in-momentum",
@@ -227,7 +219,6 @@ FAULTS = (
         secondary=(*AFTER, "resume-error"),
         onset=160,
         acute=True,
-        held_out=True,
     ),
     Kind(
         "likelihood-multiplied-out",
@@ -243,7 +234,6 @@ FAULTS = (
         ),
         cause=("numeric-precision", "loss-misuse"),
         secondary=(*STALLED, *SIGNAL, "frozen-weights", "suspicious-loss"),
-        held_out=True,
     ),
     Kind(
         "outlier-never-forgotten",
@@ -254,6 +244,5 @@ FAULTS = (
         secondary=(*AFTER, "lr-too-low", "clip-missing", "optimizer-misconfigured", "stopped-too-early"),
         onset=40,
         acute=True,
-        held_out=True,
     ),
 )
