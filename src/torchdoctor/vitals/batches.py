@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals import answers
 from torchdoctor.vitals.attention_ahead import look_ahead
 from torchdoctor.vitals.batch_numbers import (
     BINARY,
@@ -22,19 +23,12 @@ from torchdoctor.vitals.batch_numbers import (
     FEW_CLASSES,
     IGNORED,
     MOST_CLASSES,
-    MOST_LABELS,
-    ROWS,
-    agreement,
-    beyond_given,
     binary_counts,
     class_counts,
     class_dimension,
-    column_by_class,
     different_rows,
     is_whole,
-    one_in_place_of,
     output_and_target,
-    padding,
     slope_by_count,
 )
 from torchdoctor.vitals.gauge import Tell
@@ -56,20 +50,12 @@ from torchdoctor.vitals.passes import (
 )
 from torchdoctor.vitals.transfer import Slot
 
-SHORTEST = 7
-"""Tokens of a sequence of which an end that repeats itself says something."""
 LOOKS = 3
 """Samples in which it is asked whether attention looks ahead."""
 LEAST_VALUES = 8
 """Values of a sample that are not all the same by chance."""
-FEW = 4
-"""Numbers asked for, of several, that are all looked for among the inputs."""
 MOST_CALLS = 4
 """Passes of a step whose inputs are looked at."""
-MOST_TOKENS = 16_384
-"""Tokens of a batch among which the mask is looked for."""
-SAME = 0.999
-"""Correlation of columns with classes that counts: less is a good feature, such as a bright place in a picture."""
 BEYOND = 0.1
 """How far under 0 or above 1 the targets of a binary loss may be: a picture that was resized swings over by less."""
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -228,83 +214,27 @@ class BatchGauge(PassGauge):
         if inputs is None or not is_whole(target) or not is_whole(inputs):
             return
         if inputs.numel() == target.numel():
-            given, asked = inputs.detach().flatten(), target.detach().flatten()
-            same = (given == asked).float().mean()
-            self._scalars["target_masked"] = one_in_place_of(given[:MOST_TOKENS], asked[:MOST_TOKENS])
+            self._scalars |= answers.in_place(inputs, target, ignored)
             decoded = self._decoded() if self._decoded is not None else None
             if decoded is not None and decoded.numel() == target.numel():  # the inputs have to pass through a code
                 labels = target.reshape(decoded.shape)
                 forced = decoded[:, 1:] == labels[:, :-1]
-                same = same * (forced.float().mean() < 0.99)
+                self._scalars["target_is_input"] = self._scalars["target_is_input"] * (forced.float().mean() < 0.99)
                 self._unshifted = (decoded == labels).float().mean()
-            self._scalars["target_is_input"] = same
-        samples = inputs.shape[0]
-        if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
-            return
-        labels = part_of(target.reshape(samples, -1))
-        self._scalars["target_padding"] = padding(labels, ignored)
-        for ahead, vital in enumerate(("target_is_next", "target_after_next"), 1):
-            if first is not None:
-                self._scalars[vital] = agreement(inputs.detach()[: len(labels), first + ahead :], labels, ignored)
-        if first == 0 and inputs.shape[1] > 1:
-            self._scalars["target_beyond"] = beyond_given(inputs.detach()[: len(labels), 1:], labels, ignored)
-            self._scalars["target_is_before"] = agreement(inputs.detach()[: len(labels)], labels[:, 1:], ignored)
+        self._scalars |= answers.along_a_sequence(inputs, target, ignored, first)
 
     def _measure_columns(self, target: Tensor) -> None:
-        """How closely one column of a table, or one place of a picture, follows the label: 1 where it is the label.
-
-        Sequences are left out: to tell again what came first is a task.
-        """
+        """How closely one column of a table, or one place of a picture, follows the label."""
         inputs = self._inputs() if self._inputs is not None else None
-        labels = target.detach().flatten().float()
-        if inputs is None or not inputs.is_floating_point() or inputs.dim() not in (2, 4) or inputs[0].numel() < 2:
-            return
-        inputs = inputs.flatten(1)
-        if target.dim() == 2 and 1 < target.shape[1] < inputs.shape[1] and len(target) == len(inputs) >= ROWS:
-            self._measure_several(inputs.detach().float(), target.detach().float())
-        if inputs.shape[0] != labels.numel() or labels.numel() < ROWS or inputs.numel() > LARGEST:
-            return
-        columns, labels = inputs.detach().float(), labels - labels.mean()
-        columns = columns - columns.mean(0)
-        sizes = columns.square().sum(0).sqrt() * labels.square().sum().sqrt()
-        whole = (target == target.round()).all() if target.is_floating_point() else True
-        closest, other = ((labels @ columns).abs() / sizes.clamp_min(1e-12)).topk(2).values.unbind()
-        if is_whole(target):
-            each = column_by_class(columns, target.detach().flatten())
-            closest = torch.where(each > SAME, torch.maximum(closest, each), closest)
-        if self._distinct is not None:  # of a few samples, again and again, some column follows anything
-            closest = closest * (self._distinct >= ROWS)
-        self._scalars["label_in_input"] = closest * whole
-        self._scalars["label_in_another"] = other * whole
-
-    def _measure_several(self, inputs: Tensor, labels: Tensor) -> None:
-        """The same for several labels of a sample: of the one that is followed least, and of the next columns."""
-        if inputs.numel() > LARGEST or labels.shape[1] > MOST_LABELS:
-            return
-        columns, labels = inputs - inputs.mean(0), labels - labels.mean(0)
-        sizes = columns.square().sum(0).sqrt() * labels.square().sum(0).sqrt().unsqueeze(1)
-        closest, other = ((labels.T @ columns).abs() / sizes.clamp_min(1e-12)).topk(2, 1).values.unbind(1)
-        varies = sizes.amax(1) > 0  # of a label that no sample has, nothing can be said
-        self._scalars["label_in_input"] = torch.where(varies, closest, torch.ones_like(closest)).amin() * varies.any()
-        self._scalars["label_in_another"] = torch.where(varies, other, torch.zeros_like(other)).amax()
+        if inputs is not None:
+            self._scalars |= answers.in_a_column(inputs, target, self._distinct)
 
     def _measure_copies(self, target: Tensor) -> None:
-        """The largest share of samples in which one place of the input holds the very number that is asked for."""
+        """In how many samples one place of the input holds the very number that is asked for."""
         inputs = self._inputs() if self._inputs is not None else None
-        if inputs is None or inputs.dtype != target.dtype or inputs.dim() < 2 or inputs.numel() > LARGEST:
-            return
-        samples, places = inputs.shape[0], inputs[0].numel()
-        if target.shape[0] != samples or samples < ROWS or not (target.numel() == samples or target.dim() == 2):
-            return
-        if target.numel() > samples and (inputs.dim() != 2 or 2 * target.shape[1] > places):
-            return  # what gives back what it is given, or a window that was moved on
-        shares = []
-        for number in target.detach().reshape(samples, -1)[:, :FEW].unbind(1):
-            asked = number.unsqueeze(1)
-            counted = asked != asked.mode(0).values  # what most targets are, a column may be as well
-            same = ((inputs.detach().flatten(1) == asked) & counted).sum(0).amax()
-            shares.append(same / counted.sum().clamp_min(ROWS // 2))
-        self._scalars["target_in_input"] = torch.stack(shares).amin()
+        share = None if inputs is None else answers.copied_share(inputs, target)
+        if share is not None:
+            self._scalars["target_in_input"] = share
 
     def _asked(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], first: int | None = None) -> None:
         output, target = output_and_target(args, kwargs)
