@@ -63,6 +63,7 @@ key                             value
 ``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the worst layer
 ``mode.batchnorm_momentum``     share of a new batch in the running statistics of its last layer; None: the mean of all
 ``state.written``               stretches of steps in which something else than the optimizer wrote to all weights
+``state.written_in_part``       stretches in which it wrote to some weights, and the first of these
 ``state.written_always``        samples at which that happened at every step (up to 5)
 ``state.loaded``                the steps before which a state was loaded into a model (the last 8)
 ``state.restarted``             the step at which the optimizer's own count of steps began anew

@@ -243,6 +243,11 @@ APART = {
         [symptom("batch-anomaly"), symptom("target-anomaly"), symptom("dead-units", 175)],
         {"target_collision": [0.98] * 8, "pooled_collision": [0.2] * 8},
     ),
+    "two sources, one behind the other": (
+        "data-order",
+        [symptom("loss-spike", 30), symptom("loss-divergence", 33), symptom("not-learning", 160, "info")],
+        {"target_collision": [0.5] * 8, "pooled_collision": [0.27] * 8},
+    ),
 }
 
 

@@ -15,6 +15,11 @@ def noisy(values, size=0.1):
 
 
 SICK = {
+    "a head is initialized anew in each epoch": (
+        FALLING + [3.9] * 40,
+        {"state.written_in_part": [[place, place + 25, "head"] for place in (115, 140, 165, 190)]},
+        200,
+    ),
     "weights of the start are back": (FALLING + [3.9] * 40, {"state.written": [[190, 215]]}, 200),
     "again and again": ((FALLING + [3.9] * 40), {"state.written": [[50, 75], [190, 215]]}, 200),
     "noise does not hide it": (noisy(FALLING + [3.5] * 40), {"state.written": [[190, 215]]}, 200),
@@ -25,6 +30,10 @@ SICK = {
 }
 HEALTHY = {
     "no readings": ([], {}),
+    "a table that is kept within bounds, now and then": (
+        noisy(FALLING + [2.0] * 40),
+        {"state.written_in_part": [[150, 175, "table"], [190, 215, "table"]]},
+    ),
     "the memory was emptied twice": (FALLING + [2.0] * 16, {"state.forgotten": 2}),
     "emptied and written from task to task": (
         FALLING + [3.9] * 40,

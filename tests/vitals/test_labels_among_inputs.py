@@ -77,3 +77,32 @@ def test_a_condition_may_be_left_out():
         doctor.diagnose()
     vitals = [record["vitals"] for record in seen if record["type"] == "vitals"][-1]
     assert "input_mean" in vitals and "input_blank" not in vitals
+
+
+class Factors(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.films = nn.Embedding(20, 8), nn.Embedding(30, 8)
+
+    def forward(self, who, what):
+        return (self.users(who) * self.films(what)).sum(1)
+
+
+@pytest.mark.parametrize(("start", "fires"), [(0.1, True), (None, False)])
+def test_embeddings_that_begin_alike_count_as_one(start, fires):
+    torch.manual_seed(0)
+    model = Factors()
+    if start is not None:
+        for tensor in model.parameters():
+            nn.init.constant_(tensor, start)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(20):
+            who, what = torch.randint(20, (32,)), torch.randint(30, (32,))
+            loss = (model(who, what) - torch.randn(32)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+        found = [item.name for item in doctor.diagnose().symptoms]
+    assert ("identical-units" in found) == fires

@@ -25,13 +25,15 @@ def one_tensor(model):
         next(model.parameters()).mul_(1.0)
 
 
-def told_by(optimizer_class=torch.optim.Adam, *, each=None, at=None, skip=(), **options):
+def told_by(optimizer_class=torch.optim.Adam, *, each=None, at=None, skip=(), parts=(), **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
     optimizer = optimizer_class(model.parameters(), lr=1e-3, **options)
     fresh, told = copy.deepcopy(optimizer.state_dict()), {}
     gauge = StateWitness(Setup({"": model}, [optimizer]), told.update)
     for step in range(76):
+        if step in parts:
+            one_tensor(model)
         if at == step:
             write(model)
         elif at == -step:
@@ -67,6 +69,11 @@ def test_a_write_at_every_step_is_a_method_of_its_own():
 
 def test_a_write_to_one_tensor_is_no_write_to_the_state():
     assert told_by(each=one_tensor) == {}
+
+
+def test_a_layer_that_is_initialized_anew_is_named_and_placed():
+    told = told_by(parts=(30, 60))
+    assert told == {"state.written_in_part": [[26, 50, "0.weight"], [51, 75, "0.weight"]]}
 
 
 def test_a_skipped_step_is_no_write():

@@ -11,6 +11,9 @@ from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, within_and_between
 
+LEAPS = ("loss-spike", "loss-divergence", "loss-oscillation", "gradient-explosion")
+"""What a border between two stretches of the data looks like."""
+
 
 class DataOrder(Cause):
     """The data come sorted, or are not shuffled.
@@ -64,6 +67,9 @@ class DataOrder(Cause):
             yield Evidence(
                 CERTAIN if within > over + 0.5 else 7.5, f"{pairs}, two of the whole run in {100 * over:.0f} %"
             )
+        elif within > over + 0.15 and problem.has(*LEAPS):
+            share, whole = 100 * within, 100 * over
+            yield Evidence(4.5, f"two of a batch share a class in {share:.0f} % of pairs, of the run in {whole:.0f} %")
         elif within < over + 0.15:
             yield Evidence(-4.0, "the labels of a batch are as mixed as those of the whole run")
         spread, between = within_and_between(chart)
@@ -73,5 +79,7 @@ class DataOrder(Cause):
             )
             # Targets that a model makes for itself run away with it.
             yield Evidence(1.5 if problem.grave("loss-divergence", "weight-growth") else 6.0, text)
+        elif spread < between and problem.has(*LEAPS):
+            yield Evidence(4.5, "the means of batches differ by more than targets do within one")
         elif spread > between:
             yield Evidence(-4.0, "targets vary more within a batch than from batch to batch")

@@ -64,6 +64,7 @@ class StateOverwritten(Detector):
         "tensors/grad_norm",
         "tensors/update_ratio",
         "facts/state.written",
+        "facts/state.written_in_part",
         "facts/state.restarted",
         "facts/state.loaded",
         "facts/state.forgotten",
@@ -136,14 +137,15 @@ class StateOverwritten(Detector):
             many = int(step) + self.steps <= chart["loss"].step
             if rise is not None and lost and rise.height > (self.known if many else self.noise) * rise.noise:
                 return self._said(chart, "a state was loaded into the model: loss rose from ", rise)
-        for first, last in reversed(written if len(written) <= HABIT else ()):
+        whole = [(first, last, "weights were") for first, last in written] if len(written) <= HABIT else []
+        parts = [(first, last, f"{name} was") for first, last, name in chart.fact("state.written_in_part") or ()]
+        for first, last, what in (*reversed(whole), *reversed(parts)):
             if last < chart.step - self.recent:
-                break
+                continue
             place = _steepest(chart, int(first), int(last), self.steps // 2)
             rise = None if place is None else _rise_at(chart, place, self.steps // 2)
             if rise is not None and rise.height > self.noise * rise.noise and rise.share > self.lost:
-                message = "weights were written to between steps: loss rose from "
-                return self._said(chart, message, rise)
+                return self._said(chart, f"{what} written to between steps: loss rose from ", rise)
         return None
 
     def _resumed(self, chart: Chart) -> Symptom | None:

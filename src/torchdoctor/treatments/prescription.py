@@ -250,6 +250,7 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
 FITTING = (
     ("loss.kind", ("bce",), "binary_cross_entropy_with_logits"),
     ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
+    ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
 )
 """A fact of the run, what it may be, and words of the line of code that then comes first."""
 

@@ -47,6 +47,8 @@ TOKENS = 128
 """Tokens of a sample for which attention is computed."""
 FLAT = 3.5
 """What enters a sigmoid beyond which it is outside of 0.03 to 0.97; a tanh is flat there all the more."""
+ENTRIES = 256
+"""Rows of a table of embeddings in which its columns are compared."""
 LOOKS_AT_WEIGHTS = 16
 """Samples of a run at which rows of weights are compared: symmetry is there from the beginning or never."""
 DROWNED = 10.0
@@ -149,6 +151,8 @@ class ActivationGauge(PassGauge):
         self._measure_kind(module, inputs, output, value, measured)
         if isinstance(module, WEIGHTED) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
             self._compare_rows(module.weight, measured)
+        elif isinstance(module, nn.Embedding) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
+            self._compare_rows(module.weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
         elif isinstance(module, nn.RNNBase) and self._samples < LOOKS_AT_WEIGHTS:
             weight = module.weight_hh_l0
             if isinstance(weight, Tensor) and weight.requires_grad:

@@ -10,16 +10,19 @@ A `load_state_dict` says so itself, at once. Numbers of the host only: no kernel
 from __future__ import annotations
 
 import contextlib
+import operator
 import weakref
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Gauge, Tell
 from torchdoctor.vitals.hooks import Hook
-from torchdoctor.vitals.patient import Setup, optimizer_tensors, unwrap_model
+from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names, unwrap_model
 from torchdoctor.vitals.transfer import Slot
 
+Item = TypeVar("Item")
 WITNESSES = 3
 """Tensors that must all have been written to: a norm that is kept on an embedding writes to that one alone."""
 LISTED = 4
@@ -39,10 +42,12 @@ class StateWitness(Gauge):
     def __init__(self, setup: Setup, tell: Tell) -> None:
         self._optimizer, self._tell = setup.optimizers[0], tell
         self._alone = len(setup.optimizers) == 1
+        self._names = partial(tensor_names, setup.models, setup.optimizers)
         self._before: list[int] = []
         self._after: tuple[int, list[Tensor], list[int], list[int]] | None = None
-        """Of the sample before: its step, the witnesses, their versions after it, and the writes that it made."""
+        """Of the sample before: its step, the tensors, their versions after it, and the writes that it made."""
         self._stretches: list[list[int]] = []
+        self._parts: list[list[int | str]] = []
         self._always = 0
         self._count: int | None = None
         """Steps that the optimizer says it has taken."""
@@ -63,13 +68,15 @@ class StateWitness(Gauge):
 
     def _note_load(self) -> None:
         """Which step comes next is told by how often the weights were written to."""
-        known, chosen = self._after, self._chosen()
-        if not self._alone or known is None or not min(known[3]) > 0 or len(chosen) != len(known[1]):
+        known, tensors = self._after, self._tensors()
+        if not self._alone or known is None or not _are_the_same(tensors, known[1]):
             return
-        if any(tensor is not other for tensor, other in zip(chosen, known[1], strict=True)):
+        versions = _witnesses([tensor._version for tensor in tensors])
+        before, each = _witnesses(known[2]), _witnesses(known[3])
+        if not min(each) > 0:
             return
-        written = [tensor._version - 1 - last for tensor, last in zip(chosen, known[2], strict=True)]
-        step = known[0] + 1 + min(extra // each for extra, each in zip(written, known[3], strict=True))
+        written = [version - 1 - last for version, last in zip(versions, before, strict=True)]
+        step = known[0] + 1 + min(extra // writes for extra, writes in zip(written, each, strict=True))
         self._loaded = [*self._loaded, step][-MOST_LOADS:]
         self._tell({"state.loaded": self._loaded})
 
@@ -77,8 +84,8 @@ class StateWitness(Gauge):
         """Versions before the step, and the optimizer's own count of steps."""
         if not self._alone:
             return
-        chosen = self._chosen()
-        self._before = [tensor._version for tensor in chosen]
+        tensors = self._tensors()
+        self._before, chosen = [tensor._version for tensor in tensors], _witnesses(tensors)
         if not self._begun:
             self._begun = True
             known = [_remembered(self._optimizer.state.get(tensor)) for tensor in chosen]
@@ -94,29 +101,38 @@ class StateWitness(Gauge):
         """What was written since the last sample, less what the steps in between account for."""
         if not self._alone:
             return
-        chosen, known, before = self._chosen(), self._after, self._before
-        if chosen and (left := _remembered(self._optimizer.state.get(chosen[0]))):
+        tensors, known, before = self._tensors(), self._after, self._before
+        if tensors and (left := _remembered(self._optimizer.state.get(tensors[0]))):
             self._left = slot.number, left
-        now = [tensor._version for tensor in chosen]
+        now = [tensor._version for tensor in tensors]
         if len(before) != len(now) or not now:
             self._after = None
             return
         writes = [after - first for after, first in zip(now, before, strict=True)]
-        self._after = slot.number, chosen, now, writes
-        if known is None or writes != known[3] or not min(writes) > 0:
-            return
-        if any(tensor is not other for tensor, other in zip(chosen, known[1], strict=False)):
+        self._after = slot.number, tensors, now, writes
+        if known is None or not _are_the_same(tensors, known[1]):
             return
         between = slot.number - known[0] - 1
-        extra = min(first - last - each * between for first, last, each in zip(before, known[2], writes, strict=True))
-        if extra <= 0:
+        extra = [first - last - each * between for first, last, each in zip(before, known[2], writes, strict=True)]
+        same, least = _witnesses(writes) == _witnesses(known[3]), min(_witnesses(extra))
+        if not same or not min(_witnesses(writes)) > 0:
             return
-        if extra > between:  # at every step, the one that is coming included
+        if least > between:  # at every step, the one that is coming included
             self._always += 1
             self._tell({"state.written_always": min(self._always, ENOUGH)})
-        else:
+        elif least > 0:
             self._stretches = [*self._stretches, [known[0] + 1, slot.number]][-LISTED:]
             self._tell({"state.written": self._stretches})
+        elif writes == known[3]:
+            self._note_parts([known[0] + 1, slot.number], tensors, extra)
+
+    def _note_parts(self, stretch: list[int], tensors: list[Tensor], extra: list[int]) -> None:
+        """Some tensors were written to and others were not, and not at each step: a layer was initialized anew."""
+        written = [tensor for tensor, count in zip(tensors, extra, strict=True) if 0 < count < stretch[1] - stretch[0]]
+        if written:
+            self._parts.append([*stretch, self._names()[written[0]]])
+            del self._parts[:-LISTED]
+            self._tell({"state.written_in_part": self._parts})
 
     def _compare_memory(self, count: int | None, number: int) -> None:
         """Whether what the last sample left is gone, so that the memory reaches back a few steps only."""
@@ -128,10 +144,18 @@ class StateWitness(Gauge):
             self._forgotten = min(self._forgotten + 1, ENOUGH) if emptied else 0
             self._tell({"state.forgotten": self._forgotten})
 
-    def _chosen(self) -> list[Tensor]:
-        tensors = [item for item in optimizer_tensors(self._optimizer) if item.requires_grad and item.is_leaf]
-        places = sorted({(len(tensors) - 1) * part // (WITNESSES - 1) for part in range(WITNESSES)}) if tensors else []
-        return [tensors[place] for place in places]
+    def _tensors(self) -> list[Tensor]:
+        return [item for item in optimizer_tensors(self._optimizer) if item.requires_grad and item.is_leaf]
+
+
+def _witnesses(rows: list[Item]) -> list[Item]:
+    """The first, one in the middle and the last: what was written to all tensors was written to these."""
+    places = sorted({(len(rows) - 1) * part // (WITNESSES - 1) for part in range(WITNESSES)}) if rows else []
+    return [rows[place] for place in places]
+
+
+def _are_the_same(tensors: list[Tensor], others: list[Tensor]) -> bool:
+    return len(tensors) == len(others) and all(map(operator.is_, tensors, others))
 
 
 def _count_of(state: Any) -> int | None:

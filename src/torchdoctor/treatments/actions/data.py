@@ -28,7 +28,8 @@ DATA: tuple[Action, ...] = (
         "Hide from the model what it must predict: a causal mask, no target among the inputs, no shared samples.",
         when="The training loss is below what the data allows, within a fraction of an epoch.",
         code="mask = torch.nn.Transformer.generate_square_subsequent_mask(length)\n"
-        "inputs, targets = tokens[:, :-1], tokens[:, 1:]  # predict the next, not the same",
+        "inputs, targets = tokens[:, :-1], tokens[:, 1:]  # predict the next, not the same\n"
+        "inputs = table.drop(columns=answers)  # nothing that is made from the target; a window ends before it",
         check="Change a token behind position t: the output at t stays the same. The loss rises to an honest level.",
         references=("https://arxiv.org/abs/1706.03762",),
     ),
