@@ -101,6 +101,14 @@ def test_a_healthy_run_is_one_line():
     assert str(Report(step=-1)) == "Nothing to judge yet: no training step was seen."
 
 
+def test_a_log_of_one_record_is_not_called_healthy():
+    curves = {"loss": [(2490, 1.77, 1.77, 1.77)], "val_loss": [(2490, 1.81, 1.81, 1.81)]}
+    first = " ".join(str(Report(step=2490, context={"source": "JSON"}, curves=curves)).splitlines())
+    assert first.startswith("Too little to judge: the log holds the values of step 2490 alone (loss 1.77, validation")
+    more = {**curves, "loss": [(0, 2.0, 2.0, 2.0), (2490, 1.77, 1.77, 1.77)]}
+    assert str(Report(step=2490, context={"source": "JSON"}, curves=more)).startswith("Healthy at step 2490")
+
+
 def test_informative_findings_leave_the_verdict_healthy():
     report = Report(
         step=9, symptoms=(Symptom("converged", "LO09", "info", 0.9, 5, 9, message="the loss is at its floor"),)

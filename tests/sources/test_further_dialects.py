@@ -76,3 +76,12 @@ def test_a_log_of_nothing_but_gradient_norms_is_read(tmp_path):
     line = " iteration     {}/  250000 | learning rate: 2.999E-04 | loss scale: 1.0 | grad norm: nan |\n"
     found = series(tmp_path / "m.log", "".join(line.format(step) for step in range(5426, 5436)))
     assert all(map(math.isnan, found["grad_norm"]))
+
+
+def test_what_an_estimator_lists_after_its_evaluation_is_no_training(tmp_path):
+    lines = [f"INFO:tensorflow:loss = {LOSS[i]}, step = {100 * i} (144.1 sec)" for i in range(N)]
+    dictionary = "eval_accuracy = 0.85, eval_loss = 0.72, global_step = 2950, loss = 0.7219"
+    results = ["eval_accuracy = 0.85", "eval_loss = 0.72", "global_step = 2950", "loss = 0.7219"]
+    lines += [f"INFO:tensorflow:Saving dict for global step 2950: {dictionary}"]
+    lines += ["INFO:tensorflow:***** Eval results *****", *(f"INFO:tensorflow:  {text}" for text in results)]
+    assert series(tmp_path / "train.log", "\n".join(lines))["loss"] == LOSS

@@ -56,6 +56,16 @@ def test_an_experiment_and_a_run_of_a_real_folder(real: Path) -> None:
     assert not mlflow_store.recognises(real)
 
 
+def test_a_deleted_run_is_read_where_its_own_folder_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "mlruns" / "0" / ("a" * 32)
+    (folder / "metrics").mkdir(parents=True)
+    (folder / "meta.yaml").write_text("run_id: a\nrun_name: gone\nlifecycle_stage: deleted\n")
+    (folder / "metrics" / "loss").write_text("".join(f"17 {3 - step} {step}\n" for step in range(3)))
+    (run,) = mlflow_store.read(folder)
+    assert run.points["loss"].values.tolist() == [3, 2, 1]
+    assert not mlflow_store.recognises(tmp_path / "mlruns")
+
+
 def database(path: Path, rows: list[tuple[object, ...]], journal: str = "delete") -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA journal_mode = {journal}")

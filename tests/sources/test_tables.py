@@ -196,3 +196,17 @@ def test_columns_without_names(tmp_path):
 def test_values_that_were_never_counted_are_taken_in_order(tmp_path):
     rows = "".join(f"1,{3 - n / 10}\n" for n in range(9))
     assert series(written(tmp_path, "step,loss\n" + rows))["loss"][0] == list(range(9))
+
+
+def test_some_columns_may_be_named_by_a_number(tmp_path):
+    rows = ["epoch,set,step,loss,average_km,1,25,200"]
+    rows += [f"0,train,{step},{1 / step},{900 - step},0.0,0.1,0.2" for step in range(1, 20)]
+    rows += ["0,val,19,0.5,800,0.0,0.1,0.2"]
+    found = series(written(tmp_path, "\n".join(rows)))
+    assert list(found["loss"][1][:2]) == [1.0, 0.5] and list(found["val_loss"][1]) == [0.5]
+
+
+def test_rows_that_name_their_values_are_no_table(tmp_path):
+    rows = [f"epoch, {epoch}, loss, {1 / epoch}" for epoch in range(1, 20)]
+    with pytest.raises(SourceError):
+        read(written(tmp_path, "\n".join(rows)))

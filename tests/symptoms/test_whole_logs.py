@@ -280,3 +280,57 @@ def test_a_ripple_of_a_steep_start_is_no_spike():
     assert not raised(loss=ripple, val_loss=ripple, context=EPOCHS)
     leap = [10.4, 6.0, 4.0, 3.0, *held, 4.1, 3.0, *tail]
     assert "loss-spike" in raised(loss=leap, val_loss=leap, context=EPOCHS)
+
+
+def test_validation_that_touches_a_guess_and_is_never_better_is_no_learning():
+    batches = [0.69, 0.72, 0.66, 0.70, 0.73, 0.68, 0.69, 0.71, 0.70, 0.69, 0.70, 0.72, 0.68, 0.70]
+    swings = [0.904, 0.699, 0.695, 0.6932, 0.703, 0.6939, 0.753, 0.6931, 0.718, 1.08, 0.756, 0.6935, 0.727, 0.6933]
+    assert raised(loss=batches, val_loss=swings) == {"not-learning"}
+    under = [value - 0.012 for value in swings]
+    assert not raised(loss=batches, val_loss=under)
+    elsewhere = [1.3 * value for value in swings]
+    assert not raised(loss=[1.3 * value for value in batches], val_loss=elsewhere)
+
+
+def test_many_evaluations_of_which_the_first_has_the_best_accuracy_are_no_learning():
+    better = {"train_accuracy": "higher", "val_accuracy": "higher"}
+    noise = np.random.default_rng(0).normal(0, 0.18, (2, 400))
+    train = {"loss": 0.97 * (1 + noise[0]), "train_accuracy": 0.5 * (1 + noise[1])}
+    held_out = [1.028, 1.14, 1.06, *[1.03 - 0.0005 * place for place in range(40)]]
+    idle = [0.557, 0.45, 0.44, *[0.48, 0.49] * 20]
+    assert "not-learning" in raised(better, every=5, val_loss=held_out, val_accuracy=idle, **train)
+    learns = [0.41, 0.45, 0.44, *[0.48 + 0.004 * place for place in range(40)]]
+    assert "not-learning" not in raised(better, every=5, val_loss=held_out, val_accuracy=learns, **train)
+
+
+def test_a_reward_that_falls_out_of_all_that_it_was_is_a_collapse():
+    better = {"reward": "higher"}
+    earned = [-54.0, -40.0, -30.0, -20.0, *[-16.0, -17.0] * 15]
+    assert "loss-divergence" in raised(better, reward=[*earned, -304.0, -260.0, -277.0])
+    assert "loss-divergence" not in raised(better, reward=[*earned, -60.0, -50.0, -55.0])
+    assert "loss-divergence" not in raised(better, reward=[*earned, -304.0, -16.0, -17.0])
+
+
+def test_losses_that_leave_their_level_late_and_together_have_diverged():
+    held, high = [0.040, 0.041, 0.039, 0.0405] * 16, [0.050, 0.047, 0.049, 0.046] * 4
+    assert "loss-divergence" in raised(loss=held + high, val_loss=held + high, context=EPOCHS)
+    assert "loss-divergence" not in raised(loss=held + held[:16], val_loss=held + held[:16], context=EPOCHS)
+    back = [*held, *high[:8], *held[:8]]
+    assert "loss-divergence" not in raised(loss=back, val_loss=back, context=EPOCHS)
+    better = {"val_map50": "higher"}
+    gained = [0.3 + 0.005 * place for place in range(80)]
+    harder = raised(better, loss=held + high, val_loss=held + high, val_map50=gained, context=EPOCHS)
+    assert "loss-divergence" not in harder
+
+
+def test_precision_is_no_gain_beside_a_mean_of_it_that_fell():
+    better = {"val_precision": "higher", "val_recall": "higher", "val_map50": "higher"}
+    train = [7.0 * 0.99**place for place in range(100)]
+    held_out = [4.1 + 0.0125 * place for place in range(100)]
+    precise = [0.6 + 0.003 * place for place in range(100)]
+    lost = {"val_recall": precise[::-1], "val_map50": precise[::-1]}
+    found = raised(better, loss=train, val_loss=held_out, val_precision=precise, context=EPOCHS, **lost)
+    assert "overfitting" in found
+    kept = {"val_recall": precise, "val_map50": precise}
+    found = raised(better, loss=train, val_loss=held_out, val_precision=precise, context=EPOCHS, **kept)
+    assert "overfitting" not in found

@@ -166,12 +166,26 @@ def verdict(report: Report) -> str:
     if symptom is None:
         if report.step < 0:
             return "Nothing to judge yet: no training step was seen."
+        if _is_one_record(report):
+            return f"Too little to judge: the log holds the values of {clock} {report.step} alone{_values(report)}."
         return f"{HEALTH_WORDS['healthy']} at {clock} {report.step}: nothing was found."
     going_on = symptom.first_step < symptom.last_step and symptom.last_step + LATELY >= report.step
     since = "since" if going_on else "at"
     message = printable(symptom.message).rstrip(".")
     reason = f"{printable(symptom.name)}, {message}" if message else printable(symptom.name)
     return f"{HEALTH_WORDS[report.health]} {since} {clock} {symptom.first_step}: {reason}."
+
+
+def _is_one_record(report: Report) -> bool:
+    """Whether this is a log that gives each number once, such as the summary of a run: it shows no course."""
+    return "source" in report.context and bool(report.curves) and all(len(item) == 1 for item in report.curves.values())
+
+
+def _values(report: Report) -> str:
+    """The losses of such a log, which are finite where nothing was found."""
+    names = {"loss": "loss", "val_loss": "validation loss"}
+    told = [f"{word} {number_text(report.curves[name][0][2])}" for name, word in names.items() if name in report.curves]
+    return f" ({', '.join(told)}; finite, but whether that is good or bad cannot be seen)" if told else ""
 
 
 def advice(report: Report) -> str:

@@ -45,6 +45,7 @@ DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
 _SAID = re.compile(r"(?i)loss\w{0,12}\s?[:=]\s?(?:nan|inf|\d)")
 _PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
+_STRUCTURE = re.compile(r"[\[\]{}:=\"']")
 RULE = re.compile(r"[\s|:+=-]+\Z")
 _EXPORTED = re.compile(r"(?P<run>.+?) - (?P<name>.+)\Z")
 _TAGGED = re.compile(r"tag-(?P<tag>.+?)(?:\.csv.*)?\Z")
@@ -233,7 +234,7 @@ def _shape(path: Path) -> _Shape | None:
             named = sum(map(bool, names))
             if (
                 (named > 1 or delimiter == SPACES or _is_indexed(names))
-                and is_header(names)
+                and (is_header(names) or _has_thresholds(names, body))
                 and _are_numbers(names, body, comma)
             ):
                 return _Shape(delimiter, names, comma, above + 1)
@@ -309,6 +310,24 @@ def is_header(cells: Sequence[str]) -> bool:
         and not _PRINTED.search(cell)
         for cell in named
     )
+
+
+def _has_thresholds(names: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
+    """Whether some of the names are numbers, as of counts within 1, 25 and 200 km: not rows that name their values.
+
+    >>> _has_thresholds(["epoch", "loss", "1", "25"], [["0", "1.02", "0.0", "0.1"]])
+    True
+    >>> _has_thresholds(["epoch", "1", "loss", "0.9"], [["epoch", "2", "loss", "0.8"]])
+    False
+    """
+    words = [place for place, name in enumerate(names) if name and number(name) is None]
+    figures = [name for name in names if number(name) is not None]
+    if not figures or len(words) < len(figures) or len(set(figures)) < len(figures) or number(names[0]) is not None:
+        return False
+    told = [names[place] for place in words]
+    again = any(place < len(cells) and cells[place] == names[place] for cells in body for place in words)
+    plain = is_header(told) and not any(_STRUCTURE.search(word) for word in told)  # else a torn document, or a list
+    return plain and any(map(is_measure, told)) and not again
 
 
 def _are_numbers(names: Sequence[str], body: Sequence[Sequence[str]], comma: bool) -> bool:

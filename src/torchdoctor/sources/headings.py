@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchdoctor.sources.clock import TOTAL, counts
 from torchdoctor.sources.words import SPLITS, is_measure, taken_apart, words_of
 
@@ -18,6 +20,8 @@ UNDER = 8
 FRAME = "=-#*~"
 ENDS = (":", *FRAME)
 BAR = "batch"
+_FRAMED = re.compile(r"[:\]\s]\s*(([=#*~-])\2+\s*[^=#*~]+?\s*\2\2+)\Z")
+"""A title in its frame, behind what a logger puts before every line."""
 
 
 class Phases:
@@ -27,12 +31,16 @@ class Phases:
         self._phase = ""
         self._left = 0
         self._seen: set[str] = set()
+        self._counted: set[float] = set()
+        """The counts that the last row gave."""
         self._evaluated = False
         """Whether the epoch has given its validation, so that its training is over."""
 
     def heading(self, text: str) -> None:
         """A line that may be a title: "Validation:", "=== Test ==="."""
         bare = text.strip() if len(text) < 2 * LONGEST else ""
+        framed = _FRAMED.search(bare)
+        bare = framed[1] if framed else bare
         if not bare or len(bare) > LONGEST or not bare.endswith(ENDS):
             return
         if bare[-1] != ":" and bare[0] not in FRAME:
@@ -45,9 +53,11 @@ class Phases:
 
     def named(self, row: dict[str, float]) -> dict[str, float]:
         """A row with the phase that its title gives it, or that of an evaluation after the end of an epoch."""
-        counted = any(map(counts, row))
+        counted = {row[name] for name in row if counts(name)}
         if counted and not (row.keys() & {BAR} and len(row) > 2):
-            self._phase, self._evaluated = "", False
+            if len(row) > 1 or counted != self._counted:  # else a title's list says once more of which step it is
+                self._phase, self._evaluated = "", False
+            self._counted = counted
             return row
         plain = [name for name in row if is_measure(name) and not taken_apart(name, 0).split]
         evaluated = any(is_measure(name) and taken_apart(name, 0).split in ("val", "test") for name in row)

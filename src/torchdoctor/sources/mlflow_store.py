@@ -1,7 +1,7 @@
 """MLflow: the database ``mlflow.db``, and the folder ``mlruns`` that older versions write.
 
-MLflow is not imported. A run that was deleted is left out; NaN and infinity, which its database cannot hold, are put
-back.
+MLflow is not imported. A run that was deleted is left out, unless its own folder is asked for; NaN and infinity, which
+its database cannot hold, are put back.
 """
 
 from __future__ import annotations
@@ -125,11 +125,14 @@ def _plain(value: object) -> Any:
     return text
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
-    """The folders of runs in a store, in an experiment, or of a run itself; links are not followed."""
+def _run_folders(folder: Path, asked_for: bool = True) -> Iterator[Path]:
+    """The folders of runs in a store, in an experiment, or of a run itself, which may be one that was deleted.
+
+    Links are not followed.
+    """
     meta = _meta(folder)
     if "run_id" in meta or "run_uuid" in meta:
-        if meta.get("lifecycle_stage", "active") == "active":
+        if asked_for or meta.get("lifecycle_stage", "active") == "active":
             yield folder
         return
     count = 0
@@ -139,9 +142,9 @@ def _run_folders(folder: Path) -> Iterator[Path]:
         inside = _meta(below)
         own = "experiment_id" in meta or folder.name.isdigit()  # whose description may not have been copied
         if "run_id" in inside or "run_uuid" in inside:
-            runs = _run_folders(below) if own else iter(())
+            runs = _run_folders(below, asked_for=False) if own else iter(())
         elif "experiment_id" in inside or (not own and below.name.isdigit()):
-            runs = _run_folders(below)
+            runs = _run_folders(below, asked_for=False)
         else:
             continue
         for run in runs:

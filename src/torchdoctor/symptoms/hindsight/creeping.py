@@ -25,24 +25,42 @@ ABOVE = 0.1
 """Share of its start by which each of the two ends above it."""
 FINE, SETTLED = 24, 4
 """Parts in which a departure is looked for; and those after which it is known how they are wont to be."""
+SURELY = 0.95
+"""Share of pairs in which what comes late is above what was early, where a level was left."""
 CLIMBING = 0.3
 """How surely each of the two rises, over the whole run."""
 
 
 def worsened(chart: Chart) -> Iterator[Symptom]:
-    """The mean of many batches and validation have both climbed, and end above their starts; no metric got better."""
+    """The mean of many batches and validation have both climbed, and end above their starts; no metric got better.
+
+    They may have done so late and at once: then what comes last is above what was for two thirds of the run.
+    """
     train = Curve.of(chart["loss"], "loss")
     if chart.context.get("clock") != "epoch":
         train = _in_parts(train)
     curves = (train, Curve.of(chart["val_loss"], ""))
     if is_game(chart) or any(curve.values.size < FEW or not float(curve.values.min()) > 0 for curve in curves):
         return
-    if any(curve.level < (1 + ABOVE) * curve.start or climbs(curve.values) < CLIMBING for curve in curves):
+    if any(curve.level < (1 + ABOVE) * curve.start for curve in curves):
+        return
+    if not all(climbs(curve.values) >= CLIMBING for curve in curves) and not all(map(_left, curves)):
         return
     if improved(chart, int(curves[1].steps[0])):
         return
     message = f"loss rose {_way(train)} and validation loss {_way(curves[1])}"
     yield shown(LossDivergence, train, train.best, "warning", message, value=train.level, limit=train.start)
+
+
+def _left(curve: Curve) -> bool:
+    """Whether a value of the last eighth is above one of the first two thirds, of nearly all pairs (Mann and Whitney).
+
+    >>> held, high = np.tile([0.040, 0.041, 0.039], 8), np.array([0.047, 0.046, 0.049, 0.047, 0.046, 0.047])
+    >>> [_left(Curve("loss", np.arange(30), np.concatenate([held, late]))) for late in (high, held[:6])]
+    [True, False]
+    """
+    early, late = curve.values[: 2 * curve.values.size // 3], curve.values[-max(2, curve.values.size // 8) :]
+    return float(np.mean(late[:, None] > early[None, :])) > SURELY
 
 
 def ends_high(curve: Curve) -> bool:

@@ -14,7 +14,8 @@ from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
 
 FEW = 4
 """Points that a verdict needs at least."""
-WHOLE, HALVES = ("val_acc", "val_f1"), ("val_precision", "val_recall")
+WHOLE = ("val_acc", "val_f1", "val_map", "val_iou", "val_miou", "val_dice")
+HALVES = ("val_precision", "val_recall")
 """Metrics that tell the whole, beside which one half of it is no gain: precision rises where recall falls."""
 
 PARTS = 10

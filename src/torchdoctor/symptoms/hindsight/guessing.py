@@ -39,6 +39,8 @@ ODDS = 0.6, 1.5
 """How many times as often as a guess among many classes an accuracy is right that is one."""
 CLASSES = frozenset({"cls", "class", "classification", "classifier", "ce", "xent"})
 """Words in the names of losses that are about classes."""
+TOUCHES = 0.2
+"""Share of evaluations that are what guessing gives, from which on that is a floor."""
 BATCHES = 15
 """Noisy losses of batches whose mean tells something."""
 
@@ -174,10 +176,26 @@ def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     if half < 6 or not chart["loss"] or not has_no_trend(curve) or chart["val_accuracy"].count:
         return
     level, train = median(held_out.values[half:]), float(np.mean(curve.values))
-    near = all(abs(value / math.log(2) - 1) < wide for value, wide in ((level, 0.003), (train, 2 * NOISY)))
-    if near and float(np.ptp(held_out.values[half:])) < NOISY * level:
+    if abs(train / math.log(2) - 1) > 2 * NOISY:
+        return
+    rests = abs(level / math.log(2) - 1) < 0.003 and float(np.ptp(held_out.values[half:])) < NOISY * level
+    if rests or _touches_a_guess(held_out):
         said = f"validation loss is {number_text(level)} and the loss {number_text(train)} in the mean"
+        if not rests:
+            said = f"validation loss comes to {number_text(float(held_out.values.min()))} and never under it"
+            said += f", and the loss is {number_text(train)} in the mean"
         yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=level)
+
+
+def _touches_a_guess(curve: Curve) -> bool:
+    """Whether many evaluations are at what guessing between two gives, and none is under it: better is not known.
+
+    >>> swings = np.array([0.9, 0.699, 0.695, 0.6931, 0.703, 0.6933, 0.77, 0.6935, 0.72, 0.6939, 0.75, 0.6932])
+    >>> [_touches_a_guess(Curve("loss", np.arange(12), values)) for values in (swings, swings - 0.005)]
+    [True, False]
+    """
+    shares = curve.values / math.log(2)
+    return bool(float(shares.min()) > 0.999 and float(np.mean(shares < 1.003)) >= TOUCHES)
 
 
 def part_at_rest(chart: Chart) -> Iterator[Symptom]:

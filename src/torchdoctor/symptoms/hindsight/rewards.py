@@ -24,6 +24,8 @@ KEPT = 0.2
 """Share of what was earned that a policy has at the end, which has lost it."""
 GREW = 8
 """How many times as high as at the start a loss is that has diverged."""
+OUT = 3
+"""How many times all that a reward had swung the last ones are below its lowest, where a policy has collapsed."""
 FAR = 5
 """How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
 
@@ -49,6 +51,22 @@ def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
         yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=first)
 
 
+def _fell_out(curve: Curve) -> Iterator[Symptom]:
+    """The last rewards are below the lowest of all before by several times all that they had ever swung.
+
+    >>> values = np.array([-54.0, -40.0, -30.0, -20.0] + [-16.0, -17.0] * 10 + [-304.0, -260.0, -277.0])
+    >>> print(*_fell_out(Curve("reward", np.arange(27), values)))
+    step 24: LO02 loss-divergence (warning): reward is -277 at the end, and was never under -54 before
+    """
+    before, late = curve.values[:-3], curve.values[-3:]
+    worst, swung = float(before.min()), float(np.ptp(before))
+    limit = worst - OUT * swung
+    if swung > 0 and float(late.max()) < limit:
+        now = median(late)
+        said = f"reward is {number_text(now)} at the end, and was never under {number_text(worst)} before"
+        yield shown(LossDivergence, curve, curve.values.size - 3, "warning", said, value=now, limit=limit)
+
+
 def lost(chart: Chart) -> Iterator[Symptom]:
     """The reward rose, was held for a while, and is back where it began; or it does nothing but fall, and far."""
     curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
@@ -66,6 +84,8 @@ def lost(chart: Chart) -> Iterator[Symptom]:
             said = f"reward fell from {number_text(held)} to {number_text(now)}"
             said += f", where it began with {number_text(first)}"
             yield shown(LossDivergence, curve, since, "warning", said, value=now, limit=limit)
+        else:
+            yield from _fell_out(curve)
         return
     begun = values[: max(2, values.size // 2)]
     span = FAR * max(float(np.ptp(begun)), abs(float(values[0])))

@@ -102,7 +102,8 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
     level = median(held_out.values)
     least = (STILL if held_out.values.size < MANY else FLAT) * abs(level)
     idle = bool(train) and certainty(train.values) > -CHANCE
-    still = float(np.ptp(held_out.values)) <= least or (idle and _never_better(held_out))
+    share = GAINED if _no_more_right(chart) else STILL
+    still = float(np.ptp(held_out.values)) <= least or (idle and _never_better(held_out, share))
     if not still or not has_no_trend(train) or level == 0:
         return
     better = chart.context.get("better") or {}
@@ -116,10 +117,28 @@ def both_still(chart: Chart) -> Iterator[Symptom]:
     if float(np.ptp(held_out.values)) > least:
         start = number_text(held_out.start)
         message = f"none of {count} validations is better than the first, {start}, and the loss has no trend"
+        if share == GAINED:
+            said = f"validation loss is {number_text(held_out.level)} after {start} in {count} evaluations"
+            message = f"{said}, none has a better accuracy than the first, and training has no trend"
     yield shown(NotLearning, held_out, 0, "warning", message, value=level)
 
 
-def _never_better(curve: Curve) -> bool:
+def _no_more_right(chart: Chart) -> bool:
+    """Whether the accuracy was best at the first of many evaluations, and that of training has no trend either.
+
+    >>> rates = [0.55] + [0.49, 0.50, 0.48] * 6
+    >>> _no_more_right(Chart.of(train_accuracy=[0.5, 0.4, 0.6] * 8, val_accuracy=rates))
+    True
+    >>> _no_more_right(Chart.of(train_accuracy=[0.5, 0.4, 0.6] * 8, val_accuracy=rates[::-1]))
+    False
+    """
+    train, held_out = (Curve.of(chart[name], "accuracy") for name in ("train_accuracy", "val_accuracy"))
+    if held_out.values.size < OFTEN or not has_no_trend(train):
+        return False
+    return bool(float(held_out.values[1:].max()) < held_out.start)
+
+
+def _never_better(curve: Curve, share: float = STILL) -> bool:
     """Whether many evaluations are all about the first, and none is better than it to speak of.
 
     >>> level = np.array([5.00, 5.02, 5.19, 5.12, 5.10, 5.11] + [5.11] * 9)
@@ -129,7 +148,7 @@ def _never_better(curve: Curve) -> bool:
     start, values = curve.start, curve.values
     if values.size < OFTEN or not start > 0:
         return False
-    return bool(float(values.min()) > (1 - STILL) * start and float(values.max()) < (1 + NEAR) * start)
+    return bool(float(values.min()) > (1 - share) * start and float(smoothed(values).max()) < (1 + NEAR) * start)
 
 
 def only_noise(chart: Chart) -> Iterator[Symptom]:
