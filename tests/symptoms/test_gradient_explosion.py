@@ -190,6 +190,18 @@ def test_wide_swings_alone_are_silent(seed):
         assert found is None or found.severity == "info"
 
 
+@pytest.mark.parametrize(("times", "severity"), [(6.5, None), (60.0, "warning")])
+def test_norms_that_were_calm_at_first_may_swing_later(times, severity):
+    """Errors of one sign give one gradient, until some samples are above and some below."""
+    rng = np.random.default_rng(3)
+    norms = np.concatenate([6.6 + 0.1 * rng.standard_normal(140), 2.5 * np.exp(0.45 * rng.standard_normal(110))])
+    norms[-4:] = 2.5
+    chart = Chart.of(grad_norm=[*norms, 2.5 * times], loss=1 + 0.1 * rng.standard_normal(251))
+    chart.groups = [{"optimizer": "Adam"}]
+    found = GradientExplosion().check(chart)
+    assert (found and found.severity) == severity
+
+
 @pytest.mark.parametrize(
     ("optimizer", "clip", "severity"), [("SGD", [], "warning"), ("AdamW", [], "info"), ("SGD", [1.0], "info")]
 )

@@ -95,3 +95,45 @@ BLOWN = {
 def test_a_loss_that_the_first_steps_blew_up_is_found_while_it_falls(losses, guess, plain, severity):
     found = LossDivergence().check(Chart.of(loss=losses, criterion=[plain], guess_loss=[guess]))
     assert (found and found.severity) == severity
+
+
+def _switched(after, norms, facts=None, **vitals):
+    """A run that has settled, and whose losses and norms are these from then on."""
+    losses = np.concatenate([0.3 + 2 * np.exp(-np.arange(200) / 30) + 0.3 * NOISE[:200], after])
+    chart = Chart.of(loss=losses, grad_norm=[*[1.0] * 200, *norms], **vitals)
+    if facts:
+        chart.add({"type": "facts", "step": 0, "facts": facts})
+    return chart
+
+
+SWITCHES = {
+    "a new task that is learnt quickly": ([3.7, 3.1, 2.8, 3.0, 2.5, 2.7], [5.0, 4.4, 3.1, 4.6, 3.3, 3.0], None),
+    "after an unusual step": ([0.3, 0.3, 3.7, 3.1, 2.8, 3.0, 2.7], [6.0, 9.0, 5.0, 4.4, 3.1, 4.6, 3.3], "warning"),
+    "it grows": ([2.6, 3.1, 3.9, 4.6, 5.9, 7.1, 8.0], [5.0, 5.0, 5.0, 5.0, 5.0, 6.0, 7.0], "warning"),
+    "only the hardest samples": (1.7 + NOISE[:24], [3.0] * 24, None),
+    "worse little by little": (np.linspace(0.4, 1.8, 80), [1.0] * 80, "warning"),
+    "worse and worse after a leap": (np.linspace(1.0, 1.9, 60), np.linspace(3.0, 4.0, 60), "warning"),
+}
+
+
+@pytest.mark.parametrize(("after", "norms", "severity"), SWITCHES.values(), ids=SWITCHES)
+def test_a_leap_that_no_step_made_is_judged_by_what_comes_of_it(after, norms, severity):
+    found = LossDivergence().check(_switched(after, norms))
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("reduction", "looked", "size", "severity"),
+    [
+        ("sum", 225, 800.0, None),
+        ("sum", 225, 80.0, "critical"),
+        ("mean", 225, 800.0, "critical"),
+        ("sum", 198, 64.0, None),  # what came since is not known yet
+    ],
+)
+def test_a_sum_over_larger_batches_is_larger(reduction, looked, size, severity):
+    chart = _switched([9.0] * 30, [1.7] * 30, {"loss.reduction": reduction}, input_size=[64.0] * 6)
+    for step in (looked - 1, looked):
+        chart.put(step, "input_size", size)
+    found = LossDivergence().check(chart)
+    assert (found and found.severity) == severity

@@ -97,3 +97,17 @@ def test_a_loss_that_goes_about_zero_has_no_level():
     halves_of_an_episode_in_turn = np.where(T // 4 % 8 < 3, 0.012, 0.003) * (-1.0) ** T
     assert check(halves_of_an_episode_in_turn - 0.0078).severity == "info"
     assert check(halves_of_an_episode_in_turn - 0.078).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("reduction", "sizes", "severity"),
+    [
+        ("sum", [800.0, 100.0, 120.0, 900.0], "info"),
+        ("sum", [100.0] * 4, "warning"),
+        ("mean", [800.0, 100.0, 120.0, 900.0], "warning"),
+    ],
+)
+def test_a_sum_over_short_and_long_texts_swings_with_them(reduction, sizes, severity):
+    chart = Chart.of(loss=[3.0, 1.0, 2.9, 1.1] * 50, lr=[0.5] * 200, input_size=sizes)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": reduction}})
+    assert LossOscillation().check(chart).severity == severity

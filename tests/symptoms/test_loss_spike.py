@@ -110,6 +110,7 @@ def test_a_single_batch_with_a_gradient_to_match_is_a_note_until_the_next_loss_i
         ([4.2, 4.9, 4.5, 5.0, 4.1], [4.0, 4.5, 4.0, 4.1, 3.9], "info"),  # in noise
         ([4.2, 4.9, 5.9, 7.1, 8.6, 9.9], [4.0, 4.5, 5.0, 5.4, 6.0, 7.0], "warning"),  # it is not learnt
         ([4.2, 3.9, 3.5], [1.2, 1.1, 1.0], "warning"),  # no gradient: there is nothing new to learn
+        ([4.2, 2.8, 1.4, 0.9, 0.8, 0.9], [8.0, 6.0, 4.0, 2.0, 1.1, 2.0], "info"),  # and learnt within a few steps
     ],
 )
 def test_a_new_task_that_is_learnt_at_once_is_a_note(losses, norms, severity):
@@ -117,6 +118,41 @@ def test_a_new_task_that_is_learnt_at_once_is_a_note(losses, norms, severity):
     for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), len(FALLING)):
         chart.put(step, "loss", loss)
         chart.put(step, "grad_norm", norm)
+    assert LossSpike().check(chart).severity == severity
+
+
+def test_a_leap_after_a_learning_rate_that_leapt_is_no_new_task():
+    chart = Chart.of(loss=FALLING - 1.7, grad_norm=[1.0] * len(FALLING), lr=[1e-3] * len(FALLING))
+    for step, loss in enumerate([0.32, 4.2, 3.9, 3.5], len(FALLING)):
+        for name, value in (("loss", loss), ("grad_norm", loss), ("lr", 0.1)):
+            chart.put(step, name, value)
+    assert LossSpike().check(chart).severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("loss", "clip", "severity"), [(2.0, 1.0, "info"), (2.0, None, "warning"), (9.0, 1.0, "warning")]
+)
+def test_a_single_hard_batch_whose_step_is_cut_is_a_note_unless_it_is_many_times_as_hard(loss, clip, severity):
+    calm = FALLING - 1.7
+    chart = Chart.of(loss=[*calm, loss], grad_norm=[*[1.0] * len(calm), 40.0])
+    if clip:
+        chart.put(len(calm), "clip", clip)
+    assert LossSpike().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("norm", "severity"), [(4.0, "info"), (90.0, "warning")])
+def test_a_loss_that_was_zero_at_times_is_compared_as_others_are(norm, severity):
+    """A margin that all samples of a batch keep."""
+    calm = np.maximum(0.02 + 0.4 * np.exp(-np.arange(200) / 30) + 0.01 * RNG.standard_normal(200), 0.0)
+    calm[150] = 0.0
+    chart = Chart.of(loss=[*calm, 0.52], grad_norm=[*[1.0] * 200, norm])
+    assert LossSpike().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(2.2, "info"), (60.0, "warning")])
+def test_of_next_to_nothing_a_thousand_times_as_much_must_be_far_worse_than_untrained(loss, severity):
+    calm = np.exp(-np.arange(200) / 25) + 1e-3 * np.exp(0.2 * RNG.standard_normal(200))
+    chart = Chart.of(loss=[*calm, loss], grad_norm=[*[0.05] * 200, 2.0])
     assert LossSpike().check(chart).severity == severity
 
 
@@ -180,3 +216,45 @@ def test_three_losses_above_all_before_them_are_enough_where_a_state_was_loaded(
     chart.add({"type": "facts", "step": 199, "facts": {"state.loaded": loaded}})
     found = LossSpike().check(chart)
     assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity"),
+    [
+        ({"loss.kind": "bce", "loss.reduction": "mean", "loss.chance": 0.693}, "warning"),
+        ({"loss.kind": "bce", "loss.reduction": "mean"}, "warning"),  # a function, of which the first value tells
+        ({"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 2}, "warning"),
+        ({"loss.kind": "bce", "loss.reduction": "sum"}, None),
+        ({"loss.kind": "mse", "loss.reduction": "mean"}, None),  # one outlier makes a mean of squares as high
+    ],
+)
+def test_of_two_classes_a_guess_is_known_too(facts, severity):
+    calm = 0.69 * np.exp(-np.arange(200) / 60) + 0.05 + 0.005 * RNG.standard_normal(200)
+    chart = Chart.of(loss=[*calm, 3.9], grad_norm=[*[1.0] * 200, 12.0], context={"batch_size": 64})
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    found = LossSpike().check(chart)
+    chart.open_episodes[found.name] = found
+    chart.put(201, "loss", 0.08)
+    chart.put(201, "grad_norm", 1.0)
+    found = LossSpike().check(chart)
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    ("times", "rate", "severity"),
+    [
+        (4.5, 1e-3, "warning"),
+        (1.8, 1e-3, "info"),  # as after many a proper resume on other batches
+        (4.5, 2e-4, "info"),  # back to the best state at a lower rate: meant
+    ],
+)
+def test_an_old_state_sets_a_loss_back_that_came_down_by_powers_of_ten(times, rate, severity):
+    calm = np.exp(-np.arange(300) / 15) * np.exp(0.1 * RNG.standard_normal(300)) + 7e-4 * np.exp(
+        0.2 * RNG.standard_normal(300)
+    )
+    recent = float(np.median(calm[-32:]))
+    chart = Chart.of(loss=[*calm, *[times * recent] * 3], lr=[1e-3] * 300 + [rate] * 3, grad_norm=[1.0] * 303)
+    chart.add({"type": "facts", "step": 300, "facts": {"state.loaded": [300]}})
+    found = LossSpike().check(chart)
+    assert found is None or found.severity == severity
+    assert severity != "warning" or found is not None

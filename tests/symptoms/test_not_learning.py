@@ -80,6 +80,21 @@ def test_a_hundred_steps_are_a_note_unless_nothing_can_be_gained():
     assert check(np.full(120, 10.3735)).severity == "warning"
 
 
+@pytest.mark.parametrize(
+    ("slope", "steps", "severity"),
+    [
+        (0.0012, 180, None),  # a table of categories begins far above a guess, and is on its way through much noise
+        (0.0, 180, "info"),
+        (0.0, 280, "warning"),  # and stays there
+    ],
+)
+def test_far_above_a_guess_is_not_at_it(slope, steps, severity):
+    losses = (1.0 - slope * T + 0.1 * NOISE)[:steps]
+    told = {"loss.kind": "bce", "loss.reduction": "mean", "loss.chance": 0.69}
+    found = check(losses, facts=told, guess_loss=[0.65] * steps, criterion=losses)
+    assert (found and found.severity) == severity
+
+
 def test_what_a_guess_costs_on_the_same_batches_decides_early():
     wild = 2.3 + 0.2 * NOISE[:98]
     told = {"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 10}

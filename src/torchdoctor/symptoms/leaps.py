@@ -11,13 +11,26 @@ import math
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.series import TINY, Series, median, scatter
+from torchdoctor.series import TINY, Array, Series, median, scatter
 from torchdoctor.stretch import Stretch
-from torchdoctor.symptoms.progress import SETTLED, SLACK, Mask, Progress, highest_of_last, log_spread
+from torchdoctor.symptoms.progress import (
+    JUMP,
+    SETTLED,
+    SLACK,
+    Mask,
+    Progress,
+    highest_of_last,
+    log_spread,
+    lr_jump,
+)
 from torchdoctor.symptoms.tails import AHEAD, RISES
 
 UNUSUAL = 3.0
 """Times the usual norm under which a step was like the others."""
+RISEN = 2.0
+"""Times the usual norm that a step has where there is something new to learn."""
+HELD = np.array([0.45, 0.2, 0.08])
+"""Shares of a leap that the next losses keep while what is new is learnt, however quickly."""
 SOME = 0.25
 """Share of the gradient's leap that its batch may have made, where it is said not to be the batch's."""
 BY_SIGN = ("Rprop", "Lion", "Sign")
@@ -40,9 +53,14 @@ def keeps_rhythm(series: Series) -> bool:
 
 def is_held(chart: Chart) -> bool:
     """Whether clipping cuts this leap, or Adam, which knows the scale of earlier gradients, makes little of it."""
-    if chart["clip"].latest > 0 and not chart.fact("clip.after_step"):
+    if is_cut(chart):
         return True
     return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
+
+
+def is_cut(chart: Chart) -> bool:
+    """Whether the loop clips its gradients, before the step."""
+    return chart["clip"].latest > 0 and not chart.fact("clip.after_step")
 
 
 def has_arrived(chart: Chart, norm: float, small: float = 0.05, lost: float = 0.1) -> bool:
@@ -87,7 +105,8 @@ def is_unexplained(chart: Chart, least: float, window: int = 256) -> bool:
     x, y = (np.clip(rises, *(4 * scatter(rises) * np.array([-1, 1]))) for rises in (hard[:-1], made[:-1]))
     slope = min(max(float(x @ y) / (float(x @ x) + TINY), 0.0), 2.0)
     rest, rise = made[:-1] - slope * hard[:-1], float(made[-1]) - slope * max(float(hard[-1]), 0.0)
-    limit = max(least, 1.5 * float(np.partition(rest, -3)[-3]), 5 * scatter(rest))
+    spread = max(scatter(rest), scatter(rest[-window // 4 :]))  # norms may be calm at first, and swing later
+    limit = max(least, 1.5 * float(np.partition(rest, -3)[-3]), 5 * spread)
     return rise > limit and float(hard[-1]) < SOME * float(made[-1])
 
 
@@ -117,25 +136,57 @@ def share_of_loss(chart: Chart, rise: float, within: int = 1) -> float:
 
 
 def is_relearnt(chart: Chart, height: float, most: int = 64) -> bool:
-    """Whether the loss went above a height on no unusual step, has stayed at a level since, and is coming down.
+    """Whether the loss is above a height by its own leap, and is coming down from there.
 
-    The gradients before it were as ever, so no update is to blame: the data, the task or the loop's own hand is. The
-    next losses are about as high as the first, as they are not after one bad batch, and do not grow, as they do where
-    updates do harm. What is learnt again falls within some steps.
+    What is learnt again does not grow, as a loss does where updates do harm, and falls within some steps; what a sum of
+    more samples is higher by, stays.
     """
-    losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
-    above = np.flatnonzero(losses > height)
-    if not above.size or not above[0] or norms.step != chart.step or norms.values.size < losses.size:
-        return False
-    place = int(above[0])
-    since, earlier = losses[place:] - height, norms.values[: place - losses.size][-most:]
-    leaps = norms.values[-losses.size :][max(0, place - 3) : place + 1] > UNUSUAL * median(earlier)
-    if since.size < 2 or leaps[:-1].any() or not leaps[-1]:  # what is new to learn has a gradient
+    since = own_leap(chart, height, most)
+    if since is None:
         return False
     first, now = median(since[:4]), median(since[-5:])
-    if not float(since[1]) > 0.4 * float(since[0]) or not float(since[:4].min()) > 0.3 * first:
-        return False
-    return float(since.max()) < 2 * first and now < (1.2 if since.size < 16 else 0.9) * first
+    share = 1.2 if since.size < 2 * AHEAD else 0.9
+    if _may_be_of_more(chart, since.size):
+        share = 1.5
+    noise = scatter(np.diff(since, 2)) / 6**0.5 if since.size > 4 else 0.0  # whatever line it follows drops out
+    return float(since.max()) < 2 * max(first, float(since[0])) and now < share * first + noise
+
+
+def own_leap(chart: Chart, height: float, most: int = 64) -> Array | None:
+    """How far losses are above their former level since they leapt on no unusual step; None where they did not.
+
+    The gradients before it were as ever, so no update is to blame: the data, the task or the loop's own hand is. No
+    loss was above the height before that, and the next ones do not fall back at once, as they do after one bad batch.
+    """
+    losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
+    if norms.step != chart.step or norms.values.size < losses.size or lr_jump(chart) > JUMP:
+        return None
+    place = _leap(losses)
+    if place < AHEAD or int((losses[:place] > height).sum()) > 1:
+        return None
+    since, earlier = losses[place:] - median(losses[:place][-2 * AHEAD :]), norms.values[: place - losses.size][-most:]
+    steps = norms.values[-losses.size :][place - 3 : place + 1] / (median(earlier) + TINY)
+    risen = 1.0 if _may_be_of_more(chart, since.size) else RISEN  # of a sum, noise that averages out grows less
+    if since.size < 2 or bool((steps[:-1] > UNUSUAL).any()) or not steps[-1] > risen:
+        return None
+    return since if bool((since[1:4] > float(since[0]) * HELD[: since.size - 1]).all()) else None
+
+
+def _may_be_of_more(chart: Chart, since: int) -> bool:
+    """Whether the loss is a sum, of perhaps more samples than it was so many losses ago: the next close look tells."""
+    return chart.fact("loss.reduction") == "sum" and chart["input_size"].step < int(chart["loss"].steps[-since])
+
+
+def _leap(losses: Array, within: int = 3) -> int:
+    """Where a row of losses rises most above the few before it.
+
+    >>> _leap(np.array([1.0, 1.2, 0.9, 1.1, 5.0, 4.0, 5.5]))
+    4
+    """
+    if losses.size <= within:
+        return 0
+    before = np.lib.stride_tricks.sliding_window_view(losses[:-1], within).max(axis=1)
+    return within + int(np.argmax(losses[within:] - before))
 
 
 def is_quiet(chart: Chart) -> bool:

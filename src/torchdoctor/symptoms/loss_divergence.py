@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
-from torchdoctor.symptoms.leaps import is_relearnt
+from torchdoctor.symptoms.leaps import is_relearnt, own_leap
 from torchdoctor.symptoms.progress import Mask, Progress, acts, extreme, outline_levels
 
 AT_HOME = 0.4
@@ -32,8 +32,9 @@ class LossDivergence(Detector):
     A spike returns; this is judged by the level of several steps. The scale is the run's own descent: a loss that is
     worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
     curriculum, a warm restart or a noisy stretch give back a part, and fall again; so does a new task, which may lift
-    the loss far above its start in one step. A run without any descent (an
-    adversarial or reinforcement loss that wanders) must leave its whole range by far.
+    the loss far above its start in one step that no unusual update came before: it is judged by what comes after. A sum
+    over samples is divided by how many times as many there are as at first, where close looks have seen that. A run
+    without any descent (an adversarial or reinforcement loss that wanders) must leave its whole range by far.
 
     ## What to do
     Go back to the last good checkpoint, at half the learning rate or less, with clipped gradients.
@@ -77,7 +78,7 @@ class LossDivergence(Detector):
         series = chart["loss"]
         if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
             return None
-        level = float(np.sort(series.last(self.steps))[self.steps // 2])
+        level = float(np.sort(series.last(self.steps))[self.steps // 2]) / growth(chart)
         guess = self.guess * (math.nan if "batch-anomaly" in chart.open_episodes else _chance(chart))
         if series.count > self.lasting and series.first < guess < float(series.last(self.lasting).min()):
             values = series.values
@@ -145,7 +146,7 @@ class LossDivergence(Detector):
         odd = ~(losses <= series.first - 0.5 * (series.first - lowest)) & ~np.isnan(losses)
         steady = series.outline.steady if (odd & finite).any() and series.count >= self.settled else 0
         leapt = bool(chart["guess_loss"]) and float(losses[finite].max(initial=0)) > self.times * abs(series.first)
-        if steady < 1 or not math.isnan(_chance(chart)) or leapt:
+        if steady < 1 or not math.isnan(_chance(chart)) or leapt or growth(chart) > 1:
             return np.where(odd, LOOK, CALM).astype(np.int8)
         losses, finite, odd = losses[:steady], finite[:steady], odd[:steady]
         known = np.concatenate([series.last(self.steps - 1), losses[finite]])
@@ -207,7 +208,10 @@ class LossDivergence(Detector):
             lasting = far and self._lasting(chart, limit)
             return self._diverged(chart, level, limit, "critical" if lasting else "warning")
         limit = progress.best + self.given_back * progress.descent
-        if not contrast and has_held(levels, progress, limit) and _rising(series.last(64), noise):
+        if contrast or not has_held(levels, progress, limit):
+            return None
+        leapt = own_leap(chart, limit)  # to a level where other data is: whether it rises there, is the question
+        if _rising(series.last(64) if leapt is None else leapt, noise):
             return self._diverged(chart, level, limit, "warning")
         return None
 
@@ -225,6 +229,20 @@ class LossDivergence(Detector):
             f"its best was {number_text(progress.best)}"
         )
         return self.symptom(chart, severity, message, value=level, limit=limit)
+
+
+def growth(chart: Chart) -> float:
+    """How many times as large as at first batches are where the loss is a sum over them, and grows with them; else 1.
+
+    >>> chart = Chart.of(input_size=[64.0, 64.0, 128.0, 256.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
+    >>> growth(chart), growth(Chart.of(input_size=[64.0, 64.0, 128.0, 256.0]))
+    (4.0, 1.0)
+    """
+    sizes = chart["input_size"]
+    if chart.fact("loss.reduction") != "sum" or sizes.count < 4 or not sizes.first > 0:
+        return 1.0
+    return max(1.0, float(sizes.last(2).max()) / sizes.first)
 
 
 def _chance(chart: Chart) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, Series, median
+from torchdoctor.series import TINY, Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_adversarial, is_game, trend_gain
 
@@ -46,7 +46,8 @@ class LossOscillation(Detector):
     Noise has no period, and a loss that wanders has none that lasts: the autocorrelation must return at one, two and
     three periods, and be negative half-way. Where the learning rate itself is cyclic the loss follows it, which is
     healthy. Waves that ride on a falling loss, or are small against what the run has gained, are a note; so are tasks
-    that take turns, a policy's loss, and any other that goes about zero. Two adversarial losses are not judged.
+    that take turns, a sum over batches whose own sizes swing as much, a policy's loss, and any other that goes about
+    zero. Two adversarial losses are not judged.
 
     ## What to do
     Period 2: halve the learning rate. Tens of steps: lower momentum or the rate. The length of an epoch:
@@ -100,6 +101,7 @@ class LossOscillation(Detector):
         about_zero = series.lowest < 0 and (abs(centre) < swing.height or _has_both_signs(stretch))
         grave = grave and not is_game(chart) and not about_zero
         grave = grave and not (swing.period < SHORT and _takes_turns(chart))
+        grave = grave and not _sizes_swing(chart, swing.height / (abs(centre) + TINY))
         severity: Severity = "warning" if grave else "info"
         message = (
             f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "
@@ -126,6 +128,20 @@ class LossOscillation(Detector):
         height = _height(values[half:], lag)
         stride = float(steps[-1] - steps[0]) / (steps.size - 1)
         return Swing(lag * stride, height, _height(values[:half], lag), int(steps[0]), gain > 0.3 * height)
+
+
+def _sizes_swing(chart: Chart, share: float) -> bool:
+    """Whether the loss is a sum over batches whose own sizes differ by as large a share.
+
+    >>> chart = Chart.of(input_size=[800.0, 100.0, 120.0, 900.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
+    >>> _sizes_swing(chart, 0.3), _sizes_swing(Chart.of(input_size=[64.0] * 4), 0.3)
+    (True, False)
+    """
+    sizes = chart["input_size"].last(16)
+    if chart.fact("loss.reduction") != "sum" or sizes.size < 4:
+        return False
+    return float(np.ptp(sizes)) > share * median(sizes)
 
 
 def period(values: Array, correlation: float, periods: int) -> int:

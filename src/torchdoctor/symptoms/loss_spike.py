@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Baseline, Series
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
-from torchdoctor.symptoms.leaps import is_relearnt, is_shaken, keeps_rhythm, may_be_shaken
+from torchdoctor.symptoms.leaps import is_cut, is_relearnt, is_shaken, keeps_rhythm, may_be_shaken
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import (
     JUMP,
@@ -58,11 +58,12 @@ class LossSpike(Detector):
     that leapt while the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a
     level under its start, and it stays there: a note at most. So is one in a loop that acts and learns from what came
     of it, unless it is far above all that the run has known: a target network that is renewed, or a longer episode,
-    lifts the loss. So is a single high loss whose gradient rose no further than itself, or than the run knew before: a
-    hard sample; unless a batch of many was answered far worse than by a guess, and the next one well again: then its
-    labels or inputs were wrong as a whole. If the next loss is high too, the update has done harm; unless no step
-    before it was unusual and the loss stays at one level and comes down from there: a new task, a new term of the loss,
-    weights that were pruned.
+    lifts the loss. So is a single high loss whose gradient rose no further than itself, or than the run knew before, or
+    whose step is clipped and which is a few times as high: a hard sample; unless a batch of many was answered far worse
+    than by a guess, and the next one well again: then its labels or inputs were wrong as a whole. If the next loss is
+    high too, the update has done harm; unless no step before it was unusual, the loss does not fall back at once, and
+    comes down from where it leapt to: a new task, a new term of the loss, weights that were pruned. Of a sum over
+    samples, there may be more of them.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -135,6 +136,7 @@ class LossSpike(Detector):
             or (_exploding(chart) and rise > 0.25 * progress.descent)
             # the place is known: less is enough
             or (loaded and rise > (0.1 if _is_apart(series) else 0.2) * progress.descent)
+            or (loaded and positive and _is_set_back(chart, base.recent, progress.start))
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
             grave = shaken = False  # new targets and new experience lift a loss, too
@@ -193,7 +195,7 @@ class LossSpike(Detector):
         if not isinstance(size, int) or size < self.many or int(series.steps[-2]) != chart.step - 1:
             return None
         before, loss = (float(value) for value in series.values[-3:-1])
-        guess = chance_level(chart) if chart.fact("loss.classes") else math.nan
+        guess = _guess_among_classes(chart)
         if not loss > self.guess * guess or not max(base.recent, before, series.latest) < 0.5 * guess:
             return None
         message = f"loss {number_text(loss)} of a batch of {size} samples is {number_text(loss / guess)} times that of "
@@ -224,13 +226,13 @@ class LossSpike(Detector):
     def _is_its_own(self, chart: Chart, base: Baseline, limit: float, alone: bool) -> bool:
         """Whether the batch, the task or the loop's own way made the loss high, not an update."""
         series = chart["loss"]
-        times = series.latest / base.recent if base.recent > 0 and series.lowest > 0 else 1.0
-        # Of next to nothing anything is a thousand times as much: it must be worse than the untrained model, too.
-        if times > ABSURD and series.latest > Progress.of(series).start:
+        times = series.latest / base.recent if base.recent > 0 and series.lowest >= 0 else 1.0
+        # Of next to nothing anything is a thousand times as much: it must be far worse than the untrained model, too.
+        if times > ABSURD and series.latest > FEW_TIMES * Progress.of(series).start:
             return False
         if not alone:
             return is_relearnt(chart, base.recent + limit)
-        return _is_outlier(chart, times) or keeps_rhythm(series)
+        return _is_outlier(chart, times) or keeps_rhythm(series) or (times < FEW_TIMES and is_cut(chart))
 
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
         """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
@@ -248,6 +250,22 @@ class LossSpike(Detector):
         return times > tail(series, self.precedents + 1, 1 + SKIP, log=0.0)
 
 
+def _guess_among_classes(chart: Chart) -> float:
+    """The loss of a guess where classes are told, two or many; NaN where it is not known.
+
+    Errors of numbers have no such bound: one outlier makes the mean of a batch as high as it likes.
+    """
+    kind, even = chart.fact("loss.kind"), math.log(2)
+    if chart.fact("loss.classes") or kind in ("cross-entropy", "bce"):
+        known = chance_level(chart)
+        # Of a binary loss that was not shown, the first value says whether it is a plain mean.
+        plain = (
+            kind == "bce" and chart.fact("loss.reduction") == "mean" and abs(chart["loss"].first - even) < 0.25 * even
+        )
+        return even if plain and math.isnan(known) else known
+    return math.nan
+
+
 def _has_settled(series: Series, recent: float) -> bool:
     """Whether a positive loss went to a new level a few steps ago and has stayed there: a harder task, not a spike."""
     before = series.last(6)[:-1]
@@ -259,6 +277,18 @@ def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
     """Whether a state was loaded into the model just before; a loop that does so again and again means it."""
     steps = chart.fact("state.loaded") or ()
     return any(0 <= chart.step - step < within for step in steps) and len(steps) <= habit
+
+
+def _is_set_back(chart: Chart, recent: float, start: float, times: float = 3.0, share: float = 0.15) -> bool:
+    """Whether a loss that came down by powers of ten went up by a good part of them at once, and stays there.
+
+    In a share of the descent that is nothing. Who goes back to the best state on purpose lowers the rate with it.
+    """
+    series, rates = chart["loss"], chart["lr"].last(4)
+    cut = rates.size > 0 and float(rates[-1]) < 0.8 * float(rates[0])
+    if cut or not _is_apart(series) or not series.latest > times * recent:
+        return False
+    return math.log(series.latest / recent) > share * math.log(start / recent)
 
 
 def _is_apart(series: Series, since: int = 3, before: int = 16) -> bool:

@@ -125,7 +125,8 @@ class NotLearning(Detector):
                 return None
             coming = learnt < -0.1 and (better or _falls(later))  # it began far above a guess, and is on its way there
             learns = better and chart["val_loss"].latest < (1 - self.gain) * chance
-            at_guess = sure and waited >= nearly and not learns
+            # far above a guess it is not at one: it may be on its way there, and noise hides how fast
+            at_guess = sure and abs(learnt) < 0.1 + 2 * doubt and waited >= nearly and not learns
             better, stuck = learns or coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
             told = waited >= nearly and ("loss.chance" in chart.facts or _is_flat(half, 0.01 * chance))
@@ -256,7 +257,7 @@ def _falls(levels: Array) -> bool:
     """Whether the last quarter is clearly below the second: the first is no yardstick, any start may be high."""
     quarter = levels.size // 4
     before, now = levels[quarter : 2 * quarter], levels[-quarter:]
-    return median(before) - median(now) > max(0.05 * abs(median(now)), 6 * scatter(now) / math.sqrt(quarter))
+    return median(before) - median(now) > max(0.05 * abs(median(now)), 4 * scatter(now) / math.sqrt(quarter))
 
 
 def _was_lower(levels: Array, level: float) -> bool:
