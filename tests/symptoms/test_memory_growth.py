@@ -23,6 +23,7 @@ SICK = {
     "with steps of an allocator": GB * (4 + 0.2 * np.floor(0.01 * T)),
     "with noise": GB * (4 + 0.002 * T + 0.005 * RNG.standard_normal(T.size)),
     "little by little": GB * 0.35 + 1.2e5 * T,
+    "from the middle of the run on": GB * (0.28 + 5e-4 * np.maximum(T[:30] - 510, 0) + 1e-5 * RNG.random(30)),
 }
 
 
@@ -52,6 +53,10 @@ HEALTHY = {
     + 8e6 * np.digitize(T, [300, 420, 550, 700, 850])
     + 1e4 * np.arange(T.size),
     "swings, high at last": GB * (0.43 + 0.012 * RNG.random(T.size) + 0.05 * (np.arange(T.size) > T.size - 4)),
+    "stands still, and takes three lumps": GB * (0.28 + 0.02 * np.digitize(T, [900, 925, 950])),
+    "stands still, and rises by less each time": GB * (0.28 + 0.1 * (1 - np.exp(-np.maximum(T - 850, 0) / 40))),
+    "swings, and rises by as much as it swung": GB
+    * (0.28 + 0.01 * (np.arange(T.size) % 3 == 0) + 0.012 * np.maximum(np.arange(T.size) - 35, 0)),
     "rises and falls": GB * (4 + 0.5 * np.sin(T / 100)),
 }
 

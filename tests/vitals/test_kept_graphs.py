@@ -1,9 +1,12 @@
+import weakref
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from torchdoctor import Doctor
+from torchdoctor.vitals.kept_graphs import KeptGraphs, Mark
 
 
 class Keeper:
@@ -82,3 +85,24 @@ def test_what_has_no_graph_may_be_kept(keeping):
 def test_so_may_graphs_that_are_let_go_again(most):
     keeper = Keeper(most)
     assert not named(train(lambda loss, output: keeper.add(loss), steps=140))
+
+
+@pytest.mark.parametrize(
+    ("since", "length", "told"),
+    [
+        (200, 1000, 300),  # four samples after the first that is held
+        (200, 60, None),  # let go before that
+        (0, 1000, 150),  # nothing is known of what the loop does: six samples
+    ],
+)
+def test_graphs_that_are_held_from_the_middle_on_are_told_soon(since, length, told):
+    facts, kept = {}, {}
+    gauge = KeptGraphs(facts.update)
+    for step in range(0, 400, 25):
+        kept = {at: mark for at, mark in kept.items() if since <= at and step - since < length}
+        gauge._look(step)
+        if facts:
+            break
+        kept[step] = Mark()
+        gauge._held[step] = [weakref.ref(kept[step])]
+    assert (step if facts.get("graph.kept") is not None else None) == told

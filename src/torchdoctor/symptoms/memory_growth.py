@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
@@ -14,6 +15,11 @@ from torchdoctor.symptoms.detector import Detector
 MEGABYTE = 2**20
 LUMPS = 6
 """Times that memory must have risen by half its pace or more: an allocator takes a few large pieces, and is content."""
+NEW, OLD = 4, 6
+"""Samples in a row at which a device's memory must have risen alike, twice as many for a process's; and those before at
+which it stood still, at the least."""
+CONTRAST = 5.0
+"""Times the largest change of that time that each of these rises must be."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class MemoryGrowth(Detector):
 
     ## How it is told apart
     Allocators, caches and longer batches make memory rise and level off; a leak rises at the same pace in the second
-    half of the run as in the first, sample after sample. While batches grow, nothing is said; files that are read
+    half of the run as in the first, sample after sample; one that begins late rises at one pace where memory had stood
+    still for long. While batches grow, nothing is said; files that are read
     through a mapping (`np.memmap`) fill memory that is free, and do not count. Whether the graphs of
     steps that are over are still held is looked at as well: that is a leak, however small it is so far. What is
     collected for an epoch and then let go is not.
@@ -77,6 +84,26 @@ class MemoryGrowth(Detector):
     def _growth(self, chart: Chart, series: Series, words: str) -> Symptom | None:
         if batches_grew(chart):
             return None
+        exact = series is chart["memory"]  # of a process it is what the system counts, and other things go on there
+        rises = NEW if exact else 2 * NEW
+        return self._all_the_time(chart, series, words) or self._of_late(chart, series, words, rises)
+
+    def _of_late(self, chart: Chart, series: Series, words: str, rises: int) -> Symptom | None:
+        """Memory stood still, and has risen at one pace since: a few samples will do."""
+        values, steps = series.values, series.steps
+        place = _departure(steps, values, rises)
+        if place is None:
+            return None
+        grown, span = float(values[-1] - values[place]), int(steps[-1] - steps[place])
+        if not grown > max(self.share * float(values[place]), self.least * MEGABYTE) or not span >= self.steps:
+            return None
+        amounts = f"{values[place] / 2**30:.3g} to {values[-1] / 2**30:.3g} GB"
+        message = f"{words} had stood still and grew from {amounts} since step {steps[place]}, "
+        message += f"{_amount(grown / span)} a step"
+        since, value = int(steps[place]), float(values[-1])
+        return self.symptom(chart, "warning", message, value=value, confidence=0.8, since=since)
+
+    def _all_the_time(self, chart: Chart, series: Series, words: str) -> Symptom | None:
         buckets = series.outline.buckets()
         # Samples are dense at the start, where allocators fill: the quarter that is left out is one of samples and
         # nearly one of steps.
@@ -106,6 +133,24 @@ def batches_grew(chart: Chart) -> bool:
     sizes = chart["input_size"].values
     half = sizes.size // 2
     return half > 0 and float(sizes[half:].max()) > 1.15 * float(sizes[:half].max())
+
+
+def _departure(steps: NDArray[np.int64], values: Array, rises: int = NEW) -> int | None:
+    """The sample after which memory has risen at one pace, where it had stood still before; None where it has not.
+
+    >>> values = np.array([4.0] * 12 + [4.1, 5.0, 6.0, 7.0, 8.0])
+    >>> _departure(25 * np.arange(17), values)
+    12
+    """
+    first = values.size // 4  # allocators fill at the start
+    paces = np.diff(values[first:]) / np.maximum(np.diff(steps[first:]), 1)
+    for new in range(rises, paces.size - OLD):
+        late, before = paces[-new:], np.abs(paces[: -new - 1])  # it may have begun in the midst of the one between
+        if not float(late.min()) > 0.4 * float(late.max()):
+            return None
+        if float(late.min()) > CONTRAST * float(before.max()):
+            return values.size - 1 - new
+    return None
 
 
 def _is_line(steps: Array, values: Array) -> bool:

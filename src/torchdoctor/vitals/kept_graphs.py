@@ -20,6 +20,8 @@ DEEPEST = 10_000
 """Nodes on the way from the loss to the end of its graph."""
 SAMPLES, STEPS = 6, 64
 """Samples in a row whose graphs must still be held, and steps that they span: a window of a few steps is a method."""
+FEWER, BEFORE = 4, 8
+"""Samples that are enough where so many had been let go at once before: looks are far apart later in a run."""
 TIMES = 3
 """Times as long as graphs were ever held and let go: what is collected for an epoch is let go after it."""
 MOST = 64
@@ -43,6 +45,8 @@ class KeptGraphs(PassGauge):
         """By step: marks that were not gone when last looked at."""
         self._longest = 0
         """Steps for which graphs were held and then let go."""
+        self._let_go = 0
+        """Samples whose graphs were gone at the next look."""
         self._told = False
 
     def arm(self) -> None:
@@ -80,11 +84,13 @@ class KeptGraphs(PassGauge):
             later = [other for other in steps if other > step]
             if len(later) > 1:  # it was there at the sample after it
                 self._longest = max(self._longest, later[-1] - step)
+            else:
+                self._let_go += 1
         held = [step for step in steps if step not in gone and step < now]
         if gone and self._told:
             self._told = False
             self.tell({"graph.kept": None})
-        if len(held) < SAMPLES or self._told:
+        if len(held) < (FEWER if self._let_go >= BEFORE else SAMPLES) or self._told:
             return
         if not gone and now - held[0] >= max(STEPS, TIMES * self._longest):
             self._told = True
