@@ -48,6 +48,7 @@ key                             value
 ``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of its graph
 ``loss.reduction``              "mean" or "sum", where the loss's own node says it
 ``loss.lint``                   mistakes in the order of its nodes: see ``symptoms/suspicious_loss.py``
+``loss.ending``                 "ReLU", "Tanh" ...: the bounded activation, module or function, before an error
 ``loss.fragile``                operations next to it that may be undefined: "log", "sqrt", "norm", "division" ...
 ``loss.hidden``                 whether a compiled function hides a part of its graph
 ``loss.detached``               true: it requires gradients and has no graph

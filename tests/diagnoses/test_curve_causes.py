@@ -114,6 +114,22 @@ FIRST = {
             "validation": [2.3, 2.31, 2.3, 2.31],
         },
     ),
+    "all of it through one unit, and still falling": (
+        "insufficient-capacity",
+        [UNDER],
+        {
+            "loss": 2.3 - 5e-4 * T,
+            "rows": ratio(1e-3),
+            "validation": [2.2, 2.15, 2.12],
+            "facts": {
+                "modules.names": ["a", "b", "c"],
+                "modules.kinds": ["Linear"] * 3,
+                "modules.widths": [64, 1, 10],
+                "modules.entering": [784, 64, 1],
+                "modules.outputs": ["c"],
+            },
+        },
+    ),
     "steps are what is missing": (
         "stopped-too-early",
         [SLOW],

@@ -6,6 +6,8 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
+from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.diagnoses.nan_in_data import NanInData
 from torchdoctor.records import Symptom
 
 STEPS = (0, 1, 2, 4, 8, 16, 25, 50, 75, 100, 125, 150)
@@ -241,3 +243,17 @@ def test_a_deep_stack_without_normalization():
         **NORMAL,
     )
     assert found["missing-normalization"] > 0.2
+
+
+@pytest.mark.parametrize(("apart", "against"), [(0.0, True), (0.1, False)])
+def test_one_batch_that_was_finite_before_holds_no_nan(apart, against):
+    chart = Chart.of(loss=[2.0] * 20 + [float("nan")], input_content=[1.2 + apart * place for place in range(20)])
+    evidence = NanInData().weigh(chart, Problem((symptom("nan-or-inf", 20, 20),)))
+    assert any(item.weight < 0 and "same batch" in item.text for item in evidence) == against
+
+
+def test_targets_that_changed_are_remembered_when_all_of_them_are_wrong():
+    said = "34% of the samples that come again, with the very same input, have another target"
+    found = ranked(symptom("target-anomaly", 50, message=said), symptom("loss-spike", 50), answer_changed=1.0)
+    assert found["label-noise-or-misalignment"] > 0.9
+    assert ranked(symptom("target-anomaly", 50), answer_changed=1.0).get("label-noise-or-misalignment", 0.0) < 0.5

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
@@ -88,3 +89,25 @@ def test_a_path_may_begin_alike_for_all():
 @pytest.mark.parametrize(("runs", "backwards"), [(1, 1), (2, 1), (8, 8)], ids=["once", "a pair", "accumulated"])
 def test_batches_of_nothing_are_found_where_each_is_all_there_is(runs, backwards):
     assert InputAnomaly().check(path(runs, backwards)) is not None
+
+
+CREEP = [1e-3] * 250 + [1e-3 * 1.02**step for step in range(100)]
+NOISE = np.random.default_rng(1).standard_normal(350)
+FLAT_LOSS = 0.02 + 0.2 * np.exp(-np.arange(350) / 40) + 0.001 * NOISE
+
+
+@pytest.mark.parametrize(
+    ("rates", "losses", "found"),
+    [
+        (CREEP, FLAT_LOSS, True),
+        (CREEP, FLAT_LOSS - 1e-4 * np.maximum(np.arange(350) - 250, 0), False),  # it is for the better
+        (CREEP[:300], FLAT_LOSS[:300], False),  # 2.6 times as high
+        ([1e-4 * 1.02**step for step in range(350)], FLAT_LOSS, False),  # a test of rates, from the first step on
+        ([1e-3] * 50 + CREEP[250:] + [7e-3] * 200, FLAT_LOSS, False),  # a late warm-up, and its level since
+        ([1e-2] * 100 + [1e-3] * 150 + CREEP[250:], FLAT_LOSS, False),  # the run has known higher ones
+    ],
+)
+def test_a_rate_that_creeps_up_from_its_level_is_found(rates, losses, found):
+    symptom = ScheduleAnomaly().check(Chart.of(lr=rates, loss=losses))
+    assert (symptom is not None) == found
+    assert not found or (symptom.severity == "warning" and 248 <= symptom.first_step <= 252)

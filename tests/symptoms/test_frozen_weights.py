@@ -165,3 +165,9 @@ def test_the_only_optimizer_has_nothing_to_do(optimizers, severity):
     built = chart({"graph.resting": {"tensors": ["a.weight"], "since": 200, "frozen": False}}, ALL, [MOVING] * 6, {})
     built.context["optimizer"] = [{"class": "SGD"}] * optimizers
     assert FrozenWeights().check(built).severity == severity
+
+
+def test_what_an_optimizer_held_until_lately_was_not_left_out_on_purpose():
+    facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
+    rows = [[0.001] * 4] * 5 + [[NAN, NAN, NAN, 0.001]] * 3
+    assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], rows, {})).severity == "warning"

@@ -87,6 +87,7 @@ CUT = {
     "frozen on purpose": ([math.nan, 0.3], 200, {"graph.frozen_share": 0.8}, False),
     "for a little while": ([math.nan, 0.3], 290, {}, False),
     "from the first samples on": ([math.nan, 0.3], 50, {}, False),
+    "no optimizer holds it any more": ([math.nan, 0.3], 200, {"graph.not_in_optimizer": ["trunk.weight"]}, False),
 }
 
 

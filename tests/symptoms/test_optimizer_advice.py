@@ -91,6 +91,17 @@ def test_a_loss_that_is_climbed(kind, slope, severity):
     assert (found and found.severity) == severity
 
 
+@pytest.mark.parametrize(("slope", "severity"), [(0.01, "warning"), (0.0, None)])
+def test_a_loss_that_is_climbed_from_the_middle_on(slope, severity):
+    built = chart(ADAM | {"maximize": True})
+    built.add({"type": "facts", "step": 0, "facts": {"loss.kind": "bce"}})
+    for step in range(164):
+        fallen = 0.7 - 0.003 * min(step, 100) + slope * max(step - 100, 0) / 10
+        built.put(step, "loss", fallen + 0.002 * (-1) ** step)
+    found = OptimizerAdvice().check(built)
+    assert (found and found.severity) == severity
+
+
 def test_decay_that_is_felt_is_a_warning():
     group = ADAM | {"optimizer": "AdamW", "weight_decay": 50.0}
     assert OptimizerAdvice().check(chart(group, shrink=0.7)).severity == "warning"

@@ -156,3 +156,70 @@ def translated(shifts):
 def test_a_decoder_that_is_fed_its_answers_is_told_from_one_that_shifts_them_itself():
     assert "target-anomaly" in named(translated(shifts=False))
     assert "target-anomaly" not in named(translated(shifts=True))
+
+
+SOON_KNOWN = [0.5, 0.8, 0.95, *[1.0] * 8]
+FEW = {
+    "validation stands far above": ({}, True),
+    "validation follows": ({"validation": [0.9, 0.3, 0.001]}, False),
+    "validation is a little above": ({"validation": [0.004, 0.004, 0.004]}, False),
+    "most samples are new": ({"again": [0.0, 0.1, 0.1, *[0.3] * 8]}, False),
+    "one is new at times": ({"again": [*SOON_KNOWN, 0.95, 1.0]}, False),
+    "too few looks": ({"again": SOON_KNOWN[:6]}, False),
+    "a method that needs one set": ({"optimizer": "LBFGS"}, False),
+}
+
+
+@pytest.mark.parametrize(("given", "fires"), FEW.values(), ids=FEW)
+def test_a_few_samples_in_ever_new_batches(given, fires):
+    again = given.get("again", SOON_KNOWN)
+    sums = [float(number + 1) for number in range(len(again))]
+    chart = Chart.of(loss=[1.6] * 10 + [0.0005] * 90, input_again=again, input_checksum=sums)
+    chart.context |= {"batch_size": 16, "optimizer": [{"class": given.get("optimizer", "Adam")}]}
+    for step, value in zip((59, 79, 99), given.get("validation", [0.96, 0.97, 0.99]), strict=True):
+        chart.put(step, "val_loss", value)
+    symptom = BatchAnomaly().check(chart)
+    assert bool(symptom and symptom.severity == "warning") == fires
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_texts_that_are_all_one_unknown_token(same):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(8 * 12, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 0.003)
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(80):
+            tokens, labels = torch.randint(2, 50, (16, 12)), torch.randint(0, 3, (16,))
+            loss = functional.cross_entropy(model(torch.ones_like(tokens) if same else tokens), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+    warned = {symptom.name for symptom in doctor.diagnose().symptoms if symptom.severity != "info"}
+    assert ("input-anomaly" in warned) == same
+    assert "batch-anomaly" not in warned
+
+
+ENDS = {
+    "numbers of both signs": (functional.relu, 0.0, True),
+    "counts": (functional.relu, 4.0, False),
+    "wide numbers": (torch.tanh, 4.0, True),
+    "no activation at the end": (lambda score: score, 0.0, False),
+    "what comes after it": (lambda score: 3 * torch.tanh(score), 0.0, False),
+}
+
+
+@pytest.mark.parametrize(("ending", "mean", "fires"), ENDS.values(), ids=ENDS)
+def test_a_function_at_the_end_that_cannot_give_the_targets(ending, mean, fires):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(60):
+            data = torch.randn(32, 6)
+            loss = functional.mse_loss(ending(model(data)), data[:, :1] * 0.9 + mean)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+    assert ("target-anomaly" in named(doctor.diagnose())) == fires

@@ -153,3 +153,19 @@ def test_a_bias_that_is_drawn_to_its_mean_while_no_matrix_moves_is_not_a_step_un
 def test_a_seventh_of_the_gain_is_enough_where_no_loss_overlaps_those_before_a_state_was_loaded(after, noise, fires):
     built = chart(noisy(FALLING + [after] * 20, noise), {"state.loaded": [200]})
     assert (StateOverwritten().check(built) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("times", "rate", "fires"),
+    [
+        (3.7, 1e-3, True),
+        (1.9, 1e-3, False),
+        (3.7, 1e-4, False),  # back to the best state, at a lower rate
+    ],
+)
+def test_an_old_state_is_told_in_powers_of_ten_where_the_loss_came_down_by_some(times, rate, fires):
+    noise = np.exp(0.2 * np.random.default_rng(4).standard_normal(240))
+    levels = np.concatenate([1.7 * 0.96 ** np.arange(110) + 0.018, np.full(90, 0.018), np.full(40, 0.018 * times)])
+    built = Chart.of(loss=list(levels * noise), lr=[1e-3] * 200 + [rate] * 40)
+    built.add({"type": "facts", "step": 199, "facts": {"state.loaded": [200]}})
+    assert (StateOverwritten().check(built) is not None) == fires

@@ -108,3 +108,25 @@ def test_statistics_that_never_moved(momentum, gap, fires):
     chart.add({"type": "facts", "step": 399, "facts": {"mode.batchnorm_momentum": momentum}})
     found = ValidationAnomaly().check(chart)
     assert (found is not None and "BatchNorm statistics" in found.message) is fires
+
+
+LEVEL = 0.55 + 0.2 * np.exp(-T / 60) + 0.01 * RNG.standard_normal(N)
+
+
+@pytest.mark.parametrize(
+    ("later", "losses", "words"),
+    [
+        ((1.75, 3.5), LEVEL, "far above"),
+        ((1.75, 1.2), LEVEL, None),  # on its way back
+        ((0.8, 0.95), LEVEL, None),  # not far above where it began
+        ((1.75, 3.5), LEVEL - 0.4 * (T > 250), None),  # by heart: overfitting
+        ((1.75, 3.5), LEVEL + 0.5 * (T > 250), None),  # training has left as well
+    ],
+)
+def test_validation_that_leaves_while_training_stays(later, losses, words):
+    chart = Chart.of(loss=losses[:400], lr=np.full(400, 0.1))
+    for step, value in zip((99, 199, 299, 399), (0.63, 0.57, *later), strict=True):
+        chart.put(step, "val_loss", value)
+    found = ValidationAnomaly().check(chart)
+    assert (found is None) == (words is None)
+    assert words is None or words in found.message

@@ -9,6 +9,7 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, working_update
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
+from torchdoctor.symptoms.underfitting import Underfitting, narrowest
 
 TINY = 100
 """Parameters under which a model can tell hardly anything apart."""
@@ -46,6 +47,8 @@ class InsufficientCapacity(Cause):
             yield Evidence(6.0, "no activation stands between the layers: together they are one linear layer")
         if problem.has("underfitting"):
             yield Evidence(1.2, "training and validation are equally high: it is not the amount of data")
+            if 0 < (width := narrowest(chart)) <= Underfitting.narrow:
+                yield Evidence(3.0, f"all that is known of a sample goes through {width} units")
         if problem.has("not-learning"):
             yield Evidence(-1.8, "even a small model learns something at first")
         if problem.has("dead-units", "collapsed-output", "loss-divergence"):

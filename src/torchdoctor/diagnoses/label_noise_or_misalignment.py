@@ -20,7 +20,8 @@ from torchdoctor.records import number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
-from torchdoctor.symptoms.targets_given import answers_changed, is_of_the_past
+from torchdoctor.symptoms.target_anomaly import OTHER_TARGET
+from torchdoctor.symptoms.targets_given import is_of_the_past
 from torchdoctor.symptoms.validation_anomaly import ASKED_WRONG
 
 BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
@@ -74,7 +75,7 @@ class LabelNoiseOrMisalignment(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether labels are a place off, where both losses are against guessing, and whether the model could learn."""
-        if apart := _shift(chart) or (_pairing(chart) if problem.has("target-anomaly") else ""):
+        if apart := _shift(chart) or _pairing(problem):
             yield Evidence(CERTAIN, apart)
             return
         yield from _about_the_targets(chart, problem)
@@ -118,9 +119,12 @@ def _shift(chart: Chart) -> str:
     return "each label is the token before: shifted the wrong way" if is_of_the_past(chart) else ""
 
 
-def _pairing(chart: Chart) -> str:
-    share = answers_changed(chart)
-    return f"{share:.0%} of the samples that come again have another target than before" if share > 0 else ""
+def _pairing(problem: Problem) -> str:
+    """What was found when it was found: once all targets are wrong, they look like noise that is to be told."""
+    for found in problem.symptoms:
+        if found.name == "target-anomaly" and found.message.endswith(OTHER_TARGET):
+            return f"{found.message} than before"
+    return ""
 
 
 def _about_the_targets(chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite
@@ -45,6 +47,8 @@ class NanInData(Cause):
             return
         if _was_clean(chart, problem.first_step):
             yield Evidence(-4.0, f"the batch of step {problem.first_step} was finite")
+        elif _is_one_batch(chart):
+            yield Evidence(-4.0, "every step is given the same batch, which was finite before")
         if spared := finite_beside(chart, problem.first_step):
             yield Evidence(-1.5, f"the gradient of {names_text(spared)} was finite: bad data would be in all of them")
         elif not chart["grad_norm"].nonfinite and not chart["loss"].nonfinite:
@@ -77,6 +81,13 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
     elif kind != "input":
         yield Evidence(0.5, "nothing had announced it")
+
+
+def _is_one_batch(chart: Chart, fewest: int = 3) -> bool:
+    """Whether all batches looked at are one and the same, as where all the data there are make one."""
+    contents, wrong = chart["input_content"].values, chart["input_nonfinite"]
+    finite = not wrong or float(wrong.values.max()) == 0
+    return finite and contents.size >= fewest and float(np.ptp(contents)) == 0
 
 
 def _was_clean(chart: Chart, step: int) -> bool:

@@ -8,7 +8,13 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, copied_share, has_same_samples, same_at_last
+from torchdoctor.symptoms.batch_anomaly import (
+    BatchAnomaly,
+    copied_share,
+    has_few_samples,
+    has_same_samples,
+    same_at_last,
+)
 
 
 class RepeatedBatch(Cause):
@@ -57,5 +63,7 @@ class RepeatedBatch(Cause):
             yield Evidence(7.0, f"the batches looked at hold the same {size} samples, in another order")
         elif problem.grave("batch-anomaly") and copied_share(chart) < BatchAnomaly.copies:
             yield Evidence(6.0, f"{copied_share(chart):.0%} of the samples of a batch are no copies of others in it")
+        elif problem.grave("batch-anomaly") and has_few_samples(chart):
+            yield Evidence(5.0, f"no sample was new after the first few batches looked at, of {size} samples")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")

@@ -27,8 +27,9 @@ class BatchAnomaly(Detector):
     Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
     too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
     read anew each time with the same content and validation is not seen to follow, where it is far worse, or where
-    batches differed before; so it is where all batches looked at are a handful, put together alike each time, and
-    validation is ten times as high as training, or the same samples in another order and validation is twice as high.
+    batches differed before; so it is where all batches looked at are a handful, put together alike each time, or hold
+    no other samples than the first few did, and validation is ten times as high as training, or the same samples in
+    another order and validation is twice as high.
     Copies of each sample within a batch are a warning where classes are to be told and other batches hold others.
     For order, the chance that two samples of a batch share a class is compared with that of two samples of the whole
     run: balanced or few-shot samplers stay far below what sorted data show. Values in order are a note, as a series is;
@@ -101,6 +102,8 @@ class BatchAnomaly(Detector):
         last = series.last(self.samples)
         if last.size < self.samples or last[-1] == 0 or same_at_last(series) < self._enough(series):
             return None
+        if chart["input_constant"].latest == 1.0:
+            return None  # all samples are one and the same, which input-anomaly says
         last = last[last == last[-1]]
         equal = series.values == last[0]
         since = int(series.steps[int(np.flatnonzero(~equal)[-1]) + 1 if not equal.all() else 0])
@@ -130,17 +133,19 @@ class BatchAnomaly(Detector):
         return self.samples - 2 if np.unique(before).size == before.size >= self.samples else self.samples
 
     def _few(self, chart: Chart) -> Symptom | None:
-        """A handful of batches, put together alike each time, that the model knows by heart and nothing else."""
-        series = chart["input_checksum"]
+        """A handful of batches, or the samples of a few, that the model knows by heart and nothing else."""
+        series, size = chart["input_checksum"], chart.context.get("batch_size")
         different = np.unique(series.values).size
-        if len(series) < 2 * self.few or not 1 < different <= self.few or _is_whole(chart):
+        alike = len(series) >= 2 * self.few and 1 < different <= self.few
+        if not (alike or has_few_samples(chart, self.few)) or _is_whole(chart):
             return None
         high = chart["val_loss"].latest > 0.2 * Progress.of(chart["loss"]).start
         if not high or not _validation_is_apart(chart, times=10.0):
             return None
-        size = chart.context.get("batch_size")
-        message = f"the same {different} batches of {size} samples come again and again, and validation is "
-        message += f"at {chart['val_loss'].latest:.3g} while training is at {chart['loss'].baseline(32).recent:.3g}"
+        message = f"the same {different} batches of {size} samples come again and again, " if alike else ""
+        message = message or f"all samples of each batch, {size} of them, have come before since the first few, "
+        message += f"and validation is at {chart['val_loss'].latest:.3g} while training is at "
+        message += f"{chart['loss'].baseline(32).recent:.3g}"
         return self.symptom(chart, "warning", message, since=int(series.steps[0]))
 
     def _copied(self, chart: Chart) -> Symptom | None:
@@ -205,6 +210,19 @@ def has_same_samples(chart: Chart, samples: int = 5) -> bool:
     """Whether the last batches looked at hold the same samples, whatever their order: equal but for rounding."""
     values = chart["input_content"].last(samples)
     return values.size == samples and float(np.ptp(values)) < 1e-5 * float(values[-1])
+
+
+def has_few_samples(chart: Chart, looks: int = 6) -> bool:
+    """Whether all that batches hold was known after the first few: those were the data.
+
+    >>> has_few_samples(Chart.of(input_again=[0.5, 0.9, 0.95, *[1.0] * 6]))
+    True
+    >>> has_few_samples(Chart.of(input_again=[0.0, 0.0, 0.1, *[0.2] * 6]))
+    False
+    """
+    again = chart["input_again"]
+    later = again.values[3:]
+    return again.count == len(again) and later.size >= looks and float(later.min()) == 1.0 and not acts(chart)
 
 
 def _is_whole(chart: Chart) -> bool:

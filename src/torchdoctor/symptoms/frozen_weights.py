@@ -198,6 +198,9 @@ class FrozenWeights(Detector):
             return False
         held = [index for index in range(norms.size) if norms[index] == norms[index]]
         out = [index for index, name in enumerate(chart.names) if name in left]
+        moved = chart.tensors("update_ratio").matrix()
+        if moved.shape[1:] == norms.shape and bool((moved[:, out] > 0).any()):
+            return False  # an optimizer held them until lately
         return bool(held and out) and max(out) < min(held) and len(out) > len(held)
 
     def _unmoved(self, chart: Chart) -> Symptom | None:

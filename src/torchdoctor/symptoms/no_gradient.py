@@ -173,6 +173,8 @@ def cut_off(chart: Chart, before: int = 4, samples: int = 3, span: int = 40) -> 
     start = int(had[-1]) + 1 if had.size else 0
     if start < before or not np.isfinite(rows[:start]).all() or not (rows[start:, count:] > 0).any(axis=1).all():
         return (), 0
+    if set(chart.names[:count]) & set(chart.fact("graph.not_in_optimizer") or ()):
+        return (), 0  # they get one, and nobody steps them any more
     since = sampled.rows[start][0]
     return (chart.names[:count], since) if sampled.rows[-1][0] - since >= span else ((), 0)
 

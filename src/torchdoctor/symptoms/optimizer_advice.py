@@ -201,7 +201,8 @@ def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
         return False
     if any(not other.get("maximize") for other in chart.groups):  # a game: one goes up what the other goes down
         return False
-    return median(losses.last(steps)) > losses.first > 0
+    gain, doubt = trend_gain(losses.last(64))
+    return losses.first > 0 and (median(losses.last(steps)) > losses.first or gain < -2 * doubt)
 
 
 def _decay_share(chart: Chart, decay: float) -> float:

@@ -18,6 +18,8 @@ TOP = {"SGD": 1.0}
 """The highest rate that an optimizer is built with to be used; else it is a factor, as in Noam's schedule, and"""
 ADAPTIVE = 0.05
 """this is the highest for one that scales its steps itself."""
+RISEN = 32
+"""Steps in a row for which a rate must have risen, where it had its level before."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class ScheduleAnomaly(Detector):
     a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
     known from the best that it remembers: the worst validation loss so far is no best. Long warm-ups are common: one is
     too long where the rate that the optimizer was built with is dozens of validations away, and too high only where the
-    loss has stopped falling at several times that rate. Restarts leap up and come down little by little, or warm up and
+    loss has stopped falling at several times that rate. So is one that had its level for long and then creeps up to
+    several times of it. Restarts leap up and come down little by little, or warm up and
     stay for a while; a rate that only ever rises and is thrown back does neither. One for averaged weights (`SWALR`)
     begins late on purpose.
 
@@ -108,7 +111,7 @@ class ScheduleAnomaly(Detector):
         wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart)
         if wrong:
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
-        if (rising := self._rising(chart)) is not None:
+        if (rising := self._rising(chart) or self._creeping(chart)) is not None:
             return rising
         if chart.fact("schedule.stepped") is not False or chart.fact("schedule.class") == "SWALR":  # which begins late
             return None
@@ -146,6 +149,26 @@ class ScheduleAnomaly(Detector):
         message += f", and there is a validation every {pause:.0f}" if pause else ""
         severity: Severity = "warning" if pause and goes_straight(chart, 3) else "info"
         return self.symptom(chart, severity, message, value=now, limit=built, since=0, confidence=0.8)
+
+    def _creeping(self, chart: Chart) -> Symptom | None:
+        """A rate that had its level, and has risen at every step since, far above all that the run has known."""
+        rates, losses = chart["lr"], chart["loss"]
+        if not rates.latest > self.above * rates.first or chart.fact("schedule.class") in RISING:
+            return None
+        values = rates.values
+        place = int(np.append(np.flatnonzero(np.diff(values) <= 0), -1).max()) + 1
+        known = values[: place + 1]
+        settled = known.size >= self.least and float(known.max()) < 1.5 * float(np.median(known[known.size // 2 :]))
+        if not settled or values.size - place <= RISEN or not rates.latest > self.above * float(known.max()):
+            return None
+        since = int(rates.steps[place])
+        gain, doubt = trend_gain(losses.values[losses.steps >= since])
+        if gain > doubt or not math.isfinite(doubt):  # it is for the better, or nothing is known
+            return None
+        message = f"the learning rate has risen at every step since step {since}, from {number_text(float(known[-1]))} "
+        message += f"to {number_text(rates.latest)}, far above all that the run has known, and the loss does not fall"
+        limit = self.above * float(known.max())
+        return self.symptom(chart, "warning", message, value=rates.latest, limit=limit, since=since, confidence=0.8)
 
     def _begins_anew(self, chart: Chart) -> Symptom | None:
         """A warm-up that is cut off and begins again, time after time: it counts the batches of an epoch."""

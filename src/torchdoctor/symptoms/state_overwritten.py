@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,6 +79,8 @@ class StateOverwritten(Detector):
     """Share of what was gained so far that must be lost where weights were written to."""
     loaded: float = 0.2
     """The same where a state was loaded: which step that was is known."""
+    set_back: float = 0.15
+    """The same in powers of ten, where the loss has come down by several: at least to thrice what it was."""
     forgot: float = 0.1
     """The same where the optimizer lost its memory: the rest is lost little by little."""
     noise: float = 4.0
@@ -134,6 +137,7 @@ class StateOverwritten(Detector):
             rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
             clear = rise is not None and (rise.doubles or rise.parted)
             lost = rise is not None and rise.share > (self.forgot if clear else self.loaded)
+            lost = lost or (rise is not None and rise.parted and rise.way > self.set_back and not _was_cut(chart, step))
             many = int(step) + self.steps <= chart["loss"].step
             if rise is not None and lost and rise.height > (self.known if many else self.noise) * rise.noise:
                 return self._said(chart, "a state was loaded into the model: loss rose from ", rise)
@@ -220,11 +224,20 @@ class _Rise(NamedTuple):
     """Of what the run had gained."""
     parted: bool
     """Whether a dozen losses there are above all of those before."""
+    way: float
+    """The share in powers of ten, where the loss is at more than thrice what it was; else 0."""
 
     @property
     def doubles(self) -> bool:
         """Whether the loss is at more than twice what it was."""
         return self.height > self.before > 0
+
+
+def _was_cut(chart: Chart, step: int) -> bool:
+    """Whether the learning rate was lowered at a step: who goes back to the best state on purpose does that."""
+    rates = chart["lr"]
+    before, after = rates.values[rates.steps < step], rates.values[rates.steps >= step]
+    return bool(before.size and after.size) and float(after[:4].min()) < 0.8 * float(before[-1])
 
 
 def _stands_still(chart: Chart) -> bool:
@@ -265,4 +278,6 @@ def _rise_at(chart: Chart, step: int, span: int, sudden: int = 0) -> _Rise | Non
         return None
     noise = 1.4826 * median(np.abs(earlier - before))
     parted = later.size >= ENOUGH and float(later.min()) > float(earlier.max())
-    return _Rise(step, before, height, noise, height / gained, parted)
+    tripled = height > 2 * before > 0
+    way = math.log1p(height / before) / math.log1p(gained / before) if tripled else 0.0
+    return _Rise(step, before, height, noise, height / gained, parted, way)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
@@ -35,6 +37,9 @@ from torchdoctor.symptoms.targets_given import (
     is_of_the_past,
     looks_ahead,
 )
+
+OTHER_TARGET = "have another target"
+"""How the message ends where the same inputs come with other targets."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +174,10 @@ class TargetAnomaly(Detector):
         share = answers_changed(chart, self.paired)
         if not share > self.paired:
             return None
-        message = f"{share:.0%} of the samples that come again, with the very same input, have another target"
-        since = int(chart["answer_changed"].steps[0])
+        message = f"{share:.0%} of the samples that come again, with the very same input, {OTHER_TARGET}"
+        changed = chart["answer_changed"]
+        same = np.flatnonzero(changed.values == 0)  # they had their own target until then
+        since = int(changed.steps[int(same[-1]) + 1 if same.size else 0])
         return self.symptom(chart, "warning", message, value=share, limit=self.paired, since=since)
 
     def _missing(self, chart: Chart) -> Symptom | None:

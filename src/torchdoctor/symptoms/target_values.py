@@ -152,6 +152,8 @@ def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
 
 def output_range(chart: Chart) -> tuple[str, float, float]:
     """The activation that ends the model, and the least and the largest value it can give; empty where it is open."""
+    if (ending := chart.fact("loss.ending", "")) in RANGES:  # a function, which is no module of the model's
+        return (ending, *RANGES[ending])
     outputs, kinds = chart.fact("modules.outputs", ()), chart.fact("modules.kinds", ())
     size, row = chart["output_rms"].latest, chart.modules("act_rms").latest
     if len(outputs) != 1 or outputs[0] not in chart.module_names or row.size != len(kinds):

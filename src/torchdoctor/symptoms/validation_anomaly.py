@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.overfitting import adds_up, levels_at
-from torchdoctor.symptoms.progress import Progress, working_since
+from torchdoctor.symptoms.progress import Progress, acts, working_since
 
 LATE = 1.25
 """Times the first training loss, in other people's logs: it may have been written long after the start."""
@@ -39,7 +39,8 @@ class ValidationAnomaly(Detector):
     Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
     anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
     training has stopped moving is explained. One leap that heals is a note; one that stays, from one evaluation to the
-    next and by far more than they ever differed, is no overfitting, which grows. What is fed to the model without
+    next and by far more than they ever differed, is no overfitting, which grows; nor is one that grows to far above the
+    untrained model while training stays where it is. What is fed to the model without
     gradients is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so
     is a model that is never in eval mode there, if it has dropout or batch statistics, and samples that training was
     given too. Validation that is far better than training is one where training samples come again unchanged and
@@ -83,6 +84,8 @@ class ValidationAnomaly(Detector):
     """Share of its first loss that training must have gained."""
     followed: float = 0.1
     """Share of training's gain that validation should have followed at least."""
+    departs: float = 2.0
+    """Times what validation had gained that it is above the untrained model, where it has left training."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Constant, worse than untrained, or a leap."""
@@ -107,6 +110,7 @@ class ValidationAnomaly(Detector):
             or self._untrained(chart, levels, steps)
             or self._leap(chart, levels, steps)
             or self._stepped_up(chart, steps)
+            or self._departed(chart, levels, steps)
         )
 
     def _starts_worse(self, chart: Chart) -> bool:
@@ -270,6 +274,26 @@ class ValidationAnomaly(Detector):
         return self.symptom(
             chart, "warning", message + "and stays; training did not", value=found, limit=before, since=steps[place]
         )
+
+    def _departed(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
+        """Two evaluations in a row are far above the untrained model, each more, and training has noticed nothing.
+
+        What is learnt by heart takes validation there as well, but while training falls.
+        """
+        values, progress = chart["val_loss"].values, Progress.of(chart["loss"])
+        before, after = values[:-2], values[-2:]
+        if before.size < 2 or acts(chart):
+            return None
+        high = max(progress.start, float(before.max()))
+        gained = high - float(before[-1])
+        least = high + self.departs * max(gained, self.followed * abs(high))
+        calm = 0.7 * levels[-3] < levels[-1] < levels[-3] + 0.5 * progress.descent
+        if not gained > self.followed * abs(high) or not calm or not after[1] > after[0] > least:
+            return None
+        message = f"validation loss went from {number_text(float(before[-1]))} to {number_text(float(after[0]))} and "
+        message += f"{number_text(float(after[1]))}, far above the {number_text(high)} that it began with; training "
+        message += f"is at {number_text(float(levels[-1]))}"
+        return self.symptom(chart, "warning", message, value=float(after[1]), limit=least, since=steps[-2])
 
 
 def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | None:

@@ -287,6 +287,8 @@ class BatchGauge(PassGauge):
                     self._blank = rows.amax(1) == rows.amin(1)
                     self._scalars["input_blank"] = self._blank.float().mean()
         elif is_whole(tensor):
+            if value.dim() > 1 and value.shape[0] >= 8 and value[0].numel() >= LEAST_VALUES:
+                self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
             counts = class_counts(value, 0)
             self._scalars["token_top_share"] = counts.amax() / counts.sum().clamp_min(1)
 
@@ -305,7 +307,7 @@ class BatchGauge(PassGauge):
         self._scalars["input_checksum"] = self._scalars["input_checksum"] + checksum(value)
         for name in ("input_content", "input_distinct"):
             self._scalars.pop(name, None)
-        if "input_constant" in self._scalars and tensor.is_floating_point() and value.dim() > 1:
+        if "input_constant" in self._scalars and value.dim() > 1:
             same = (value.amax(0) == value.amin(0)).float().mean()
             self._scalars["input_constant"] = torch.minimum(self._scalars["input_constant"], same)
 

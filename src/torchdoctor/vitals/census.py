@@ -272,6 +272,8 @@ def _loss_facts(graphs: Sequence[LossGraph]) -> dict[str, Any]:
         facts["loss.kind"] = first.kind
     if first.reduction is not None:
         facts["loss.reduction"] = first.reduction
+    if first.ending:
+        facts["loss.ending"] = first.ending
     return facts
 
 

@@ -61,7 +61,7 @@ def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
             return None
 
     def hook(*args: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return eagerly(safely, *args)
         try:  # not `safely`: a frame costs a microsecond when the caches are full of the loop's own work
             return call(*args)

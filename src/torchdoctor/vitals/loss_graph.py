@@ -10,7 +10,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from torchdoctor.vitals.graph_nodes import HEAD, KINDS, LINEAR, SHAPING, node_name, parents_of, shape_of, source_of
+from torchdoctor.vitals.graph_nodes import (
+    HEAD,
+    KINDS,
+    LINEAR,
+    REGRESSION,
+    SHAPING,
+    node_name,
+    parents_of,
+    shape_of,
+    source_of,
+)
 from torchdoctor.vitals.loss_lint import mistakes, mistakes_at_the_end, shared_out
 
 MOST_NODES = 20_000
@@ -24,6 +34,8 @@ FRAGILE = {
 """Operations that are not finite, or whose derivative is not, at some finite number."""
 # fmt: on
 REDUCTIONS = {1: "mean", 2: "sum"}
+BOUNDED = {"Relu": "ReLU", "Softplus": "Softplus", "Sigmoid": "Sigmoid", "Softmax": "Softmax", "Tanh": "Tanh"}
+"""Operations that cannot give every number, and the modules that do the same."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class LossGraph:
     """Whether all of it was looked at."""
     newest: int
     """The sequence number of the last node that was made of a parameter itself; -1 where there is none."""
+    ending: str = ""
+    """The bounded activation whose values, as they are, an error against targets is taken of; "" of no other."""
 
 
 def read_graph(root: Any) -> LossGraph:
@@ -86,7 +100,9 @@ def read_graph(root: Any) -> LossGraph:
                 seen.add(parent)
                 waiting.append(parent)
     lint.update((code, None) for code in ("only-linear",) if layers > 1 and not bends and not waiting)
-    return LossGraph(frozenset(leaves), kind, reduction, tuple(lint), tuple(fragile), hidden, not waiting, newest)
+    return LossGraph(
+        frozenset(leaves), kind, reduction, tuple(lint), tuple(fragile), hidden, not waiting, newest, _ending(root)
+    )
 
 
 def leaf_tensors(root: Any) -> list[Any]:
@@ -133,6 +149,13 @@ def _kind(node: Any, name: str, *, in_head: bool) -> str | None:
         if source is not None and node_name(source) in ("Sub", "Rsub"):
             return "mse" if name == "Pow" else "l1"
     return None
+
+
+def _ending(root: Any) -> str:
+    """Only of a loss that is one error, and of outputs against something without a graph."""
+    if node_name(root) not in REGRESSION or sum(1 for _ in parents_of(root)) != 1:
+        return ""
+    return BOUNDED.get(node_name(source_of(root)), "")
 
 
 def _reduction(node: Any, root: Any) -> str | None:
