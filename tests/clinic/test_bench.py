@@ -143,10 +143,12 @@ def _line(kind: str, arena: str = "mlp", seed: int = 0, **found: Any) -> Line:
         "findings": [dict(zip(("step", "name", "severity"), item, strict=True)) for item in found.get("findings", ())],
         "leads": [dict(zip(("step", "cause", "severity"), item, strict=True)) for item in found.get("leads", ())],
         "report": {
+            "step": 399,
+            "symptoms": [{"name": "loss-spike", "severity": found.get("severity", "info")}],
             "diagnoses": [
-                {"problem": problem, "cause": cause, "probability": probability}
+                {"problem": problem, "cause": cause, "probability": probability, "symptoms": ["loss-spike"]}
                 for problem, cause, probability in found.get("causes", ())
-            ]
+            ],
         },
     }
 
@@ -154,6 +156,16 @@ def _line(kind: str, arena: str = "mlp", seed: int = 0, **found: Any) -> Line:
 FOUND = {
     "right symptom": (_line("lr-jump", findings=[(151, "loss-spike", "warning")]), True, 1),
     "right cause": (_line("missing-zero-grad", leads=[(7, "missing-zero-grad", "critical")]), True, 7),
+    "right cause, in the report": (
+        _line("missing-zero-grad", severity="warning", causes=[(1, "missing-zero-grad", 0.6), (1, "unknown", 0.4)]),
+        True,
+        399,
+    ),
+    "in the report, of something minor": (
+        _line("missing-zero-grad", causes=[(1, "missing-zero-grad", 0.6)]),
+        False,
+        None,
+    ),
     "before the first step": (_line("layers-in-a-list", findings=[(-1, "frozen-weights", "warning")]), True, 0),
     "nothing": (_line("lr-jump"), False, None),
     "only info": (_line("lr-jump", findings=[(151, "loss-spike", "info")]), False, None),

@@ -1,10 +1,10 @@
 """How good the doctor is, from the results of the benchmark: recall, silence, delay, root causes, calibration.
 
 What counts, for one run of a sick kind: it is *found* when a finding whose name the kind declared right is raised at
-warning or above, or when a right cause leads a problem of warning or above; in an acute kind, not before its onset. A
-finding of warning or above that is neither right nor declared secondary is *false*; on a healthy kind every one is.
-The root cause is *first* when it leads the report's first problem, and *among three* when it is one of the first three
-causes of that problem.
+warning or above, or when a right cause leads a problem of warning or above, at the time or in the report; in an acute
+kind, not before its onset. A finding of warning or above that is neither right nor declared secondary is *false*; on a
+healthy kind every one is. The root cause is *first* when it leads the report's first problem, and *among three* when it
+is one of the first three causes of that problem.
 
 >>> share(19, 20)
 {'share': 0.95, 'count': 19, 'runs': 20, 'low': 0.764, 'high': 0.991}
@@ -67,6 +67,7 @@ def judge(line: Line) -> Verdict | None:
     heard = line["findings"] if kind.advice else alarms
     leads = [item for item in line["leads"] if kind.advice or item["severity"] != "info"]
     named = [(item["name"], item["step"]) for item in heard] + [(item["cause"], item["step"]) for item in leads]
+    named += [(cause, line["report"]["step"]) for cause in _heads(line["report"], advice=kind.advice)]
     firsts = [
         min((step for name, step in named if name in names and step >= earliest), default=math.inf)
         for names in (kind.right, kind.also)
@@ -111,6 +112,16 @@ def _ranked(report: dict[str, Any]) -> tuple[tuple[str, float], ...]:
     first = diagnoses[0]["problem"]
     causes = [item for item in diagnoses if item["problem"] == first and item["cause"] != "unknown"]
     return tuple(sorted(((item["cause"], item["probability"]) for item in causes), key=lambda pair: -pair[1]))
+
+
+def _heads(report: dict[str, Any], *, advice: bool) -> list[str]:
+    """The causes that lead the report's problems of warning or above: the last looks may have put them there."""
+    grave = {item["name"] for item in report.get("symptoms", []) if advice or item["severity"] != "info"}
+    heads: dict[int, str] = {}
+    for item in report.get("diagnoses", []):
+        if item["cause"] != "unknown" and grave.intersection(item["symptoms"]):
+            heads.setdefault(item["problem"], item["cause"])
+    return list(heads.values())
 
 
 def latest(lines: Iterable[Line], version: str | None = None) -> list[Line]:

@@ -206,6 +206,7 @@ class StateOverwritten(Detector):
             return few[:0]  # a last bias alone moves, and is drawn to its mean again and again
         away = chart["update_away"].last(self.samples + 1)
         idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
+        idle = idle and "collapsed-output" not in chart.open_episodes  # there the last bias goes about its mean
         if idle and away.size > self.samples and float(away.max()) < self.away:
             return kept.last(1) if kept else away[-1:]
         return few if few.size == self.samples and float(few.max()) < self.kept else few[:0]

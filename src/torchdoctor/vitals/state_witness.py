@@ -47,7 +47,7 @@ class StateWitness(Gauge):
         self._after: tuple[int, list[Tensor], list[int], list[int]] | None = None
         """Of the sample before: its step, the tensors, their versions after it, and the writes that it made."""
         self._stretches: list[list[int]] = []
-        self._parts: list[list[int | str]] = []
+        self._parts: list[list[Any]] = []
         self._always = 0
         self._count: int | None = None
         """Steps that the optimizer says it has taken."""
@@ -129,9 +129,10 @@ class StateWitness(Gauge):
     def _note_parts(self, stretch: list[int], tensors: list[Tensor], extra: list[int]) -> None:
         """Some tensors were written to and others were not, and not at each step: a layer was initialized anew."""
         written = [tensor for tensor, count in zip(tensors, extra, strict=True) if 0 < count < stretch[1] - stretch[0]]
-        if written:
-            self._parts.append([*stretch, self._names()[written[0]]])
-            del self._parts[:-LISTED]
+        if not written:
+            return
+        self._parts = [*self._parts, [*stretch, self._names()[written[0]]]][-LISTED:]
+        if len(written) > 1 or len(self._parts) > 1:  # one tensor, once: a bit that flipped, or a value set by hand
             self._tell({"state.written_in_part": self._parts})
 
     def _compare_memory(self, count: int | None, number: int) -> None:

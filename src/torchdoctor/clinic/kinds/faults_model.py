@@ -296,7 +296,7 @@ FAULTS = (
         units_killed,
         on=("mlp", "cnn"),
         right=("dead-units", "collapsed-output", "no-gradient", "loss-spike", "loss-divergence", "gradient-vanishing"),
-        secondary=("weight-growth", *FADES, *UNSTABLE, "frozen-weights"),
+        secondary=("weight-growth", *FADES, *UNSTABLE, "frozen-weights", "state-overwritten"),
         onset=60,
     ),
     Kind(
