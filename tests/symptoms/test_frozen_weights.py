@@ -96,6 +96,15 @@ def test_a_frozen_trunk_that_was_never_trained(fresh, share, step, severity):
     assert (found and found.severity) == severity
 
 
+@pytest.mark.parametrize(("last", "severity"), [(0.6, "info"), (1.0, "warning")])
+def test_one_layer_of_random_features_is_enough_where_the_loss_falls(last, severity):
+    built = chart({"graph.frozen_share": 0.7}, ALL, [MOVING], {"frozen_fresh": 1.0, "lr": 1e-3})
+    built.add({"type": "tensors", "step": 20, "vitals": {"grad_norm": [NAN, NAN, 1.0, 1.0]}})
+    for step in range(400):
+        built.put(step, "loss", max(1.0 - 0.01 * step, last))
+    assert FrozenWeights().check(built).severity == severity
+
+
 @pytest.mark.parametrize(
     ("behind", "tensors", "fresh", "step", "severity"),
     [

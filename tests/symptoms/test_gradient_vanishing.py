@@ -116,3 +116,11 @@ def test_decay_that_adam_blows_up_is_no_learning(optimizer, decay, fires):
             chart.add({"type": "vitals", "step": 50 * step, "vitals": {"grad_norm": 1.0}})
     found = GradientVanishing().check(chart)
     assert (found is not None and found.message.endswith("weight decay alone")) is fires
+
+
+def test_a_critic_whose_margins_are_all_kept_has_nothing_to_learn_from_a_batch():
+    sides = [{"class": "Adam"}, {"class": "Adam"}]
+    players = Chart.of(grad_norm=[*STEADY, 0.0], d_loss=[*FLAT, 2.0], g_loss=[*FLAT, 2.0], context={"optimizer": sides})
+    assert GradientVanishing().check(players) is None
+    alone = Chart.of(grad_norm=[*STEADY, 0.0], loss=[*FLAT, 2.0])
+    assert GradientVanishing().check(alone).severity == "warning"

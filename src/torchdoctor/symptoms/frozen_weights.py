@@ -14,6 +14,8 @@ from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
 FAINT = 1e-7
 """Share of a weight under which a gradient is next to nothing, which `gradient-vanishing` and `no-gradient` are for."""
+LAYER = 2
+"""Tensors of one layer: a weight and a bias."""
 FRESH = 0.7
 """Share of the layers that do not learn that look new, from which they were never trained."""
 
@@ -158,9 +160,12 @@ class FrozenWeights(Detector):
             behind = bool(chart.fact("graph.frozen_behind"))
             if behind:
                 message += ", behind layers that learn"
-            wait = self.early if behind or _still_tensors(chart) >= self.deep else self.patience
+            still = _still_tensors(chart)
+            wait = self.early if behind or still >= self.deep else self.patience
+            if 0 < still <= LAYER and not behind and _has_fallen(chart, share=0.8):
+                wait = chart.step + 1  # one layer of random features
             alone = chart.step >= wait or only_biases_learn(chart) or "not-learning" in chart.open_episodes
-            severity: Severity = "warning" if alone and not _has_nearly_all(chart) else "info"
+            severity: Severity = "warning" if alone and not _has_fallen(chart) else "info"
             return self._said(chart, severity, message, (), "graph.frozen_share")
         return None
 
@@ -256,8 +261,8 @@ def only_biases_learn(chart: Chart) -> bool:
     )
 
 
-def _has_nearly_all(chart: Chart, share: float = 0.05) -> bool:
-    """Whether next to nothing of a positive loss is left."""
+def _has_fallen(chart: Chart, share: float = 0.05) -> bool:
+    """Whether no more than this share of a positive loss is left."""
     loss = chart["loss"]
     return bool(loss) and 0 < loss.baseline(128).recent < share * loss.first
 

@@ -16,7 +16,7 @@ from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.first_pass import MUFFLED, fading, muffled
 from torchdoctor.symptoms.optimizer_advice import COUPLED
-from torchdoctor.symptoms.progress import SLACK, extreme, log_spread
+from torchdoctor.symptoms.progress import SLACK, extreme, is_adversarial, log_spread
 
 NOT_MATRICES = ("norm", "bn", "ln", "embed", "emb", "wte", "wpe", "scale", "gamma", "lora")
 """Parts of names of weights that say nothing about depth: gains, embeddings, adapters that begin at zero."""
@@ -132,7 +132,8 @@ class GradientVanishing(Detector):
         beyond_noise = fall > extreme(self.deviations, base.count) * log_spread(base, self.window)
         if not (sudden and beyond_noise) or _at_floor(chart):
             return None
-        if norm == 0 and chart.fact("graph.copied"):  # of which `frozen-weights` tells
+        # Of a copy `frozen-weights` tells, and a critic whose margins are all kept has nothing to learn here.
+        if norm == 0 and (chart.fact("graph.copied") or is_adversarial(chart)):
             return None
         if loss.step == chart.step and not math.isfinite(loss.latest):  # the loop has thrown away what came of it
             return None
