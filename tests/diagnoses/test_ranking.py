@@ -187,3 +187,13 @@ def test_the_worst_problem_comes_first():
 def test_informative_findings_are_no_problem():
     assert causes(symptom("multiple-pathologies", severity="info")) == ()
     assert causes() == ()
+
+
+def test_a_note_beside_what_breaks_is_not_its_cause():
+    note = symptom("validation-anomaly", 280, 320, "info", message="what it is asked for may be wrong")
+    broken = symptom("nan-or-inf", 300, 399, "critical")
+    vitals = {"val_loss": [1.0] * 4, "loss": np.where(np.arange(N) < 300, LOSS, np.nan)}
+    assert "label-noise-or-misalignment" in {item.cause for item in causes(note, **vitals)}
+    first = [item for item in causes(note, broken, **vitals) if "nan-or-inf" in item.symptoms]
+    assert first
+    assert "label-noise-or-misalignment" not in {item.cause for item in first}

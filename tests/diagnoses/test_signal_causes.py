@@ -229,6 +229,20 @@ def test_is_out_of_the_question(cause, symptoms, given):
     assert ranked(*symptoms, **given).get(cause, 0.0) < 0.12
 
 
+@pytest.mark.parametrize(("kind", "size", "right"), [
+    ("Tanh", [0.5, 0.3, *[0.1] * 6], "missing-skip-connections"),
+    ("Tanh", [0.9] * 8, "saturating-nonlinearity"),
+    ("Sigmoid", [0.1] * 8, "saturating-nonlinearity"),
+])  # fmt: skip
+def test_what_tanh_takes_of_a_gradient_is_its_mean_square(kind, size, right):
+    names = [f"{place}.{part}" for place in range(8) for part in ("fc", "act")]
+    facts = {"modules.names": names, "modules.kinds": ["Linear", kind] * 8, "modules.normalized": 0}
+    levels = [level for level in size for _ in range(2)]
+    vanishing = symptom("gradient-vanishing", 4, where=("0.fc.weight",), value=2.1)
+    found = ranked(vanishing, symptom("not-learning"), facts=facts, rows={"act_rms": levels}, **NORMAL)
+    assert max(("missing-skip-connections", "saturating-nonlinearity"), key=lambda name: found.get(name, 0.0)) == right
+
+
 def test_a_plain_rnn_is_a_row_of_tanh():
     given = {"target_entropy": 2.0, **NORMAL}
     plain, gated = (ranked(symptom("not-learning"), facts=stack(kind, count=1), **given) for kind in ("RNN", "GRU"))

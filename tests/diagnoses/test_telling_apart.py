@@ -326,3 +326,45 @@ def test_validation_is_compared_with_training_about_it(offset, share):
     falling = 3 - 0.005 * T
     chart = charted(loss=falling, validation=[float(falling[24 + 25 * n]) + offset for n in range(8)])
     assert validation_leads(chart) == share
+
+
+@pytest.mark.parametrize(("sums", "right"), [
+    ([1.0, 2.0, 3.0] * 6, "repeated-batch"),  # as they were
+    ([float(number) for number in range(18)], "memorization"),  # mixed anew
+])  # fmt: skip
+def test_what_is_learnt_by_heart_of_batches_that_come_again(sums, right):
+    found = charted(
+        symptom("batch-anomaly"), symptom("overfitting", 49, "critical"), input_checksum=sums,
+        loss=0.02 + 2 * np.exp(-T / 40), validation=[1.2, 1.4, 1.8, 2.5], context={"batch_size": 16},
+    )  # fmt: skip
+    assert rank(found)[0].cause == right
+
+
+@pytest.mark.parametrize(("validation", "right"), [
+    ([2.4, 2.35, 2.33, 2.3], "train-val-mismatch"),  # an average that lags is written to validate
+    ([0.9, 0.8, 2.6, 2.6], "resume-error"),
+])  # fmt: skip
+def test_weights_that_are_written_to_validate_are_not_those_of_a_resumed_run(validation, right):
+    at = 24 if right == "train-val-mismatch" else 74
+    found = charted(
+        symptom("validation-anomaly", at), facts={"state.written": [[at, at + 25]]}, validation=validation,
+    )  # fmt: skip
+    assert right in [item.cause for item in rank(found) if item.cause != "unknown"][:2]
+    against = [text for item in rank(found) if item.cause == "resume-error" for text in item.evidence]
+    assert any("written to validate" in text for text in against) == (right == "train-val-mismatch")
+
+
+@pytest.mark.parametrize(("norm", "right"), [(0.0, False), (0.5, True)])
+def test_validation_cannot_change_where_no_gradient_is_left(norm, right):
+    found = charted(symptom("validation-anomaly", 24), grad_norm=np.full(N, norm), validation=[2.0] * 4)
+    texts = [text for item in rank(found) if item.cause == "train-val-mismatch" for text in item.evidence]
+    assert any("again and again" in text for text in texts) == right
+
+
+@pytest.mark.parametrize(("validation", "blamed"), [([2.32, 2.34, 2.4, 2.5], True), ([1.9, 1.95, 2.1, 2.3], False)])
+def test_what_is_learnt_of_wrong_labels_is_learnt_by_heart(validation, blamed):
+    """A little is enough, where validation was never better than a guess; where it was, labels say something."""
+    slowly = 2.3 - 0.5 * np.clip((T - 150) / 250, 0, 1) + NOISE
+    found = charted(symptom("overfitting", 24), loss=slowly, facts=CROSS, validation=validation, ratio=1e-3)
+    evidence = [text for item in rank(found) if item.cause.startswith("label-noise") for text in item.evidence]
+    assert any("yet validation was never under" in text for text in evidence) == blamed

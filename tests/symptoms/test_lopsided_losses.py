@@ -10,6 +10,7 @@ FADES = np.maximum(np.exp(-np.arange(600) / 40), 0.005)
 
 SICK = {
     "the discriminator wins": {"d_loss": 1.4 * FADES * NOISE, "g_loss": (0.7 + 6 * (1 - FADES)) * NOISE},
+    "by their full names": {"discriminator": 1.4 * FADES * NOISE, "generator": (0.7 + 6 * (1 - FADES)) * NOISE},
     "the generator wins": {"d_loss": (1.4 + 4 * (1 - FADES)) * NOISE, "g_loss": 0.7 * FADES * NOISE},
     "least squares": {"disc_loss": 0.5 * FADES * NOISE, "gen_loss": (0.5 + 0.5 * (1 - FADES)) * NOISE},
     "log(1 - D) that goes to zero": {"d_loss": 1.4 * FADES * NOISE, "g_loss": -0.7 * FADES * NOISE},
@@ -20,6 +21,7 @@ SWING = 1 + 0.5 * np.sin(np.arange(600) / 30)
 HEALTHY = {
     "no players": {"loss": FADES},
     "one player only": {"d_loss": FADES},
+    "an actor and its critic": {"critic": 1.4 * FADES * NOISE, "actor": (0.7 + 6 * (1 - FADES)) * NOISE},
     "in balance": {"d_loss": 1.3 * NOISE, "g_loss": 0.8 * NOISE},
     "swings": {"d_loss": SWING * NOISE, "g_loss": (2 - SWING) * NOISE},
     "a lead that passes": {

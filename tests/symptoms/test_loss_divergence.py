@@ -97,6 +97,12 @@ def test_a_loss_that_the_first_steps_blew_up_is_found_while_it_falls(losses, gue
     assert (found and found.severity) == severity
 
 
+def test_a_loss_that_is_blown_up_late_was_well_before():
+    losses = [0.8, *[0.2] * 100, 9e5, *[4e4] * 60]
+    found = LossDivergence().check(Chart.of(loss=losses, criterion=[0.8], guess_loss=[0.9]))
+    assert found.first_step == 101
+
+
 def _switched(after, norms, facts=None, **vitals):
     """A run that has settled, and whose losses and norms are these from then on."""
     losses = np.concatenate([0.3 + 2 * np.exp(-np.arange(200) / 30) + 0.3 * NOISE[:200], after])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.symptoms.weight_growth import WeightGrowth
+from torchdoctor.symptoms.weight_growth import WeightGrowth, lone_leap
 
 SICK = {
     "doubles again and again": ([2 ** (k / 2) for k in range(16)], "warning"),
@@ -91,3 +91,12 @@ def test_a_norm_that_overflows_alone_is_a_leap_while_losses_and_gradients_are_nu
         found = WeightGrowth().check(built)
         assert (found is None) is broken
         assert broken or found.where == ("b.weight",)
+
+
+@pytest.mark.parametrize(("others", "alone"), [(1.0, True), (math.inf, False)])
+def test_what_is_left_of_a_run_that_broke_did_not_leap_alone(others, alone):
+    built = Chart.of(loss=[1.0, 1.0, math.nan])
+    built.names = ("a.weight", "b.weight", "b.bias")
+    for number, row in enumerate([[3.0, 2.0, 4.0], [3.0 * others, 2.0 * others, 4e9]]):
+        built.add({"type": "tensors", "step": number, "vitals": {"weight_norm": row}})
+    assert (lone_leap(built) is not None) is alone

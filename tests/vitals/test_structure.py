@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchdoctor import Doctor
 from torchdoctor.vitals.census import GraphCensus
+from torchdoctor.vitals.loss_graph import read_graph
 from torchdoctor.vitals.patient import Setup
 
 SELECTED = ("GP", "WE", "OP", "GR04")
@@ -331,6 +332,14 @@ BUGS = {
             F.softmax(o, dim=1), F.one_hot(t, 3) * 0.7 + 0.1, reduction="batchmean")),
         "suspicious-loss", "loss-misuse",
     ),
+    "logarithms as the target of a KL divergence": (
+        lambda: train(network(), loss_fn=lambda o, t: F.kl_div(
+            F.one_hot(t, 3) * 0.7 + 0.1, F.log_softmax(o, dim=1), reduction="batchmean")),
+        "suspicious-loss", "loss-misuse",
+    ),
+    "a softmax of one score": (
+        lambda: regress(lambda o, t: F.mse_loss(o.softmax(dim=1), t[:, None])), "suspicious-loss", "loss-misuse"
+    ),
     "broadcast by hand": (lambda: regress(lambda o, t: (o - t).pow(2).mean()), "suspicious-loss", "loss-misuse"),
     "broadcast by hand, the other way": (
         lambda: regress(lambda o, t: (t[:, None] - o.squeeze()).abs().mean()), "suspicious-loss", "loss-misuse"
@@ -353,6 +362,15 @@ def test_bug_is_named(bug, finding, cause):
     grave, first = bug()
     assert finding in {name for name, _ in grave}
     assert first == cause
+
+
+@pytest.mark.parametrize(("scores", "raw"), [(lambda o: o, True), (lambda o: o.log_softmax(-1), False)])
+def test_a_bias_that_is_added_afterwards_belongs_to_a_linear_layer(scores, raw):
+    torch.manual_seed(0)
+    layer, read = nn.Linear(8, 5), nn.GRU(4, 8, batch_first=True)
+    outputs = layer(read(torch.randn(3, 6, 4))[0])  # turned round: multiplied first, and then added to
+    loss = F.nll_loss(scores(outputs).flatten(0, 1), torch.randint(0, 5, (18,)))
+    assert ("nll-without-log-softmax" in read_graph(loss.grad_fn).lint) == raw
 
 
 def test_a_loss_that_was_computed_once_is_known_again():
@@ -814,6 +832,13 @@ HEALTHY = {
     "time first": lambda: train(Sequences(turned=False)),
     "parts in train mode": lambda: parts(training=True),
     "log_softmax and nll": lambda: train(network().append(nn.LogSoftmax(dim=1)), loss_fn=F.nll_loss),
+    "a KL divergence of two heads": lambda: train(
+        network(),
+        loss_fn=lambda o, t: (
+            F.cross_entropy(o, t)
+            + F.kl_div(F.log_softmax(o, dim=1), F.softmax(o.roll(1, 0), dim=1), reduction="batchmean")
+        ),
+    ),
     "softmax before mse": lambda: train(
         network().append(nn.Softmax(dim=1)), loss_fn=lambda o, t: F.mse_loss(o, F.one_hot(t, 3).float())
     ),

@@ -89,8 +89,16 @@ class AccumulationError(Cause):
                 yield Evidence(CERTAIN, f"each of {backwards} losses enters with weight {weight}, not 1/{backwards}")
         elif backwards > 1 and not weights.size and problem.has(*LARGE):
             yield Evidence(4.5, f"each step adds up {backwards} backward passes; it is not known what each counts for")
-        part = last_level(chart["loss_weight"], SURE) < GradientsNotCleared.part
-        if backwards == 1 and part and problem.has("gradients-not-cleared", "not-learning", "slow-learning"):
-            yield Evidence(5.0, "each step has one backward pass, and its loss is divided as if there were many")
-        elif backwards == 1 and not sometimes:
-            yield Evidence(-5.0, "each step has one backward pass")
+        if backwards == 1:
+            yield from _about_one_pass(chart, problem, sometimes)
+
+
+def _about_one_pass(chart: Chart, problem: Problem, sometimes: bool) -> Iterator[Evidence]:
+    """A loss that is divided as if it were one of many; where there is one only, there is nothing to accumulate."""
+    part = last_level(chart["loss_weight"], SURE) < GradientsNotCleared.part
+    if part and problem.grave("no-gradient") and not chart["grad_norm"].last(SURE).any():
+        yield Evidence(-4.0, "gradients are exactly zero, and a division makes them small only")
+    elif part and problem.has("gradients-not-cleared", "not-learning", "slow-learning"):
+        yield Evidence(5.0, "each step has one backward pass, and its loss is divided as if there were many")
+    elif not sometimes:
+        yield Evidence(-5.0, "each step has one backward pass")

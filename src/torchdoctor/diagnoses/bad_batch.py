@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import (
     LEAP,
     SHARP,
+    beyond_its_steps,
     breaking_step,
     is_brief,
     is_over,
@@ -132,8 +133,8 @@ def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, move
         words = "the loss was infinite at once, and nothing in model or loss divides"
         yield Evidence(2.5 if is_brief(problem) else 1.0, words)  # one that stays may be the weights' doing
         return
-    if uneven := uneven_leap(chart, step):
-        yield Evidence(-3.0, uneven)
+    if moved_by_itself := uneven_leap(chart, step) or beyond_its_steps(chart, step):
+        yield Evidence(-3.0, moved_by_itself)
     if leap > LEAP:
         words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
         broke = problem.grave(*DAMAGE) and not leap > FAR  # which steps that are too long do as well

@@ -11,6 +11,9 @@ from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.gradient_vanishing import decay_through_depth
 
+LINEAR = 0.05
+"""What a tanh may take of a gradient, and be as good as linear."""
+
 
 def decay_by_layer(chart: Chart, problem: Problem) -> float:
     """The factor by which each layer divides the gradient; 0 where it did not decay through depth."""
@@ -51,10 +54,15 @@ def saturating_layers(chart: Chart) -> int:
 
 
 def is_far_from_extremes(chart: Chart) -> bool:
-    """Whether tanh layers gave so little at the first sample that they were as good as linear."""
+    """Whether a typical tanh gave so little at the first sample that it was as good as linear.
+
+    On average tanh multiplies a gradient by one minus its mean square: where that is next to one, weights divide it.
+    """
     kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
     columns = [index for index, kind in enumerate(kinds) if kind in ("Tanh", "Hardtanh")]
-    return bool(columns) and len(rows) > 0 and rows.shape[1] == len(kinds) and float(rows[0, columns].max()) < 0.05
+    if 2 * len(columns) <= saturating_layers(chart) or not len(rows) or rows.shape[1] != len(kinds):
+        return False  # most of them are sigmoids, which divide a gradient by four at the least
+    return float(np.median(np.square(rows[0, columns]))) < LINEAR
 
 
 def zeros_at_first(chart: Chart, module: str) -> float:

@@ -64,14 +64,29 @@ def lr_rise(chart: Chart, onset: int, within: int = 30) -> float:
 def lr_leap(chart: Chart, onset: int, within: int = 30) -> float:
     """How many times a rate that leapt from one step to the next, shortly before an onset, exceeds any before; else 1.
 
-    A warm-up rises many times over within thirty steps, and little by little: it does not leap.
+    A warm-up rises many times over within thirty steps, and little by little: it does not leap. Of several groups, the
+    one that leapt furthest counts.
 
     >>> lr_leap(Chart.of(lr=[1e-3] * 60 + [3e-2] * 5), onset=61)
     30.0
     >>> lr_leap(Chart.of(lr=[1e-3 * step for step in range(40)]), onset=35)
     1.0
     """
-    rates = chart["lr"]
+    groups = [chart[f"lr/{number}"] for number in range(1, min(len(chart.groups), 8))]
+    leaps = [_leap_of(rates, onset, within) for rates in (chart["lr"], *groups)]
+    return max(leaps + [_leap_away(chart["lr"], rates, onset, within) for rates in groups])
+
+
+def _leap_away(common: Series, rates: Series, onset: int, within: int) -> float:
+    """The same for a group that had the rate of all until then: its own is kept only from where it differs."""
+    if not rates or rates.count > rates.steps.size or not onset - within <= rates.steps[0] <= onset:
+        return 1.0
+    before = highest(common, 0, int(rates.steps[0]) - 1)
+    times = float(rates.values[0]) / before if before > 0 and rates.steps[0] >= 5 else 1.0
+    return round(times, 6) if times > 2 else 1.0
+
+
+def _leap_of(rates: Series, onset: int, within: int) -> float:
     about = (rates.steps >= onset - within) & (rates.steps <= onset)
     values = rates.values
     for place in np.flatnonzero(about):
@@ -149,6 +164,58 @@ def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
         f"the gradient of {names[0]} leapt {number_text(float(leaps[high]))} times at step {step}, that of {names[1]}"
     )
     return f"{text} {number_text(float(leaps[low]))}: a batch goes through both, a weight that was changed does not"
+
+
+BEYOND = 10.0
+"""Times what usual steps in one direction would come to that a bounded optimizer moves weights by at most."""
+
+
+def beyond_its_steps(chart: Chart, onset: int) -> str:
+    """How weights grew about an onset by more than Adam's steps can make them, as a sentence; empty where they did not.
+
+    A step of Adam is about as long as its rate, whatever the batch and however large the gradient: that is what its
+    second moments are for. Where most weights are elsewhere all at once, those moments were lost, or the weights were
+    replaced. Plain steps are as long as the gradient, which any batch may make large, and of them nothing follows.
+    """
+    groups = [group for group in chart.groups if group.get("optimizer")]
+    if not groups or not all("Adam" in str(group["optimizer"]) for group in groups):
+        return ""
+    rows = [(step, row) for step, row in chart.tensors("weight_norm").rows if row.size == len(chart.names)]
+    before = [(step, row) for step, row in rows if step < onset]
+    after = [(step, row) for step, row in rows if step > onset and np.isfinite(row).all()]
+    usual = update_level(chart, onset)
+    if not before or not after or not usual > 0:
+        return ""
+    (start, old), (end, new) = before[-1], after[0]
+    columns = [index for index in weight_columns(chart.names) if old[index] > 0]
+    rise = highest(chart["lr"], start, end) / max(highest(chart["lr"], 0, start), 1e-30)
+    reach = usual * (end - start) * max(rise, 1.0)
+    grown = median(new[columns] / old[columns]) - 1 if columns else 0.0
+    if not grown > BEYOND * max(reach, 0.1):
+        return ""
+    words = f"weights grew {number_text(grown + 1)} times between steps {start} and {end}"
+    return f"{words}, where Adam's steps come to {number_text(reach)} of them at most"
+
+
+RAN_AWAY = 30.0
+"""Times its level that a loss or a gradient norm has reached within a few steps where steps make it grow."""
+
+
+def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
+    """Whether loss or gradient norm had outgrown their level in the steps before one, not at that one alone.
+
+    What overflows by itself, or by its batch, does so at once. Steps that are too long take some to get there, and a
+    run that is young has no level yet that a detector could compare with.
+
+    >>> ran_away(Chart.of(loss=[1.0, 2.0, 1.5, 40.0, 9e3, 8e9]), 6), ran_away(Chart.of(loss=[1.0] * 6 + [8e9]), 6)
+    (True, False)
+    """
+    for series in (chart["loss"], chart["grad_norm"]):
+        before = series.values[series.steps < step - within]
+        lately = series.values[(series.steps >= step - within) & (series.steps < step)]
+        if before.size and lately.size and float(lately.max()) > RAN_AWAY * median(np.abs(before[-24:])) > 0:
+            return True
+    return False
 
 
 def finite_beside(chart: Chart, step: int) -> tuple[str, ...]:

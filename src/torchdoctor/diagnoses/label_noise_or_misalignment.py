@@ -186,13 +186,13 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
         yield Evidence(0.9, f"the training loss is still {number_text(now)}; {guess}")
     elif now > 1.1 * chance:
         yield Evidence(-1.0, f"the training loss is {number_text(now)}, worse than {guess}")
+    elif now < 0.9 * chance and math.isfinite(best) and best > 0.97 * chance:
+        strength, low = 3.0 if now < 0.7 * chance else 2.0, number_text(now)
+        yield Evidence(strength, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
+        if fell_at_once(chart, chance):
+            yield Evidence(-2.0, "the training loss fell within the first fifth: these labels can be learnt")
     elif now < 0.7 * chance:
-        if math.isfinite(best) and best > 0.97 * chance:
-            low = number_text(now)
-            yield Evidence(3.0, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
-            if fell_at_once(chart, chance):
-                yield Evidence(-2.0, "the training loss fell within the first fifth: these labels can be learnt")
-        elif math.isfinite(best):
+        if math.isfinite(best):
             yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
         else:
             yield Evidence(-1.0, f"the training loss fell to {number_text(now)}, well below {guess}")

@@ -22,10 +22,11 @@ from torchdoctor.diagnoses.findings import (
     lr_leap,
     lr_rise,
     optimizer_names,
+    ran_away,
     thrown_at_first,
     update_level,
 )
-from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
+from torchdoctor.diagnoses.optimizer_misconfigured import goes_up, has_unbounded_steps
 from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
 from torchdoctor.series import median
@@ -109,6 +110,8 @@ class LrTooHigh(Cause):
             yield Evidence(-1.0, f"each step adds up {backwards} backward passes: the rate may suit one of them")
         if has_unbounded_steps(chart):
             yield Evidence(-3.0, "Adam's betas alone would explain it")
+        if goes_up(chart):
+            yield Evidence(-3.0, "maximize is on: shorter steps would go up as well")
         momentum = max(
             (item for group in chart.groups if isinstance(item := group.get("momentum"), float)), default=0.0
         )
@@ -169,7 +172,10 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         yield Evidence(-1.0, "it lasted only a few steps")
         if is_over(chart, problem) and not leap > 2 and not times_usual(chart, problem) > 1:
             yield Evidence(-1.5, "the run went on as before, at the same learning rate")
-    if problem.names == ("nan-or-inf",):
+    told = problem.has("gradient-explosion", "loss-spike", "loss-divergence")
+    if problem.has("nan-or-inf") and not told and ran_away(chart, onset):
+        yield Evidence(2.0, "loss or gradients had outgrown their level in the steps before it")
+    elif problem.names == ("nan-or-inf",):
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
 
 
@@ -214,8 +220,8 @@ def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 def _about_the_rate(chart: Chart, rise: float, leap: float) -> Iterator[Evidence]:
     if leap > 2:
-        rate = number_text(chart["lr"].latest)
-        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {rate}")
+        own = max([chart["lr"].latest, *(chart[f"lr/{number}"].latest for number in range(1, len(chart.groups)))])
+        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {number_text(own)}")
     elif rise > 1.001:
         yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was at its highest so far when it began")
     elif rise <= 1.001:

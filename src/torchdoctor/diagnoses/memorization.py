@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
+from torchdoctor.diagnoses.repeated_batch import are_the_same_batches
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import never_followed, step_up, times_seen
@@ -53,6 +54,7 @@ class Memorization(Cause):
         if chart["val_loss"].nonfinite and not math.isfinite(chart["val_loss"].latest):
             yield Evidence(-3.0, "the validation loss is not finite: that comes of numbers, not of learning by heart")
         yield from _about_the_curves(chart)
+        yield from _about_the_batches(chart, problem)
         base = chart["loss"].baseline(128)
         train = base.recent if base else last_level(chart["loss"])
         if "source" in chart.context:  # points far apart: the level of many of them is that of long ago
@@ -66,9 +68,14 @@ class Memorization(Cause):
                 yield Evidence(1.8, f"the training loss is {low}, the best validation loss {number_text(best)}")
             elif train > 0.75 * best:
                 yield Evidence(-1.0, f"the training loss is still {number_text(train)}, near the best validation loss")
-        size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
-        if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
-            yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
+
+
+def _about_the_batches(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    if are_the_same_batches(chart, problem):
+        yield Evidence(-2.0, "batches come again as they were: by heart is all that can be learnt of them")
+    size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
+    if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
+        yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
 
 
 def far_from_the_start(chart: Chart, times: float = 10.0) -> bool:

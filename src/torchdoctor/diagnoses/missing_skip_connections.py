@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.depth import decay_by_layer, saturating_layers, signal_lost_by_layer, weight_layers
+from torchdoctor.diagnoses.depth import (
+    decay_by_layer,
+    is_far_from_extremes,
+    saturating_layers,
+    signal_lost_by_layer,
+    weight_layers,
+)
 from torchdoctor.diagnoses.findings import has_attention
 
 AT_ONCE = 60
@@ -58,7 +64,7 @@ class MissingSkipConnections(Cause):
             yield Evidence(-2.5, "blocks with attention have shortcuts as a rule")
         if _came_later(chart, problem):
             yield Evidence(-2.0, "depth divides gradients from the first step on, and it did not")
-        if saturating_layers(chart) >= 3:
+        if saturating_layers(chart) >= 3 and not is_far_from_extremes(chart):
             yield Evidence(-1.0, "the layers are sigmoid or tanh, which cost more than depth does")
         factor = decay_by_layer(chart, problem)
         if factor >= 3.5:

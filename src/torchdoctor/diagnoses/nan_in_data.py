@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite
+from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite, ran_away
 from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import names_text, number_text
@@ -77,7 +77,8 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if is_infinite_loss(chart, problem) and kind != "input":
         yield Evidence(-1.5, "the loss was infinite: a value in the data that is no number would make it none either")
     first = next(symptom.first_step for symptom in problem.symptoms if symptom.name == "nan-or-inf")
-    if problem.began_with(first, "gradient-explosion", "loss-spike", "loss-divergence") and kind != "input":
+    trouble = problem.began_with(first, "gradient-explosion", "loss-spike", "loss-divergence")
+    if (trouble or ran_away(chart, first)) and kind != "input":
         yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
     elif kind != "input":
         yield Evidence(0.5, "nothing had announced it")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_was_finite, update_level
+from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_was_finite, ran_away, update_level
 from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
 from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
@@ -77,7 +77,7 @@ class NumericPrecision(Cause):
         yield from _about_the_origin(chart, problem, step)
         if is_infinite_loss(chart, problem) and not overflowed:
             yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
-        if problem.began_with(step, *GROWTH, "unexpected-initial-loss"):
+        if problem.began_with(step, *GROWTH, "unexpected-initial-loss") or ran_away(chart, step):
             yield Evidence(-1.5, "values had grown before they overflowed")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
@@ -89,6 +89,15 @@ def eps_below_the_format(chart: Chart) -> float | None:
         return None
     known = [group.get("eps") for group in chart.groups]
     return next((eps for eps in known if isinstance(eps, float) and 0 <= eps < SMALLEST_HALF / 2), None)
+
+
+def is_underflow(chart: Chart, samples: int = 3) -> bool:
+    """Whether all weights are in float16, and gradients that are not cut off are zero at each of the last samples."""
+    formats = {str(item).removeprefix("torch.") for item in chart.context.get("precision") or ()}
+    norms = chart.tensors("grad_norm").matrix(samples)
+    cut = chart.fact("graph.detached") or chart.fact("graph.cut") or chart.fact("graph.absent")
+    none = norms.size > 0 and norms.shape[0] == samples and not norms.any()
+    return formats == {"float16"} and none and not cut and abs(chart["loss"].latest) > 0
 
 
 def _strength(chart: Chart) -> float:
@@ -143,7 +152,9 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
     elif kind == "input":
         yield Evidence(-4.0, "the input was already not finite")
     elif chart["loss"] and loss_was_finite(chart, step) and chart["grad_norm"].nonfinite:
-        yield Evidence(2.5, "the loss was finite and its gradients were not: a derivative is undefined there")
+        text = "the loss was finite and its gradients were not"
+        grown = ran_away(chart, step)  # then the square of what is finite may be none
+        yield Evidence(0.0 if grown else 2.5, text if grown else f"{text}: a derivative is undefined there")
     elif (fragile := fragile_loss(chart)) and loss_was_finite(chart, step) is False:
         yield Evidence(2.5, f"the loss was the first that was not finite, and takes a {fragile}")
     elif is_safe_loss(chart):
@@ -177,6 +188,10 @@ def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         return
     formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)
     half = formats and all(item in ("bfloat16", "float16") for item in formats)
+    if problem.has("no-gradient") and is_underflow(chart):
+        text = "a backward pass comes to every weight, and gradients are exactly zero in float16"
+        yield Evidence(CERTAIN - 2, f"{text}: what is under 6e-8 is none there")
+        return
     if half and ratio < 2**-8 and problem.has("slow-learning", "frozen-weights"):
         low = number_text(ratio)
         yield Evidence(3.5, f"weights are in {formats[0]}, and updates of {low} of a weight are rounded away")

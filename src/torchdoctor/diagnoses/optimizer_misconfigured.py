@@ -84,8 +84,7 @@ def is_told_of_decay(chart: Chart, problem: Problem) -> bool:
 
 def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> Iterator[Evidence]:
     adaptive, betas = "Adam" in str(group.get("optimizer", "")), group.get("betas")
-    if is_climbed(chart, group):
-        yield Evidence(CERTAIN, "maximize is on: each step is taken up the loss")
+    yield from _about_the_way(chart, group, problem)
     if problem.has(*STILL):
         yield from _about_short_steps(chart, group, rate)
     if problem.has(*WILD):
@@ -106,6 +105,18 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
     shrinks = _number(group.get("weight_decay")) * rate
     if shrinks >= 5e-3:
         yield Evidence(3.0, f"weight decay takes {number_text(shrinks)} of each weight a step")
+
+
+def _about_the_way(chart: Chart, group: dict[str, Any], problem: Problem) -> Iterator[Evidence]:
+    if is_climbed(chart, group):
+        yield Evidence(CERTAIN, "maximize is on: each step is taken up the loss")
+    elif goes_up(chart) and problem.grave("loss-divergence", "not-learning"):
+        yield Evidence(6.0, "maximize is on: each step is taken up what is logged as the loss")
+
+
+def goes_up(chart: Chart) -> bool:
+    """Whether all that the optimizers hold is moved up the loss: where a part is not, two play against each other."""
+    return bool(chart.groups) and all(group.get("maximize") is True for group in chart.groups)
 
 
 def has_unbounded_steps(chart: Chart) -> bool:

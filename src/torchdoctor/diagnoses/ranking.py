@@ -212,7 +212,11 @@ def _explained(
     chart: Chart, number: int, problem: Problem, causes: Sequence[Cause], elsewhere: set[str]
 ) -> list[Diagnosis]:
     """The causes of one problem; those that are certain of another one have nothing to add by the same fact."""
-    weighed = [item for item in _weigh(chart, problem, causes) if not (item.certain and item.cause.name in elsewhere)]
+    weighed = [
+        item
+        for item in _weigh(chart, problem, causes)
+        if (item.cause.name not in elsewhere if item.certain else _explains_what_counts(problem, item.cause))
+    ]
     scores = _calibrated(weighed)
     shares = _softmax(scores)
     order = sorted(range(len(weighed)), key=lambda place: -scores[place])
@@ -238,6 +242,11 @@ def _explained(
         )
         for place, probability in ranked
     ]
+
+
+def _explains_what_counts(problem: Problem, cause: Cause) -> bool:
+    """Whether a cause explains anything of what does harm, where anything does: a note beside it is not the matter."""
+    return problem.grave(*cause.explains) or not problem.grave(*problem.names)
 
 
 def _calibrated(weighed: Sequence[Weighed]) -> list[float]:

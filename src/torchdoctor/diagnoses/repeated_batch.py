@@ -67,3 +67,13 @@ class RepeatedBatch(Cause):
             yield Evidence(5.0, f"no sample was new after the first few batches looked at, of {size} samples")
         elif different > sums.size // 2:
             yield Evidence(-6.0, f"{different} of {sums.size} batches looked at are different ones")
+
+
+def are_the_same_batches(chart: Chart, problem: Problem) -> bool:
+    """Whether the batches looked at are a few, each made up as before: a data set that is small is mixed anew."""
+    sums, size = chart["input_checksum"].last(16), chart.context.get("batch_size")
+    different = int(np.unique(sums).size)
+    if sums.size < 2 * BatchAnomaly.few or not problem.grave("batch-anomaly"):
+        return False
+    all_there_are = different == 1 and isinstance(size, int) and size > BatchAnomaly.small
+    return different <= BatchAnomaly.few and not all_there_are

@@ -8,9 +8,11 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest
+from torchdoctor.diagnoses.findings import beyond_its_steps, breaking_step, highest
+from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.validation_anomaly import never_followed
 
 NEAR = 30
 """Steps after a resume within which trouble is put down to it."""
@@ -65,16 +67,27 @@ class ResumeError(Cause):
         replaced = _replaced_before(chart, problem)
         if replaced:
             yield Evidence(CERTAIN - 1 if problem.has("state-overwritten") else 5.0, replaced)
+            if set(problem.names) <= {"validation-anomaly", "overfitting"} and never_followed(chart):
+                text = "validation was never good, and training noticed nothing: other weights are written to validate"
+                yield Evidence(-5.0, text)
         back = _rate_started_over(chart, onset)
         if back is None:
             if not resumed and gap is None and not replaced:
-                yield Evidence(-3.0, "nothing shows that the run was resumed when this began")
+                yield _without_a_trace(chart, problem)
         else:
             low, now = back
             words = (
                 f"the learning rate had fallen to {number_text(low)} and was back at {number_text(now)}, its first peak"
             )
             yield Evidence(2.5, words)
+
+
+def _without_a_trace(chart: Chart, problem: Problem) -> Evidence:
+    """What the weights tell where nothing was seen to be loaded: moments can be lost without a trace."""
+    beyond = "" if has_unbounded_steps(chart) else beyond_its_steps(chart, breaking_step(problem))
+    if beyond:
+        return Evidence(4.5, f"{beyond}: its second moments were lost, or weights were replaced")
+    return Evidence(-3.0, "nothing shows that the run was resumed when this began")
 
 
 def _replaced_before(chart: Chart, problem: Problem) -> str:

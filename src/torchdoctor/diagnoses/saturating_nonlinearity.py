@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import (
@@ -12,7 +14,9 @@ from torchdoctor.diagnoses.depth import (
     saturating_layers,
     signal_lost_by_layer,
 )
-from torchdoctor.records import number_text
+from torchdoctor.diagnoses.findings import SHARP, breaking_step
+from torchdoctor.records import Symptom, number_text
+from torchdoctor.symptoms.saturated_activations import SaturatedActivations
 from torchdoctor.symptoms.target_values import asks_for_class_numbers, is_beyond, output_range
 
 
@@ -73,8 +77,8 @@ class SaturatingNonlinearity(Cause):
                 return
             yield Evidence(-3.0, "the last layer can give what the targets ask for")
         yield from _about_the_layers(chart)
-        if problem.has("saturated-activations"):
-            yield Evidence(1.5, "most values of a hidden layer are at their extremes")
+        if (pinned := problem.get("saturated-activations")) is not None:
+            yield _about_the_extremes(chart, problem, pinned)
         if not problem.has("gradient-vanishing"):
             return
         factor = decay_by_layer(chart, problem)
@@ -84,6 +88,24 @@ class SaturatingNonlinearity(Cause):
             yield Evidence(1.5, f"each layer divides the gradient by about {factor:.1f}")
         else:
             yield Evidence(-3.0, "the norm fell in the whole model at once, not through depth")
+
+
+def _about_the_extremes(chart: Chart, problem: Problem, pinned: Symptom) -> Evidence:
+    broke = _broken_before(chart, problem, pinned)
+    if broke is None:
+        return Evidence(1.5, "most values of a hidden layer are at their extremes")
+    text = f"values are at their extremes since step {pinned.first_step}"
+    return Evidence(-2.5, f"{text}, and were not when something broke at step {broke}: a consequence")
+
+
+def _broken_before(chart: Chart, problem: Problem, pinned: Symptom) -> int | None:
+    """The step at which something broke while units were still far from their extremes; else None."""
+    broke = breaking_step(problem)
+    if not problem.grave(*SHARP) or not broke < pinned.first_step:
+        return None
+    rows = chart.modules("act_saturated").rows
+    before = [row[np.isfinite(row)] for step, row in rows if step < broke][-1:]
+    return broke if before and before[0].size and float(before[0].max()) < 0.5 * SaturatedActivations.share else None
 
 
 def _is_shut(chart: Chart, samples: int = 3) -> bool:

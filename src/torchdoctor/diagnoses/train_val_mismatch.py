@@ -71,7 +71,9 @@ class TrainValMismatch(Cause):
             return
         if problem.has("overfitting") and best < 0.8 * start:
             yield Evidence(-2.5, "validation followed training at first")
-        stands = bool((train.last(3) == train.latest).all())  # training too: nothing moves any more
+        norms = chart["grad_norm"].last(3)
+        # Training too, or there is nothing to move by: then nothing can change.
+        stands = bool((train.last(3) == train.latest).all()) or (norms.size > 0 and not norms.any())
         if values.size >= 3 and bool((values[-3:] == values[-1]).all()) and not stands:
             yield Evidence(4.0, f"validation is exactly {number_text(float(values[-1]))} again and again")
         yield from _about_training(chart, problem, start, best)

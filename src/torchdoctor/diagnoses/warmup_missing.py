@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.findings import (
     has_attention,
     is_brief,
     optimizer_names,
+    ran_away,
     thrown_at_first,
 )
 from torchdoctor.diagnoses.lr_too_high import USUAL_ATTENTION
@@ -78,7 +79,7 @@ class WarmupMissing(Cause):
         if onset > EARLY:
             yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
             return
-        yield from _about_the_onset(problem, onset)
+        yield from _about_the_onset(chart, problem, onset)
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
             yield Evidence(-2.0, "the loss took no harm")
         buckets = rates.outline.buckets()
@@ -92,10 +93,10 @@ class WarmupMissing(Cause):
         yield from _about_the_model(chart)
 
 
-def _about_the_onset(problem: Problem, onset: int) -> Iterator[Evidence]:
+def _about_the_onset(chart: Chart, problem: Problem, onset: int) -> Iterator[Evidence]:
     if onset == 0 and problem.has(*SHARP):
         yield Evidence(-3.0, "it was there before the first step was taken")
-    elif problem.names == ("nan-or-inf",) and onset > FIRST:
+    elif problem.names == ("nan-or-inf",) and onset > FIRST and not ran_away(chart, onset):
         yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first value that was not finite")
     elif onset <= EARLY // 3:
         yield Evidence(1.0, f"it began at step {onset}")

@@ -11,7 +11,8 @@ from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 
-PAIRS = (("d_loss", "g_loss"), ("disc_loss", "gen_loss"), ("loss_d", "loss_g"), ("loss_D", "loss_G"))
+PLAYERS = (("d", "g"), ("D", "G"), ("disc", "gen"), ("discriminator", "generator"), ("critic", "generator"))
+PAIRS = tuple((form.format(one), form.format(other)) for form in ("{}_loss", "loss_{}", "{}") for one, other in PLAYERS)
 """Names under which the losses of two players are logged."""
 
 

@@ -81,15 +81,13 @@ class LossDivergence(Detector):
         level = float(np.sort(series.last(self.steps))[self.steps // 2]) / growth(chart)
         guess = self.guess * (math.nan if "batch-anomaly" in chart.open_episodes else _chance(chart))
         if series.count > self.lasting and series.first < guess < float(series.last(self.lasting).min()):
-            values = series.values
-            place = int(np.flatnonzero(values <= guess)[-1]) + 1 if (values <= guess).any() else 0
             message = f"loss level {number_text(level)} is far above the {number_text(guess / self.guess)} of a guess; "
             message += f"it began at {number_text(series.first)}"
-            return self.symptom(chart, "warning", message, value=level, limit=guess, since=int(series.steps[place]))
+            return self.symptom(chart, "warning", message, value=level, limit=guess, since=_above_since(series, guess))
         if (limit := self._blown_up(chart)) > 0:
             message = f"loss level {number_text(level)} is {level / limit * self.times:.0f} times the higher of the "
             message += f"{number_text(series.first)} of the first step and what a guess would cost"
-            return self.symptom(chart, "warning", message, value=level, limit=limit, since=int(series.steps[1]))
+            return self.symptom(chart, "warning", message, value=level, limit=limit, since=_above_since(series, limit))
         if self._is_undone(series, guess / self.guess):
             message = f"loss level {number_text(level)} is above the {number_text(series.first)} of the first step: "
             message += "the first updates made it worse than a guess, and what the model knew is not back"
@@ -229,6 +227,12 @@ class LossDivergence(Detector):
             f"its best was {number_text(progress.best)}"
         )
         return self.symptom(chart, severity, message, value=level, limit=limit)
+
+
+def _above_since(series: Series, limit: float) -> int:
+    """The first step of those that are still known since when the loss is above a limit."""
+    below = np.flatnonzero(series.values <= limit)
+    return int(series.steps[int(below[-1]) + 1 if below.size else 0])
 
 
 def growth(chart: Chart) -> float:

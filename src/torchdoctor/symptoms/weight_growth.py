@@ -138,6 +138,8 @@ def lone_leap(chart: Chart, back: int = 1, times: float = 100.0) -> Leap | None:
             # a norm that overflows while all losses and gradients are numbers is that of one huge weight
             if not (chart["loss"].nonfinite or chart["grad_norm"].nonfinite):
                 grown = np.where((before > 0) & np.isinf(row), math.inf, grown)
+            elif np.isinf(row).any():
+                continue  # others are no numbers any more: what is left of a run that broke is not alone
             whole = math.sqrt(float(np.nansum(np.square(before))))  # what begins near zero may grow as it likes
         grown = np.where((row > 0.01 * whole) | ~np.isfinite(row), grown, 1.0)  # a bias near zero grows at any step
         order = np.argsort(grown)

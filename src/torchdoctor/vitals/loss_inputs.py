@@ -7,7 +7,7 @@ kept. Tensors that were packed away (offloaded, or to be computed again) stay wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -171,13 +171,19 @@ def _unturned(node: Any) -> Any:
 
 
 def is_attraction(loss: Tensor) -> bool:
-    """Whether a loss is made of cosines alone, and both sides of each learn: it is smallest where all are the same.
+    """Whether a loss is made of cosines or differences alone, and both sides of each learn.
+
+    It is smallest where all outputs are the same. One term that is taken from another pushes something apart.
 
     >>> import torch
     >>> one, other = torch.ones(3, 2, requires_grad=True) * 2, torch.ones(3, 2, requires_grad=True) * 1
     >>> cosine = nn.functional.cosine_similarity
     >>> is_attraction(1 - cosine(one, other).mean()), is_attraction(-cosine(one, other.detach()).mean())
     (True, False)
+    >>> is_attraction((one - other).pow(2).mean() + nn.functional.mse_loss(other, one))
+    True
+    >>> is_attraction((one - other).pow(2).mean() + one.pow(2).mean())
+    False
     """
     waiting, found = deque([loss.grad_fn]), 0
     for _ in range(HEAD):
@@ -186,15 +192,28 @@ def is_attraction(loss: Tensor) -> bool:
             return found > 0
         parents = [parent for parent, _ in node.next_functions if parent is not None]
         name = _name(node)
-        if name == "Mul" and len(parents) == 2:
+        if _is_distance(node, name, parents):
+            found += 1
+        elif name == "Mul" and len(parents) == 2:
             if not all(map(_is_unit, parents)):
                 return False
             found += 1
-        elif name in ARITHMETIC:
+        elif name in ARITHMETIC and not (name in ("Sub", "Rsub") and len(parents) == 2):
             waiting += parents
         else:
             return False
     return False
+
+
+def _is_distance(node: Any, name: str, parents: Sequence[Any]) -> bool:
+    """Whether a node is the size of a difference of which both sides learn."""
+    if name in ("MseLoss", "SmoothL1Loss", "HuberLoss"):
+        return len(parents) == 2
+    squared = name == "Pow" and getattr(node, "_saved_exponent", 0) == 2
+    squared = squared or (name == "Mul" and len(parents) == 2 and parents[0] is parents[1])
+    if not parents or not (squared or name == "Abs"):
+        return False
+    return _name(parents[0]) in ("Sub", "Rsub") and sum(item is not None for item, _ in parents[0].next_functions) == 2
 
 
 def _is_unit(node: Any) -> bool:

@@ -88,8 +88,8 @@ def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
         yield from _mistakes_of_nll(node, source, fed_by)
     elif (name in REGRESSION or (in_head and name in ("Sub", "Rsub"))) and _is_crossed(node, name):
         yield "broadcast"
-    elif in_head and name in ("Sum", "Mean") and _is_kl_of_probabilities(node):
-        yield "kl-of-probabilities"
+    elif in_head and name in ("Sum", "Mean", "Xlogy"):
+        yield from _mistakes_of_kl(node, name)
     elif name == "CtcLoss" and _is_too_short(node):
         yield "too-short-to-spell"
     if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
@@ -104,7 +104,7 @@ def _has_one_class(node: Any) -> bool:
 
 def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
     softmax = _log_softmax(source)
-    if fed_by in LINEAR or fed_by == "Relu":
+    if fed_by in LINEAR or fed_by == "Relu" or _adds_a_bias(source, fed_by):
         yield "nll-without-log-softmax"
     elif fed_by in ("Softmax", "Sigmoid"):
         yield "nll-of-probabilities"
@@ -114,9 +114,20 @@ def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
         yield "softmax-over-places"
 
 
+def _adds_a_bias(node: Any, name: str) -> bool:
+    """Whether a node is the second half of a linear layer: inputs that are not contiguous are multiplied first."""
+    parents = list(parents_of(node)) if name == "Add" else []
+    rest = [parent for parent in parents if node_name(parent) != "AccumulateGrad"]
+    if len(parents) != 2 or len(rest) != 1:
+        return False
+    return node_name(rest[0] if node_name(rest[0]) not in SHAPING else source_of(rest[0])) in LINEAR
+
+
 def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
     if in_head and name in ("Softmax", "Sigmoid", "Exp") and node_name(source_of(node)) == name:
         yield f"{name.lower()}-twice"
+    elif in_head and name == "Softmax" and len(shape_of(node)) == 2 and _has_one_class(node):
+        yield "softmax-of-one"
     elif name == "Bmm" and _attends_wrongly(node):
         yield "attention-over-queries"
     elif name in VIEWS and _is_turned(node):
@@ -209,6 +220,13 @@ def _misses_classes(node: Any, softmax: Any) -> bool:
     taken, sizes = next(parents_of(node), None), shape_of(softmax)
     classes = shape_of(taken)[1:2] or shape_of(taken)
     return bool(classes) and len(sizes) > 2 and sizes[softmax_dimension(softmax)] != classes[0] and classes[0] in sizes
+
+
+def _mistakes_of_kl(node: Any, name: str) -> Iterator[str]:
+    if name != "Xlogy" and _is_kl_of_probabilities(node):
+        yield "kl-of-probabilities"
+    elif name == "Xlogy" and node_name(source_of(node)) == "LogSoftmax":
+        yield "kl-against-logarithms"
 
 
 def _is_kl_of_probabilities(node: Any) -> bool:
