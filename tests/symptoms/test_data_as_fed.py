@@ -1,5 +1,6 @@
 """What the model is fed: blank, uneven and repeated samples, targets that come before, units that began alike."""
 
+import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
@@ -276,3 +277,17 @@ def test_inputs_that_drift_away_little_by_little(growth, suffers, fires):
         chart.put(25 * index + 24, "entry_absmax", 3 * size)
     found = InputAnomaly().check(chart)
     assert (found is not None and found.severity == "warning") == fires
+
+
+@pytest.mark.parametrize(("raised", "times", "fires"), [(0.35, 255.0, True), (0.0, 255.0, False), (0.35, 3.0, False)])
+def test_a_leap_of_the_inputs_that_a_model_gets_used_to_has_hurt_all_the_same(raised, times, fires):
+    """It happens between two looks, at step 150; the loss is up at once, and back by the second look at it."""
+    noise = np.random.default_rng(3).normal(0.0, 0.12, 200)
+    chart = Chart.of(loss=[1.0 + noise[step] + raised * (150 <= step < 180) for step in range(200)])
+    for step in (0, 1, 2, 4, 8, 16, 23, 48, 73, 98, 123, 148, 173, 198):
+        size = 0.46 * (times if step >= 150 else 1.0)
+        chart.put(step, "entry_rms", size)
+        chart.put(step, "entry_absmax", 2 * size)
+        chart.put(step, "entry_spread", 0.6)
+    found = InputAnomaly().check(chart)
+    assert (found is not None and found.message.startswith("inputs went from")) == fires

@@ -70,7 +70,8 @@ def mixture(chosen, scores=4, step=80):
 def test_experts_that_are_never_chosen_are_a_warning():
     assert mixture(1).severity == "warning"
     assert "of 4 experts that a layer scores, 1 is ever chosen" in mixture(1).message
-    assert mixture(1, step=20).severity == "info"  # they may still be
+    assert mixture(1, step=48).severity == "warning"  # that is a close look
+    assert mixture(1, step=23).severity == "info"  # they may still be
     assert mixture(3).severity == "info"
     assert mixture(1, scores=7).severity == "info"  # tasks, languages: nothing chooses among them
     assert mixture(4) is None
@@ -101,6 +102,18 @@ def test_first_layers_that_have_no_gradient_any_more(late, since, facts, fires):
     found = NoGradient().check(built)
     assert (found is not None) == fires
     assert not fires or (found.severity, found.first_step, found.where) == ("warning", 225, ("trunk.weight",))
+
+
+@pytest.mark.parametrize(("looks", "fires"), [(1, False), (2, True)])
+def test_two_looks_without_a_gradient_are_enough(looks, fires):
+    built = Chart.of(context={"optimizer": [{"class": "Adam"}]})
+    built.names = ("trunk.weight", "head.weight")
+    for step in range(0, 25 * (8 + looks), 25):
+        row = [math.nan, 0.3] if step >= 200 else [0.2, 0.3]
+        built.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    found = NoGradient().check(built)
+    assert (found is not None) == fires
+    assert not fires or (found.severity, found.first_step) == ("warning", 200)
 
 
 def test_players_who_take_turns_are_not_cut_off():

@@ -64,6 +64,14 @@ def test_what_keeps_the_loss_up_is_a_warning(group, last, severity):
     assert OptimizerAdvice().check(built).severity == severity
 
 
+@pytest.mark.parametrize(("steps", "last", "severity"), [(99, 2.8, "warning"), (74, 2.8, "info"), (99, 0.5, "info")])
+def test_what_keeps_the_loss_up_is_said_at_the_look_before_step_100(steps, last, severity):
+    losses = [last + (3.5 - last) * 0.95**step for step in range(steps)]
+    built = Chart.of(lr=[1e-3] * steps, loss=losses, adam_eps_share=[0.95])
+    built.groups = [ADAM | {"eps": 0.01}]
+    assert OptimizerAdvice().check(built).severity == severity
+
+
 @pytest.mark.parametrize(("momentum", "severity"), [(0.99, "warning"), (0.9, None)])
 def test_a_long_momentum_beside_a_loss_that_leaves_is_a_warning(momentum, severity):
     built = Chart.of(lr=[0.1] * 100, loss=[2.0] * 100)

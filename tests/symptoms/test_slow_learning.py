@@ -113,3 +113,25 @@ def test_dropout_that_leaves_too_little_to_learn(dropout, level, validated, fire
     found = SlowLearning().check(chart)
     assert (found is not None) == fires
     assert not fires or found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("dropout", "level", "validated", "fires"),
+    [
+        (0.9, 2.5, None, True),
+        (0.9, 2.5, 2.4, True),
+        (0.9, 2.5, 1.2, False),  # without dropout it knows more than a guess
+        (0.9, 2.1, None, False),  # so it does with it, however high it began
+        (0.5, 2.5, None, False),
+    ],
+)
+def test_dropout_that_keeps_a_loss_above_a_guess_is_found_however_high_it_began(dropout, level, validated, fires):
+    losses = [level + 6.0 * 0.93**step for step in range(150)]
+    chart = Chart.of(loss=losses, lr=[1e-3] * 150, context={"dropout": [dropout]})
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 2.3}})
+    chart.add({"type": "tensors", "step": 149, "vitals": {"update_ratio": [1e-3] * 4}})
+    if validated is not None:
+        chart.put(149, "val_loss", validated)
+    found = SlowLearning().check(chart)
+    assert (found is not None) == fires
+    assert not fires or found.severity == "warning"

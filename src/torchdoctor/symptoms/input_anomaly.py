@@ -265,12 +265,19 @@ def _drift_of_scale(chart: Chart, samples: int, before: int, steady: float) -> t
 
 
 def _has_suffered(chart: Chart, since: int, steps: int = 8) -> bool:
-    """Whether the loss is above what it was before a step, beyond its noise, or at that of a guess."""
-    loss = chart["loss"]
-    earlier, later = loss.values[loss.steps < since][-32:], loss.last(steps)
+    """Whether the loss is above what it was before a sample, or was when that came, beyond its noise; or at a guess's.
+
+    What changed may have done so at any step since the sample before: what the loss was from there on is not a
+    yardstick. Models get used to most, so that some steps later little of it is left.
+    """
+    loss, looks = chart["loss"], chart["entry_rms"].steps
+    before = looks[looks < since][-1:]
+    earlier = loss.values[loss.steps <= (int(before[0]) if before.size else since)][-32:]
+    then, later = loss.values[loss.steps <= since][-steps:], loss.last(steps)
     if earlier.size < steps or not loss.step >= since + steps:
         return False
-    return median(later) > median(earlier) + 2 * float(np.std(earlier)) / steps**0.5 or _hardly_learns(chart)
+    level, doubt = median(earlier), float(np.std(earlier)) / steps**0.5
+    return median(later) > level + 2 * doubt or median(then) > level + 3 * doubt or _hardly_learns(chart)
 
 
 def _is_sparse_table(chart: Chart, zeros: float = 0.7) -> bool:

@@ -67,7 +67,7 @@ class NoGradient(Detector):
 
     span: int = 60
     """Steps that they must span, where other gradients are not zero."""
-    settled: int = 50
+    settled: int = 45
     """Steps after which experts of a mixture that were never chosen will hardly be."""
 
     def check(self, chart: Chart) -> Symptom | None:
@@ -146,7 +146,7 @@ class NoGradient(Detector):
         return names, sampled.rows[0][0]
 
 
-def cut_off(chart: Chart, before: int = 4, samples: int = 3, span: int = 40) -> tuple[tuple[str, ...], int]:
+def cut_off(chart: Chart, before: int = 4, samples: int = 2, span: int = 20) -> tuple[tuple[str, ...], int]:
     """The first layers, where they had a gradient at every sample and the last ones alone have one since; and when.
 
     A head that is no longer asked comes last, players and experts had none at times before, and what was frozen on

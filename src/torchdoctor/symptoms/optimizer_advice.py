@@ -28,6 +28,8 @@ SCALED = ("RMSprop", "Adagrad", "Adadelta")
 """Others that divide the gradient, and the decay with it, by its size."""
 OUTWEIGHS = "and it outweighs the loss"
 """How the advice on weight decay ends where it decides where steps go."""
+SETTLED = 95
+"""Losses after which one that has not fallen says something. The close look at step 98 must not be one too early."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class OptimizerAdvice(Detector):
         share, moved = chart["adam_eps_share"].latest, median_ratio(chart)
         if "Adam" in kind and eps >= self.eps:
             felt = share > self.outweighed and moved < self.ratio
-            felt = felt or (share > 0.9 and eps >= 10 * self.eps and not acts(chart) and _is_held_up(chart, 100))
+            felt = felt or (share > 0.9 and eps >= 10 * self.eps and not acts(chart) and _is_held_up(chart, SETTLED))
             text = f"eps is {number_text(eps)}"
             text += (
                 f" and outweighs {share:.0%} of the gradients: {kind} takes steps of SGD" if felt else ", 1e-8 is usual"
@@ -122,7 +124,7 @@ class OptimizerAdvice(Detector):
                 )
                 yield "warning", text
             elif betas[0] >= self.memory:
-                felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, 100))
+                felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, SETTLED))
                 felt = felt or (betas[0] >= self.endless and _has_stopped(chart))
                 yield (
                     "warning" if felt else "info",
@@ -223,7 +225,7 @@ def _gain(momentum: float) -> str:
     return number_text(1 / (1 - momentum)) if momentum < 1 else "infinity"
 
 
-def _stands_still(chart: Chart, steps: int = 100) -> bool:
+def _stands_still(chart: Chart, steps: int = SETTLED) -> bool:
     """Whether the later half of the losses has not fallen, far above nothing."""
     losses = chart["loss"]
     if losses.count < steps:

@@ -47,7 +47,8 @@ class SlowLearning(Detector):
     were new at the start keep one direction from sample to sample: over dozens of steps noise is gone from it. It is a
     warning too where most
     weights, in half precision, do not move because what a step adds is rounded away, and where dropout leaves so little
-    of what is learnt that neither training nor validation has come far. Warm-up, the end of a schedule, and fine-tuning
+    of what is learnt that neither training nor validation has come far, or is above a guess still. Warm-up, the end of
+    a schedule, and fine-tuning
     of a model that knows its task already (a loss far under that of a guess; less far where no layer looks new) are not
     judged. Nor are short steps on a straight way where batches agree on nothing any more.
 
@@ -190,13 +191,18 @@ class SlowLearning(Detector):
         start = median(outline_levels(series)[:5])
         level = series.baseline(128).recent
         validated = chart["val_loss"].latest
-        if not level > (1 - self.drowned) * start > 0 or validated < (1 - self.drowned) * start or _was_wild(chart):
+        chance, kept = chance_level(chart), 1 - self.drowned
+        held = level > kept * start > 0 and not validated < kept * start
+        # A first loss that noise has driven up is no yardstick: it is still above a guess that ignores the input.
+        held = held or (level > chance > 0 and not validated < 0.9 * chance)
+        if not held or _was_wild(chart):
             return None
         if working_since(chart) is None or chart["lr"].latest < 0.1 * _highest(chart):
             return None
+        limit = kept * start if level > kept * start else chance
         message = f"loss is {number_text(level)} after {chart.step + 1} steps and began at {number_text(start)}; "
         message += f"dropout leaves {1 - max(rates):.0%} of what it is applied to"
-        return self.symptom(chart, "warning", message, value=level, limit=(1 - self.drowned) * start, since=0)
+        return self.symptom(chart, "warning", message, value=level, limit=limit, since=0)
 
     def _is_aligned(self, chart: Chart, ratio: float, samples: int = 6) -> bool:
         cosines = chart["momentum_cosine"].last(samples)

@@ -314,6 +314,8 @@ class Monitor(taps.Listener):
                 slot.facts["memory"] = float(torch.cuda.memory_allocated(self._layout.device))
                 self._looks.took(self.stopwatch.excess(slot))
         self._looks.step_over(index, slot)
+        if slot.sampled:  # what a close look shows is told at once: now what came before it, then itself
+            ledger.transfer.hurry = max(ledger.transfer.hurry, 2)
         self._captures.mark_gradient()
         self._groups.read(index, slot)
         if self._origin_searches and self._origin.armed:
