@@ -28,6 +28,7 @@ SICK = {
     "rounded away": ({}, ALL, [MOVING] * 4, {"lr": 1e-3, "update_lost": 0.99}),
     "pushed and not moved": ({}, ALL, [[0.0] * 4] * 4, {"lr": 1e-3}),
     "most not moved": ({}, ALL, [[0.0, 0.0, 0.0, 1e-3]] * 4, {"lr": 1e-3}),
+    "moved, and does not any more": ({}, ALL, [MOVING] * 4 + [[0.0] * 4] * 6, {"lr": 1e-3}),
 }
 HEALTHY = {
     "nothing known": ({}, ALL, [], {}),
@@ -40,6 +41,12 @@ HEALTHY = {
     "a group at rate zero": ({}, ALL, [[0.0, 0.0, 1e-3, 1e-3]] * 6, {"lr": 1e-3, "lr/1": 0.0}),
     "the scaler skips": ({}, ALL, [[0.0] * 4] * 6, {"lr": 1e-3, "skipped": 1.0}),
     "moved at one of the samples": ({}, ALL, [[0.0] * 4] * 3 + [MOVING], {"lr": 1e-3}),
+    "came to rest by smaller and smaller steps": (
+        {},
+        ALL,
+        [[10.0**-power] * 4 for power in range(3, 9)] + [[0.0] * 4] * 6,
+        {"lr": 1e-3},
+    ),
 }
 
 
@@ -62,6 +69,16 @@ def test_fires(case):
 @pytest.mark.parametrize("case", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(case):
     assert FrozenWeights().check(chart(*case)) is None
+
+
+@pytest.mark.parametrize(("growth", "fires"), [(0.01, False), (0.0, True)])
+def test_what_grows_moves_wherever_it_was_looked_at(growth, fires):
+    """Ratios are of a part of a large table: of rows that come one by one, others may have had their turn."""
+    built = chart({}, ALL, [], {"lr": 1e-3})
+    for number in range(6):
+        rows = {"grad_norm": ALL, "weight_norm": [1.0 + growth * number] * 4, "update_ratio": [0.0] * 4}
+        built.add({"type": "tensors", "step": 20 + 10 * number, "vitals": rows})
+    assert (FrozenWeights().check(built) is not None) == fires
 
 
 def test_an_optimizer_of_the_head_alone_is_a_probe():

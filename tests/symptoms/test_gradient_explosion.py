@@ -288,3 +288,30 @@ def test_where_norms_follow_the_loss_of_their_batch_what_does_not_is_found(hard,
     chart.groups = [{"optimizer": "AdamW"}]
     found = GradientExplosion().check(chart)
     assert (found.severity if found and found.severity != "info" else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("level", "leap", "severity"),
+    [
+        pytest.param(0.07, 0.5, None, id="a quarter of the run had more"),
+        pytest.param(0.07, 1.5, "warning", id="more than the run learnt with"),
+        pytest.param(1.0, 8.0, "warning", id="norms never fell"),
+    ],
+)
+def test_a_multiplied_gradient_that_the_run_is_used_to_is_in_no_danger(level, leap, severity):
+    rng = np.random.default_rng(1)
+    step = np.arange(400)
+    losses = (0.02 + 3 * np.exp(-step / 60)) * np.exp(0.03 * rng.standard_normal(400))
+    norms = np.where(step < 200, 1.0, level) * np.exp(0.25 * rng.standard_normal(400))
+    chart = Chart.of(loss=losses, grad_norm=[*norms[:-1], leap])
+    chart.groups = [{"optimizer": "Adam"}]
+    found = GradientExplosion().check(chart)
+    assert (found.severity if found and found.severity != "info" else None) == severity
+
+
+@pytest.mark.parametrize(("collision", "severity"), [(0.0, "info"), (1.0, "warning")])
+def test_a_rare_error_of_one_sample_whose_loss_is_not_logged(collision, severity):
+    chart = Chart.of(grad_norm=[*STEADY, *STEADY, 20.0], loss=[0.5] * 64)
+    chart.put(chart.step, "target_top_share", 1.0)
+    chart.put(chart.step, "target_collision", collision)
+    assert GradientExplosion().check(chart).severity == severity

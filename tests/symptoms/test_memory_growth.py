@@ -6,7 +6,9 @@ from torchdoctor.symptoms.memory_growth import MemoryGrowth
 
 RNG = np.random.default_rng(0)
 T = np.arange(0, 1000, 25)
-GB = 2.0**30
+GB, MB = 2.0**30, 2.0**20
+SCATTERED = np.array([0.4, 2.6, 4.4, 0, 0.9, 1.4, 0.2, 1.1, 2.4, 4.4, 0.4, 2.6, 4.4, 0, 0.9, 1.4, 0.2, 1.1, 2.4, 4.4])
+"""Megabytes from look to look in a healthy process that is watched."""
 
 
 def check(values, vital="memory", every=25, **vitals):
@@ -64,6 +66,12 @@ HEALTHY = {
 @pytest.mark.parametrize("values", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(values):
     assert check(values) is None
+
+
+@pytest.mark.parametrize(("grown", "fires"), [(SCATTERED, False), (np.full(SCATTERED.size, 1.8), True)])
+def test_an_allocator_loses_a_few_pieces_by_and_by_and_a_leak_as_much_each_time(grown, fires):
+    values = MB * (250 + np.cumsum(grown))
+    assert (check(values, "host_memory") is not None) == fires
 
 
 def test_batches_that_grow_take_more():

@@ -583,6 +583,19 @@ HEALTHY = {
             pooled_top_share=[0.95] * 16,
         ),
     ),
+    "one class, of one sample a batch": (
+        CollapsedOutput,
+        sampled(
+            output_spread=[0.4] * 16,
+            prediction_top_share=[1.0] * 16,
+            criterion=[1.6] * 16,
+            guess_loss=[1.6] * 16,
+            pooled_classes=[5.0] * 16,
+            pooled_top_share=[0.2] * 16,
+            target_top_share=[1.0] * 16,
+            target_collision=[0.0] * 16,
+        ),
+    ),
     "mostly one class, for a moment": (
         CollapsedOutput,
         sampled(

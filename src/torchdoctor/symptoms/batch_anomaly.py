@@ -182,7 +182,7 @@ class BatchAnomaly(Detector):
         if is_game(chart):
             return None  # values that the model foretells itself move as it learns; players are told one answer a batch
         message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
-        return self.symptom(chart, severity, message + "the data are in order", value=within)
+        return self.symptom(chart, severity, message + "the data are sorted", value=within)
 
 
 def same_at_last(series: Series) -> int:

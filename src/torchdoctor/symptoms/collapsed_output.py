@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess, tells_apart
-from torchdoctor.symptoms.progress import Progress, acts, is_game, is_unrolled
+from torchdoctor.symptoms.progress import Progress, acts, is_game, is_of_one_sample, is_unrolled
 
 SAYS_NOTHING = "the code says nothing about the input"
 """How the finding ends where a variational code has become its prior."""
@@ -230,6 +230,8 @@ class CollapsedOutput(Detector):
         recent = predicted.since(since)
         if int(predicted.steps[0]) > since or recent.size < self.samples or not float(recent.min()) > 0.999:
             return None
+        if is_of_one_sample(chart):
+            return None  # there is but one class to name
         learnt, _, batches = against_guess(chart, since)
         if batches < self.samples or not learnt < 1 - self.guess:
             return None

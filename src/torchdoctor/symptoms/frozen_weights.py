@@ -8,12 +8,14 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, names_text
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import outline_levels, trend_gain
 
 FAINT = 1e-7
 """Share of a weight under which a gradient is next to nothing, which `gradient-vanishing` and `no-gradient` are for."""
+ROUNDING = 1e-6
+"""Share of itself by which a tensor last moved, under which it has come to rest: a smaller step is rounded away."""
 LAYER = 2
 """Tensors of one layer: a weight and a bias."""
 FRESH = 0.7
@@ -221,12 +223,27 @@ class FrozenWeights(Detector):
         least = FAINT * weights if weights.size == len(chart.names) else 0.0  # what a step of it adds is rounded away
         pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > least)
         unmoved = pushed & (ratios == 0).all(axis=0)
+        sizes = chart.tensors("weight_norm").matrix(self.samples)
+        if sizes.shape == ratios.shape:  # ratios are of a part of a large tensor: a few rows may move elsewhere
+            unmoved &= ~(sizes.max(axis=0) > sizes.min(axis=0))
+        unmoved &= ~(_last_moves(chart.tensors("update_ratio").matrix()) < ROUNDING)
         if not unmoved.any() or unmoved.sum() < self.still * pushed.sum():
             return None
         where = tuple(chart.names[index] for index in np.nonzero(unmoved)[0])
         since = chart.tensors("update_ratio").rows[-self.samples][0]
         message = f"{unmoved.sum()} of {pushed.sum()} tensors have gradients and do not move: {names_text(where)}"
         return self.symptom(chart, "warning", message, where=where, since=since)
+
+
+def _last_moves(ratios: Array) -> Array:
+    """The share of itself by which each tensor moved when it last did; infinite for one that never has.
+
+    >>> _last_moves(np.array([[1e-3, 0.0], [2e-8, 0.0], [0.0, 0.0]])).tolist()
+    [2e-08, inf]
+    """
+    moved = ratios > 0
+    last = len(ratios) - 1 - np.argmax(moved[::-1], axis=0)
+    return np.where(moved.any(axis=0), ratios[last, np.arange(ratios.shape[1])], np.inf)
 
 
 def _has_stopped(chart: Chart) -> bool:

@@ -19,7 +19,9 @@ from torchdoctor.symptoms.leaps import (
     is_quiet,
     is_steep,
     is_unexplained,
+    is_untold,
     keeps_rhythm,
+    learnt_with,
     share_of_loss,
     steps_by_sign,
 )
@@ -73,12 +75,12 @@ class GradientExplosion(Detector):
     A warning is for an update in danger. A leap is a note where the loss leapt with it or just before it: then the
     batch, the task or the loop's own hand is the matter, and `loss-spike` says whether it did harm. So it is where as
     high norms were known before, where it comes at the same distance again (a penalty at every sixteenth step), where
-    the optimizer takes signs only, and where clipping or Adam holds the step and norms grew towards it, or have fallen
-    to a twentieth of those that the run learnt with, and the loss has lost little of what it had gained. Once the loss
-    is in trouble, a leap just before that is a warning. Where norms
-    swing widely because batches are now easy and now hard, the loss of a batch says what norm to expect: one far beyond
-    that, in most tensors alike, was multiplied by something, and is a warning whatever holds the step. A norm that is
-    not finite is `nan-or-inf`.
+    the optimizer takes signs only, where the batch is one sample whose own loss is not logged, and where clipping or
+    Adam holds the step and norms grew towards it, or have fallen to a twentieth of those that the run learnt with, and
+    the loss has lost little of what it had gained. Once the loss is in trouble, a leap just before that is a warning.
+    Where norms swing widely because batches are now easy and now hard, the loss of a batch says what norm to expect:
+    one far beyond that, in most tensors alike, was multiplied by something, and is a warning whatever holds the step,
+    unless a quarter of the run went on with norms as high. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -199,6 +201,8 @@ class GradientExplosion(Detector):
             return False
         if steps_by_sign(chart) or keeps_rhythm(series):
             return False
+        if is_held(chart) and series.latest < learnt_with(chart):
+            return False
         if is_held(chart) and has_arrived(chart, series.latest / math.exp(rise)):
             return False
         known = chart.tensors("grad_norm").step == chart.step
@@ -208,6 +212,8 @@ class GradientExplosion(Detector):
         """Whether the update of this step is in danger, as far as can be known before the next losses tell."""
         series, held = chart["grad_norm"], is_held(chart)
         if share_of_loss(chart, rise, RECENT + 1) > ALL or steps_by_sign(chart) or keeps_rhythm(series):
+            return False
+        if is_untold(chart):
             return False
         if series.count <= SETTLED:  # a start may be wild: a leap that is none of the loss's doing is not
             wild = held and rise < math.log(self.wild)

@@ -20,6 +20,7 @@ from torchdoctor.symptoms.progress import (
     Mask,
     Progress,
     highest_of_last,
+    is_of_one_sample,
     log_spread,
     lr_jump,
 )
@@ -58,6 +59,16 @@ def is_held(chart: Chart) -> bool:
     return bool(chart.groups) and all("Adam" in str(group.get("optimizer")) for group in chart.groups)
 
 
+def is_untold(chart: Chart) -> bool:
+    """Whether this step is of one sample, and its own loss is not logged: a rare wrong answer looks like a leap.
+
+    >>> alone, many = (dict(loss=[0.1], target_top_share=[1, 1], target_collision=[0, share]) for share in (0, 1))
+    >>> is_untold(Chart.of(**alone)), is_untold(Chart.of(**many)), is_untold(Chart.of(**alone | {"loss": [0.1, 0.2]}))
+    (True, False, False)
+    """
+    return is_of_one_sample(chart) and chart["loss"].step != chart.step
+
+
 def is_cut(chart: Chart) -> bool:
     """Whether the loop clips its gradients, before the step."""
     return chart["clip"].latest > 0 and not chart.fact("clip.after_step")
@@ -77,9 +88,13 @@ def has_arrived(chart: Chart, norm: float, small: float = 0.05, lost: float = 0.
     base = losses.baseline(128)
     if losses.step != chart.step or base.count < SETTLED:
         return False
+    return norm < small * learnt_with(chart) and losses.latest - base.recent < lost * Progress.of(losses).descent
+
+
+def learnt_with(chart: Chart) -> float:
+    """The gradient norm that a quarter of the run so far went beyond: what it learnt with, and came through."""
     with np.errstate(all="ignore"):
-        learnt = float(np.percentile(chart["grad_norm"].outline.means(), 75))
-    return norm < small * learnt and losses.latest - base.recent < lost * Progress.of(losses).descent
+        return float(np.percentile(chart["grad_norm"].outline.means(), 75))
 
 
 def is_unexplained(chart: Chart, least: float, window: int = 256) -> bool:

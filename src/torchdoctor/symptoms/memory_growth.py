@@ -20,6 +20,8 @@ NEW, OLD = 4, 6
 which it stood still, at the least."""
 CONTRAST = 5.0
 """Times the largest change of that time that each of these rises must be."""
+SCATTERED = 64.0
+"""Megabytes that an allocator may lose between pieces in use, now and then, in a process that keeps nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class MemoryGrowth(Detector):
     ## How it is told apart
     Allocators, caches and longer batches make memory rise and level off; a leak rises at the same pace in the second
     half of the run as in the first, sample after sample; one that begins late rises at one pace where memory had stood
-    still for long. While batches grow, nothing is said; files that are read
+    still for long. A process, whose allocator scatters some tens of megabytes by and by, must rise by as much each
+    time until it is more than that. While batches grow, nothing is said; files that are read
     through a mapping (`np.memmap`) fill memory that is free, and do not count. Whether the graphs of
     steps that are over are still held is looked at as well: that is a leak, however small it is so far. What is
     collected for an epoch and then let go is not.
@@ -116,6 +119,8 @@ class MemoryGrowth(Detector):
         enough = grown > max(self.share * first, self.least * MEGABYTE) and span >= self.steps
         if not enough or not _is_line(steps, values):
             return None
+        if words.startswith("the process") and grown < SCATTERED * MEGABYTE and not _is_even(steps, values):
+            return None
         pace = grown / max(span, 1.0)
         free = chart["gpu_memory_free"].latest if words.startswith("device") else float("inf")
         severity: Severity = "critical" if free < pace * chart.step / 10 else "warning"
@@ -168,6 +173,17 @@ def _is_line(steps: Array, values: Array) -> bool:
     ]
     whole = float(values[-1] - values[0]) / float(np.ptp(steps))
     return min(thirds) > 0.4 * whole
+
+
+def _is_even(steps: Array, values: Array) -> bool:
+    """Whether the pace is about the same from sample to sample: what is kept at each step is as much each time.
+
+    >>> steps = 25 * np.arange(8)
+    >>> _is_even(steps, 7e4 * steps), _is_even(steps, np.cumsum([0, 0.4, 2.6, 4.4, 0.2, 1.4, 0.2, 4.4]))
+    (True, False)
+    """
+    low, high = np.percentile(np.diff(values) / np.maximum(np.diff(steps), 1.0), (25, 75))
+    return bool(low > 0.5 * high)
 
 
 def _amount(size: float) -> str:

@@ -160,6 +160,17 @@ def is_adversarial(chart: Chart) -> bool:
     return len(losses) > 1
 
 
+def is_of_one_sample(chart: Chart) -> bool:
+    """Whether batches are of one labelled sample: no two labels are there to be alike.
+
+    >>> is_of_one_sample(Chart.of(target_top_share=[1.0], target_collision=[0.0]))
+    True
+    >>> is_of_one_sample(Chart.of(target_top_share=[1.0], target_collision=[1.0]))
+    False
+    """
+    return chart["target_top_share"].latest == 1 and chart["target_collision"].latest == 0
+
+
 def acts(chart: Chart) -> bool:
     """Whether the loop collects its own experience: then its loss follows the data, and is no measure of progress."""
     paid = "reward" in chart and "source" in chart.context

@@ -35,7 +35,7 @@ class Sampling:
     [0, 1, 2, 4, 8, 16, 23, 48, 73, 98, 123]
     >>> sampling.looks, sampling.spent, sampling.watched = 10, 2.0, 100.0
     >>> sampling.keep_budget(1000)  # doctest: +ELLIPSIS
-    budget 667 close looks are taken every 667 steps from here on: ...
+    budget 667 layers, batches and outputs are looked at every 667 steps from here on, ...
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class Sampling:
             self._said = every
             self._note(
                 f"budget {every}",
-                f"close looks are taken every {every} steps from here on: each takes {1e3 * look:.1f} ms, "
-                f"and {self._allowed:.2%} of the run is for them (settings.overhead).",
+                f"layers, batches and outputs are looked at every {every} steps from here on, losses and gradients "
+                f"at all: a close look takes {1e3 * look:.1f} ms, and {self._allowed:.2%} of the run is for them "
+                "(settings.overhead).",
             )
