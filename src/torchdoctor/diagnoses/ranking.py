@@ -245,8 +245,9 @@ def _explained(
 
 
 def _explains_what_counts(problem: Problem, cause: Cause) -> bool:
-    """Whether a cause explains anything of what does harm, where anything does: a note beside it is not the matter."""
-    return problem.grave(*cause.explains) or not problem.grave(*problem.names)
+    """Whether a cause explains anything of what does harm, where a run breaks: a note beside that is not the matter."""
+    breaks = any(symptom.severity == "critical" for symptom in problem.symptoms)
+    return not breaks or problem.grave(*cause.explains)
 
 
 def _calibrated(weighed: Sequence[Weighed]) -> list[float]:
