@@ -9,7 +9,8 @@ from torchdoctor.diagnoses.loss_misuse import LossMisuse
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.no_gradient import NoGradient
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, evenly
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+from torchdoctor.symptoms.validation_inputs import evenly
 
 SAMPLES = (0, 1, 2, 4, 8, 16, *range(25, 400, 25))
 

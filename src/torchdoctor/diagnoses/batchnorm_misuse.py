@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.validation_anomaly import first_statistics
+from torchdoctor.symptoms.validation_inputs import first_statistics
 
 FEW, ENOUGH = 4, 16
 """Values a channel that are too few, and that are enough to acquit."""

@@ -11,7 +11,8 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.suspicious_loss import are_the_same
 from torchdoctor.symptoms.targets_given import is_copied, is_given_away, looks_ahead
 from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, known_before
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+from torchdoctor.symptoms.validation_inputs import known_before
 
 
 class InformationLeak(Cause):

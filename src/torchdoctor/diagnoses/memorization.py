@@ -11,7 +11,8 @@ from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.repeated_batch import are_the_same_batches
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import never_followed, step_up, times_seen
+from torchdoctor.symptoms.validation_anomaly import never_followed, step_up
+from torchdoctor.symptoms.validation_inputs import times_seen
 
 HEART = 0.01
 """Share of the first loss under which a data set is known by heart: most that is not small leaves more."""

@@ -16,7 +16,7 @@ from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
 from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
 from torchdoctor.symptoms.suspicious_loss import DROPPED, SuspiciousLoss
 from torchdoctor.symptoms.underfitting import penalized, shrinkage, weights_left
-from torchdoctor.symptoms.validation_anomaly import comes_unchanged
+from torchdoctor.symptoms.validation_inputs import comes_unchanged
 
 USUAL_DECAY = 0.1
 """Weight decay up to which AdamW is often used."""

@@ -12,13 +12,11 @@ from torchdoctor.diagnoses.memorization import HEART, OFTEN, far_from_the_start
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.overfitting import adds_up
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import (
-    ValidationAnomaly,
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, never_followed, step_up
+from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
     input_sizes,
     inputs_apart,
-    never_followed,
-    step_up,
     times_seen,
     validates_in_training_mode,
 )

@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, acts, is_game
-from torchdoctor.symptoms.validation_anomaly import evenly, is_like_training
+from torchdoctor.symptoms.validation_inputs import evenly, is_like_training
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,23 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, Series, median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.overfitting import adds_up, levels_at
 from torchdoctor.symptoms.progress import Progress, acts, working_since
+from torchdoctor.symptoms.validation_inputs import (
+    comes_unchanged,
+    first_statistics,
+    input_sizes,
+    inputs_apart,
+    known_before,
+    moments,
+    validates_in_training_mode,
+)
 
 LATE = 1.25
 """Times the first training loss, in other people's logs: it may have been written long after the start."""
 
-ONE_TOKEN = 0.9
-"""Share of the tokens that are one from which whole samples are alike by chance."""
-LIKE = 0.5
-"""Deviations, or doublings of them, by which inputs in validation are no others than in training."""
 ASKED_WRONG = "what it is asked for may be wrong"
 """How the finding ends where training is worse than validation for no reason."""
 
@@ -159,7 +164,7 @@ class ValidationAnomaly(Detector):
         if not apart or not self._suffers(chart, self.worse / 3 if comes_unchanged(chart) else self.worse):
             return None
         if not max(size / usual, usual / size) > self.scale:
-            (found, spread), (mean, deviation) = (_moments(chart, kind) for kind in ("idle_input", "input"))
+            (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_input", "input"))
             message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation and about "
             message += f"{number_text(mean)} ± {number_text(deviation)} in training"
             first = int(chart["val_loss"].steps[0])
@@ -340,74 +345,6 @@ def untrained_level(chart: Chart, levels: Array) -> float:
     return float(chance) if plain and levels[0] < 0.6 * chance < 0.6 * start else start
 
 
-def first_statistics(chart: Chart) -> float:
-    """The share of their first values in BatchNorm's running statistics at the latest evaluation; NaN if unknown."""
-    momentum = chart.fact("mode.batchnorm_momentum")
-    known = isinstance(momentum, int | float) and 0 <= momentum <= 1 and chart["val_loss"]
-    return float((1 - momentum) ** (chart["val_loss"].step + 1)) if known else math.nan
-
-
-def input_sizes(chart: Chart) -> tuple[float, float]:
-    """The size of inputs in passes without gradients, and in training; NaN where either is not known."""
-    idle, train = (
-        [math.hypot(*pair) for pair in zip(chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5), strict=False)]
-        for kind in ("idle_input", "input")
-    )
-    return (median(np.array(idle)), median(np.array(train))) if idle and train and min(train) > 0 else (math.nan,) * 2
-
-
-def inputs_apart(chart: Chart) -> float:
-    """How far inputs in validation are from those in training: by mean, in deviations, or by deviation, in doublings.
-
-    Smaller ones are none of it, unless samples come unchanged: noise and erased parts are in training alone on purpose.
-    NaN where unknown.
-    """
-    (found, spread), (mean, deviation) = (_moments(chart, kind) for kind in ("idle_input", "input"))
-    if not deviation > 0 or not spread > 0:
-        return math.nan
-    doublings = math.log2(spread / deviation)
-    return max(abs(found - mean) / deviation, abs(doublings) if comes_unchanged(chart) else doublings)
-
-
-def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
-    """Whether training samples come again as they were, without augmentation, and not because few differ at all."""
-    again = chart["input_again"]
-    return again.count > samples and again.first == 0 and int((again.last(samples) > 0).sum()) > 1
-
-
-def times_seen(chart: Chart, most: int = 64) -> float:
-    """How often training has gone through its samples, from how soon they come again; NaN where that is unknown.
-
-    Of samples drawn from N, those that a batch has in common with M others are M / N of it.
-
-    >>> chart = Chart.of(input_again=[0.0, 0.5, 0.75, 0.8])
-    >>> chart.context["batch_size"] = 10
-    >>> round(times_seen(chart), 1)
-    0.7
-    """
-    again, size = chart["input_again"], chart.context.get("batch_size")
-    shares = again.values
-    if not isinstance(size, int) or size < 1 or shares.size < 4 or shares.size != again.count:
-        return math.nan
-    fresh = min(size, most) * np.concatenate([[1.0], 1.0 - shares[:-1]])
-    remembered = np.minimum(np.cumsum(fresh), 2048)
-    return chart.step * size * float(shares.sum()) / float(remembered.sum())
-
-
-def known_before(chart: Chart, evaluations: int = 5) -> float:
-    """The least share of samples in passes without gradients that training had before; NaN where it says nothing.
-
-    Nothing is said where samples repeat themselves from the second batch on: one batch, one graph, or few that differ;
-    nor where nearly all tokens are one and the same.
-    """
-    known, again = chart["idle_known"].last(evaluations), chart["input_again"]
-    if chart["token_top_share"].latest > ONE_TOKEN:
-        return math.nan
-    if not known.size or not again or again.first > 0 or chart.fact("loop.acts"):
-        return math.nan
-    return float(known.min())
-
-
 def better_than_training(chart: Chart) -> float:
     """By which share of training's loss the last two evaluations were better, where nothing makes training harder.
 
@@ -422,46 +359,3 @@ def better_than_training(chart: Chart) -> float:
     if not plain or harder or swapped or steps[0] < 40 or not comes_unchanged(chart) or not chart["idle_known"]:
         return math.nan
     return 1 - float(values.max()) / level
-
-
-def _moments(chart: Chart, kind: str) -> tuple[float, float]:
-    """Mean and deviation of inputs; those of training over many batches, which may come in order, each a part of all.
-
-    By medians and quartiles: one batch with an outlier moves neither.
-    """
-    if kind == "idle_input":
-        means, deviations = chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5)
-    else:
-        means, deviations = evenly(chart[f"{kind}_mean"]), evenly(chart[f"{kind}_std"])
-    if not means.size or not deviations.size:
-        return math.nan, math.nan
-    low, middle, high = np.percentile(means, (25, 50, 75))
-    between = 0.0 if kind == "idle_input" else float(high - low) / 1.35
-    return float(middle), math.hypot(median(deviations), between)
-
-
-def evenly(series: Series, samples: int = 32) -> Array:
-    """The last values of a series, at steps that are all equally far apart: the first steps are looked at more often.
-
-    >>> chart = Chart.of()
-    >>> for step in (0, 1, 2, 12):
-    ...     chart.put(step, "input_mean", float(step))
-    >>> evenly(chart["input_mean"], 4).tolist()
-    [0.0, 12.0, 12.0, 12.0]
-    """
-    values, steps = series.last(samples), series.steps[-samples:]
-    if values.size < 2:
-        return values
-    wanted = np.linspace(float(steps[0]), float(steps[-1]), samples)
-    return values[np.searchsorted(steps, wanted)]
-
-
-def is_like_training(chart: Chart) -> bool:
-    """Whether inputs in validation are what training has, taken together: no later time, no other source."""
-    return inputs_apart(chart) < LIKE
-
-
-def validates_in_training_mode(chart: Chart) -> bool:
-    """Whether passes without gradients are all in training mode, of a model for which that makes a difference."""
-    modes = chart.fact("mode.idle", {})
-    return bool(chart.fact("mode.depends", False)) and modes.get("train", 0) > 1 and not modes.get("eval", 0)
