@@ -201,5 +201,5 @@ def test_a_healthy_run_is_not_talked_about(net, caplog):
         doctor.log_loss(loss)
     report = doctor.diagnose()
     assert report.health == "healthy"
-    assert any("close looks" in note for note in report.notes)
+    assert any("a close look takes" in note for note in report.notes)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
