@@ -266,3 +266,14 @@ def test_the_first_line_of_code_is_whole(action):
     """It is all that a headline shows."""
     line = action.code.splitlines()[0].partition("#")[0]
     assert line.count("(") == line.count(")") and not line.rstrip().endswith(",")
+
+
+@pytest.mark.parametrize(
+    ("parts", "beginning"),
+    [(None, "optimizer.load_state_dict"), ([[26, 50, "head.weight"]], "layer.reset_parameters")],
+)
+def test_weights_that_the_loop_writes_to_are_spoken_of_first(parts, beginning):
+    chart = Chart.of(loss=[1.0])
+    chart.add({"type": "facts", "step": 0, "facts": {"state.written_in_part": parts}})
+    case = Case(chart, Problem((symptom("state-overwritten"),)), "resume-error")
+    assert prescription.fitting(case, prescription.BY_SLUG["restore-state"].code).startswith(beginning)

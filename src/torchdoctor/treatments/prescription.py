@@ -247,19 +247,21 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     )
 
 
-FITTING = (
+FITTING: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("loss.kind", ("bce",), "binary_cross_entropy_with_logits"),
     ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
     ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
+    ("state.written_in_part", (), "once, before the loop"),
 )
-"""A fact of the run, what it may be, and words of the line of code that then comes first."""
+"""A fact of the run, what it may be (anything, if nothing is said), and words of the line of code that comes first."""
 
 
 def fitting(case: Case, code: str) -> str:
     """The code with the line first that fits what is known of the run: the first line is what is read in a hurry."""
     lines = code.split("\n")
     for fact, values, words in FITTING:
-        if case.chart.fact(fact) in values:
+        known = case.chart.fact(fact)
+        if known in values if values else known:
             lines.sort(key=lambda line: words not in line)
     return "\n".join(lines)
 
