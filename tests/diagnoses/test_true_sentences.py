@@ -121,3 +121,10 @@ def test_decay_is_judged_by_the_rate_of_the_time_of_the_trouble(first, blamed):
     chart.groups = [{"optimizer": "AdamW", "weight_decay": 0.1}]
     told = said("over-regularized", chart, "gradient-explosion", first=first, last=first + 3)
     assert any("weight decay takes" in text for text in told) == blamed
+
+
+def test_a_rate_that_leapt_is_told_as_it_was_then():
+    rates = [1e-3] * 200 + [0.2 - 1e-3 * step for step in range(100)]
+    chart = Chart.of(loss=[2.0] * 200 + [7.0] * 100, lr=rates)
+    told = said("lr-too-high", chart, "loss-divergence", first=201, last=299)
+    assert "the learning rate had just risen 200 times, to 0.2" in told, told

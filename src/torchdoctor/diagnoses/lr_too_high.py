@@ -158,7 +158,7 @@ def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:
 
 def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -> Iterator[Evidence]:
     rise, leap = lr_rise(chart, onset), lr_leap(chart, onset)
-    yield from _about_the_rate(chart, rise, leap)
+    yield from _about_the_rate(chart, onset, rise, leap)
     yield from _about_the_updates(update_level(chart, onset))
     if not leap > 2 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
         against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
@@ -218,10 +218,12 @@ def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(1.0, f"gradients point back against the steps taken: cosine {median(cosine):.2f}")
 
 
-def _about_the_rate(chart: Chart, rise: float, leap: float) -> Iterator[Evidence]:
+def _about_the_rate(chart: Chart, onset: int, rise: float, leap: float) -> Iterator[Evidence]:
     if leap > 2:
-        own = max([chart["lr"].latest, *(chart[f"lr/{number}"].latest for number in range(1, len(chart.groups)))])
-        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {number_text(own)}")
+        names = ("lr", *(f"lr/{number}" for number in range(1, len(chart.groups))))
+        then = [rate for name in names if (rate := highest(chart[name], onset - 30, onset)) > 0]
+        reached = number_text(max(then, default=chart["lr"].latest))
+        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {reached}")
     elif rise > 1.001:
         yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was at its highest so far when it began")
     elif rise <= 1.001:
