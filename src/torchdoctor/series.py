@@ -30,6 +30,8 @@ REFRESH = 8
 """How many insertions a robust baseline lives at least: sorting at each step would cost more than the gauges."""
 YOUNG = 256
 """Up to here a vital changes quickly; later, four times as many steps are a small part of what a window spans."""
+MATURE = 1024
+"""From here on, as many steps as travel together are: a block is then judged in one go."""
 TINY = 1e-30
 
 
@@ -41,12 +43,14 @@ from must still be among the values that are kept."""
 def lifetime(count: int) -> int:
     """How many insertions a baseline lives, when so many values are known: a small part of what came before.
 
-    >>> [lifetime(count) for count in (100, 1000, 16_384, 16_385, 1_000_000)]
-    [8, 32, 32, 64, 512]
+    >>> [lifetime(count) for count in (100, 1024, 1025, 32_768, 32_769, 1_000_000)]
+    [8, 32, 64, 64, 128, 512]
     """
     if count < YOUNG:
         return REFRESH
-    return max(4 * REFRESH, min(1 << (count - 1).bit_length() >> 9, OLDEST))
+    if count <= MATURE:
+        return 4 * REFRESH
+    return max(8 * REFRESH, min(1 << (count - 1).bit_length() >> 9, OLDEST))
 
 
 @dataclass(frozen=True, slots=True)

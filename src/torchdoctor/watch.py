@@ -14,8 +14,8 @@ from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import LOOK, SAME, Detector, Outlook
 
 TOLERATED_FAILURES = 3
-CHRONIC, RAREST = 20, 96
-"""Who looks at every twentieth record or more rarely does so still more rarely later: down to every hundredth, and
+CHRONIC, RAREST = 20, 128
+"""Who looks at every twentieth record or more rarely does so still more rarely later: down to every 128th, and
 after many thousand steps when the run has grown by a 64th. By then all look at the same records, those at which
 baselines are taken anew, so that long stretches in between can be passed over."""
 NEVER = 1 << 62

@@ -186,10 +186,11 @@ class Lane(taps.Listener):
         """Take a loss that has its graph and memory of its own; False if it is not for the short way."""
         if not self.is_open or type(loss) is not Tensor or self._stepping:
             return False
-        node, known = loss.grad_fn, self._previous
-        if node is None or name not in known or loss.dim():
+        known = self._previous
+        if name not in known or not loss.requires_grad or loss.dim():
             return False
-        number = node._sequence_nr()
+        # Where nothing has been computed since the step, the loss is that step's.
+        number = -1 if sequence_number() == self._mark else _number_of(loss)
         early = number >= self._mark
         if number >= NO_NUMBER or (step is not None and step != self._label + len(self._steps) - (not early)):
             return False
@@ -256,3 +257,9 @@ class Lane(taps.Listener):
         begun = self._total, self._norms, self._ends, self._versions, self._clip, self._losses
         self._forget()
         self._bunching.resume(begun, self._order)
+
+
+def _number_of(loss: Tensor) -> int:
+    """The number that autograd has given to the node which made this loss."""
+    node = loss.grad_fn
+    return NO_NUMBER if node is None else int(node._sequence_nr())
