@@ -396,6 +396,17 @@ def test_parameters_and_modules_added_later(net):
     assert watched.doctor._monitor.names[-1] == "3.bias"
 
 
+def test_a_model_that_is_given_twice_is_watched_once(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    doctor = Doctor({"student": net, "again": net}, [optimizer], settings=QUIET)
+    for _ in range(3):
+        net(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+    assert not doctor.diagnose().notes
+    doctor.detach()
+    assert not net._forward_pre_hooks
+
+
 def test_an_accelerate_optimizer_is_unwrapped(net):
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
@@ -600,3 +611,29 @@ def test_a_loss_logged_after_the_step_shows_its_graph_too(net, when):
     watched.vitals()
     kinds = [r["facts"]["loss.kind"] for r in watched.records if r["type"] == "facts" and "loss.kind" in r["facts"]]
     assert kinds == ["mse"]
+
+
+def test_a_loop_without_a_loss_is_told_that_it_was_not_judged():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    for number in range(25):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        said = [note for note in doctor.diagnose().notes if "no loss was logged" in note]
+        assert bool(said) == (number >= 19)
+    doctor.detach()
+
+
+def test_one_loss_of_any_name_is_enough_to_be_judged_by():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(25):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss.item(), name="objective")
+    assert not any("no loss was logged" in note for note in doctor.diagnose().notes)

@@ -39,6 +39,8 @@ logger = logging.getLogger("torchdoctor")
 TREATMENTS = ("show", "ask", "apply")
 OVERWRITTEN = "overwritten by a subsequent run"
 """What torch says of a tensor that a compiled CUDA graph has given out and taken back."""
+SILENT = 20
+"""Steps without any loss after which a report says that there was none."""
 TOLERATED_FAILURES = 10
 """Internal errors after which the doctor lets go of the run."""
 
@@ -196,6 +198,7 @@ class Doctor:
         """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""
         try:
             self._monitor.drain(wait=wait)
+            self._mind_the_loss()
             if self._couriers is not None:
                 self._note_troubles(self._couriers.troubles())
         except Exception as error:  # noqa: BLE001
@@ -227,6 +230,7 @@ class Doctor:
         self._attached = False
         try:
             self._monitor.detach()
+            self._mind_the_loss()
         except Exception as error:  # noqa: BLE001
             self.failed("detach", error)
         self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
@@ -342,6 +346,16 @@ class Doctor:
                 scalar = scalar.float().mean()
             scalar = scalar.reshape(())
         return (float(scalar.item()) if scalar.device.type == "cpu" else scalar), value
+
+    def _mind_the_loss(self) -> None:
+        """Silence about a loss that was never logged is not good news."""
+        steps = self._monitor.silent_for
+        if steps >= SILENT:
+            self._note(
+                "no loss",
+                f"no loss was logged in {steps} steps, so that spikes, divergence, plateaus and overfitting could not be "
+                "judged: call doctor.log_loss(loss) at each step.",
+            )
 
     def _note(self, key: str, text: str) -> None:
         """Say something once, in the log and in the report."""

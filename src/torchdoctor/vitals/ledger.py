@@ -87,6 +87,10 @@ class Ledger:
             return None
         return {name: None for name in self._numbers} | {name: value for name, (_, value) in self._seen.items()}
 
+    def has_losses(self) -> bool:
+        """Whether any loss was ever logged."""
+        return bool(self._seen or self._numbers)
+
     def is_loss(self, name: str) -> bool:
         """Whether a vital is a loss: of a gauge's number, NaN says no more than that it does not apply."""
         return name in self._seen or name in self._numbers

@@ -85,6 +85,11 @@ class Monitor(taps.Listener):
         """The watched tensors, in order."""
         return self._layout.names
 
+    @property
+    def silent_for(self) -> int:
+        """Steps that were taken without a loss ever being logged."""
+        return 0 if self._ledger.has_losses() else self._ledger.clock.count
+
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _build_gauges(self) -> list[Gauge]:
