@@ -353,8 +353,8 @@ class Doctor:
         if steps >= SILENT:
             self._note(
                 "no loss",
-                f"no loss was logged in {steps} steps, so that spikes, divergence, plateaus and overfitting could not be "
-                "judged: call doctor.log_loss(loss) at each step.",
+                f"no loss was logged in {steps} steps, so that spikes, divergence, plateaus and overfitting could not "
+                "be judged: call doctor.log_loss(loss) at each step.",
             )
 
     def _note(self, key: str, text: str) -> None:
