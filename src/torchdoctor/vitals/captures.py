@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ class Captures:
         self._clip_mark: int | None = None
         """Autograd's node counter at a clip, if no node was made since the step before it."""
         self._late_clips = 0
+        self.thread = get_ident()
+        """Where the steps were last seen to be taken."""
         self.lay_out(layout)
 
     def lay_out(self, layout: Layout) -> None:
@@ -102,6 +105,7 @@ class Captures:
 
     def take_rest(self, index: int, optimizer: Optimizer, slot: Slot) -> None:
         """An optimizer is about to step: measure what was not captured, or was changed since."""
+        self.thread = get_ident()
         self._judge_clip()
         if taps.recent:
             self._take_recent()

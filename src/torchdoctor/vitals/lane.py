@@ -17,6 +17,7 @@ import math
 import operator
 import time
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,6 +75,10 @@ class Lane(taps.Listener):
         self._losses: list[Loss] = []
 
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
+
+    def is_elsewhere(self) -> bool:
+        """Whether another thread took the last step that was looked at closely."""
+        return self._captures.thread != get_ident()
 
     def total_of(self, tensors: Any) -> Tensor | None:
         """The total norm of all our gradients, if these are they, in the order that is known."""

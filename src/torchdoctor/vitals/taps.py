@@ -24,6 +24,10 @@ Lists = list[tuple[Sequence[Tensor], Sequence[Tensor]]]
 class Listener:
     """Who wants to know; `failed` hears of a method that raised, the loop does not."""
 
+    def is_elsewhere(self) -> bool:
+        """Whether another thread is the one that trains: its gradients must not be touched from this one."""
+        return False
+
     def total_of(self, tensors: Any) -> Tensor | None:
         """The total L2 norm, from a listener who needs it anyway and computes it just as torch would; or None."""
         return None
@@ -120,7 +124,7 @@ def _tap_total_norm() -> Callable[..., Any]:
             return original(tensors, norm_type, *args, **kwargs)
         if len(_listeners) == 1 and not kwargs and (not args or args == (False, None)):
             listener = _listeners[0]()
-            if listener is not None:
+            if listener is not None and not listener.is_elsewhere():
                 try:
                     ready = listener.total_of(tensors)
                     if ready is not None:
@@ -159,7 +163,7 @@ def _tap_update() -> Callable[..., Any]:
 def _tell(method: str, *args: Any) -> None:
     for known in _listeners:
         listener = known()
-        if listener is not None:
+        if listener is not None and not listener.is_elsewhere():
             try:
                 getattr(listener, method)(*args)
             except Exception as error:  # noqa: BLE001  the loop's life is worth more than our reading
