@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchdoctor import Doctor, JournalError, PatientError, SettingsError
+from torchdoctor import Doctor, JournalError, PatientError, Settings, SettingsError
 
 QUIET = {"quiet": True}
 
@@ -35,6 +35,8 @@ def step(model, optimizer) -> torch.Tensor:
         (lambda m, o: (m, "sgd"), "must be a torch.optim.Optimizer"),
         (lambda m, o: (m, []), "no optimizer was given"),
         (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
+        (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "a lazy model must see one batch"),
+        (lambda m, o: (iter([m]), o), "must be an nn.Module"),
     ],
 )
 def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
@@ -56,12 +58,52 @@ def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
         ({"settings": {"ignore": ["lossspike"]}}, SettingsError, "loss-spike"),
         ({"settings": "no/such/file.toml"}, SettingsError, "cannot read"),
         ({"settings": 7}, SettingsError, "a dict or the path"),
+        ({"settings": {1: 2}}, SettingsError, "unknown setting 1"),
+        ({"settings": {"quiet": "yes"}}, SettingsError, "true or false"),
+        ({"settings": {"sample_every": 2.5}}, SettingsError, "a whole number"),
     ],
 )
 def test_options_that_make_no_sense(pair, options, error, sentence):
     with pytest.raises(error, match=sentence):
         Doctor(*pair, **options)
     assert not pair[1]._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        ({"thresholds": 3}, "must map findings"),
+        ({"thresholds": {"gradient-explosion": 3}}, "must map findings"),
+        ({"select": 3}, "a list of names"),
+    ],
+)
+def test_settings_made_by_keywords_are_checked_too(keywords, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        Settings(**keywords)
+
+
+def test_one_name_will_do_for_a_list_of_them():
+    assert (
+        Settings(ignore="loss-plateau").ignore == Settings.load({"ignore": "loss-plateau"}).ignore == ("loss-plateau",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("pyproject.toml", "[tool]\ntorchdoctor = 3", "must be a table of settings"),
+        ("torchdoctor.toml", "preset = 'papper'", "not 'papper' in .*torchdoctor.toml"),
+    ],
+)
+def test_a_file_of_settings_that_makes_no_sense_is_named(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=sentence):
+        Settings.load(tmp_path / name)
+
+
+def test_a_pyproject_without_tools_sets_nothing(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("tool = 3")
+    assert Settings.load(tmp_path / "pyproject.toml") == Settings()
 
 
 def test_a_journal_that_cannot_be_written(pair, tmp_path):

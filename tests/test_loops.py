@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -394,6 +395,28 @@ def test_parameters_and_modules_added_later(net):
     rows = [r["vitals"]["grad_norm"] for r in watched.records if r["type"] == "tensors"]
     assert rows[0][2:] == [None, None] and len(rows[-1]) == 6 and None not in rows[-1]
     assert watched.doctor._monitor.names[-1] == "3.bias"
+
+
+def test_complex_numbers_are_watched_without_a_warning(request):
+    torch.set_warn_always(True)  # else torch warns once in a process, perhaps in another test
+    request.addfinalizer(lambda: torch.set_warn_always(False))
+    model = torch.nn.Linear(8, 4, dtype=torch.complex64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(0)
+    with warnings.catch_warnings(record=True) as told, Doctor(model, optimizer, settings=QUIET) as doctor:
+        warnings.simplefilter("always")
+        seen = []
+        doctor.subscribe(seen.append)
+        for _ in range(20):
+            loss = model(torch.randn(16, 8, generator=generator, dtype=torch.complex64)).abs().square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+        assert not doctor.diagnose().notes
+    assert not [item.message for item in told]
+    facts = [name for record in seen if record["type"] == "facts" for name in record["facts"]]
+    assert facts and not [name for name in facts if name.startswith("gauges.")]
 
 
 def test_a_model_that_is_given_twice_is_watched_once(net):

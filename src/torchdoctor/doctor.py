@@ -20,7 +20,7 @@ import numpy as np
 from torchdoctor.errors import PatientError
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
-from torchdoctor.journal import Journal
+from torchdoctor.journal import Journal, journal_place
 from torchdoctor.records import SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
@@ -39,6 +39,8 @@ logger = logging.getLogger("torchdoctor")
 TREATMENTS = ("show", "ask", "apply")
 OVERWRITTEN = "overwritten by a subsequent run"
 """What torch says of a tensor that a compiled CUDA graph has given out and taken back."""
+LEAPS = frozenset({"loss-spike", "gradient-explosion", "gradient-vanishing"})
+"""Findings of one moment, of which a note is reason enough to look closely."""
 SILENT = 20
 """Steps without any loss after which a report says that there was none."""
 TOLERATED_FAILURES = 10
@@ -93,6 +95,7 @@ class Doctor:
         self._said: set[str] = set()
         self._failures = 0
         self._attached = False
+        place = None if journal is None else journal_place(journal)
         self._journal: Journal | None = None
         self._couriers: Couriers | None = None
         self.rank = context.rank()
@@ -102,7 +105,7 @@ class Doctor:
             loss_fn,
             scheduler,
             scaler,
-            folder=None if journal is None else Path(journal),
+            folder=place,
             curvature=self.settings.curvature,
         )
         self._monitor: Monitor = Monitor(self._setup, self.settings, self._take_all, self._note, self.failed)
@@ -118,8 +121,8 @@ class Doctor:
         }
         for name in self.settings.sinks:
             self._open_sink(name)
-        if journal is not None:
-            self._journal = Journal(journal, header, rank=self.rank)
+        if place is not None:
+            self._journal = Journal(place, header, rank=self.rank)
         self._examination.take(header)
         np.median([0.0])  # numpy loads a part of itself at the first median: now, rather than in the middle of a run
         self._monitor.owner = self
@@ -174,9 +177,9 @@ class Doctor:
 
     @guarded
     def log_batch(self, *tensors: Any) -> None:
-        """The batch of the step that comes: whether anything in it is not finite. Its content is not kept."""
+        """The batch of the step that comes, inputs first and targets last, or a dict of it. Its content is not kept."""
         if self._on_duty("log_batch"):
-            self._monitor.log_batch([item for item in tensors if isinstance(item, self._tensor)])
+            self._monitor.log_batch(tensors)
 
     def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
         """Check model, loss and optimizer on a batch before the first step; the results go into the journal.
@@ -199,6 +202,7 @@ class Doctor:
         try:
             self._monitor.drain(wait=wait)
             self._mind_the_loss()
+            self._mind_the_journal()
             if self._couriers is not None:
                 self._note_troubles(self._couriers.troubles())
         except Exception as error:  # noqa: BLE001
@@ -238,6 +242,7 @@ class Doctor:
             self._close_sinks(self._couriers)
         if self._journal is not None:
             self._journal.close()
+            self._mind_the_journal()
 
     def __enter__(self) -> Doctor:
         return self
@@ -287,8 +292,11 @@ class Doctor:
         if self._listeners:
             for item in (record, *found):
                 self._tell(item)
-        if found and not self.settings.quiet and self.rank == 0:
-            announce(found)
+        if found:
+            if any(map(_is_news, found)):
+                self._monitor.hasten()
+            if not self.settings.quiet and self.rank == 0:
+                announce(found)
 
     def _tell(self, record: Record) -> None:
         for listener in tuple(self._listeners):
@@ -336,6 +344,9 @@ class Doctor:
                 self._note(f"type {name}", f"{name} was given as {kind}, expected a number or a tensor: left out.")
                 return None, None
         scalar = value.detach()
+        if scalar.is_meta:
+            self._note(f"meta {name}", f"{name} is a tensor on the meta device, which holds no number: left out.")
+            return None, None
         if scalar.dim():
             if not scalar.numel():
                 self._note(f"shape {name}", f"{name} was given as an empty tensor, expected one number: left out.")
@@ -346,6 +357,14 @@ class Doctor:
                 scalar = scalar.float().mean()
             scalar = scalar.reshape(())
         return (float(scalar.item()) if scalar.device.type == "cpu" else scalar), value
+
+    def _mind_the_journal(self) -> None:
+        """What the journal has lost is said here, where it can be."""
+        lost = 0 if self._journal is None else self._journal.dropped
+        if lost:
+            self._note(
+                "journal", f"{lost} records could not be written to the journal {self.journal}: is the disk full?"
+            )
 
     def _mind_the_loss(self) -> None:
         """Silence about a loss that was never logged is not good news."""
@@ -381,6 +400,13 @@ class Doctor:
                 self.detach()
         except Exception:
             logger.debug("the failure could not be recorded", exc_info=True)
+
+
+def _is_news(record: Record) -> bool:
+    """Whether something has just happened that a close look may explain: a new finding, or a leap of any size."""
+    if record["type"] != "symptom" or record["event"] != "opened":
+        return False
+    return record["severity"] != "info" or record["name"] in LEAPS
 
 
 def announce(found: list[Record]) -> None:

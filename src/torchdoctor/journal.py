@@ -325,6 +325,17 @@ def _lines(stretch: Stretch) -> list[bytes]:
     return (form * len(stretch) % tuple(chain.from_iterable(zip(*columns, strict=True)))).encode().splitlines(True)
 
 
+def journal_place(given: object) -> Path:
+    """Where a journal is to be, as somebody says it.
+
+    >>> journal_place("runs/first").as_posix()
+    'runs/first'
+    """
+    if not isinstance(given, str | os.PathLike) or not (text := os.fspath(given)) or "\0" in str(text):
+        raise JournalError(f"journal must be the path of a folder or of a .jsonl file, not {given!r}.")
+    return Path(text).expanduser()
+
+
 def _place(path: Path, rank: int) -> Path:
     """The file of a rank: in a folder, or beside a .jsonl file."""
     if path.suffix != ".jsonl" and path.is_file():

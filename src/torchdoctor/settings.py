@@ -64,9 +64,14 @@ class Settings:
                 raise SettingsError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         _check_number("overhead", self.overhead, 0, 1)
         _check_number("curvature", self.curvature, 0, 1)
-        _check_number("sample_every", self.sample_every, 1, 1_000_000)
+        _check_whole("sample_every", self.sample_every, 1)
         if self.report_every is not None:
-            _check_number("report_every", self.report_every, 0, 1_000_000)
+            _check_whole("report_every", self.report_every, 0)
+        if not isinstance(self.quiet, bool):
+            raise SettingsError(f"quiet must be true or false, not {self.quiet!r}.")
+        for name in ("select", "ignore", "sinks"):
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
+        _check_thresholds(self.thresholds)
 
     @classmethod
     def load(cls, given: Settings | Mapping[str, Any] | str | Path | None = None) -> Settings:
@@ -79,35 +84,44 @@ class Settings:
         if isinstance(given, str | Path):
             return cls._from(_read_toml(Path(given)), f" in {given}")
         if isinstance(given, Mapping):
-            return cls._from(given, "")
+            return cls._from(given)
         raise SettingsError(
             f"settings must be a Settings, a dict or the path of a TOML file, not {type(given).__name__}."
         )
 
     @classmethod
-    def _from(cls, values: Mapping[str, Any], origin: str) -> Settings:
+    def _from(cls, values: Mapping[str, Any], origin: str = "") -> Settings:
         known = {item.name for item in fields(cls)}
         for key in values:
             if key not in known:
-                raise SettingsError(f"unknown setting {key!r}{origin}. {did_you_mean(key, known)}")
-        ready = dict(values)
-        for name in ("select", "ignore", "sinks"):
-            if name in ready:
-                ready[name] = _names(name, ready[name], origin)
-        thresholds = ready.get("thresholds", {})
-        if not isinstance(thresholds, Mapping) or not all(isinstance(item, Mapping) for item in thresholds.values()):
-            raise SettingsError(
-                f"thresholds{origin} must map findings to their thresholds, "
-                f"as in {{'gradient-explosion': {{'ratio': 20}}}}, not {thresholds!r}."
-            )
-        return cls(**ready)
+                raise SettingsError(f"unknown setting {key!r}{origin}. {did_you_mean(str(key), known)}")
+        try:
+            return cls(**values)
+        except SettingsError as error:
+            if origin:
+                raise SettingsError(f"{str(error).removesuffix('.')}{origin}.") from error
+            raise
 
 
-def _names(setting: str, given: object, origin: str) -> tuple[str, ...]:
+def _names(setting: str, given: object) -> tuple[str, ...]:
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(item, str) for item in names):
-        raise SettingsError(f"{setting}{origin} must be a list of names, not {type(given).__name__}.")
+        raise SettingsError(f"{setting} must be a list of names, not {type(given).__name__}.")
     return tuple(names)
+
+
+def _check_thresholds(given: object) -> None:
+    if not isinstance(given, Mapping) or not all(isinstance(item, Mapping) for item in given.values()):
+        raise SettingsError(
+            "thresholds must map findings to their thresholds, "
+            f"as in {{'gradient-explosion': {{'ratio': 20}}}}, not {given!r}."
+        )
+
+
+def _check_whole(name: str, value: object, low: int) -> None:
+    _check_number(name, value, low, 1_000_000)
+    if not isinstance(value, int):
+        raise SettingsError(f"{name} must be a whole number, not {value!r}.")
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
@@ -122,9 +136,12 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}.") from error
-    table: Mapping[str, Any] = (
-        content.get("tool", {}).get("torchdoctor", {}) if path.name == "pyproject.toml" else content
-    )
+    if path.name != "pyproject.toml":
+        return content
+    tools = content.get("tool", {})
+    table = tools.get("torchdoctor", {}) if isinstance(tools, Mapping) else {}
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"tool.torchdoctor in {path} must be a table of settings, not {table!r}.")
     return table
 
 

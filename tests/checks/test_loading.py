@@ -45,6 +45,9 @@ def wrong():
 def raises():
     raise RuntimeError("no disk")
 
+def leaves():
+    raise SystemExit(0)
+
 def batches():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(8, 4), torch.zeros(8)), batch_size=4)
 
@@ -111,6 +114,7 @@ WRONG_NAMES = {
     "missing.py:Net": "does not exist",
     "zoo_of_nets:wrong": "made int",
     "zoo_of_nets:raises": "RuntimeError: no disk (zoo_of_nets.py, line",
+    "zoo_of_nets:leaves": "SystemExit: 0 (zoo_of_nets.py, line",
 }
 
 

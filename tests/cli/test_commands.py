@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import torchdoctor
 from torchdoctor.cli import COMMANDS, group
-from torchdoctor.journal import Journal, encode
+from torchdoctor.journal import Journal
 from torchdoctor.symptoms import DETECTORS
 
 HEADER = {"type": "header", "schema": 1, "context": {"model": {"class": "Net", "parameters": 10}}}
@@ -88,7 +88,7 @@ def test_a_critical_run_exits_1_and_says_what_and_when(dying):
 
 def test_json_is_the_report_and_a_list_for_several(dying, healthy):
     one = json.loads(run("diagnose", dying, "--format", "json").stdout)
-    assert one == json.loads(encode(torchdoctor.diagnose(dying).to_dict()))
+    assert one == torchdoctor.diagnose(dying).to_dict()
     both = run("diagnose", dying, healthy, "--format", "json")
     assert [item["health"] for item in json.loads(both.stdout)] == ["critical", "healthy"] and both.exit_code == 1
 
@@ -141,6 +141,8 @@ def test_an_unreadable_run_exits_2_but_the_others_are_shown(dying, tmp_path):
     result = run("diagnose", tmp_path / "none", dying)
     assert result.exit_code == 2
     assert "none does not exist" in result.stderr and result.stdout.startswith("Critical")
+    told = json.loads(run("diagnose", tmp_path / "none", dying, "--format", "json").stdout)
+    assert [item["health"] for item in told] == ["critical"]
 
 
 def test_select_and_ignore(dying):
@@ -189,6 +191,7 @@ def test_an_unknown_name_gets_the_nearest():
     result = run("explain", "gradient-explosoin")
     assert result.exit_code == 2 and "Did you mean 'gradient-explosion'?" in result.stderr
     assert "torchdoctor rules" in run("explain", "xyzzy").stderr
+    assert run("explain", "").exit_code == 2
 
 
 def module(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -164,7 +164,7 @@ def _imported(place: str, name: str) -> Any:
         return module
     except PatientError:
         raise
-    except Exception as error:  # somebody else's module may raise anything
+    except (Exception, SystemExit) as error:  # somebody else's module may raise anything, or be a script that ends
         raise PatientError(f"cannot import {place}: {_told(error)}") from error
 
 
@@ -174,7 +174,7 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
         return found
     try:
         return found(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PatientError(f"{name} could not be called: {_told(error)}") from error
 
 

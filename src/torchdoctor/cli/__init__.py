@@ -62,6 +62,10 @@ class Commands(click.Group):
 
             lines = getattr(error, "lines", False)  # a table, whose cells are printable already
             raise Refusal(printable(error, lines=lines)) from error
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise Refusal("this needs torch: pip install 'torchdoctor[torch]'.") from error
 
 
 class Refusal(click.ClickException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torchdoctor.cli import options
 from torchdoctor.cli.material import fails
 from torchdoctor.errors import SourceError
 from torchdoctor.records import INFORMATIVE, SEVERITIES
-from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
+from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, as_json, write_whole
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.settings import CHOICES, Settings
@@ -86,7 +87,7 @@ def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail
     if output is not None and form is None:
         _check_output(output, len(reports))
     if reports:
-        _deliver(reports, form, output)
+        _deliver(reports, form, output, several=len(paths) > 1)
     if unreadable + _unsent(reports, send, settings):
         click.get_current_context().exit(2)
     click.get_current_context().exit(1 if any(_fails(report, fail_on) for _, report in reports) else 0)
@@ -123,15 +124,16 @@ def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) 
     return reports, unreadable
 
 
-def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None) -> None:
+def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None, *, several: bool) -> None:
+    # Of several runs that were asked for, one may be all that could be read: a program still gets a list.
+    write = partial(as_json, listed=several) if form == "json" else FORMATS[form or "full"]
     if output is not None:
-        content = FORMATS[form](reports) + "\n" if form else BY_SUFFIX[output.suffix.lower()](reports[0][1])
-        write_whole(output, content)
+        write_whole(output, write(reports) + "\n" if form else BY_SUFFIX[output.suffix.lower()](reports[0][1]))
         click.echo(f"Wrote {output}", err=True)
     elif form in (None, "full"):
         _show(reports)
     else:
-        click.echo(FORMATS[form or "full"](reports))
+        click.echo(write(reports))
 
 
 def _unsent(reports: list[tuple[str, Report]], sinks: tuple[str, ...], settings: Settings) -> int:

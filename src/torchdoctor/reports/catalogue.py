@@ -80,7 +80,7 @@ def find(name: str) -> Entry:
     known = entries()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
     found = [entry for entry in known if wanted in (entry.name, entry.code.lower())]
-    if found:  # a check may be called like the cause that it looks for
+    if wanted and found:  # a check may be called like the cause that it looks for
         return replace(found[0], page="\n\n".join(entry.page for entry in found))
     near = did_you_mean(wanted, {entry.name for entry in known})
     hint = near if near.startswith("Did") else "`torchdoctor rules` lists the findings."

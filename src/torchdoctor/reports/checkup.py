@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
+from torchdoctor.journal import encode
 from torchdoctor.records import SEVERITIES, CheckResult, Record, Severity, worst
 
 
@@ -62,9 +64,9 @@ class Checkup:
         return [{"type": "check", "step": 0, **item.to_dict()} for item in self.results]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: what ``--format json`` prints."""
+        """What ``--format json`` prints: plain data, in which a number that JSON does not have is a string."""
         counts = {"passed": len(self.passed), "failed": len(self.failed), "skipped": len(self.skipped)}
-        return {
+        told = {
             "severity": self.severity,
             "counts": counts,
             "seconds": self.seconds,
@@ -72,6 +74,7 @@ class Checkup:
             "notes": list(self.notes),
             "context": dict(self.context),
         }
+        return dict(json.loads(encode(told)))
 
     def __str__(self) -> str:
         from torchdoctor.reports import checkup_text  # the renderers import this module

@@ -14,7 +14,7 @@ from torchdoctor.reports.wording import printable
 
 def as_json(checkup: Checkup) -> str:
     """`Checkup.to_dict`."""
-    return json.dumps(json.loads(encode(checkup.to_dict())), indent=2)
+    return json.dumps(checkup.to_dict(), indent=2)
 
 
 def concise(checkup: Checkup) -> str:

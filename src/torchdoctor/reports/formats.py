@@ -44,10 +44,10 @@ def _concise(name: str, report: Report) -> Iterator[str]:
     yield f"{name}: {verdict(report)}"
 
 
-def as_json(reports: Named) -> str:
-    """`Report.to_dict`, a list of them where there are several."""
+def as_json(reports: Named, *, listed: bool = False) -> str:
+    """`Report.to_dict`, a list of them where there are several, or where several were asked for."""
     dicts = [report.to_dict() for _, report in reports]
-    return json.dumps(json.loads(encode(dicts[0] if len(dicts) == 1 else dicts)), indent=2)
+    return json.dumps(dicts if listed or len(dicts) != 1 else dicts[0], indent=2)
 
 
 def jsonl(reports: Named) -> str:

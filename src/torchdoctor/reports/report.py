@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
+from torchdoctor.journal import encode
 from torchdoctor.pictures import Points, RowMap
 from torchdoctor.records import INFORMATIVE, CheckResult, Diagnosis, Health, Severity, Suggestion, Symptom, worst
 
@@ -47,8 +49,8 @@ class Report:
         return HEALTH[worst([item.severity for item in self.symptoms if item.name not in INFORMATIVE])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: what ``--format json`` prints."""
-        return {
+        """What ``--format json`` prints: plain data, in which a number that JSON does not have is a string."""
+        told = {
             "health": self.health,
             "step": self.step,
             "symptoms": [item.to_dict() for item in self.symptoms],
@@ -59,6 +61,7 @@ class Report:
             "checks": [item.to_dict() for item in self.checks],
             "context": dict(self.context),
         }
+        return dict(json.loads(encode(told)))
 
     def __str__(self) -> str:
         from torchdoctor.reports import text  # the renderers import this module

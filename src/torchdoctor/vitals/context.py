@@ -18,6 +18,10 @@ HIDDEN = ("params", "lr")
 """Keys of a parameter group that are not settings: the tensors, and the rate, which is a vital."""
 
 
+TARGETS = frozenset({"labels", "label", "targets", "target", "y"})
+"""What dicts call the targets of a batch."""
+
+
 def describe(
     models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer], scheduler: Any, scaler: Any
 ) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def rank() -> int:
 def batch_facts(inputs: Any) -> dict[str, Any]:
     """Batch size, input shape and precision, from the inputs of a forward pass."""
     facts: dict[str, Any] = {}
-    first = next((item for item in _flat(inputs) if isinstance(item, torch.Tensor) and item.dim()), None)
+    first = next((item for item in tensors_in(inputs) if item.dim()), None)
     if first is not None:
         facts["batch_size"] = int(first.shape[0])
         facts["input_shape"] = list(first.shape)
@@ -103,12 +107,33 @@ def batch_facts(inputs: Any) -> dict[str, Any]:
     return facts
 
 
-def _flat(value: Any) -> list[Any]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
     if isinstance(value, Mapping):
-        return [item for part in value.values() for item in _flat(part)]
-    if isinstance(value, tuple | list):
-        return [item for part in value for item in _flat(part)]
-    return [value]
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return []
+    return [item for part in value for item in tensors_in(part)]
+
+
+def shown_batch(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a batch that was logged, inputs first and targets last; of a dict without any, the inputs.
+
+    >>> ids, mask, labels = torch.zeros(1), torch.ones(1), torch.ones(1)
+    >>> shown_batch(({"labels": labels, "ids": ids, "mask": mask},))[-1] is labels
+    True
+    >>> len(shown_batch(({"ids": ids, "mask": mask},)))
+    1
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 1:
+        return shown_batch(batch[0])
+    if not isinstance(batch, Mapping):
+        return tensors_in(batch)
+    targets = [key for key in batch if str(key).lower() in TARGETS]
+    inputs = tensors_in([item for key, item in batch.items() if key not in targets])
+    return [*inputs, *tensors_in(batch[targets[0]])] if targets else inputs[:1]
 
 
 def _device_name(device: torch.device) -> str:

@@ -15,6 +15,9 @@ from torchdoctor.vitals.transfer import Slot
 BUDGET_EVERY = 100
 """Steps after which the time that was spent is compared with what may be."""
 
+CALM = 25
+"""Steps between two looks that are taken because of something that has happened."""
+
 
 class CloseLooks:
     """Arms the gauges for a step, and takes them off after it; `tell` receives structural facts that are news."""
@@ -39,6 +42,8 @@ class CloseLooks:
         self._ready = Moment()
         """When the loop was let go after the step before a sampled one."""
         self._budget_at = BUDGET_EVERY
+        self._hastened = -CALM
+        """The step after which a look was taken out of turn."""
         self._spent = 0.0
         """Seconds that looks had taken when the gauges were armed."""
 
@@ -129,6 +134,13 @@ class CloseLooks:
             self.sampling.keep_budget(count - 1, sum(gauge.spent for gauge in self._gauges))
         if count >= self.sampling.next:
             self.arm(count)
+
+    def hasten(self, count: int) -> bool:
+        """Something has happened by this step: look at the next one, unless that was done of late; whether it is."""
+        if count - self._hastened < CALM or count >= self.sampling.next:
+            return False
+        self._hastened = self.sampling.next = count
+        return True
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Structural facts, as far as they are news."""

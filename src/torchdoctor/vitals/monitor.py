@@ -23,7 +23,7 @@ from torchdoctor.stretch import Rows, Stretch
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.bunching import Bunching, Terms
 from torchdoctor.vitals.captures import Captures
-from torchdoctor.vitals.context import batch_facts
+from torchdoctor.vitals.context import batch_facts, shown_batch, tensors_in
 from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.groups import GroupGauge
@@ -66,7 +66,7 @@ class Monitor(taps.Listener):
         self._batch_handles: list[Handle] = []
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
-        self._stepping = self._in_closure = self._draining = False
+        self._stepping = self._in_closure = self._draining = self._hastened = False
         self._stepped_since_update = [False] * len(self._optimizers)
         layout = self._layout = Layout(setup.models, self._optimizers)
         sampling = Sampling.on(settings, note, cuda=layout.is_cuda)
@@ -227,11 +227,11 @@ class Monitor(taps.Listener):
         scales = [self._pending_scale(optimizer) for optimizer in self._optimizers]
         return any([self._captures.take_all(index, scale) for index, scale in enumerate(scales)])
 
-    def log_batch(self, tensors: Sequence[Tensor]) -> None:
+    def log_batch(self, batch: Sequence[Any]) -> None:
         """Note how much in a batch is not finite, for the step that comes."""
         self.lane.leave()
-        self._looks.batch_logged(self._ledger.clock.count, tuple(tensors))
-        floating = [tensor for tensor in tensors if tensor.is_floating_point() and not tensor.is_sparse]
+        self._looks.batch_logged(self._ledger.clock.count, tuple(shown_batch(batch)))
+        floating = [tensor for tensor in tensors_in(batch) if tensor.is_floating_point() and not tensor.is_sparse]
         if not floating:
             return
         slot = self._ledger.next
@@ -282,6 +282,10 @@ class Monitor(taps.Listener):
             self.drain()
         self._looks.keep_up(self._ledger.clock.count)
 
+    def hasten(self) -> None:
+        """Something was found: what a close look says of the next step may be what explains it."""
+        self._hastened = self._looks.hasten(self._ledger.clock.count)
+
     def read(self) -> bool:
         """Read numbers that were on their way, while ordinary steps go on; True if they still are."""
         transfer = self._ledger.transfer
@@ -289,8 +293,9 @@ class Monitor(taps.Listener):
             return True
         if not self._draining:
             self._read(wait=False)
-            if self._origin_searches and self._origin.armed:
+            if self._hastened or (self._origin_searches and self._origin.armed):
                 self.lane.leave()
+                self._looks.keep_up(self._ledger.clock.count)
         return transfer.under_way
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────

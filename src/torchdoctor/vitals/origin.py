@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals.context import tensors_in
 from torchdoctor.vitals.hooks import Handle, Hook
 from torchdoctor.vitals.patient import unwrap_model
 
@@ -53,7 +54,7 @@ class OriginSearch:
 
     def _entered(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         """What a whole model is given, and holds beside its layers' own: tokens are finite, and count as well."""
-        given = [*_tensors(args), *_tensors(kwargs)]
+        given = [*tensors_in(args), *tensors_in(kwargs)]
         self._entries += len(given)
         self._look("", "entry", given)
         for name, module in model.named_modules():
@@ -65,7 +66,7 @@ class OriginSearch:
         if name is None:
             return
         weights = [tensor for tensor in module.parameters(recurse=False)]
-        for kind, tensors in (("input", _tensors(inputs)), ("weights", weights), ("output", _tensors(output))):
+        for kind, tensors in (("input", tensors_in(inputs)), ("weights", weights), ("output", tensors_in(output))):
             self._look(name, kind, tensors)
 
     def _look(self, name: str, kind: str, tensors: Iterable[Tensor]) -> None:
@@ -104,13 +105,3 @@ class OriginSearch:
             elif not fine:
                 return {"module": module, "kind": kind}
         return None
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [item for part in value for item in _tensors(part)]
-    if isinstance(value, Mapping):
-        return [item for part in value.values() for item in _tensors(part)]
-    return []

@@ -241,9 +241,14 @@ def share_of_zeros(tensor: Tensor) -> Tensor:
     return torch.eq(tensor, 0, out=torch.empty_like(tensor)).mean()
 
 
+def real(tensor: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones: a cast would drop half of each, and warn of it."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def checksum(tensor: Tensor) -> Tensor:
     """A number that another batch will not have: a sum with weights that depend on the place."""
-    flat = part_of(tensor).flatten()
+    flat = real(part_of(tensor)).flatten()
     places = torch.arange(flat.numel(), device=flat.device, dtype=torch.float32)
     weights = torch.frac(places * 0.7548777) + 1
     return torch.sum(flat.float() * weights)
@@ -251,6 +256,6 @@ def checksum(tensor: Tensor) -> Tensor:
 
 def content(batch: Tensor) -> Tensor:
     """A number that another set of samples will not have, whatever their order: a mean of squared sums by sample."""
-    rows = batch.detach().flatten(1).float()
+    rows = real(batch.detach()).flatten(1).float()
     weights = torch.frac(torch.arange(rows.shape[1], device=rows.device, dtype=torch.float32) * 0.7548777) - 0.5
     return torch.mv(rows, weights).square().mean()

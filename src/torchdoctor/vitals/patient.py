@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from torchdoctor.errors import PatientError
@@ -60,12 +61,17 @@ def named_models(model: Any) -> dict[str, nn.Module]:
                 f"model must be an nn.Module, or a list or dict of them, but {type(item).__name__} came. "
                 "Pass the module whose parameters the optimizer updates."
             )
-    if not models or not any(True for item in models.values() for _ in item.parameters()):
+    parameters = [tensor for item in models.values() for tensor in item.parameters()]
+    if not parameters:
         raise PatientError(
-            "the model has no parameters, so there is nothing to watch. Pass the module that is being trained; "
-            "a lazy model must see one batch first."
+            "the model has no parameters, so there is nothing to watch. Pass the module that is being trained."
         )
-    return models
+    if any(is_lazy(tensor) for tensor in parameters):
+        raise PatientError("the model has parameters without a shape: a lazy model must see one batch first.")
+    names: dict[nn.Module, str] = {}
+    for name, item in models.items():
+        names.setdefault(item, name)  # one that was given twice is watched once
+    return {name: item for item, name in names.items()}
 
 
 def listed_optimizers(optimizer: Any) -> list[Optimizer]:

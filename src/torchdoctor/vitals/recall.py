@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchdoctor.vitals.batch_numbers import class_dimension, output_and_target
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.loss_inputs import what_is_compared
-from torchdoctor.vitals.passes import PassGauge, is_compiled, plain_tensors
+from torchdoctor.vitals.passes import PassGauge, is_compiled, plain_tensors, real
 from torchdoctor.vitals.transfer import Slot
 from torchdoctor.vitals.validation import IdleHook
 
@@ -176,7 +176,7 @@ def codes(tensors: list[Tensor], most: int, least: int = LEAST_VALUES) -> Tensor
     total, values, alike = None, 0, None
     for tensor in rows:
         part = tensor.detach()[:most].flatten(1) if tensor.dim() > 1 else tensor.detach()[:most, None]
-        part = part[:, :: max(1, part.shape[1] // VALUES)]
+        part = real(part[:, :: max(1, part.shape[1] // VALUES)]).flatten(1)
         whole = part.float().contiguous().view(torch.int32).long()
         code = (whole * _weights(whole.shape[1], whole.device)).sum(1)
         same = (whole == whole[:, :1]).all(1)
