@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from torchdoctor.sources import read
+from torchdoctor.sources import read, read_all
 from torchdoctor.sources.vital_series import vital_series
 
 FALLING = [2.0 / (1 + step) for step in range(12)]
@@ -131,3 +132,90 @@ def test_objects_that_are_kept_by_split_and_a_loss_of_cross_validation(tmp_path)
         "\n".join(f"[epoch {place}] training loss: {1.6 / place:.2f}, cv loss: 0.8{place}" for place in range(1, 6))
     )
     assert {"loss", "val_loss"} <= set(vital_series(read(path).records))
+
+
+def test_epochs_that_are_named_after_their_batches(tmp_path):
+    lines = []
+    for epoch in range(4):
+        lines += [f"train --- Current batch:{100 * b}/200  loss:[ {1 / (2 * epoch + b):.4f}]" for b in (1, 2)]
+        lines += [f"Epoch [{epoch}]/[3]  Training Phase Accuracy: 0.{5 + epoch}"]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*lines, "train --- Current batch:100/200  loss:[ 0.1]"]))
+    steps, values = vital_series(read(path).records)["loss"]
+    assert list(steps) == [100, 200, 300, 400, 500, 600, 700, 800, 900]
+    assert values[-1] == 0.1
+
+
+def test_how_many_epochs_there_will_be_does_not_count(tmp_path):
+    path = tmp_path / "search.log"
+    rows = [(run, epoch) for run in range(3) for epoch in range(1, 11)]
+    path.write_text(
+        "\n".join(
+            f"Config: {{'num_epochs': 10, 'lr': 0.1}}, Epoch {epoch}/10, Train Loss: {run + 2 / epoch:.4f}"
+            for run, epoch in rows
+        )
+    )
+    run = read(path)
+    assert run.header["context"]["clock"] == "epoch"
+    assert vital_series(run.records)["loss"][1] == pytest.approx([2 + round(2 / epoch, 4) for epoch in range(1, 11)])
+
+
+def test_of_runs_that_were_appended_the_last_is_judged_though_one_was_resumed_in_its_midst(tmp_path):
+    path = tmp_path / "train.log"
+    epochs = [*range(1, 21), *range(1, 16), *range(12, 21), *range(1, 13)]
+    path.write_text("\n".join(f"Epoch: {epoch}, Avg_loss: {5 / epoch:.3f}, Duration: 3.6s" for epoch in epochs))
+    run = read(path)
+    assert run.header["context"]["clock"] == "epoch"
+    assert list(vital_series(run.records)["loss"][0]) == list(range(1, 13))
+
+
+PRETRAINED = [f"  dino pretrain ep {epoch:2}/12  loss=6.93{epoch:02}" for epoch in range(1, 13)]
+
+
+def test_pretraining_and_fine_tuning_are_two_runs(tmp_path):
+    path = tmp_path / "ssl.log"
+    tuned = [f"  ft ep {epoch:2}/10  train={0.2 / epoch:.4f}  val_acc=0.5{epoch % 10}" for epoch in range(1, 11)]
+    path.write_text("\n".join([*PRETRAINED, "saved the encoder", *tuned]))
+    first, second = read_all(path)
+    assert len(vital_series(first.records)["loss"][1]) == 12
+    assert len(vital_series(second.records)["loss"][1]) == 10
+    assert second.header["context"]["run"] == "part 2 of 2"
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [f"  pretrain ep {epoch:2}/30  total_loss={1 / epoch:.4f}" for epoch in range(13, 25)],  # goes on
+        [f"  pretrain ep {epoch:2}/12  val_loss={1 / epoch:.4f}" for epoch in range(1, 13)],  # of validation
+        [f"  pretrain ep {epoch:2}/12  train loss={1 / epoch:.4f}" for epoch in range(1, 4)],  # too few
+    ],
+)
+def test_one_run_of_which_other_things_are_printed_later_is_one(tail, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*PRETRAINED, *tail]))
+    assert len(read_all(path)) == 1
+
+
+def test_a_file_that_is_called_val_loss_is_of_validation(tmp_path):
+    lines = "\n".join(
+        f"epoch: {epoch} iter: {750 * epoch} loss: {1 / epoch:.4f} accuracy: 0.8" for epoch in range(1, 9)
+    )
+    for name, vital in (("val_loss_deeper.txt", "val_loss"), ("loss_deeper.txt", "loss"), ("train_loss.txt", "loss")):
+        path = tmp_path / name
+        path.write_text(lines)
+        found = vital_series(read(path).records)
+        assert vital in found and len({"loss", "val_loss"} & found.keys()) == 1
+
+
+def test_a_count_and_a_loss_with_a_stroke_under_them(tmp_path):
+    path = tmp_path / "train_loss.txt"
+    path.write_text("\n".join(f"{epoch}_{2 / epoch:.4f}" for epoch in range(1, 9)))
+    assert vital_series(read(path).records)["loss"][1] == pytest.approx([round(2 / epoch, 4) for epoch in range(1, 9)])
+
+
+@pytest.mark.parametrize(("missing", "kept"), [({3, 4, 6, 7, 8, 10}, True), ({1, 2, 4, 5, 7, 8, 10, 11}, False)])
+def test_a_validation_that_is_nan_beside_an_accuracy_is_nan_unless_it_comes_at_regular_epochs(missing, kept, tmp_path):
+    path = tmp_path / "history.csv"
+    rows = [f"{e},{2 / (1 + e):.3f},{'nan' if e in missing else 0.5},0.{50 + e}" for e in range(13)]
+    path.write_text("epoch,loss,val_loss,val_acc\n" + "\n".join(rows))
+    assert bool(np.isnan(vital_series(read(path).records)["val_loss"][1]).any()) is kept

@@ -142,11 +142,12 @@ def test_a_live_run_is_not_judged_again():
     assert in_hindsight(chart).episodes == chart.episodes == []
 
 
-@pytest.mark.parametrize(("later", "severity"), [(1.0, "info"), (2.5, "warning")])
+@pytest.mark.parametrize(("later", "severity"), [(1, "info"), (2.5, "warning")])
 def test_a_live_run_that_learnt_all_the_same_has_outgrown_a_slow_start(later, severity):
     chart = Chart.of(loss=[3.0] * 200 + [later] * 400)
     chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 199, value=3.0, message="flat"))
     assert in_hindsight(chart).episodes[0].severity == severity
+    assert in_hindsight(chart).episodes[0].message == f"flat; later it fell to {later:g}"
     chart.open_episodes["not-learning"] = chart.episodes[0]  # it goes on
     assert in_hindsight(chart).episodes[0].severity == "warning"
 
@@ -301,3 +302,36 @@ def test_what_is_said_of_overfitting_does_not_contradict_itself():
     report = examined(loss=loss, val=[1.0, 0.8, 0.7, 0.9, 1.0, 1.1, 1.2, 1.3] + [1.3] * 6)
     for item in report.symptoms:
         assert not ("went on" in item.message and "training got worse" in item.message)
+
+
+HELD = [0.90, 0.91, 0.90, 0.91, 0.90, 0.89, 0.91, 0.90, 0.91, 0.90, 0.91, 0.90, 0.91, 0.90, 0.91, 0.90]
+LOST = [0.76, 0.72, 0.66, 0.74]
+
+
+@pytest.mark.parametrize(("training", "name"), [(0.3, "validation-anomaly"), (0.9, "loss-divergence")])
+def test_an_accuracy_of_validation_that_is_lost_alone_is_of_validation(training, name):
+    report = examined(loss=[0.3] * 16 + [training] * 4, val_accuracy=HELD + LOST, better={"val_accuracy": "higher"})
+    assert name in raised(report)
+    assert ("validation accuracy fell" in str(report)) is (name == "validation-anomaly")
+
+
+def test_an_accuracy_of_validation_that_came_back_is_none():
+    rates = HELD + LOST + HELD[:6]
+    assert not raised(examined(loss=np.linspace(0.5, 0.1, 26), val_accuracy=rates, better={"val_accuracy": "higher"}))
+
+
+WAVE = [0.998, 1.042, 0.968, 0.993, 1.045, 1.052, 1.032, 1.0, 1.061, 1.025, 0.957, 1.024, 0.928, 1.06, 0.939, 0.968]
+CALM = [1.006, 0.878, 0.952, 1.015, 0.928, 0.912, 0.881, 0.871, 1.057, 0.944, 1.06, 0.989, 1.009, 0.998, 1.064, 1.011]
+
+
+def test_neither_loss_that_falls_is_no_learning_though_validation_creeps_up():
+    assert "not-learning" in raised(examined(loss=WAVE, val=CALM))
+    assert not raised(examined(loss=[value - 0.02 * epoch for epoch, value in enumerate(WAVE)], val=CALM[::-1]))
+
+
+def test_validation_that_is_seldom_finite_is_said_though_it_came_back():
+    often = [2.3, 2.2, *[math.nan] * 8, 1.9, math.nan, *np.linspace(1.8, 1.0, 8)]
+    seldom = [2.3, 2.2, math.nan, *np.linspace(2.1, 1.0, 17)]
+    late = [*[math.nan] * 8, *np.linspace(2.3, 1.0, 12)]  # not measured from the start on
+    assert "nan-or-inf" in raised(examined(loss=FALL, val=often))
+    assert "nan-or-inf" not in raised(examined(loss=FALL, val=seldom)) | raised(examined(loss=FALL, val=late))

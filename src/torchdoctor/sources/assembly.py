@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.records import SCHEMA, Record, names_text
@@ -24,6 +26,7 @@ from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, 
 from torchdoctor.sources.naming import Understood, understand
 from torchdoctor.sources.repair import Mended, mend, unveil
 from torchdoctor.sources.run import Piece, Run
+from torchdoctor.sources.words import is_measure, taken_apart
 from torchdoctor.stretch import Stretch
 
 CALLS = ("W&B", "Trackio")
@@ -41,7 +44,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
     axis = axis or (_own_count(points) if logged.format in CALLS else None)
     if axis in points:
         points = _counted_by(axis, points)
-    points, notes = _over_rows(points)
+    points, notes = _over_rows(_as_the_file_says(logged.path, points))
     understood = understand(_weights(points), mapping)
     if not understood.columns:
         known = names_text([*points], 12) or "none"
@@ -49,7 +52,8 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
             f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
             "Say which is which: --map loss=COLUMN --map val_loss=COLUMN."
         )
-    mended = {vital: mend(_combined(vital, points, understood)) for vital in understood.columns}
+    combined = {vital: _combined(vital, points, understood) for vital in understood.columns}
+    mended = {vital: mend(series, _evaluated_beside(vital, combined)) for vital, series in combined.items()}
     mended = {vital: found for vital, found in mended.items() if len(found.points) and not _runs_on(vital, found)}
     mended = unveil(mended)
     training = {vital: found.points for vital, found in mended.items() if not vital.startswith("val_")}
@@ -68,6 +72,19 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         remarks=(*logged.notes, *notes, *remarks_on(understood, mended, resumed, points)),
         open=partial(_pieces, header, training, validation, [start for _, start in resumed]),
     )
+
+
+def _as_the_file_says(path: Path, points: dict[str, Points]) -> dict[str, Points]:
+    """Series of validation where no name says of what they are, and the file is called val_loss.
+
+    >>> [*_as_the_file_says(Path("val_loss_big.txt"), {"loss": Points.of([1], [0.5]), "lr": Points.of([1], [0.1])})]
+    ['val/loss', 'lr']
+    """
+    called = taken_apart(path.stem, 0)
+    measures = [name for name in points if is_measure(name)]
+    if not called.is_loss or called.split != "val" or any(taken_apart(name, 0).split for name in measures):
+        return points
+    return {f"val/{name}" if name in measures else name: series for name, series in points.items()}
 
 
 def _over_rows(points: dict[str, Points]) -> tuple[dict[str, Points], tuple[str, ...]]:
@@ -134,6 +151,15 @@ def _combined(vital: str, points: Mapping[str, Points], understood: Understood) 
         if vital in understood.averaged:
             values = values / (1 + len(others))
     return Points(steps, values)
+
+
+def _evaluated_beside(vital: str, series: Mapping[str, Points]) -> NDArray[np.int64] | None:
+    """The steps at which another value of validation is known than its loss."""
+    if vital != "val_loss":
+        return None
+    others = [found for name, found in series.items() if name.startswith("val_") and name != vital]
+    steps = [found.steps[np.isfinite(found.values)] for found in others]
+    return union(steps) if steps else None
 
 
 def _runs_on(vital: str, found: Mended) -> bool:

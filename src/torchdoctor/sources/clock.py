@@ -26,7 +26,7 @@ STEPS = listed("step steps timestep timesteps")
 LOCAL = listed("batch minibatch")
 ROUNDS = listed("episode episodes generation generations round rounds")
 AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the completed finished")
-EPOCHS = frozenset({"epoch", "epochs"})
+EPOCHS = frozenset({"epoch", "epochs", "ep"})
 GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
 """Words under which loggers gather their counts."""
 MOSTLY = 0.8
@@ -36,6 +36,8 @@ SELDOM = 4
 """How many times as often a measure may be given as what counts it; half as often where epochs come with each."""
 EVENLY = 8
 """Numbers from which on even gaps between them are no accident."""
+EACH = 3
+"""Rows that each part of a log has, on the average, where its epochs go back because training began anew."""
 TOTAL = " of"
 """What the name of a count is followed by in the name of the column that says how far it goes."""
 ROWS = "no column counts steps: the rows are counted"
@@ -69,7 +71,9 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
         kind: Clock = "epoch" if is_epoch(named) else "step"
         return Time(kind, _whole(_filled(columns[named], rows)), (named,))
     columns = _told_apart(columns)
-    epochs = _merged([name for name in columns if is_epoch(name)], columns)
+    named_epochs = [name for name in columns if is_epoch(name)]
+    named_epochs.sort(key=lambda name: not _moves(columns[name]))  # "num_epochs: 30" stands in every line
+    epochs = _merged(named_epochs, columns)
     candidates = [(names, count) for names in _counts(columns) if _moves(count := _column_of(names, columns))]
     measured = _fullest(columns, candidates)
     most = max([measured, *(len(count.rows) for _, count in candidates)])
@@ -275,7 +279,7 @@ def _by_count(
 ) -> Time:
     """Steps as they are counted; where that starts over in every epoch, the epochs laid end to end."""
     steps = _filled(count, rows)
-    epochs = _filled(_column_of(epoch_names, columns), rows) if epoch_names else None
+    epochs = _epochs_of(_column_of(epoch_names, columns), count, rows) if epoch_names else None
     totals = columns.get(f"{names[0]}{TOTAL}")
     last = float(totals.values[-1]) if totals is not None and len(totals.values) else 0.0
     total = int(last) if 0 < last < STEP_LIMIT else 0
@@ -293,6 +297,23 @@ def _by_count(
         {"steps_per_epoch": length},
         (f"{note}, {length} each",),
     )
+
+
+def _epochs_of(epochs: Column, count: Column, rows: int) -> NDArray[np.float64]:
+    """The epoch of every row: the one named last, or the next one where an epoch is named after its batches.
+
+    >>> batches = Column(np.array([0, 1, 3, 4]), np.array([1.0, 2.0, 1.0, 2.0]))
+    >>> _epochs_of(Column(np.array([2, 5]), np.array([1.0, 2.0])), batches, 6).tolist()
+    [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+    """
+    falls = np.flatnonzero(np.diff(count.values) < 0)
+    if not len(falls) or not len(epochs.rows):
+        return _filled(epochs, rows)
+    if not count.rows[falls[0]] < epochs.rows[0] < count.rows[falls[0] + 1]:
+        return _filled(epochs, rows)
+    goes_on = count.rows[-1] > epochs.rows[-1]  # the last epoch was not finished
+    named = np.append(epochs.values, epochs.values[-1] + goes_on)
+    return named[np.searchsorted(epochs.rows, np.arange(rows), side="left")]
 
 
 def _unrolled(steps: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -332,10 +353,10 @@ def _begun_again(epochs: NDArray[np.float64]) -> int:
     >>> _begun_again(np.array([1.0, 2, 3, 1, 2, 3])), _begun_again(np.array([1.0, 1, 2, 2]))
     (3, 0)
     """
-    anew = _beginnings(epochs)
-    if not len(anew) or (np.diff(epochs) < 0).sum() > len(anew):
+    falls = np.flatnonzero(np.diff(epochs) < 0) + 1
+    if not len(_beginnings(epochs)) or len(falls) * EACH > len(epochs):
         return 0
-    passes = np.split(epochs, anew)
+    passes = np.split(epochs, falls)
     return sum(len(np.unique(each)) for each in passes) - len(np.unique(epochs))
 
 

@@ -248,7 +248,7 @@ def _is_indexed(names: Sequence[str]) -> bool:
 
 def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
     """Columns of nothing but numbers: the first is what the file is called, if that is a loss."""
-    for delimiter in DELIMITERS:
+    for delimiter in (*DELIMITERS, "_"):  # "1_1.8458"
         body = [split(row, delimiter) for row in rows]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):

@@ -25,6 +25,8 @@ RECOVERIES = 3
 PLACEHOLDERS = 0.3
 """which share of the values it must be, to mean "not measured here"."""
 
+REGULAR = 0.8
+"""Share of NaN values that come with others that are none; and of gaps that are alike where nothing was measured."""
 FAR = 0.1
 """Share of what a loss usually is that all its values exceed, if those of exactly 0 are none."""
 
@@ -48,9 +50,9 @@ class Mended:
     """Zeros that stand for NaN, and are NaN again."""
 
 
-def mend(points: Points) -> Mended:
-    """Bring a series in order."""
-    points, absent = _measured(points)
+def mend(points: Points, beside: NDArray[np.int64] | None = None) -> Mended:
+    """Bring a series in order; `beside` are the steps at which others were measured with it."""
+    points, absent = (points, 0) if _is_broken(points, beside) else _measured(points)
     fits = (points.steps >= 0) & (points.steps < STEP_LIMIT)
     outside = len(points) - int(fits.sum())
     if outside:
@@ -108,6 +110,22 @@ def _without_blanks(mended: Mapping[str, Mended]) -> dict[str, Mended]:
     if not absent:
         return dict(mended)
     return {**mended, "val_loss": replace(found, points=points, absent=found.absent + absent)}
+
+
+def _is_broken(points: Points, beside: NDArray[np.int64] | None) -> bool:
+    """Whether what is NaN was measured, at no regular steps: another value of the same evaluations is known.
+
+    >>> values = [1.0, np.nan, np.nan, 0.9, np.nan, np.nan, np.nan, 0.8, np.nan, 0.7, 0.6, 0.5]
+    >>> _is_broken(Points.of(range(12), values), np.arange(12)), _is_broken(Points.of(range(12), values), None)
+    (True, False)
+    """
+    missing = np.isnan(points.values)
+    if beside is None or not missing.any() or missing.all():
+        return False
+    gaps = np.diff(np.flatnonzero(~missing))
+    usual = float(np.median(gaps)) if len(gaps) else 1.0
+    regular = usual > 1 and bool((gaps == usual).mean() > REGULAR)
+    return not regular and bool(np.isin(points.steps[missing], beside).mean() > REGULAR)
 
 
 def _measured(points: Points) -> tuple[Points, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +117,11 @@ class Table:
         name: str = "",
     ) -> Logged:
         """The run in these rows; its `name` where the file holds several."""
-        return self._logged(path, name or path.name, form, wish, self._sparse(), config)
+        return self._logged(path, name or path.name, form, wish, self.columns(), config)
 
     def split(self, path: Path, form: str, wish: Wish | None, exported: re.Pattern[str]) -> list[Logged]:
         """The runs in these rows, where columns are named by run and value (`exported` tells these apart)."""
-        columns = self._sparse()
+        columns = self.columns()
         apart = {name: found for name in columns if (found := exported.match(name))}
         runs = list(dict.fromkeys(found["run"] for found in apart.values()))
         if len(apart) < len(columns) - 2 or not runs:
@@ -134,7 +134,23 @@ class Table:
             logged.append(self._logged(path, run, form, wish, {**shared, **own}))
         return logged
 
-    def _sparse(self) -> dict[str, Column]:
+    def cut(self, borders: Sequence[int]) -> list[Table]:
+        """Tables of the rows before and after each border; this one where there is none."""
+        if not borders:
+            return [self]
+        parts = []
+        for start, end in zip([0, *borders], [*borders, self.rows], strict=True):
+            part = self.empty()
+            part.rows = end - start
+            for name, column in self.columns().items():
+                inside = (column.rows >= start) & (column.rows < end)
+                if inside.any():
+                    part.extend(name, column.rows[inside] - start, column.values[inside])
+            parts.append(part)
+        return parts
+
+    def columns(self) -> dict[str, Column]:
+        """The columns that have a number."""
         return {
             name: Column(np.frombuffer(rows, dtype=np.int64), np.frombuffer(values, dtype=np.float64))
             for name, (rows, values) in self._columns.items()

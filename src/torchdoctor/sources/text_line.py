@@ -44,7 +44,7 @@ _NAME = re.compile(
 _LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
 """What a logger puts before its messages."""
 _UNIT = re.compile(r"( ?)([A-Za-z%µ]+)")
-_OF = re.compile(r"\s*/\s*\Z|\s+of\s+\Z")
+_OF = re.compile(r"\s*(?:/|\]\s*/\s*\[)\s*\Z|\s+of\s+\Z")
 _AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for|in)\s+((?:global )?(?:step|iteration|iter|epoch|update|episode))\Z")
 _BARE = re.compile(r"(?:.*[|\[(:\]━%])?\s*\Z")
 _BOTH = re.compile(
@@ -60,6 +60,8 @@ _THOUSANDS = re.compile(r"([KkM])(?![A-Za-z])")
 THOUSANDS = {"k": 1e3, "m": 1e6}
 SHORT = {"s": "step", "trl": "train loss", "tel": "val loss", "Ep.": "epoch", "Up.": "update", "Ep": "epoch"}
 """Names that llm.c and Marian write short."""
+OTHER_EPOCHS = frozenset({"best", "last", "per", "previous", "early", "stopped", "stopping", "saved", "resumed"})
+"""Words before an epoch that is not the one that goes on."""
 APART = frozenset({"ms", "gib", "gb", "mib", "mb"})
 """Units that may stand apart from their number."""
 SIZES = frozenset({"gib", "gb", "mib", "mb", "kib", "kb"})
@@ -190,7 +192,7 @@ class _Line:
 
     def slot(self, own: str, after: str, of: bool) -> _Slot | None:
         """What a number is, by the text before it and after it."""
-        name, outside = (None, own) if after.startswith("%|") else _named(own)
+        name, outside = (None, own) if after.startswith("%|") else _named(own, of)
         self.phase = _phase(outside) or self.phase
         if self.waiting and _GIVEN.match(own):
             return _Slot(self.waiting)  # "Loss after epoch 3: 0.5"
@@ -254,8 +256,8 @@ def _leading(texts: Sequence[str]) -> tuple[_Slot, ...]:
     return (_Slot("iteration"),) if texts[1].lstrip().startswith("]") else ()
 
 
-def _named(text: str) -> tuple[str | None, str]:
-    """The name that the text before a number gives it, and the text before that."""
+def _named(text: str, of: bool = False) -> tuple[str | None, str]:
+    """The name that the text before a number gives it, and the text before that; `of`: whether a total follows."""
     found = _NAME.search(text)
     if found is None:
         return None, text
@@ -266,7 +268,17 @@ def _named(text: str) -> tuple[str | None, str]:
     at = _AT.match(name)
     if at is not None:
         return at[1], outside + name[: at.start(1)]
-    return name, outside
+    return ("epoch" if of and _ends_in_epoch(name) else name), outside  # "dino pretrain ep 3/25"
+
+
+def _ends_in_epoch(name: str) -> bool:
+    """Whether a name says which epochs are counted: those of pretraining, not the best one.
+
+    >>> _ends_in_epoch("dino pretrain ep"), _ends_in_epoch("Best epoch")
+    (True, False)
+    """
+    *before, last = words_of(name) or ("",)
+    return is_epoch(last) and not is_epoch(name) and OTHER_EPOCHS.isdisjoint(before)
 
 
 def _measure_at_the_end(outside: str) -> str:

@@ -24,6 +24,7 @@ from torchdoctor.sources.opening import beginning, is_binary, uncoloured
 from torchdoctor.sources.printed_table import PrintedTable
 from torchdoctor.sources.rewriting import clean
 from torchdoctor.sources.single_names import RULES
+from torchdoctor.sources.stages import stages
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.text_line import LineReader
 from torchdoctor.sources.words import HIGHER, LOWER, REWARD, listed, taken_apart
@@ -79,7 +80,7 @@ def _breaks_off(text: str) -> bool:
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
-    """The run in a printed log."""
+    """The run in a printed log, or its stages."""
     table = Table()
     rows = _matched(path, wish.pattern, table) if wish is not None and wish.pattern else _printed(path, table)
     for row in _fresh(rows):
@@ -90,7 +91,9 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             r"For example: --pattern 'step (?P<step>\d+) loss (?P<loss>\S+)'."
         )
     table.keep(_comes_often)
-    return [table.logged(path, "printed text", wish)]
+    parts = stages(table)
+    names = [f"part {number} of {len(parts)}" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [""]
+    return [part.logged(path, "printed text", wish, name=name) for part, name in zip(parts, names, strict=True)]
 
 
 def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:

@@ -18,6 +18,7 @@ from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.curve import Curve, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 HELD, THEN = 8, 4
 """Values in which an accuracy was held, and those after which it is lost."""
@@ -25,6 +26,8 @@ FAR, NOISES = 0.1, 6
 """How far it has fallen at least, and how many times as far as from one value to the next."""
 BACK = 0.25
 """Share of that by which it stays below what was held, up to the end."""
+CALM = 1.1
+"""How many times of what it was the loss of training is at most, where only validation suffered."""
 WORDS = 1e6
 """More than any vocabulary has."""
 
@@ -37,6 +40,7 @@ def forgotten(chart: Chart) -> Iterator[Symptom]:
         said = name.partition("_")[2]
         if way != "higher" or not said.startswith(("accuracy", "acc", "f1")):
             continue
+        evaluated = name.startswith("val_")
         curve = Curve.of(chart[name], said.replace("_", " "))
         place = _lost_at(curve.values)
         if place > 0:
@@ -45,8 +49,25 @@ def forgotten(chart: Chart) -> Iterator[Symptom]:
                 f"{curve.name} fell from {number_text(held)} to {number_text(now)} at step {int(curve.steps[place])}, "
                 "and has not come back"
             )
-            yield shown(LossDivergence, curve, place, "warning", message, value=now, limit=held)
+            if evaluated and _training_is_calm(chart, float(curve.steps[place])):
+                message = f"validation {message}; training is as it was"
+                yield shown(ValidationAnomaly, curve, place, "warning", message, value=now, limit=held)
+            else:
+                yield shown(LossDivergence, curve, place, "warning", message, value=now, limit=held)
             return
+
+
+def _training_is_calm(chart: Chart, step: float) -> bool:
+    """Whether the loss of training is no higher after a step than it was before: what was lost is not its own.
+
+    >>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
+    >>> chart = Chart.of(loss=[0.3] * 38, val_accuracy=rates, context={"better": {"val_accuracy": "higher"}})
+    >>> print(*forgotten(chart))
+    step 30: VA01 validation-anomaly (warning): validation accuracy fell from 0.85 to 0.69 at step 30, and has not ...
+    """
+    train = Curve.of(chart["loss"], "loss")
+    before, after = train.values[train.steps < step][-2 * HELD :], train.values[train.steps >= step]
+    return min(before.size, after.size) >= THEN and median(after) < CALM * median(before)
 
 
 def _lost_at(values: Array) -> int:

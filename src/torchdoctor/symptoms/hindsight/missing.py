@@ -15,12 +15,15 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.series import Series
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.skipped_steps import SkippedSteps
 
 SMALLEST = 8.0
 """Loss scale under which small gradients are lost."""
+OFTEN = 1 / 3
+"""Share of all evaluations that are not finite, from which on a validation that came back is harmed all the same."""
 ENOUGH = 5
 """Evaluations that were finite, after which one that is not, with nothing behind it, has ended the run."""
 
@@ -52,6 +55,8 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     step 5: NU01 nan-or-inf (critical): validation loss is NaN from step 5 on
     """
     series = chart["val_loss"]
+    if series.nonfinite and math.isfinite(series.latest):
+        yield from _seldom_finite(series)
     if not series.nonfinite or math.isfinite(series.latest):
         return
     bad = [step for step in series.nonfinite_steps if not series or step > series.steps[-1]]
@@ -64,6 +69,24 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     yield Symptom(
         NanOrInf.name, NanOrInf.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
+
+
+def _seldom_finite(series: Series) -> Iterator[Symptom]:
+    """Evaluations of which a third, or more, are not finite since the first that was, though the last one is.
+
+    >>> chart = Chart.of(context={"source": "CSV"})
+    >>> for step, value in enumerate([2.1, 1.9, *[math.nan] * 6, 1.6, math.nan, 1.5, 1.4]):
+    ...     chart.put(step, "val_loss", value)
+    >>> print(*not_finite(chart))
+    step 2: NU01 nan-or-inf (warning): validation loss is not finite at 7 of 12 evaluations
+    """
+    bad = [step for step in series.nonfinite_steps if step > series.steps[0]]
+    whole = series.count + series.nonfinite
+    if len(bad) < ENOUGH or series.nonfinite < OFTEN * whole:
+        return
+    message = f"validation loss is not finite at {series.nonfinite} of {whole} evaluations"
+    last, count = int(bad[-1]), series.nonfinite
+    yield Symptom(NanOrInf.name, NanOrInf.code, "warning", 0.85, bad[0], last, count, (), None, None, None, message)
 
 
 def counted(chart: Chart, episode: Symptom) -> Symptom:

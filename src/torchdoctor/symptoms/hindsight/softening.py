@@ -55,16 +55,20 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
 
 
 def outgrown(chart: Chart, episode: Symptom) -> Symptom:
-    """A start without any gain is a note once the run has learnt a good deal, for longer than it had stood still."""
+    """A start without any gain is a note once the run has learnt a good deal, for longer than it had stood still.
+
+    Where it learnt some, that is said at least.
+    """
     losses, over = chart["loss"], chart.step - episode.last_step
     if episode.name != NotLearning.name or episode.name in chart.open_episodes:
         return episode
     if not episode.value or over < max(LONG, episode.last_step - episode.first_step):
         return episode
     now = losses.baseline(128).recent
-    if not 0 <= now < 0.7 * episode.value:
+    if not 0 <= now < 0.95 * episode.value:
         return episode
-    return replace(episode, severity="info", message=f"{episode.message}; later it fell to {number_text(now)}")
+    message = f"{episode.message}; later it fell to {number_text(now)}"
+    return replace(episode, severity="info" if now < 0.7 * episode.value else episode.severity, message=message)
 
 
 def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:

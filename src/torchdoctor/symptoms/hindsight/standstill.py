@@ -61,6 +61,10 @@ FALLEN = 0.1
 """Share of its very first value that it has lost at most."""
 CHANCE = 2.5
 """Deviations of mere chance by which it has fallen then, at most."""
+DOUBTS, MOST = 1.5, 0.05
+"""Deviations of mere chance by which the mean of its second half may be lower, and shares of itself at most."""
+TREND = 0.35
+"""How surely values rise or fall from which on they have a trend."""
 RIGHT = 0.85
 """Accuracy above which there may be nothing left to learn."""
 SAME = 0.9
@@ -186,7 +190,8 @@ def only_noise(chart: Chart) -> Iterator[Symptom]:
         return
     unit = "epochs" if records == count else "evaluations"
     trained, validated = map(number_text, levels)
-    message = f"neither loss has a trend in {count} {unit}: {trained} and, of validation, {validated}"
+    said = "falls" if climbs(held_out.values) > TREND else "has a trend"
+    message = f"neither loss {said} in {count} {unit}: {trained} and, of validation, {validated}"
     yield shown(NotLearning, train, 0, "warning", message, value=levels[0], confidence=0.7)
 
 
@@ -230,10 +235,12 @@ def _came_to_nothing(curve: Curve) -> bool:
 
 
 def _is_noise(curve: Curve) -> bool:
-    """Whether a curve goes neither up nor down, in its order and in the means of its halves."""
-    values = curve.values
-    first, second = (float(np.mean(part)) for part in np.array_split(values, 2))
-    return abs(climbs(values)) < 0.35 and second > 0.98 * first and float(np.ptp(values)) < 0.3 * first
+    """Whether a curve does not go down, in its order and in the means of its halves, and hardly up."""
+    values, halves = curve.values, np.array_split(curve.values, 2)
+    first, second = (float(np.mean(part)) for part in halves)
+    doubt = float(np.hypot(np.std(halves[0]), np.std(halves[1]))) / (first * halves[0].size ** 0.5)
+    fallen = min(max(FLAT, DOUBTS * doubt), MOST)
+    return climbs(values) > -TREND and second > (1 - fallen) * first and float(np.ptp(values)) < 0.3 * first
 
 
 def _is_hardly_ever_right(chart: Chart) -> bool:
