@@ -84,6 +84,7 @@ key                             value
 ==============================  ====================================================================
 ``modules.names``               the watched modules, in the order in which the first sampled pass ran them
 ``modules.kinds``               their classes; ``modules.outputs``: those whose output is the model's
+``modules.squashed``            {module: "Tanh" or "Sigmoid"} where its output enters one that is a function
 ``modules.repeated``            {module: runs} of those that ran several times in the first sampled pass
 ``modules.normalized``          how many normalization layers run; ``modules.widths``: units of each module
 ``modules.entering``            units that each layer is made for to take in, 0 where it does not say

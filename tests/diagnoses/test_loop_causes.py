@@ -8,7 +8,12 @@ from torchdoctor.records import Symptom
 
 BY_NAME = {cause.name: cause for cause in CAUSES}
 SLOWER = "a step takes 2 s and took 1 s; it grows with every step"
+THROWN = "gradients were computed and thrown away 40 times, and the optimizer has not stepped once"
 TOLD = {
+    "gradients that no step uses": ("accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, THROWN),
+    "a loss scale that is never taken off": (
+        "lr-too-high", "update-ratio-abnormal", {}, {"loss_weight": [1024.0], "grad_norm": [3900.0]}, "seen",
+    ),
     "weights were replaced": ("resume-error", "loss-spike", {"state.written": [[190, 215]]}, {}, "seen"),
     "the optimizer began anew": ("resume-error", "loss-spike", {"state.restarted": 199}, {}, "seen"),
     "the finding itself": ("resume-error", "state-overwritten", {}, {}, "seen"),
@@ -30,8 +35,12 @@ TOLD = {
     ),
     "labels smoothed away": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.9}, {}, "seen"),
     "clamped at every step": ("over-regularized", "not-learning", {"state.written_always": 5}, {}, "seen"),
-}
+}  # fmt: skip
 QUIET = {
+    "weights in no optimizer": ("accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, "seen"),
+    "a loss scale that the scaler took off": (
+        "lr-too-high", "update-ratio-abnormal", {}, {"loss_weight": [1024.0], "grad_norm": [3.9]}, "seen",
+    ),
     "weights were replaced long ago": ("resume-error", "loss-spike", {"state.written": [[90, 115]]}, {}, "seen"),
     "the optimizer began anew later": ("resume-error", "loss-spike", {"state.restarted": 260}, {}, "seen"),
     "usual momentum": (

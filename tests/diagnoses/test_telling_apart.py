@@ -368,3 +368,27 @@ def test_what_is_learnt_of_wrong_labels_is_learnt_by_heart(validation, blamed):
     found = charted(symptom("overfitting", 24), loss=slowly, facts=CROSS, validation=validation, ratio=1e-3)
     evidence = [text for item in rank(found) if item.cause.startswith("label-noise") for text in item.evidence]
     assert any("yet validation was never under" in text for text in evidence) == blamed
+
+
+@pytest.mark.parametrize(("moved", "leads"), [(6.0, "lr-too-high"), (0.01, "bad-initialization")])
+def test_what_the_first_steps_did_was_not_there_at_the_start(moved, leads):
+    grown = symptom("activation-explosion", 2), symptom("update-ratio-abnormal", 2)
+    chart = charted(*grown, groups=[{"optimizer": "SGD"}], entry_rms=[1.0], entry_absmax=[3.0], lr=[0.05] * N)
+    for step in (0, 1, 4, 8):
+        chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [moved] * 2}})
+    found = [item.cause for item in rank(chart)]
+    assert found[0] == leads
+
+
+@pytest.mark.parametrize(("wander", "leads"), [(0.0, "clip-too-tight"), (0.01, "lr-too-low")])
+def test_gradients_that_are_cut_off_value_by_value(wander, leads):
+    chart = charted(
+        symptom("slow-learning", 0), groups=[{"optimizer": "SGD"}], loss=2.3 - 1e-5 * T, lr=[1e-3] * N, course=[0.9] * 8
+    )
+    chart.names = ("a", "b", "c")
+    for step in range(8):
+        sizes = [0.3 + 0.01 * step, 2e-5 * (1 + wander * step), 3e-6 * (1 + wander * step)]
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": sizes, "update_ratio": [1e-6] * 3}})
+        chart.put(step, "input_checksum", 0.1 * step)
+    found = [item.cause for item in rank(chart)]
+    assert found[0] == leads

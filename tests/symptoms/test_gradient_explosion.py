@@ -252,7 +252,8 @@ def arrived(optimizer, leap, loss, level=0.01):
 
 ARRIVED = {
     "the gain is hardly touched": (("AdamW", 0.5, 0.93), "info"),
-    "nothing holds the step": (("SGD", 0.5, 0.93), "warning"),
+    "nothing holds the step, and it learnt with such": (("SGD", 0.5, 0.93), "info"),
+    "nothing holds the step": (("SGD", 5.0, 0.93), "warning"),
     "norms are those it learnt with": (("AdamW", 50.0, 0.93, 1.0), "warning"),
 }
 

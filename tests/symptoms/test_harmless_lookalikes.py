@@ -47,9 +47,15 @@ def test_a_small_rise_of_validation_with_as_many_right(accuracy, last, severity)
     assert Overfitting().check(chart).severity == severity
 
 
-@pytest.mark.parametrize(
-    ("validation", "severity"), [((1.2, 0.3, 0.06), "info"), ((1.2, 1.0, 0.9), "warning")], ids=["follows", "does not"]
-)
+LATER = {
+    "follows": ((1.2, 0.3, 0.06), "info"),
+    "does not": ((1.2, 1.0, 0.9), "warning"),
+    "both are near the floor": ((0.4, 0.12, 0.1), "info"),
+    "falls no further": ((0.4, 0.3, 0.3), "warning"),
+}
+
+
+@pytest.mark.parametrize(("validation", "severity"), LATER.values(), ids=LATER)
 def test_validation_of_a_later_time_keeps_up(validation, severity):
     chart = Chart.of(loss=[2.0 * 0.98**step + 0.04 for step in range(300)], lr=[0.1] * 300)
     for step, value in zip((99, 199, 299), validation, strict=True):

@@ -258,3 +258,25 @@ def test_an_old_state_sets_a_loss_back_that_came_down_by_powers_of_ten(times, ra
     found = LossSpike().check(chart)
     assert found is None or found.severity == severity
     assert severity != "warning" or found is not None
+
+
+@pytest.mark.parametrize(("before", "severity"), [([1.0] * 5, "warning"), ([1.0, 1.0, 30.0, 2.0, 1.0], None)])
+def test_norms_that_swing_already_say_nothing_of_the_next_loss(before, severity):
+    """Longer sequences from some step on: norms leap at every other step, and losses rise by a little."""
+    rng = np.random.default_rng(3)
+    losses = [*(1 + 4 * np.exp(-np.arange(200) / 40) + np.exp(0.35 * rng.standard_normal(200))), *[2.0] * 5]
+    norms = [*np.exp(0.3 * rng.standard_normal(200)), *before]
+    found = LossSpike().check(Chart.of(loss=[*losses, 2.0, 1.0, 5.0], grad_norm=[*norms, 12.0, 1.0, 1.0]))
+    assert (found and found.severity) == severity
+
+
+def test_what_is_learnt_anew_may_come_soon_after_the_start():
+    """A target network is renewed for the first time, fifty steps from a start as high as what comes then."""
+    losses = [*(10 * np.exp(-np.arange(50) / 2) + 5e-5 * np.exp(0.3 * RNG.standard_normal(50))), 10.6]
+    norms = [*(10 * np.exp(-np.arange(50) / 4) + 0.02), 9.0]
+    chart = Chart.of(loss=losses, grad_norm=norms)
+    for step, (loss, norm) in enumerate([(9.1, 10.6), (9.9, 12.0)], len(losses)):
+        chart.put(step, "loss", loss)
+        chart.put(step, "grad_norm", norm)
+        found = LossSpike().check(chart)
+        assert found is None or found.severity == "info"

@@ -61,6 +61,9 @@ FALLING = [2.0 * 0.99**step for step in range(300)]
 FLAT = [2.0 + 0.01 * (step % 3) for step in range(300)]
 
 
+BELOW_A_GUESS = {"guess_loss": [0.112, 0.117, 0.113] * 4, "criterion": [0.072, 0.075, 0.071] * 4}
+
+
 def dead(*shares, **more):
     return layers("act_dead", [[None, share, None, None] for share in shares], **more)
 
@@ -180,6 +183,11 @@ SICK = {
     "a few batches, learnt by heart": (BatchAnomaly, few_batches(validation=0.9), "warning"),
     "no spread at all": (CollapsedOutput, sampled(output_spread=[0.0] * 12), "critical"),
     "hardly any spread": (CollapsedOutput, sampled(output_spread=[5e-4] * 12), "warning"),
+    "the mean of each pixel, whatever comes in": (
+        CollapsedOutput,
+        sampled(output_spread=[1e-7] * 12, entry_spread=[0.6] * 12, **BELOW_A_GUESS),
+        "critical",
+    ),
     "collapsed against its targets": (
         CollapsedOutput,
         sampled(output_spread=[5e-4] * 12, output_std=[1e-3] * 12, target_std=[1.0] * 12),
@@ -569,6 +577,14 @@ HEALTHY = {
     "an offset that is learnt": (
         CollapsedOutput,
         sampled(output_spread=[0.8] * 5 + [0.01] * 8, output_std=[0.1] * 5 + [0.05] * 8),
+    ),
+    "batches of one sample each, many times": (
+        CollapsedOutput,
+        sampled(output_spread=[1e-7] * 12, entry_spread=[0.0] * 12, **BELOW_A_GUESS),
+    ),
+    "batches that are much alike, and answers too": (
+        CollapsedOutput,
+        sampled(output_spread=[5e-4] * 12, entry_spread=[0.6] * 12, **BELOW_A_GUESS),
     ),
     "small answers": (CollapsedOutput, sampled(output_spread=[0.9] * 13, output_std=[0.1] * 5 + [0.0005] * 8)),
     "collapsed for a moment": (CollapsedOutput, sampled(output_spread=[0.5] * 8 + [0.0])),

@@ -116,6 +116,23 @@ def test_a_state_that_is_loaded_tells_the_step_that_comes_next(optimizer, at):
     assert told == {}
 
 
+def test_a_part_that_is_loaded_alone_tells_it_too_and_a_whole_tells_it_once():
+    torch.manual_seed(0)
+    model, told = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), {}
+    stepping = torch.optim.Adam(model.parameters(), lr=1e-3)
+    gauge = StateWitness(Setup({"": model}, [stepping]), told.update)
+    early = copy.deepcopy(model.state_dict())
+    for step in range(76):
+        if step == 40:
+            model[0].load_state_dict({"weight": early["0.weight"], "bias": early["0.bias"]})
+        if step == 60:  # an average that is put in for a validation, and taken out again
+            model.load_state_dict(early)
+            model.load_state_dict(early)
+        _train(model, stepping, gauge, step)
+    assert told["state.loaded"][0] == 40
+    assert len(told["state.loaded"]) == 3
+
+
 def _train(model, stepping, gauge, step):
     model(torch.randn(8, 4)).square().mean().backward()
     if step in SAMPLES:

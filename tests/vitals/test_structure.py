@@ -638,6 +638,24 @@ def lbfgs() -> Found:
     return verdict(doctor)
 
 
+def critic_watched_alone() -> Found:
+    """The generator learns through the critic, and what that leaves there is cleared before the critic's own turn."""
+    generator, critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)), nn.Linear(8, 1)
+    own, other = adam(critic), adam(generator)
+    doctor = watch(critic, own)
+    for _ in range(STEPS):
+        fake = generator(torch.randn(16, 4))
+        own.zero_grad()
+        loss = (critic(torch.randn(16, 8)) - 1).square().mean() + critic(fake.detach()).square().mean()
+        loss.backward()
+        own.step()
+        doctor.log_loss(loss)
+        other.zero_grad()
+        (critic(fake) - 1).square().mean().backward()
+        other.step()
+    return verdict(doctor)
+
+
 def sharpness_aware() -> Found:
     """Two backwards a step with a clearing between them: the weights moved in between."""
     model = network()
@@ -814,6 +832,7 @@ HEALTHY = {
     "gan, all cleared at the top": lambda: gan(clear_at_the_top=True),
     "lbfgs": lbfgs,
     "sharpness-aware": sharpness_aware,
+    "a critic, watched alone": critic_watched_alone,
     "gradients put together by hand": gradients_put_together_by_hand,
     "parts of one objective": parts_of_one_objective,
     "accumulation": accumulate,

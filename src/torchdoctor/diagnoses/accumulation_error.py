@@ -12,6 +12,7 @@ from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.frozen_weights import THROWN
 from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, share_without_step
 
 LARGE = (
@@ -50,6 +51,7 @@ class AccumulationError(Cause):
     name = "accumulation-error"
     explains = (
         "gradients-not-cleared",
+        "frozen-weights",
         "gradient-explosion",
         "gradient-instability",
         "update-ratio-abnormal",
@@ -69,6 +71,9 @@ class AccumulationError(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """How many backwards a step has, what was cleared between them, and how each was weighted."""
+        if thrown := _thrown_away(problem):
+            yield Evidence(6.0, thrown)
+            return
         backwards = max(chart.fact("zeroing.backwards") or (0,))
         pairs = zip(chart.fact("zeroing.kept") or (), chart.fact("zeroing.cleared") or (), strict=False)
         sometimes = any(kept >= SURE and cleared for kept, cleared in pairs) and not not_cleared_since(chart)
@@ -91,6 +96,12 @@ class AccumulationError(Cause):
             yield Evidence(4.5, f"each step adds up {backwards} backward passes; it is not known what each counts for")
         if backwards == 1:
             yield from _about_one_pass(chart, problem, sometimes)
+
+
+def _thrown_away(problem: Problem) -> str:
+    """That gradients were cleared again and again before any step used them; empty where they were not."""
+    told = [item.message for item in problem.symptoms if item.name == "frozen-weights" and THROWN in item.message]
+    return told[0] if told else ""
 
 
 def _about_one_pass(chart: Chart, problem: Problem, sometimes: bool) -> Iterator[Evidence]:

@@ -15,10 +15,15 @@ from torchdoctor.diagnoses.depth import (
     silent_at_first,
     zeros_at_first,
 )
+from torchdoctor.diagnoses.findings import update_level
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
 from torchdoctor.records import names_text, number_text
 
 AT_FIRST = ("activation-explosion", "saturated-activations", "unexpected-initial-loss")
+SOON = 2
+"""Steps within which a finding may be that of the beginning,"""
+THROWN = 0.5
+"""unless steps of this share of the weights came before it: then little is left of what they began with."""
 
 
 class BadInitialization(Cause):
@@ -76,7 +81,11 @@ class BadInitialization(Cause):
         yield from _about_the_scale(chart, problem)
         yield from _about_the_signal(chart, problem)
         found = [symptom for name in AT_FIRST if (symptom := problem.get(name)) is not None]
-        if found and min(symptom.first_step for symptom in found) <= 2:
+        first = min((symptom.first_step for symptom in found), default=SOON + 1)
+        moved = update_level(chart, first)
+        if first <= SOON and moved > THROWN:
+            yield Evidence(-2.0, f"weights had moved by {number_text(moved)} of themselves before it was seen")
+        elif first <= SOON:
             if inputs_are_fine(chart):
                 yield Evidence(4.0, f"{found[0].name} was there at the start, with inputs of a usual size")
             else:

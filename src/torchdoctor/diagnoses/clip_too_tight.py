@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.clipping_anomaly import is_pinned, is_scaled
+from torchdoctor.symptoms.clipping_anomaly import is_cut_by_value, is_pinned, is_scaled
 
 
 class ClipTooTight(Cause):
@@ -47,6 +47,10 @@ class ClipTooTight(Cause):
         plain = not chart.groups or all(group.get("optimizer") == "SGD" for group in chart.groups)
         if plain and is_pinned(chart) and not clip < 0.9 * norms[-1]:  # by hand: what is measured comes after it
             yield Evidence(4.5, f"gradients are scaled to a norm of {number_text(norms[-1])}, whatever the batch")
+            return
+        if plain and not clip > 0 and is_cut_by_value(chart):
+            text = "gradients of several tensors have one norm at each look, to the last digit: all of their values"
+            yield Evidence(5.5, f"{text} are cut off at one threshold")
             return
         if not clip > 0:
             yield Evidence(-5.0, "no clipping was seen")

@@ -48,9 +48,11 @@ def gain_by_layer(chart: Chart, *, latest: bool = False) -> tuple[float, float, 
 
 
 def saturating_layers(chart: Chart) -> int:
-    """How many sigmoid and tanh modules were seen at work; -1 where the modules are not known."""
-    kinds = chart.fact("modules.kinds")
-    return -1 if kinds is None else sum(kind in ("Sigmoid", "Tanh", "Hardtanh", "Hardsigmoid") for kind in kinds)
+    """How many sigmoids and tanhs were seen at work, modules or functions; -1 where the modules are not known."""
+    kinds, functions = chart.fact("modules.kinds"), chart.fact("modules.squashed") or {}
+    if kinds is None:
+        return -1
+    return len(functions) + sum(kind in ("Sigmoid", "Tanh", "Hardtanh", "Hardsigmoid") for kind in kinds)
 
 
 def is_far_from_extremes(chart: Chart) -> bool:
@@ -60,9 +62,13 @@ def is_far_from_extremes(chart: Chart) -> bool:
     """
     kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
     columns = [index for index, kind in enumerate(kinds) if kind in ("Tanh", "Hardtanh")]
-    if 2 * len(columns) <= saturating_layers(chart) or not len(rows) or rows.shape[1] != len(kinds):
+    functions = chart.fact("modules.squashed") or {}
+    entering = [index for index, name in enumerate(chart.module_names) if functions.get(name) == "Tanh"]
+    found = len(columns) + len(entering)
+    if 2 * found <= saturating_layers(chart) or not len(rows) or rows.shape[1] != len(kinds):
         return False  # most of them are sigmoids, which divide a gradient by four at the least
-    return float(np.median(np.square(rows[0, columns]))) < LINEAR
+    sizes = np.concatenate([rows[0, columns], np.tanh(rows[0, entering])])
+    return float(np.median(np.square(sizes))) < LINEAR
 
 
 def zeros_at_first(chart: Chart, module: str) -> float:

@@ -279,6 +279,21 @@ def update_level(chart: Chart, before: int) -> float:
     return math.nan
 
 
+def still_multiplied(chart: Chart, least: float = 64.0) -> float:
+    """By what the loss was multiplied before backward, where the first gradient still was when it was applied; else 0.
+
+    The gradient of a mean at the start is neither a hundredth nor a hundred in an ordinary net. A scaler that has its
+    own step divides by what it multiplied with: then the gradient is an ordinary one.
+
+    >>> still_multiplied(Chart.of(loss_weight=[1024.0], grad_norm=[3886.0]))
+    1024.0
+    >>> still_multiplied(Chart.of(loss_weight=[1024.0], grad_norm=[3.8]))
+    0.0
+    """
+    weight, norm = chart["loss_weight"].first, chart["grad_norm"].first
+    return weight if weight >= least and 0.05 * weight < norm < 30 * weight else 0.0
+
+
 def working_update(chart: Chart) -> float:
     """The typical update ratio while the learning rate was a good share of its highest; NaN where unknown.
 

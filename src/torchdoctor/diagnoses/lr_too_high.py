@@ -23,6 +23,7 @@ from torchdoctor.diagnoses.findings import (
     lr_rise,
     optimizer_names,
     ran_away,
+    still_multiplied,
     thrown_at_first,
     update_level,
 )
@@ -100,8 +101,7 @@ class LrTooHigh(Cause):
         elif broke:  # what came after outputs had collapsed began with that
             yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
             yield from about_growth(chart, breaking_step(problem))
-        if chart.fact("loss.reduction") == "sum":
-            yield Evidence(1.0, "the loss is a sum, so that gradients grow with the batch")
+        yield from _about_the_loss(chart)
         early = [item for item in problem.symptoms if item.name in BEFORE and item.first_step == 0]
         if early:
             yield Evidence(-2.0, f"{early[0].name} was there before the first step was taken")
@@ -121,6 +121,16 @@ class LrTooHigh(Cause):
         yield from _about_its_height(chart, problem)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
+
+
+def _about_the_loss(chart: Chart) -> Iterator[Evidence]:
+    """What makes gradients larger than those of a mean."""
+    if chart.fact("loss.reduction") == "sum":
+        yield Evidence(1.0, "the loss is a sum, so that gradients grow with the batch")
+    times = still_multiplied(chart)
+    if times and "Adam" not in optimizer_names(chart):  # whose steps do not feel it
+        text = f"the loss is multiplied by {number_text(times)} before backward(), and nothing divides gradients by it"
+        yield Evidence(3.0, f"{text} again: scaler.step(optimizer) would, optimizer.step() does not")
 
 
 def times_usual(chart: Chart, problem: Problem) -> float:

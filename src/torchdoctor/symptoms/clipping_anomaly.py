@@ -161,3 +161,23 @@ def is_pinned(chart: Chart, steps: int = 64) -> bool:
     if norms.size < steps or not float(np.ptp(norms)) < 0.03 * float(norms.min()):
         return False
     return np.unique(chart["input_checksum"].last(8)).size > 2
+
+
+def is_cut_by_value(chart: Chart, samples: int = 6, tensors: int = 2) -> bool:
+    """Whether gradients of several tensors have one norm to the last digits at each look, although batches differ.
+
+    Then each of their values is the threshold, or its negative: that is what is left where all of them were above it.
+
+    >>> chart = Chart()
+    >>> for step in range(6):
+    ...     norms = {"grad_norm": [0.01 * step + 0.3, 2e-5, 3.162278e-6]}
+    ...     chart.add({"type": "tensors", "step": step, "vitals": norms})
+    ...     chart.put(step, "input_checksum", 0.1 * step)
+    >>> is_cut_by_value(chart)
+    True
+    """
+    rows = chart.tensors("grad_norm").matrix(samples)
+    if len(rows) < samples or np.unique(chart["input_checksum"].last(samples)).size < 3:
+        return False
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    return int(((low > 0) & (high - low < 1e-5 * low)).sum()) >= tensors

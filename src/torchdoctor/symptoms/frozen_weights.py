@@ -18,6 +18,7 @@ ROUNDING = 1e-6
 """Share of itself by which a tensor last moved, under which it has come to rest: a smaller step is rounded away."""
 LAYER = 2
 """Tensors of one layer: a weight and a bias."""
+THROWN = "gradients were computed and thrown away"
 FRESH = 0.7
 """Share of the layers that do not learn that look new, from which they were never trained."""
 
@@ -102,7 +103,7 @@ class FrozenWeights(Detector):
         """Definite facts first, then weights that do not move though they have gradients and a learning rate."""
         unused = chart.fact("loop.losses_without_step")
         if unused and chart["lr"].count == 0 and not chart.fact("graph.idle"):  # of several optimizers, one may not
-            message = f"gradients were computed and thrown away {unused} times, and the optimizer has not stepped once"
+            message = f"{THROWN} {unused} times, and the optimizer has not stepped once"
             return self._said(chart, "critical", message, (), "loop.losses_without_step")
         hidden = tuple(chart.fact("graph.not_in_model") or ())
         if hidden:

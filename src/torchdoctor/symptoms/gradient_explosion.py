@@ -75,12 +75,13 @@ class GradientExplosion(Detector):
     A warning is for an update in danger. A leap is a note where the loss leapt with it or just before it: then the
     batch, the task or the loop's own hand is the matter, and `loss-spike` says whether it did harm. So it is where as
     high norms were known before, where it comes at the same distance again (a penalty at every sixteenth step), where
-    the optimizer takes signs only, where the batch is one sample whose own loss is not logged, and where clipping or
-    Adam holds the step and norms grew towards it, or have fallen to a twentieth of those that the run learnt with, and
-    the loss has lost little of what it had gained. Once the loss is in trouble, a leap just before that is a warning.
-    Where norms swing widely because batches are now easy and now hard, the loss of a batch says what norm to expect:
-    one far beyond that, in most tensors alike, was multiplied by something, and is a warning whatever holds the step,
-    unless a quarter of the run went on with norms as high. A norm that is not finite is `nan-or-inf`.
+    the optimizer takes signs only, where the batch is one sample whose own loss is not logged, where clipping or Adam
+    holds the step and norms grew towards it, and where norms have fallen to a twentieth of those that the run learnt
+    with, the loss has lost little of what it had gained, and the step is held or its norm is one of those. Once the
+    loss is in trouble, a leap just before that is a warning. Where norms swing widely because batches are now easy and
+    now hard, the loss of a batch says what norm to expect: one far beyond that, in most tensors alike, was multiplied
+    by something, and is a warning whatever holds the step, unless a quarter of the run went on with norms as high. A
+    norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -203,7 +204,7 @@ class GradientExplosion(Detector):
             return False
         if is_held(chart) and series.latest < learnt_with(chart):
             return False
-        if is_held(chart) and has_arrived(chart, series.latest / math.exp(rise)):
+        if _is_borne(chart, rise):
             return False
         known = chart.tensors("grad_norm").step == chart.step
         return risen(chart)[1] if known else series.count > SETTLED
@@ -224,7 +225,7 @@ class GradientExplosion(Detector):
             return False
         if held and share_of_loss(chart, rise) > SOME and rise < math.log(self.wild):
             return False
-        if held and has_arrived(chart, series.latest / math.exp(rise)):
+        if _is_borne(chart, rise):
             return False
         if rise > math.log(3 * self.ratio):
             return True
@@ -244,6 +245,16 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
+
+
+def _is_borne(chart: Chart, rise: float) -> bool:
+    """Whether norms have fallen to next to nothing, and the step from there is held, or one that the run learnt with.
+
+    Where every margin is kept, only decay is left of the gradient, and the next sample that is not far enough away
+    makes it a hundred times as much: the norm of earlier steps.
+    """
+    norm = chart["grad_norm"].latest
+    return (is_held(chart) or norm < learnt_with(chart)) and has_arrived(chart, norm / math.exp(rise))
 
 
 def _as_grave_as(severity: Severity, chart: Chart) -> Severity:

@@ -34,11 +34,12 @@ class GradientVanishing(Detector):
 
     ## How it is told apart
     A norm that shrinks as the loss converges is success: the collapse must be sudden, to a ten-thousandth of the
-    recent median, while the loss stays where it was. Through depth, one small layer (a bias, a LayerScale, a
-    zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at several
-    samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so there the
-    update ratio decides. A model without normalization whose layers each give less than a tenth of what they are given
-    shows it before the first step.
+    recent median, while the loss stays where it was; or to a fiftieth from one step to the next, at several in a row,
+    where the optimizer makes its steps as small as its gradients are. Through depth, one small layer (a bias, a
+    LayerScale, a zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at
+    several samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so
+    there the update ratio decides. A model without normalization whose layers each give less than a tenth of what they
+    are given shows it before the first step.
 
     ## What to do
     A single collapsed step costs nothing; look at what that step did differently. Through depth: ReLU-family
@@ -68,6 +69,10 @@ class GradientVanishing(Detector):
     """Share of the recent median under which the total norm has collapsed."""
     deviations: float = 5.0
     """Robust deviations in log space that the collapse must exceed as well."""
+    fallen: float = 0.02
+    """Share of what it was right before to which it has fallen where it stays there"""
+    staying: int = 4
+    """for so many steps, and steps are as long as gradients."""
     decades: float = 3.0
     """Powers of ten that the norm loses from the last layer to the first."""
     layers: int = 6
@@ -94,6 +99,8 @@ class GradientVanishing(Detector):
             fall = base.recent - math.log(norm + TINY)
             if fall > -math.log(self.collapse):
                 return self._collapsed(chart, norm, fall)
+            if fall > -math.log(self.fallen) and (found := self._stays_low(chart, norm)) is not None:
+                return found
         sampled = chart.tensors("grad_norm")
         # A record of tensors comes before the step's scalars: only then is the latest row newer than the latest norm.
         if sampled.step > series.step and (faded := self._faded(chart)) is not None:
@@ -109,7 +116,7 @@ class GradientVanishing(Detector):
         """Whether the lowest of these norms is no collapse; decay through depth is for sampled steps."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
         lowest = max(min(coming["grad_norm"]), 0.0)
-        return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.collapse)
+        return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.fallen)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
         """The same for each of these norms; decay through depth lasts until it is sampled again."""
@@ -121,7 +128,7 @@ class GradientVanishing(Detector):
         if base.count < self.history:
             return np.full(len(coming), CALM, dtype=np.int8)
         with np.errstate(all="ignore"):
-            odd = base.recent - np.log(norms + TINY) > -math.log(self.collapse) - SLACK
+            odd = base.recent - np.log(norms + TINY) > -math.log(self.fallen) - SLACK
         return np.where(odd, LOOK, CALM).astype(np.int8)
 
     def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
@@ -142,6 +149,32 @@ class GradientVanishing(Detector):
         if math.isfinite(loss.latest):
             message += f" while the loss stayed at {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
+
+    def _stays_low(self, chart: Chart, norm: float) -> Symptom | None:
+        """A fall from one step to the next that lasts, while the loss is where it was: somebody divides gradients.
+
+        Adam and its kin divide by the gradients' own size, and go on as before.
+        """
+        series, loss = chart["grad_norm"], chart["loss"]
+        alike = bool(chart.groups) and all(str(group.get("optimizer")) == "SGD" for group in chart.groups)
+        if not alike or loss.step != chart.step or is_adversarial(chart):
+            return None
+        low = self._low_since(series.last(self.history + 3 * self.staying))
+        losses = loss.last(self.history + low)
+        if not low or not median(losses[-low:]) > 0.3 * median(losses[:-low]) > 0:
+            return None
+        typical = median(series.values[-low - self.history : -low])
+        message = f"gradient norm {number_text(norm)} fell from {number_text(typical)} in one step and stays there, "
+        message += f"while the loss stayed at {number_text(loss.latest)}"
+        first = int(series.steps[-low])
+        return self.symptom(chart, "warning", message, value=norm, limit=typical * self.fallen, since=first)
+
+    def _low_since(self, norms: Array) -> int:
+        """For how many norms they have been far below those before, if for a few; else 0."""
+        for low in range(self.staying, norms.size - self.history + 1):
+            if float(norms[-low:].max()) < self.fallen * float(norms[-low - self.history : -low].min()):
+                return low
+        return 0
 
     def _faded(self, chart: Chart) -> Symptom | None:
         """Before the first step, each layer gave a small part of what it was given: nothing comes back through them."""

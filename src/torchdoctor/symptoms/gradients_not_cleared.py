@@ -25,8 +25,8 @@ class GradientsNotCleared(Detector):
     From the gradients' identity at sampled steps, not from their values: `set_to_none`, zeroing in place,
     `model.zero_grad()` and closures all count as clearing. Several backwards before one step are healthy accumulation;
     losses of different names are parts of one objective and rightly summed. Weights that change between two
-    backwards (SAM), gradients that the loop puts together itself, and those taken for the sake of the inputs (an
-    adversarial attack) are left alone.
+    backwards (SAM), gradients that the loop puts together itself, those taken for the sake of the inputs (an
+    adversarial attack), and those that another player or an actor leaves in its critic are left alone.
 
     ## What to do
     One `optimizer.zero_grad()` for each `optimizer.step()`, right after it; `(loss / k).backward()` for each of k

@@ -37,7 +37,8 @@ class InputAnomaly(Detector):
     only a batch whose samples are all equal is a finding, or one in which a tenth of the samples are blank, again and
     again. An offset that is fifty times what samples differ by is one too, and so are training inputs that are nearly
     all erased: a warning where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run,
-    and a loss that is worse for it, is a warning whatever normalizes. Tokens that are dropped at random come as
+    and a loss that is worse for it, is a warning whatever normalizes; so is a mean that moves by two deviations, unless
+    a normalization takes it off. Tokens that are dropped at random come as
     themselves elsewhere; where all above some number never come, and are asked for, inputs were clipped.
 
     ## What to do
@@ -58,6 +59,7 @@ class InputAnomaly(Detector):
         "entry_rms",
         "side_entry_rms",
         "input_nonfinite",
+        "input_mean",
         "input_constant",
         "input_blank",
         "entry_spread",
@@ -79,6 +81,8 @@ class InputAnomaly(Detector):
     """Share of their size by which samples differ, under which they are nearly one and the same."""
     leap: float = 10.0
     """Times by which the scale of inputs must have changed in the middle of a run."""
+    away: float = 2.0
+    """Deviations of a value by which the mean of inputs must have moved in the middle of a run."""
     unheard: float = 0.05
     """Share of next tokens, all of them above those that inputs hold, that is asked for and never given."""
     small: float = 0.01
@@ -98,6 +102,7 @@ class InputAnomaly(Detector):
         return (
             self._clipped(chart)
             or self._leapt(chart)
+            or self._moved(chart)
             or self._erased(chart)
             or self._blank(chart)
             or self._scale(chart)
@@ -138,6 +143,16 @@ class InputAnomaly(Detector):
         message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
         message += "and the loss has suffered: they are scaled in place, or once too often"
         return self.symptom(chart, "warning", message, value=times, limit=self.leap, since=since)
+
+    def _moved(self, chart: Chart) -> Symptom | None:
+        """The mean of all inputs is no longer where it was, by far, and the loss has suffered."""
+        shift, since = shift_of_mean(chart)
+        # Less of a change than another scale: more must come of it.
+        if not shift > self.away or removes_offsets(chart) or not _has_suffered(chart, since, steps=32, doubts=4.0):
+            return None
+        message = f"the mean of inputs has moved by {number_text(shift)} of their deviations since step {since}, and "
+        message += "the loss has suffered: an offset grows, or they are normalized otherwise than before"
+        return self.symptom(chart, "warning", message, value=shift, limit=self.away, since=since)
 
     def _offset(self, chart: Chart) -> Symptom | None:
         """All samples are nearly the same number: what they differ by is drowned by what they share."""
@@ -264,7 +279,29 @@ def _drift_of_scale(chart: Chart, samples: int, before: int, steady: float) -> t
     return round(times, 3), int(steps[int(np.flatnonzero(near)[-1]) + 1])
 
 
-def _has_suffered(chart: Chart, since: int, steps: int = 8) -> bool:
+def shift_of_mean(chart: Chart, samples: int = 2, before: int = 6, steady: float = 0.5) -> tuple[float, int]:
+    """By how many deviations of a value the mean of inputs has moved from where it was, and since when it moves.
+
+    What a policy sees is its own doing; tokens have no scale that a layer gets.
+
+    >>> chart = Chart.of(input_mean=[0.1, 0.0] * 4 + [0.8, 2.0, 3.1, 3.9], input_std=[1.0] * 12, entry_rms=[1.0] * 12)
+    >>> shift_of_mean(chart)
+    (3.05, 8)
+    """
+    means, steps, deviations = chart["input_mean"].values, chart["input_mean"].steps, chart["input_std"].values
+    if means.size < before + samples or deviations.size != means.size or acts(chart) or not chart["entry_rms"]:
+        return 0.0, 0
+    early, late = means[:before], means[-samples:]
+    scale, usual = median(deviations[:before]), median(early)
+    if not scale > 0 or not float(np.ptp(early)) < steady * scale:
+        return 0.0, 0
+    moved = (late - usual) / scale
+    shift = max(float(moved.min()), -float(moved.max()), 0.0)
+    near = np.abs(means - usual) < steady * scale
+    return round(shift, 3), int(steps[min(int(np.flatnonzero(near)[-1]) + 1, steps.size - 1)])
+
+
+def _has_suffered(chart: Chart, since: int, steps: int = 8, doubts: float = 2.0) -> bool:
     """Whether the loss is above what it was before a sample, or was when that came, beyond its noise; or at a guess's.
 
     What changed may have done so at any step since the sample before: what the loss was from there on is not a
@@ -272,12 +309,13 @@ def _has_suffered(chart: Chart, since: int, steps: int = 8) -> bool:
     """
     loss, looks = chart["loss"], chart["entry_rms"].steps
     before = looks[looks < since][-1:]
-    earlier = loss.values[loss.steps <= (int(before[0]) if before.size else since)][-32:]
+    earlier = loss.values[loss.steps <= (int(before[0]) if before.size else since)][-max(32, steps) :]
     then, later = loss.values[loss.steps <= since][-steps:], loss.last(steps)
     if earlier.size < steps or not loss.step >= since + steps:
         return False
     level, doubt = median(earlier), float(np.std(earlier)) / steps**0.5
-    return median(later) > level + 2 * doubt or median(then) > level + 3 * doubt or _hardly_learns(chart)
+    risen = median(later) > level + doubts * doubt or median(then) > level + (doubts + 1) * doubt
+    return risen or _hardly_learns(chart)
 
 
 def _is_sparse_table(chart: Chart, zeros: float = 0.7) -> bool:

@@ -171,13 +171,14 @@ def own_leap(chart: Chart, height: float, most: int = 64) -> Array | None:
     """How far losses are above their former level since they leapt on no unusual step; None where they did not.
 
     The gradients before it were as ever, so no update is to blame: the data, the task or the loop's own hand is. No
-    loss was above the height before that, and the next ones do not fall back at once, as they do after one bad batch.
+    loss was above the height for some time before that (a start is not so long ago), and the next ones do not fall back
+    at once, as they do after one bad batch.
     """
     losses, norms = chart["loss"].values[-most:], chart["grad_norm"]
     if norms.step != chart.step or norms.values.size < losses.size or lr_jump(chart) > JUMP:
         return None
     place = _leap(losses)
-    if place < AHEAD or int((losses[:place] > height).sum()) > 1:
+    if place < AHEAD or int((losses[:place][-4 * AHEAD :] > height).sum()) > 1:
         return None
     since, earlier = losses[place:] - median(losses[:place][-2 * AHEAD :]), norms.values[: place - losses.size][-most:]
     steps = norms.values[-losses.size :][place - 3 : place + 1] / (median(earlier) + TINY)
@@ -225,7 +226,8 @@ def is_steep(chart: Chart, times: float = 3.0, within: int = 3) -> bool:
 def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:
     """Whether the gradient leapt at one of the last steps although its loss was calm: the update, not the batch.
 
-    Each alone may be chance where losses and norms swing widely; in this order they are not.
+    Each alone may be chance where losses and norms swing widely; in this order they are not, where the norm was far
+    above all of those just before it.
     """
     norms, losses = chart["grad_norm"], chart["loss"]
     base = norms.baseline(128, log=True)
@@ -235,7 +237,11 @@ def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) ->
         return False
     leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
     high = leap > max(math.log(times), 3 * log_spread(base, 128))
-    return recent.size == leap.size and bool((high & (recent < calm)).any())
+    if recent.size != leap.size or not bool((high & (recent < calm)).any()):
+        return False
+    places = range(len(norms) - 1 - recent.size, len(norms) - 1)  # norms that swing already say nothing by one more
+    sudden = [norms.values[place] > 2 * norms.values[max(0, place - AHEAD) : place].max() for place in places]
+    return bool((high & np.array(sudden) & (recent < calm)).any())
 
 
 def may_be_shaken(chart: Chart, coming: Stretch, within: int = 3, times: float = 6.0) -> Mask:

@@ -75,6 +75,10 @@ class LearningRateVanished(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """How long the rate has been next to nothing, or low, in steps and as a share of the run."""
         rates = chart["lr"]
+        if rates.latest < 0:
+            since = _under(chart, 0.0)
+            message = f"the learning rate is {number_text(rates.latest)}, below zero: each step goes uphill"
+            return self.symptom(chart, "critical", message, value=rates.latest, limit=0.0, since=since)
         if rates.count < self.steps:
             return None
         top = 1.001 * rates.outline.highest  # a share of it may be met exactly
@@ -87,10 +91,6 @@ class LearningRateVanished(Detector):
             return self.symptom(chart, "warning", message, value=rates.latest, limit=self.hasty * top, since=0)
         if not rates.latest <= self.low * top:
             return None
-        if rates.latest < 0:
-            since = _under(chart, 0.0)
-            message = f"the learning rate is {number_text(rates.latest)}, below zero: each step goes uphill"
-            return self.symptom(chart, "critical", message, value=rates.latest, limit=0.0, since=since)
         low = _under(chart, self.low * top)
         long = chart.step - low + 1 >= max(self.steps, 0.6 * chart.step)
         since = _under(chart, self.ratio * top)

@@ -14,7 +14,15 @@ from torchdoctor.series import Array, Series, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 from torchdoctor.symptoms.leaps import is_relearnt, own_leap
-from torchdoctor.symptoms.progress import Mask, Progress, acts, extreme, outline_levels
+from torchdoctor.symptoms.progress import (
+    Mask,
+    Progress,
+    acts,
+    extreme,
+    is_adversarial,
+    outline_levels,
+    trend_gain,
+)
 
 AT_HOME = 0.4
 """Share of the values before above the limit at which the run has always been there."""
@@ -32,7 +40,8 @@ class LossDivergence(Detector):
     A spike returns; this is judged by the level of several steps. The scale is the run's own descent: a loss that is
     worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
     curriculum, a warm restart or a noisy stretch give back a part, and fall again; so does a new task, which may lift
-    the loss far above its start in one step that no unusual update came before: it is judged by what comes after. A sum
+    the loss far above its start in one step that no unusual update came before: it is judged by what comes after. If it
+    is about where it began for twice as long as it took to leave that level at first, nothing is learnt any more. A sum
     over samples is divided by how many times as many there are as at first, where close looks have seen that. A run
     without any descent (an adversarial or reinforcement loss that wanders) must leave its whole range by far.
 
@@ -68,6 +77,13 @@ class LossDivergence(Detector):
     acting: float = 100.0
     """The same, where the loop collects its own experience: returns that grow tenfold make squares a hundredfold."""
 
+    back: float = 0.25
+    """Share of the descent about its start in which a run is back where it began,"""
+    again: float = 2.0
+    """where it stays for so many times as long as it took to leave it at first,"""
+    staying: int = 64
+    """and for so many steps at the least."""
+
     guess: float = 1.3
     """Times the loss of a guess, where that is known: a run that began below and stays above is worse off than one."""
     lasting: int = 32
@@ -92,6 +108,11 @@ class LossDivergence(Detector):
             message = f"loss level {number_text(level)} is above the {number_text(series.first)} of the first step: "
             message += "the first updates made it worse than a guess, and what the model knew is not back"
             return self.symptom(chart, "warning", message, value=level, limit=series.first, since=int(series.steps[1]))
+        return self._departed(chart, level) or self._is_back(chart, level)
+
+    def _departed(self, chart: Chart, level: float) -> Symptom | None:
+        """A level above the start, or one that is on its way there."""
+        series = chart["loss"]
         progress, noise = Progress.of(series), series.baseline(128).noise
         least = (self.acting if acts(chart) else self.times) * abs(progress.start)
         if progress.is_learning(noise) and series.count >= self.settled and not acts(chart):
@@ -108,6 +129,47 @@ class LossDivergence(Detector):
         if level > limit and not _is_usual(series, level) and not self._is_new_task(chart, progress.start):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
+
+    def _is_back(self, chart: Chart, level: float) -> Symptom | None:
+        """A level that is that of the start again, and stays there."""
+        progress = Progress.of(chart["loss"])
+        since = self._back_since(chart, progress)
+        if since is None or not level > progress.best + self.given_back * progress.descent:
+            return None
+        message = f"loss level {number_text(level)} is about the {number_text(progress.start)} that the run began with "
+        message += f"for {chart.step - since} steps, and does not fall; its best was {number_text(progress.best)}"
+        limit = progress.start - self.back * progress.descent
+        known = self.name in chart.open_episodes  # since when that is, was said when it was found
+        return self.symptom(chart, "warning", message, value=level, limit=limit, since=None if known else since)
+
+    def _back_since(self, chart: Chart, progress: Progress) -> int | None:
+        """Since when a run that had learnt, and held it, is where it began, for longer than it was there at first."""
+        series, high = chart["loss"], progress.start - self.back * progress.descent
+        recent = series.last(self.staying)
+        if not self._may_be_back(progress, recent) or recent.size < self.staying:
+            return None
+        if not progress.is_learning(series.baseline(128).noise):
+            return None  # batches that differ by as much have their lows and highs without learning or losing anything
+        if acts(chart) or is_adversarial(chart) or chart.fact("data.differentiated") or growth(chart) > 1:
+            return None
+        at, _, levels, _ = series.outline.columns()
+        smooth = _without_single_values(levels)
+        low, deep = np.flatnonzero(smooth < high), smooth < progress.best + self.back * progress.descent
+        held = int(deep.sum()) * series.outline.stride
+        if not low.size or held < self.staying // 2 or not has_held(levels, progress):
+            return None
+        first = min(int(low[-1]) + 1, at.size - 1)  # what was low last was not back yet
+        since, took = int(at[first]), int(at[low[0]]) - int(at[0])
+        gain, _ = trend_gain(recent)
+        lasting = chart.step - since > max(self.staying, self.again * took)
+        return since if lasting and gain < 0.1 * progress.descent else None
+
+    def _may_be_back(self, progress: Progress, *stretches: Array) -> bool:
+        """A quick look: whether losses lie, or pass, about the start of a run that has come down from there."""
+        levels, near = [median(losses) for losses in stretches if losses.size], self.back * progress.descent
+        if not levels or not progress.is_learning(0.0):
+            return False
+        return min(levels) - near < progress.start < max(levels) + near
 
     def _is_undone(self, series: Series, chance: float) -> bool:
         """Whether a model that knew something was worse than a guess within a few steps, and is not near it since."""
@@ -172,6 +234,8 @@ class LossDivergence(Detector):
             odd &= beyond
             return same
         odd &= level > progress.best + self.given_back * progress.descent
+        if self._may_be_back(progress, series.last(self.staying), coming):
+            return same
         half = progress.start - 0.5 * progress.descent
         if not (levels[-10:].min() > half and coming.min() > half):
             return same  # whether it has held may change
@@ -270,8 +334,21 @@ def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool
     held = above[int(calm[0]) : int(calm[-1]) + 1] if calm.size else above[:0]
     if held.size < 16:
         return True
-    visits = levels[int(calm[0]) : int(calm[-1]) + 1] > limit
+    visits = _without_single_values(levels[int(calm[0]) : int(calm[-1]) + 1]) > limit
     return float(held.mean()) < 0.1 and float(visits.mean()) < 0.01
+
+
+def _without_single_values(levels: Array, width: int = 5) -> Array:
+    """Each level as the median of those about it; the first and the last ones stay as they are.
+
+    >>> _without_single_values(np.array([1.0, 1.0, 9.0, 1.0, 2.0, 2.0, 2.0]))
+    array([1., 1., 1., 2., 2., 2., 2.])
+    """
+    if levels.size < width:
+        return levels
+    smooth, edge = levels.copy(), width // 2
+    smooth[edge:-edge] = np.median(np.lib.stride_tricks.sliding_window_view(levels, width), axis=1)
+    return smooth
 
 
 def _is_usual(series: Series, level: float) -> bool:

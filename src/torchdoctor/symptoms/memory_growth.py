@@ -16,12 +16,14 @@ MEGABYTE = 2**20
 LUMPS = 6
 """Times that memory must have risen by half its pace or more: an allocator takes a few large pieces, and is content."""
 NEW, OLD = 4, 6
-"""Samples in a row at which a device's memory must have risen alike, twice as many for a process's; and those before at
-which it stood still, at the least."""
+"""Samples in a row at which memory must have risen alike, twice as many where a process's has not risen far; and those
+before at which it stood still, at the least."""
 CONTRAST = 5.0
 """Times the largest change of that time that each of these rises must be."""
 SCATTERED = 64.0
 """Megabytes that an allocator may lose between pieces in use, now and then, in a process that keeps nothing."""
+FAR = 2 * SCATTERED
+"""Megabytes by which no process grows step by step that keeps nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,6 @@ class MemoryGrowth(Detector):
     reads = ("memory", "host_memory", "facts/graph.kept")
     suggests = ("free-memory",)
     references = ("https://pytorch.org/docs/stable/notes/faq.html",)
-    every = 2
     closes_after = 6
 
     samples: int = 10
@@ -88,14 +89,14 @@ class MemoryGrowth(Detector):
         if batches_grew(chart):
             return None
         exact = series is chart["memory"]  # of a process it is what the system counts, and other things go on there
-        rises = NEW if exact else 2 * NEW
-        return self._all_the_time(chart, series, words) or self._of_late(chart, series, words, rises)
+        found = self._all_the_time(chart, series, words) or self._of_late(chart, series, words, 0.0 if exact else FAR)
+        return found if found or exact else self._of_late(chart, series, words, 0.0, 2 * NEW)
 
-    def _of_late(self, chart: Chart, series: Series, words: str, rises: int) -> Symptom | None:
-        """Memory stood still, and has risen at one pace since: a few samples will do."""
+    def _of_late(self, chart: Chart, series: Series, words: str, least: float, rises: int = NEW) -> Symptom | None:
+        """Memory stood still, and has risen at one pace since, by so many megabytes: a few samples will do."""
         values, steps = series.values, series.steps
         place = _departure(steps, values, rises)
-        if place is None:
+        if place is None or values[-1] - values[place] < least * MEGABYTE:
             return None
         grown, span = float(values[-1] - values[place]), int(steps[-1] - steps[place])
         if not grown > max(self.share * float(values[place]), self.least * MEGABYTE) or not span >= self.steps:
@@ -147,7 +148,8 @@ def _departure(steps: NDArray[np.int64], values: Array, rises: int = NEW) -> int
     >>> _departure(25 * np.arange(17), values)
     12
     """
-    first = values.size // 4  # allocators fill at the start
+    # Allocators fill at the start, where samples are dense.
+    first = max(values.size // 4, int(np.searchsorted(steps, int(steps[-1]) // 8))) if values.size else 0
     paces = np.diff(values[first:]) / np.maximum(np.diff(steps[first:]), 1)
     for new in range(rises, paces.size - OLD):
         late, before = paces[-new:], np.abs(paces[: -new - 1])  # it may have begun in the midst of the one between

@@ -78,7 +78,7 @@ class SaturatedActivations(Detector):
                 where = tuple(names[int(index)] for index in np.flatnonzero(now > self.share)[:4])
                 early = bool(first_known(rows)[worst] > self.share) and series.rows[0][0] <= 50
                 severity: Severity = "warning" if (early and not self._shut(chart, now)) or is_stuck(chart) else "info"
-                message = f"{100 * now[worst]:.0f} % of the values of {names[worst]} are at their extremes"
+                message = f"{100 * now[worst]:.0f} % of the values of {_told(chart, worst)} are at their extremes"
                 since = series.rows[0][0] if early else None
                 message += ", from the start on" if early else ""
                 return self.symptom(
@@ -88,7 +88,8 @@ class SaturatedActivations(Detector):
 
     def _shut(self, chart: Chart, now: Array) -> bool:
         """Whether all of these layers are sigmoids, and the run learns: gates may be shut at first on purpose."""
-        kinds = chart.fact("modules.kinds", ())
+        kinds, functions = chart.fact("modules.kinds", ()), chart.fact("modules.squashed") or {}
+        kinds = [functions.get(name, kind) for name, kind in zip(chart.module_names, kinds, strict=False)]
         pinned = [kinds[int(index)] for index in np.flatnonzero(now > self.share)] if len(kinds) == now.size else [""]
         return all("igmoid" in kind for kind in pinned) and _learns(chart)
 
@@ -127,6 +128,13 @@ class SaturatedActivations(Detector):
         severity: Severity = "warning" if early or is_stuck(chart) else "info"
         message += f" {number_text(logit)}" + (", from the start on" if early else "")
         return self.symptom(chart, severity, message, value=logit, where=where, since=first if early else None)
+
+
+def _told(chart: Chart, index: int) -> str:
+    """A module's name; with the function that its output enters, where that is what is measured."""
+    name = chart.module_names[index]
+    function = (chart.fact("modules.squashed") or {}).get(name)
+    return f"{function.lower()}({name})" if function else name
 
 
 def _learns(chart: Chart, least: int = 32, share: float = 0.6) -> bool:

@@ -83,6 +83,8 @@ class ValidationAnomaly(Detector):
     """Share by which validation is better than training later, where nothing makes training harder."""
     worse: float = 0.3
     """Share by which validation is worse than training, where that is a consequence."""
+    lost: float = 0.05
+    """Share of training's gain that validation may lack where its inputs are others, as at a later time."""
     evaluations: int = 3
     """Evaluations that must be known."""
     learnt: float = 0.3
@@ -174,8 +176,14 @@ class ValidationAnomaly(Detector):
         return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
 
     def _keeps_up(self, chart: Chart) -> bool:
-        """Whether validation, if somewhat worse, fell as much as training did: a later time, a trend that goes on."""
+        """Whether validation, if somewhat worse, fell as much as training did: a later time, a trend that goes on.
+
+        Much may have been learnt before the first evaluation. Near its floor a loss is soon half as much again, and
+        little of what was gained since the first step is lost with that.
+        """
         values, levels = chart["val_loss"].values, levels_at(chart["loss"], chart["val_loss"].steps)
+        if float((values[-2:] - levels[-2:]).max()) < self.lost * Progress.of(chart["loss"]).descent:
+            return True
         own, trained = _fall(float(values[0]), float(values[-1])), _fall(float(levels[0]), float(levels[-1]))
         return own > max(0.05, 0.8 * trained) and not self._suffers(chart, 0.5)
 

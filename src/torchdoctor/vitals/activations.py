@@ -2,7 +2,7 @@
 
 Modules are numbered in the order in which the first sampled pass ran them, so that a row reads from input to output.
 What cannot be seen is said: a compiled module hides its children, a recurrent layer its gates, and an activation that
-is called as a function (`F.relu`) shows only as the input of the next layer.
+is called as a function (`F.relu`, `torch.tanh`) shows only as the input of the next layer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
+from torchdoctor.vitals.graph_nodes import SHAPING, node_name, parents_of
 from torchdoctor.vitals.passes import (
     PassGauge,
     entrances,
@@ -45,6 +46,10 @@ MOST_SAMPLES = 64
 """Samples that are remembered for that."""
 TOKENS = 128
 """Tokens of a sample for which attention is computed."""
+SQUASHING = ("Tanh", "Sigmoid")
+"""Functions with two extremes, as autograd calls them."""
+SHAPED = 4
+"""Changes of shape that may lie between a layer, such a function and the next layer."""
 FLAT = 3.5
 """What enters a sigmoid beyond which it is outside of 0.03 to 0.97; a tanh is flat there all the more."""
 ENTRIES = 256
@@ -71,6 +76,9 @@ class ActivationGauge(PassGauge):
         self._order: dict[nn.Module, int] = {}
         self._seen: dict[nn.Module, dict[str, Tensor]] = {}
         self._places: dict[nn.Module, int] = {}
+        self._makers: dict[int, nn.Module] = {}
+        """The modules of this pass by the number of the node that their output comes from: numbers keep no graph."""
+        self._squashed: dict[nn.Module, str] = {}
         self._widths: dict[nn.Module, int] = {}
         self._outputs = {model for model in models.values() if model in self._watched}
         self._units: dict[nn.Module, _Units] = {}
@@ -149,29 +157,57 @@ class ActivationGauge(PassGauge):
         if value.shape[0] > 1:
             measured["act_spread"] = spread(value, size)
         self._measure_kind(module, inputs, output, value, measured)
-        if isinstance(module, WEIGHTED) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
-            self._compare_rows(module.weight, measured)
-        elif isinstance(module, nn.Embedding) and self._samples < LOOKS_AT_WEIGHTS and module.weight.requires_grad:
-            self._compare_rows(module.weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
-        elif isinstance(module, nn.RNNBase) and self._samples < LOOKS_AT_WEIGHTS:
-            weight = module.weight_hh_l0
-            if isinstance(weight, Tensor) and weight.requires_grad:
-                self._compare_rows(weight, measured)
+        if self._samples < LOOKS_AT_WEIGHTS:
+            self._measure_weights(module, measured)
         if not self._seen:
             self._measure_entry(inputs)
         else:
             self._measure_side_entry(module, inputs)
+            self._measure_squashed(inputs)
         self._seen[module] = measured
+        if tensor.grad_fn is not None:
+            self._makers[tensor.grad_fn._sequence_nr()] = module
         self._widths[module] = value.shape[1 if value.dim() > 3 else -1]
         self._places[module] = tensor.data_ptr()
+
+    def _measure_weights(self, module: nn.Module, measured: dict[str, Tensor]) -> None:
+        if isinstance(module, WEIGHTED) and module.weight.requires_grad:
+            self._compare_rows(module.weight, measured)
+        elif isinstance(module, nn.Embedding) and module.weight.requires_grad:
+            self._compare_rows(module.weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
+        elif isinstance(module, nn.RNNBase):
+            weight = module.weight_hh_l0
+            if isinstance(weight, Tensor) and weight.requires_grad:
+                self._compare_rows(weight, measured)
+
+    def _measure_squashed(self, inputs: Any) -> None:
+        """How many values of an earlier layer are at their extremes, where a function between them has such."""
+        tensor = next(plain_tensors(inputs), None)
+        node = None if tensor is None else self._past_shapes(tensor.grad_fn)
+        kind = node_name(node)
+        if node is None or kind not in SQUASHING or node._sequence_nr() in self._makers:  # a module is seen as such
+            return
+        maker = self._past_shapes(next(parents_of(node), None))
+        layer = None if maker is None else self._makers.get(maker._sequence_nr())
+        if tensor is None or layer is None or "act_saturated" in self._seen[layer]:
+            return
+        value = part_of(tensor).float()
+        self._seen[layer]["act_saturated"] = _share_at_extremes(value, kind)
+        self._squashed.setdefault(layer, kind)
+
+    def _past_shapes(self, node: Any) -> Any:
+        """The node that computed what this one may only have given another shape; a layer's own last one is kept."""
+        for _ in range(SHAPED):
+            if node is None or node_name(node) not in SHAPING or node._sequence_nr() in self._makers:
+                break
+            node = next(parents_of(node), None)
+        return node
 
     def _measure_kind(
         self, module: nn.Module, inputs: Any, output: Any, value: Tensor, measured: dict[str, Tensor]
     ) -> None:
-        if isinstance(module, nn.Tanh):
-            measured["act_saturated"] = (value.abs() > 0.97).float().mean()
-        elif isinstance(module, nn.Sigmoid):
-            measured["act_saturated"] = ((value - 0.5).abs() > 0.47).float().mean()
+        if isinstance(module, nn.Tanh | nn.Sigmoid):
+            measured["act_saturated"] = _share_at_extremes(value, "Tanh" if isinstance(module, nn.Tanh) else "Sigmoid")
         elif isinstance(module, nn.Softmax):
             measured["attention_entropy"] = relative_entropy(value, module.dim)
             if inputs and is_plain(inputs[0]):
@@ -285,6 +321,8 @@ class ActivationGauge(PassGauge):
         order = [*self._seen, *(module for module in self._watched if module not in self._seen)]
         self._order = {module: index for index, module in enumerate(order)}
         first = [module for module in self._seen if isinstance(module, (*WEIGHTED, *NORMS, nn.RNNBase))][:2]
+        if self._squashed:
+            self.tell({"modules.squashed": {self._watched[module]: kind for module, kind in self._squashed.items()}})
         self.tell(
             {
                 "modules.names": [self._watched[module] for module in order],
@@ -303,7 +341,13 @@ class ActivationGauge(PassGauge):
         super().forget()
         self._seen = {}
         self._places = {}
+        self._makers = {}
         self._beside = None
+
+
+def _share_at_extremes(value: Tensor, kind: str) -> Tensor:
+    """The share of what a tanh or a sigmoid gave that is at one of its two ends."""
+    return ((value.abs() > 0.97) if kind == "Tanh" else ((value - 0.5).abs() > 0.47)).float().mean()
 
 
 class _Units:

@@ -125,6 +125,6 @@ class Sampling:
             self._note(
                 f"budget {every}",
                 f"layers, batches and outputs are looked at every {every} steps from here on, losses and gradients "
-                f"at all: a close look takes {1e3 * look:.1f} ms, and {self._allowed:.2%} of the run is for them "
-                "(settings.overhead).",
+                f"still at each: a close look takes {1e3 * look:.1f} ms, and {self._allowed:.2%} of the run's time is "
+                "for them (settings.overhead).",
             )

@@ -55,28 +55,33 @@ class StateWitness(Gauge):
         """The last sample at which a step left something in the optimizer's memory, and of how many steps."""
         self._forgotten = 0
         self._loaded: list[int] = []
+        self._in_parts = False
+        """Whether the last of them was into a part of a model."""
         self._begun = False
-        for model in setup.models.values():
-            inner = unwrap_model(model)
-            handle = inner.register_load_state_dict_post_hook(Hook(self, "loaded"))  # type: ignore[no-untyped-call]
-            weakref.finalize(self, handle.remove).atexit = False
+        self._models = [unwrap_model(model) for model in setup.models.values()]
+        for inner in self._models:
+            for part in (inner, *inner.children()):  # an encoder may be loaded alone
+                handle = part.register_load_state_dict_post_hook(Hook(self, "loaded"))  # type: ignore[no-untyped-call]
+                weakref.finalize(self, handle.remove).atexit = False
 
-    def loaded(self, model: nn.Module, keys: Any) -> None:
-        """Weights were loaded into a model; whoever loads them must not learn of our mistakes."""
+    def loaded(self, part: nn.Module, keys: Any) -> None:
+        """Weights were loaded into a model or a part of it; whoever loads them must not learn of our mistakes."""
         with contextlib.suppress(Exception):
-            self._note_load()
+            self._note_load(part)
 
-    def _note_load(self) -> None:
+    def _note_load(self, part: nn.Module) -> None:
         """Which step comes next is told by how often the weights were written to."""
         known, tensors = self._after, self._tensors()
         if not self._alone or known is None or not _are_the_same(tensors, known[1]):
             return
-        versions = _witnesses([tensor._version for tensor in tensors])
-        before, each = _witnesses(known[2]), _witnesses(known[3])
-        if not min(each) > 0:
+        its_own = set(map(id, part.parameters()))
+        rows = _witnesses([row for row in zip(*known[1:], strict=True) if id(row[0]) in its_own])
+        if not rows or not min(each for _, _, each in rows) > 0:
             return
-        written = [version - 1 - last for version, last in zip(versions, before, strict=True)]
-        step = known[0] + 1 + min(extra // writes for extra, writes in zip(written, each, strict=True))
+        step = known[0] + 1 + min((tensor._version - 1 - last) // each for tensor, last, each in rows)
+        told, self._in_parts = self._in_parts and step in self._loaded[-1:], part not in self._models
+        if told:  # a whole is loaded part by part
+            return
         self._loaded = [*self._loaded, step][-MOST_LOADS:]
         self._tell({"state.loaded": self._loaded})
 

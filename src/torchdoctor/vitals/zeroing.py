@@ -20,6 +20,7 @@ from torchdoctor.guard import guarded
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.graph_nodes import is_loss_node
 from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.loss_graph import leaf_tensors
 from torchdoctor.vitals.passes import PassGauge, is_compiled
 from torchdoctor.vitals.patient import Setup, optimizer_tensors
 from torchdoctor.vitals.transfer import Slot
@@ -105,6 +106,8 @@ class ZeroingLedger(PassGauge):
         self._row = [0] * count
         """How often in a row, of late."""
         self._between = [0] * count
+        self._shared = False
+        """Whether a backward pass went through these parameters to those of somebody else, who learns from them."""
         self._mixed = [0] * count
         self._backwards: list[deque[int]] = [deque(maxlen=LATELY) for _ in range(count)]
         self._logged: dict[str, int] = {}
@@ -159,9 +162,21 @@ class ZeroingLedger(PassGauge):
     def _backward(self, loss: Tensor) -> None:
         """Where backward begins at a mean itself, nothing has divided it; a quotient says by what it was."""
         node = loss.grad_fn
+        if node is not None and self._between[0] and not self._shared:  # walking a graph costs milliseconds
+            self._shared = self._goes_further(node)
         if (weight := divided(node)) is not None:
             self._divided.append(weight)
         self._whole += node is not None and is_loss_node(node) and getattr(node, "_saved_reduction", 0) == MEAN
+
+    def _goes_further(self, node: Any) -> bool:
+        """Whether a graph ends in these parameters and in others: a player or an actor learns through its critic.
+
+        What is left of that in the critic is rightly cleared before its own backward.
+        """
+        own = {id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer)}
+        own |= {id(tensor) for model in self._setup.models.values() for tensor in model.parameters()}
+        mine = [id(tensor) in own for tensor in leaf_tensors(node)]
+        return any(mine) and not all(mine)
 
     def _weigh(self, loss: Tensor, weights: list[Tensor]) -> None:
         register: Callable[[Hook], Handle] = loss.register_hook
@@ -193,6 +208,8 @@ class ZeroingLedger(PassGauge):
             self._kept[index] += not any(verdicts)
             self._row[index] = 0 if any(verdicts) else self._row[index] + 1
         self._between[index] += any(witness.cleared_between for witness in mine)
+        if self._shared:
+            self._between[index] = 0
         self._mixed[index] += all(witness.mixed for witness in mine)
         backwards = max(witness.backwards for witness in mine)
         self._backwards[index].append(backwards)
