@@ -660,3 +660,16 @@ def test_one_loss_of_any_name_is_enough_to_be_judged_by():
             optimizer.step()
             doctor.log_loss(loss.item(), name="objective")
     assert not any("no loss was logged" in note for note in doctor.diagnose().notes)
+
+
+def test_a_parameter_without_elements_misses_nothing(net):
+    net.register_parameter("placeholder", nn.Parameter(torch.zeros(0, 4)))
+    watched = Watched(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    optimizer = watched.doctor._setup.optimizers[0]
+    for step in range(40):
+        optimizer.zero_grad()
+        loss = loss_of(net, step)
+        loss.backward()
+        optimizer.step()
+        watched.doctor.log_loss(loss)
+    assert not watched.doctor.diagnose().symptoms

@@ -91,6 +91,18 @@ class Chart:
         """A per-module vital, empty if it was never measured."""
         return self._modules.get(vital) or TensorSeries()
 
+    def called(self, module: int) -> str:
+        """A module's name in a sentence: with its class where the name is no more than a number.
+
+        >>> chart = Chart()
+        >>> facts = {"modules.names": ["body.0", "3"], "modules.kinds": ["Linear", "ReLU"]}
+        >>> chart.add({"type": "facts", "step": 0, "facts": facts})
+        >>> chart.called(0), chart.called(1)
+        ('body.0', 'ReLU 3')
+        """
+        name, kinds = self.module_names[module], self.fact("modules.kinds") or ()
+        return f"{kinds[module]} {name}" if name.isdigit() and module < len(kinds) else name
+
     @property
     def maps(self) -> dict[str, RowMap]:
         """By vital, the whole run by tensor or module and step, in outline."""

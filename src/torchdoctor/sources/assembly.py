@@ -26,9 +26,12 @@ from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, 
 from torchdoctor.sources.naming import Understood, understand
 from torchdoctor.sources.repair import Mended, mend, unveil
 from torchdoctor.sources.run import Piece, Run
+from torchdoctor.sources.single_names import RULES
 from torchdoctor.sources.words import is_measure, taken_apart
 from torchdoctor.stretch import Stretch
 
+MAPPED = ("step", "loss", "val_loss", "accuracy", "reward", *RULES)
+"""What a column may be said to be; besides, any val_… and any …loss."""
 CALLS = ("W&B", "Trackio")
 """Formats whose steps are calls of the logger: a count that the run logged itself says more."""
 UNCOUNTED = 5
@@ -108,6 +111,11 @@ def _weights(points: Mapping[str, Points]) -> dict[str, int]:
 
 def _check(mapping: Mapping[str, str], points: Mapping[str, Points], logged: Logged) -> None:
     for vital, name in mapping.items():
+        if vital not in MAPPED and not vital.startswith("val_") and not vital.endswith("loss"):
+            raise SourceError(
+                f"--map {vital}={name}: {vital!r} is no name of ours, which comes first, as in --map loss=COLUMN. "
+                f"{did_you_mean(vital, MAPPED)}"
+            )
         if name not in points:
             raise SourceError(
                 f"--map {vital}={name}: {logged.path} has no numeric column {name!r}. {did_you_mean(name, points)}"

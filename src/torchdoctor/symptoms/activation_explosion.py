@@ -111,9 +111,10 @@ class ActivationExplosion(Detector):
         if not growth[worst] > self.time / (10 if hurt else 1):
             return None
         severity: Severity = "warning" if hurt or not _has_learnt(chart) else "info"
-        name = chart.module_names[int(columns[worst])]
+        column = int(columns[worst])
+        name = chart.module_names[column]
         message = (
-            f"activations of {name} have grown {number_text(float(growth[worst]))} times since they were first seen"
+            f"activations of {chart.called(column)} have grown {number_text(float(growth[worst]))} times since they were first seen"
         )
         return self.symptom(chart, severity, message, value=float(growth[worst]), limit=self.time, where=(name,))
 
@@ -127,7 +128,7 @@ class ActivationExplosion(Detector):
         if not largest[worst] > HALF_LIMIT / 2:
             return None
         name = chart.module_names[worst]
-        message = f"values of {name} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
+        message = f"values of {chart.called(worst)} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
         return self.symptom(chart, "warning", message, value=float(largest[worst]), limit=HALF_LIMIT, where=(name,))
 
 

@@ -79,7 +79,7 @@ class DeadUnits(Detector):
         entering = worst < len(kinds) and kinds[worst] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
         if entering and share == 1 and _gets_gradient(chart, f"{names[worst]}.weight"):
             return None
-        units = f"units that enter {names[worst]}" if entering else f"units of {names[worst]}"
+        units = f"units that enter {chart.called(worst)}" if entering else f"units of {chart.called(worst)}"
         message = f"{100 * share:.0f} % of the {units} are zero for every input"
         if share - before > 0.1:
             message += f"; they were {100 * before:.0f} % at step {step}"

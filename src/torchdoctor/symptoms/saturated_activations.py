@@ -104,7 +104,7 @@ class SaturatedActivations(Detector):
         if not shut.any():
             return None
         worst = int(np.argmax(np.where(shut, now, 0.0)))
-        message = f"{100 * now[worst]:.0f} % of what enters the gates of {chart.module_names[worst]} is beyond their "
+        message = f"{100 * now[worst]:.0f} % of what enters the gates of {chart.called(worst)} is beyond their "
         message += "reach, from the start on"
         where = tuple(chart.module_names[int(index)] for index in np.flatnonzero(shut)[:4])
         return self.symptom(
@@ -134,7 +134,7 @@ def _told(chart: Chart, index: int) -> str:
     """A module's name; with the function that its output enters, where that is what is measured."""
     name = chart.module_names[index]
     function = (chart.fact("modules.squashed") or {}).get(name)
-    return f"{function.lower()}({name})" if function else name
+    return f"{function.lower()}({name})" if function else chart.called(index)
 
 
 def _learns(chart: Chart, least: int = 32, share: float = 0.6) -> bool:

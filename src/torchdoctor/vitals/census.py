@@ -187,7 +187,9 @@ class GraphCensus(PassGauge):
         ][:LISTED]
 
     def _named(self) -> dict[Tensor, str]:
-        return tensor_names(self._setup.models, self._setup.optimizers)
+        """Tensors by name, without empty ones: those learn nothing, and miss nothing."""
+        named = tensor_names(self._setup.models, self._setup.optimizers)
+        return {tensor: name for tensor, name in named.items() if tensor.numel()}
 
     def _leaves(self) -> set[int]:
         return {leaf for graph in self._read.values() for leaf in graph.leaves}
