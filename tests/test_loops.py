@@ -646,6 +646,7 @@ def test_a_loop_without_a_loss_is_told_that_it_was_not_judged():
         optimizer.step()
         said = [note for note in doctor.diagnose().notes if "no loss was logged" in note]
         assert bool(said) == (number >= 19)
+    assert "but no loss was logged" in str(doctor.diagnose())
     doctor.detach()
 
 

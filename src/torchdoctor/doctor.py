@@ -21,7 +21,7 @@ from torchdoctor.errors import PatientError
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
 from torchdoctor.journal import Journal, journal_place
-from torchdoctor.records import SCHEMA, Record
+from torchdoctor.records import NO_LOSS, SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
@@ -372,7 +372,7 @@ class Doctor:
         if steps >= SILENT:
             self._note(
                 "no loss",
-                f"no loss was logged in {steps} steps, so that spikes, divergence, plateaus and overfitting could not "
+                f"{NO_LOSS} in {steps} steps, so that spikes, divergence, plateaus and overfitting could not "
                 "be judged: call doctor.log_loss(loss) at each step.",
             )
 

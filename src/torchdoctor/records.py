@@ -172,6 +172,8 @@ Record = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 INFORMATIVE = frozenset({"multiple-pathologies", "converged", "batch-size-advice"})
 """Findings that describe the report, good news or a way to be faster, and leave a run's health alone."""
+NO_LOSS = "no loss was logged"
+"""How the note begins that says so of a run."""
 
 
 @dataclass(frozen=True, slots=True)

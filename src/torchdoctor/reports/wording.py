@@ -12,6 +12,7 @@ from torchdoctor.diagnoses import CAUSES
 from torchdoctor.diagnoses.mechanisms import reaches
 from torchdoctor.records import (
     INFORMATIVE,
+    NO_LOSS,
     SEVERITIES,
     Diagnosis,
     Health,
@@ -168,6 +169,8 @@ def verdict(report: Report) -> str:
             return "Nothing to judge yet: no training step was seen."
         if _is_one_record(report):
             return f"Too little to judge: the log holds the values of {clock} {report.step} alone{_values(report)}."
+        if any(note.startswith(NO_LOSS) for note in report.notes):
+            return f"Nothing was found up to {clock} {report.step}, but {NO_LOSS}."
         return f"{HEALTH_WORDS['healthy']} at {clock} {report.step}: nothing was found."
     going_on = symptom.first_step < symptom.last_step and symptom.last_step + LATELY >= report.step
     since = "since" if going_on else "at"
