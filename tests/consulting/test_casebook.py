@@ -82,6 +82,17 @@ def test_two_runs_decide(book: Casebook, tmp_path: Path) -> None:
     assert settle(book, "p", str(well), str(better))[1] is None  # no case is open any more
 
 
+def test_the_case_of_the_run_is_closed(book: Casebook, tmp_path: Path) -> None:
+    one, two, after = (recorded(tmp_path / name) for name in ("one", "two", "after"))
+    known = {"project": "p", "complaints": ["nan"], "cause": "lr-too-high", "action": "scale-lr"}
+    first = book.open_case(run=str(one), code="x", **known)
+    book.open_case(run=str(two), code="y", **known)
+    assert settle(book, "p", str(after), str(two))[1] is None  # of two cases, neither is about this run
+    closed = settle(book, "p", str(one), str(after))[1]
+    assert closed is not None and closed.id == first.id
+    assert settle(book, "p", str(after), str(one))[1] is not None  # the only one that is left
+
+
 def test_a_torn_line_costs_itself_only(book: Casebook) -> None:
     case = book.open_case(project="here", complaints=["nan"], action="scale-lr")
     assert book.path is not None

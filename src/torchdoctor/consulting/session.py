@@ -239,10 +239,15 @@ def _ask_where(plan: Plan, talk: Talk, default: str) -> Plan:
 
 
 def settle(casebook: Casebook, project: str, before: str, after: str) -> tuple[Verdict, Case | None, tuple[str, ...]]:
-    """Close the latest open case by comparing two runs: the verdict, the case, and reasons to stop."""
+    """Close the open case of a run by comparing it with another: the verdict, the case, and reasons to stop.
+
+    Where none is about this run, an only one is meant, or the latest that was opened without a run.
+    """
     found = judge_runs(before, after)
     waiting = casebook.open_cases(project)
-    case = waiting[-1] if waiting else None
+    own = [item for item in waiting if item.run and Path(item.run).resolve() == Path(before).resolve()]
+    others = waiting if len(waiting) == 1 else [item for item in waiting if not item.run]
+    case = next(reversed(own or others), None)
     if case is not None:
         casebook.close_case(case.id, found.outcome, by="comparison", note=found.note)
     history = [item for item in casebook.cases() if case is not None and item.concerns(project, case.complaints)]
@@ -263,5 +268,5 @@ def settled_text(found: Verdict, case: Case | None, stop: tuple[str, ...]) -> st
     what = f"{case.action} ({case.code}) against {case.cause}" if case is not None else "The change"
     lines = [f"{printable(what)}: {OUTCOME_WORDS[found.outcome]}. {printable(found.note)}."]
     if case is None:
-        lines.append("There was no open case in this project: nothing was written into the casebook.")
+        lines.append("No open case of this project is about this run: nothing was written into the casebook.")
     return "\n".join([*lines, *stop])
