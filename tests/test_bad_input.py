@@ -113,6 +113,37 @@ def test_a_journal_that_cannot_be_written(pair, tmp_path):
     assert not pair[1]._optimizer_step_pre_hooks
 
 
+@pytest.mark.parametrize("journal", [3, b"run", "", "a\0b", ["run"]])
+def test_a_journal_that_is_no_path(pair, journal):
+    with pytest.raises(JournalError, match="journal must be the path of a folder"):
+        Doctor(*pair, journal=journal)
+    assert not pair[1]._optimizer_step_pre_hooks
+
+
+def test_a_journal_at_home(pair, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Doctor(*pair, journal="~/run", settings=QUIET) as doctor:
+        pass
+    assert doctor.journal == tmp_path / "run" / "journal.jsonl"
+
+
+def test_records_that_the_journal_has_lost_are_in_the_report(pair, tmp_path):
+    doctor = Doctor(*pair, journal=tmp_path, settings=QUIET)
+    doctor._journal._appender.lost = 7
+    doctor.detach()
+    assert [note for note in doctor.diagnose().notes if "7 records could not be written" in note]
+
+
+def test_a_batch_in_a_dict_is_looked_at(pair):
+    doctor = Doctor(*pair, settings=QUIET)
+    seen = []
+    doctor.subscribe(seen.append)
+    doctor.log_batch({"ids": torch.tensor([1, 2]), "values": [torch.tensor([1.0, float("nan")])]})
+    step(*pair)
+    doctor.diagnose()
+    assert [record["vitals"]["batch_nonfinite"] for record in seen if record["type"] == "vitals"] == [1.0]
+
+
 @pytest.mark.parametrize(
     ("loss", "recorded", "note"),
     [
@@ -122,6 +153,7 @@ def test_a_journal_that_cannot_be_written(pair, tmp_path):
         (lambda t: t, "attached", None),
         (lambda t: torch.tensor([1.0, 3.0]), 2.0, "its mean is recorded"),
         (lambda t: torch.zeros(0), None, "empty tensor"),
+        (lambda t: torch.zeros((), device="meta"), None, "holds no number"),
         (lambda t: None, None, "given as NoneType"),
         (lambda t: "high", None, "given as str"),
         (lambda t: {"loss": t}, None, "given as dict"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
+from torchdoctor import Doctor
 from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.sampling import YOUNG, Sampling
 
@@ -55,3 +58,33 @@ def test_one_dear_look_does_not_make_the_others_rare() -> None:
         if number % 100 == 0:
             sampling.keep_budget(number)
     assert sampling.every == pytest.approx(667, rel=0.05)
+
+
+def test_what_has_happened_is_looked_at_soon_but_not_again_and_again() -> None:
+    looks = CloseLooks(Sampling(50, 0.01, lambda key, text: None), 1, lambda facts: None, cuda=False)
+    looks.arm(398)
+    assert looks.sampling.next == 448
+    assert looks.hasten(405) and looks.sampling.next == 405
+    looks.keep_up(406)
+    assert looks.armed == 406 and looks.sampling.next == 448
+    assert not looks.hasten(410) and looks.sampling.next == 448
+    assert looks.hasten(431)
+
+
+def test_a_leap_is_followed_by_a_close_look() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    doctor = Doctor(net, optimizer, settings={"quiet": True})
+    looked: list[int] = []
+    doctor.subscribe(lambda record: looked.append(record["step"]) if record["type"] == "tensors" else None)
+    for number in range(440):
+        x = torch.randn(16, 4)
+        loss = (net(x) - x.sum(1, keepdim=True) - torch.randn(16, 1)).square().mean()
+        optimizer.zero_grad()
+        (loss * (1000 if number == 405 else 1)).backward()
+        optimizer.step()
+        doctor.log_loss(loss)
+        doctor.diagnose(wait=True)  # whatever the machine's pace: the leap is known at once
+    doctor.detach()
+    assert any(406 <= step <= 410 for step in looked), looked
