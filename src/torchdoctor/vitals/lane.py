@@ -247,6 +247,10 @@ class Lane(taps.Listener):
             self._bunching.absorb(steps, self._order, self._mark, clips=self._clips)
             self._has_stepped = True
 
+    def curtail(self) -> None:
+        """Have the step that comes be the last of these."""
+        self._room = min(self._room, 1)
+
     def leave(self) -> None:
         """Hand everything over to the monitor, the step in progress too."""
         if not self.is_open:

@@ -66,7 +66,7 @@ class Monitor(taps.Listener):
         self._batch_handles: list[Handle] = []
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
-        self._stepping = self._in_closure = self._draining = self._hastened = False
+        self._stepping = self._in_closure = self._draining = False
         self._stepped_since_update = [False] * len(self._optimizers)
         layout = self._layout = Layout(setup.models, self._optimizers)
         sampling = Sampling.on(settings, note, cuda=layout.is_cuda)
@@ -284,7 +284,8 @@ class Monitor(taps.Listener):
 
     def hasten(self) -> None:
         """Something was found: what a close look says of the next step may be what explains it."""
-        self._hastened = self._looks.hasten(self._ledger.clock.count)
+        if self._looks.hasten(self._ledger.clock.count):
+            self.lane.curtail()
 
     def read(self) -> bool:
         """Read numbers that were on their way, while ordinary steps go on; True if they still are."""
@@ -293,9 +294,8 @@ class Monitor(taps.Listener):
             return True
         if not self._draining:
             self._read(wait=False)
-            if self._hastened or (self._origin_searches and self._origin.armed):
+            if self._origin_searches and self._origin.armed:
                 self.lane.leave()
-                self._looks.keep_up(self._ledger.clock.count)
         return transfer.under_way
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
