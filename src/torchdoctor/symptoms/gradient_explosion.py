@@ -14,14 +14,11 @@ from torchdoctor.series import TINY, Baseline, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.leaps import (
-    has_arrived,
     is_held,
-    is_quiet,
+    is_known,
     is_steep,
     is_unexplained,
     is_untold,
-    keeps_rhythm,
-    learnt_with,
     share_of_loss,
     steps_by_sign,
 )
@@ -29,7 +26,6 @@ from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
     SLACK,
-    acts,
     extreme,
     highest_of_last,
     is_hurt,
@@ -74,14 +70,12 @@ class GradientExplosion(Detector):
 
     A warning is for an update in danger. A leap is a note where the loss leapt with it or just before it: then the
     batch, the task or the loop's own hand is the matter, and `loss-spike` says whether it did harm. So it is where as
-    high norms were known before, where it comes at the same distance again (a penalty at every sixteenth step), where
-    the optimizer takes signs only, where the batch is one sample whose own loss is not logged, where clipping or Adam
-    holds the step and norms grew towards it, and where norms have fallen to a twentieth of those that the run learnt
-    with, the loss has lost little of what it had gained, and the step is held or its norm is one of those. Once the
-    loss is in trouble, a leap just before that is a warning. Where norms swing widely because batches are now easy and
-    now hard, the loss of a batch says what norm to expect: one far beyond that, in most tensors alike, was multiplied
-    by something, and is a warning whatever holds the step, unless a quarter of the run went on with norms as high. A
-    norm that is not finite is `nan-or-inf`.
+    high norms were known before, where the optimizer takes signs only, where the batch is one sample whose own loss is
+    not logged, where clipping or Adam holds the step and norms grew towards it, and where norms have fallen to a
+    twentieth of those that the run learnt with, this is one of those, and the loss has lost little of what it had
+    gained. Once the loss is in trouble, a leap just before that is a warning. Where norms swing widely because batches
+    are now easy and now hard, the loss of a batch says what norm to expect: one far beyond that, in most tensors alike,
+    was multiplied by something, and is a warning whatever holds the step. A norm that is not finite is `nan-or-inf`.
 
     ## What to do
     Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
@@ -200,11 +194,7 @@ class GradientExplosion(Detector):
         series = chart["grad_norm"]
         if not is_unexplained(chart, math.log(self.ratio)) or not is_steep(chart) or is_restart(chart):
             return False
-        if steps_by_sign(chart) or keeps_rhythm(series):
-            return False
-        if is_held(chart) and series.latest < learnt_with(chart):
-            return False
-        if _is_borne(chart, rise):
+        if steps_by_sign(chart) or is_known(chart, rise):
             return False
         known = chart.tensors("grad_norm").step == chart.step
         return risen(chart)[1] if known else series.count > SETTLED
@@ -212,20 +202,17 @@ class GradientExplosion(Detector):
     def _is_grave(self, chart: Chart, rise: float) -> bool:
         """Whether the update of this step is in danger, as far as can be known before the next losses tell."""
         series, held = chart["grad_norm"], is_held(chart)
-        if share_of_loss(chart, rise, RECENT + 1) > ALL or steps_by_sign(chart) or keeps_rhythm(series):
+        if share_of_loss(chart, rise, RECENT + 1) > ALL or is_untold(chart):
             return False
-        if is_untold(chart):
+        if steps_by_sign(chart) or is_known(chart, rise):
             return False
-        if series.count <= SETTLED:  # a start may be wild: a leap that is none of the loss's doing is not
-            wild = held and rise < math.log(self.wild)
-            return rise > math.log(2 * self.ratio) and is_quiet(chart) and not wild and is_steep(chart)
-        if acts(chart) and series.latest < float(series.values[:-1].max()):
-            return False  # of a policy that is right nearly always, an error is rare
-        if not is_unheard_of(series) or not is_steep(chart, self.steep if held else 3.0):
+        if not is_steep(chart, self.steep if held else 3.0):
+            return False
+        if series.count <= SETTLED:  # a start may be wild
+            return rise > math.log(self.wild if held else 2 * self.ratio)
+        if not is_unheard_of(series):
             return False
         if held and share_of_loss(chart, rise) > SOME and rise < math.log(self.wild):
-            return False
-        if _is_borne(chart, rise):
             return False
         if rise > math.log(3 * self.ratio):
             return True
@@ -245,16 +232,6 @@ class GradientExplosion(Detector):
             message += f" (clipped at {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
-
-
-def _is_borne(chart: Chart, rise: float) -> bool:
-    """Whether norms have fallen to next to nothing, and the step from there is held, or one that the run learnt with.
-
-    Where every margin is kept, only decay is left of the gradient, and the next sample that is not far enough away
-    makes it a hundred times as much: the norm of earlier steps.
-    """
-    norm = chart["grad_norm"].latest
-    return (is_held(chart) or norm < learnt_with(chart)) and has_arrived(chart, norm / math.exp(rise))
 
 
 def _as_grave_as(severity: Severity, chart: Chart) -> Severity:

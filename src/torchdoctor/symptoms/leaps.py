@@ -12,16 +12,11 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.series import TINY, Array, Series, median, scatter
-from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
-    SLACK,
-    Mask,
     Progress,
-    highest_of_last,
     is_of_one_sample,
-    log_spread,
     lr_jump,
 )
 from torchdoctor.symptoms.tails import AHEAD, RISES
@@ -74,27 +69,24 @@ def is_cut(chart: Chart) -> bool:
     return chart["clip"].latest > 0 and not chart.fact("clip.after_step")
 
 
-def has_arrived(chart: Chart, norm: float, small: float = 0.05, lost: float = 0.1) -> bool:
-    """Whether norms have fallen to next to nothing of those that the run learnt with, and its gain is not touched.
+def is_known(chart: Chart, rise: float, small: float = 0.05, lost: float = 0.1) -> bool:
+    """Whether a norm that rose from next to nothing is one that the run learnt with, and its gain is not touched.
 
-    Near a minimum gradients are so small that anything is many times as much. Where the step is held, the loss may rise
-    for a few steps, and comes back; whether it does not, `loss-spike` says.
+    A quarter of the run went beyond it, and came through. Where every margin is kept, only decay is left of the
+    gradient, and the next sample that is not far enough away makes it a hundred times as much.
 
-    >>> norms, losses = [1.0] * 100 + [0.01] * 100, [5 * 0.97**step for step in range(200)]
-    >>> has_arrived(Chart.of(grad_norm=norms, loss=losses), 0.01), has_arrived(Chart.of(grad_norm=norms), 0.01)
-    (True, False)
+    >>> norms, losses = [1.0] * 100 + [0.01] * 99, [5 * 0.97**step for step in range(200)]
+    >>> [is_known(Chart.of(grad_norm=[*norms, leap], loss=losses), math.log(leap / 0.01)) for leap in (0.5, 5.0)]
+    [True, False]
     """
-    losses = chart["loss"]
+    norm, losses = chart["grad_norm"].latest, chart["loss"]
     base = losses.baseline(128)
     if losses.step != chart.step or base.count < SETTLED:
         return False
-    return norm < small * learnt_with(chart) and losses.latest - base.recent < lost * Progress.of(losses).descent
-
-
-def learnt_with(chart: Chart) -> float:
-    """The gradient norm that a quarter of the run so far went beyond: what it learnt with, and came through."""
     with np.errstate(all="ignore"):
-        return float(np.percentile(chart["grad_norm"].outline.means(), 75))
+        learnt_with = float(np.percentile(chart["grad_norm"].outline.means(), 75))
+    fallen = norm < learnt_with and norm / math.exp(rise) < small * learnt_with
+    return fallen and losses.latest - base.recent < lost * Progress.of(losses).descent
 
 
 def is_unexplained(chart: Chart, least: float, window: int = 256) -> bool:
@@ -163,8 +155,7 @@ def is_relearnt(chart: Chart, height: float, most: int = 64) -> bool:
     share = 1.2 if since.size < 2 * AHEAD else 0.9
     if _may_be_of_more(chart, since.size):
         share = 1.5
-    noise = scatter(np.diff(since, 2)) / 6**0.5 if since.size > 4 else 0.0  # whatever line it follows drops out
-    return float(since.max()) < 2 * max(first, float(since[0])) and now < share * first + noise
+    return now < share * first
 
 
 def own_leap(chart: Chart, height: float, most: int = 64) -> Array | None:
@@ -205,15 +196,6 @@ def _leap(losses: Array, within: int = 3) -> int:
     return within + int(np.argmax(losses[within:] - before))
 
 
-def is_quiet(chart: Chart) -> bool:
-    """Whether the loss of this step is where it was; False where it is not known."""
-    series = chart["loss"]
-    base = series.baseline(32)
-    if not series.steps.size or series.steps[-1] != chart.step or not base:
-        return False
-    return series.latest - base.recent <= 4 * max(base.noise, 0.02 * abs(base.recent))
-
-
 def is_steep(chart: Chart, times: float = 3.0, within: int = 3) -> bool:
     """Whether one of the last steps leapt above those right before it."""
     norms = chart["grad_norm"].last(2 * within + 1)
@@ -221,34 +203,3 @@ def is_steep(chart: Chart, times: float = 3.0, within: int = 3) -> bool:
         float(norms[max(0, place - within) : place].max()) for place in range(max(1, norms.size - within), norms.size)
     ]
     return bool((norms[-len(before) :] > times * np.array(before)).any())
-
-
-def is_shaken(chart: Chart, calm: float, within: int = 3, times: float = 6.0) -> bool:
-    """Whether the gradient leapt at one of the last steps although its loss was calm: the update, not the batch.
-
-    Each alone may be chance where losses and norms swing widely; in this order they are not, where the norm was far
-    above all of those just before it.
-    """
-    norms, losses = chart["grad_norm"], chart["loss"]
-    base = norms.baseline(128, log=True)
-    before = slice(-within - 1, -1)
-    recent = losses.values[before][losses.steps[before] >= chart.step - within]
-    if base.count < 32 or norms.step != chart.step or not recent.size:
-        return False
-    leap = np.log(np.abs(norms.values[before][-recent.size :]) + TINY) - base.recent
-    high = leap > max(math.log(times), 3 * log_spread(base, 128))
-    if recent.size != leap.size or not bool((high & (recent < calm)).any()):
-        return False
-    places = range(len(norms) - 1 - recent.size, len(norms) - 1)  # norms that swing already say nothing by one more
-    sudden = [norms.values[place] > 2 * norms.values[max(0, place - AHEAD) : place].max() for place in places]
-    return bool((high & np.array(sudden) & (recent < calm)).any())
-
-
-def may_be_shaken(chart: Chart, coming: Stretch, within: int = 3, times: float = 6.0) -> Mask:
-    """At which of the steps that come `is_shaken` may be true: in doubt, at all of them."""
-    norms = coming.columns.get("grad_norm")
-    if norms is None or not np.isfinite(norms).all():
-        return np.full(len(coming), norms is not None)
-    base = chart["grad_norm"].upcoming(128, log=True)
-    highest = np.log(highest_of_last(chart["grad_norm"], np.abs(norms), within + 1) + TINY)
-    return np.asarray((highest - base.recent > math.log(times) - SLACK) & (base.count >= 32))

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, Series, median
+from torchdoctor.series import Array, Series, median, scatter
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 from torchdoctor.symptoms.leaps import is_relearnt, own_leap
@@ -19,7 +19,7 @@ from torchdoctor.symptoms.progress import (
     Progress,
     acts,
     extreme,
-    is_adversarial,
+    is_game,
     outline_levels,
     trend_gain,
 )
@@ -95,7 +95,7 @@ class LossDivergence(Detector):
         if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
             return None
         level = float(np.sort(series.last(self.steps))[self.steps // 2]) / growth(chart)
-        guess = self.guess * (math.nan if "batch-anomaly" in chart.open_episodes else _chance(chart))
+        guess = self.guess * _chance(chart)
         if series.count > self.lasting and series.first < guess < float(series.last(self.lasting).min()):
             message = f"loss level {number_text(level)} is far above the {number_text(guess / self.guess)} of a guess; "
             message += f"it began at {number_text(series.first)}"
@@ -126,7 +126,7 @@ class LossDivergence(Detector):
         levels = np.sort(outline_levels(series))
         span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
         limit = progress.start + max(least, self.times * max(span, 2 * noise))
-        if level > limit and not _is_usual(series, level) and not self._is_new_task(chart, progress.start):
+        if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
 
@@ -148,15 +148,14 @@ class LossDivergence(Detector):
         recent = series.last(self.staying)
         if not self._may_be_back(progress, recent) or recent.size < self.staying:
             return None
-        if not progress.is_learning(series.baseline(128).noise):
+        if not progress.is_learning(scatter(recent)):
             return None  # batches that differ by as much have their lows and highs without learning or losing anything
-        if acts(chart) or is_adversarial(chart) or chart.fact("data.differentiated") or growth(chart) > 1:
+        if is_game(chart) or chart.fact("data.differentiated"):
             return None
         at, _, levels, _ = series.outline.columns()
         smooth = _without_single_values(levels)
-        low, deep = np.flatnonzero(smooth < high), smooth < progress.best + self.back * progress.descent
-        held = int(deep.sum()) * series.outline.stride
-        if not low.size or held < self.staying // 2 or not has_held(levels, progress):
+        low = np.flatnonzero(smooth < high)
+        if not low.size or not has_held(levels, progress):
             return None
         first = min(int(low[-1]) + 1, at.size - 1)  # what was low last was not back yet
         since, took = int(at[first]), int(at[low[0]]) - int(at[0])
@@ -259,10 +258,10 @@ class LossDivergence(Detector):
         progress = Progress.of(series)
         limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
         far = level > progress.start + max(progress.descent, 0.5 * abs(progress.start))
-        earlier = series.values[: -self.steps]
-        if self._is_new_task(chart, limit):
-            return None
-        if self.name not in chart.open_episodes and float((earlier > limit).mean()) > AT_HOME:
+        earlier, known = series.values[: -self.steps], self.name in chart.open_episodes
+        if not known and is_relearnt(chart, limit):
+            return None  # a new task
+        if not known and float((earlier > limit).mean()) > AT_HOME:
             return None  # where single samples are far below the rest, start and best are chance
         # Scores of data against those of samples that follow their slope: the samples catch up, and it goes to zero.
         contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
@@ -276,9 +275,6 @@ class LossDivergence(Detector):
         if _rising(series.last(64) if leapt is None else leapt, noise):
             return self._diverged(chart, level, limit, "warning")
         return None
-
-    def _is_new_task(self, chart: Chart, limit: float) -> bool:
-        return self.name not in chart.open_episodes and is_relearnt(chart, limit)
 
     def _lasting(self, chart: Chart, limit: float) -> bool:
         return chart["loss"].count >= 20 and median(chart["loss"].last(20)) > limit

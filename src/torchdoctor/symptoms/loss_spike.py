@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Baseline, Series
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
-from torchdoctor.symptoms.leaps import is_cut, is_relearnt, is_shaken, keeps_rhythm, may_be_shaken
+from torchdoctor.symptoms.leaps import is_cut, is_relearnt, keeps_rhythm
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import (
     JUMP,
@@ -21,7 +21,6 @@ from torchdoctor.symptoms.progress import (
     Progress,
     acts,
     extreme,
-    is_restart,
     keeps_its_rate,
     lr_jump,
     will_keep_its_rate,
@@ -30,14 +29,12 @@ from torchdoctor.symptoms.tails import tail
 
 ALERT = 2.0
 """Deviations that are enough right after a leap of the learning rate."""
-SHAKEN = 3.5
-"""Deviations that are enough right after a leap of the gradient that no loss accounts for, or a state was loaded."""
-LASTING = 3
-"""Losses among which one that is followed by another high one may have been the highest."""
+LOADED = 3.5
+"""Deviations that are enough right after a state was loaded."""
 ABSURD = 1000.0
 """Times the recent loss that no sample is as hard as: a wrong one."""
 FEW_TIMES = 8.0
-"""Times the recent loss that a batch with an outlier in it may cost, whose gradient rises further than its loss."""
+"""Times the recent loss that a hard batch may cost."""
 SKIP = 8
 """Values before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -54,16 +51,15 @@ class LossSpike(Detector):
     The rise must exceed the run's own noise about its trend (in log space too where losses are positive, so
     heavy-tailed losses stay silent), what its upper tail in the recent past makes likely, and a share of what the run
     has gained since its start. It is a note while it is small, a warning when it is several times the recent loss,
-    worse than the untrained model, comes right after a learning rate that the run had never used or after a gradient
-    that leapt while the loss was calm, or comes with a gradient explosion. A harder curriculum lifts the loss to a
-    level under its start, and it stays there: a note at most. So is one in a loop that acts and learns from what came
-    of it, unless it is far above all that the run has known: a target network that is renewed, or a longer episode,
-    lifts the loss. So is a single high loss whose gradient rose no further than itself, or than the run knew before, or
-    whose step is clipped and which is a few times as high: a hard sample; unless a batch of many was answered far worse
-    than by a guess, and the next one well again: then its labels or inputs were wrong as a whole. If the next loss is
-    high too, the update has done harm; unless no step before it was unusual, the loss does not fall back at once, and
-    comes down from where it leapt to: a new task, a new term of the loss, weights that were pruned. Of a sum over
-    samples, there may be more of them.
+    worse than the untrained model, comes right after a learning rate that the run had never used, or comes with a
+    gradient explosion. In a loop that acts and learns from what came of it, it is a note, unless it is far above all
+    that the run has known: a target network that is renewed, or a longer episode, lifts the loss. So is a single high
+    loss whose gradient rose no further than itself, or whose step is clipped and which is a few times as high: a hard
+    sample; unless a batch of many was answered far worse than by a guess, and the next one well again: then its labels
+    or inputs were wrong as a whole. So is one that comes at the same distance again: a penalty at every sixteenth step.
+    If the next loss is high too, the update has done harm; unless no step before it was unusual, the loss does not fall
+    back at once, and comes down from where it leapt to: a new task, a new term of the loss, weights that were pruned.
+    Of a sum over samples, there may be more of them.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
@@ -117,9 +113,8 @@ class LossSpike(Detector):
         scale = max(base.noise, 0.003 * abs(base.recent))
         if not ALERT * scale < rise < math.inf:
             return self._wrong_as_a_whole(chart, base) if self.name in chart.open_episodes else None
-        shaken = rise > SHAKEN * scale and is_shaken(chart, base.recent + ALERT * scale)
         loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time
-        deviations = SHAKEN if shaken or loaded else self.deviations
+        deviations = LOADED if loaded else self.deviations
         limit = extreme(deviations, base.count) * scale
         jump = lr_jump(chart) > JUMP
         if not jump and not rise > limit:
@@ -129,24 +124,20 @@ class LossSpike(Detector):
             return None
         positive = base.recent > 0 and series.lowest > 0
         alone = bool(series.values[-2] < base.recent + limit)
-        worst = loss if alone else float(series.last(LASTING).max())
         grave = (
-            self._grave(progress, base, worst, positive, positive and _has_settled(series, base.recent))
+            self._grave(progress, base, loss, positive)
             or jump
             or (_exploding(chart) and rise > 0.25 * progress.descent)
-            # the place is known: less is enough
-            or (loaded and rise > (0.1 if _is_apart(series) else 0.2) * progress.descent)
+            or (loaded and rise > 0.2 * progress.descent)  # the place is known: less is enough
             or (loaded and positive and _is_set_back(chart, base.recent, progress.start))
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
-            grave = shaken = False  # new targets and new experience lift a loss, too
+            grave = False  # new targets and new experience lift a loss, too
         if grave and not (jump or loaded):
             # of one batch, so far, or of a new task; whether the update did harm, the next loss will tell
-            its_own = self._is_its_own(chart, base, limit, alone)
-            grave, shaken = grave and not its_own, shaken and not its_own
+            grave = not self._is_its_own(chart, base, limit, alone)
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
-        grave = grave or (shaken and rise > self.share * progress.descent and base.count >= SETTLED)
-        if not grave and (not notable or is_restart(chart)):
+        if not grave and not notable:
             return None
         message = f"loss {number_text(loss)} rose from its recent {number_text(base.recent)}"
         if positive:
@@ -164,7 +155,7 @@ class LossSpike(Detector):
             return not max(coming["loss"]) > ABSURD * chart["loss"].first
         if not rise > ALERT * scale:
             return True
-        return not rise > SHAKEN * scale and keeps_its_rate(chart, coming)
+        return not rise > LOADED * scale and keeps_its_rate(chart, coming)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
         """The same for each of these losses."""
@@ -176,9 +167,8 @@ class LossSpike(Detector):
             if not will_keep_its_rate(chart, coming):
                 odd = rise > ALERT * scale
             else:
-                least = SHAKEN if chart.fact("state.loaded") else self.deviations
+                least = LOADED if chart.fact("state.loaded") else self.deviations
                 odd = rise > extreme(least, base.count) * scale
-                odd |= (rise > extreme(SHAKEN, base.count) * scale) & may_be_shaken(chart, coming)
         odd[1:] |= odd[:-1].copy()  # of a batch that was wrong as a whole, the next one tells
         episode = chart.open_episodes.get(self.name)
         odd[:1] |= episode is not None and episode.last_step == chart.step
@@ -190,7 +180,7 @@ class LossSpike(Detector):
         A few hard samples do not make the mean of many of them so high; a new task would not be over with the next.
         """
         series, size = chart["loss"], chart.context.get("batch_size")
-        if chart.open_episodes[self.name].last_step != chart.step - 1 or len(series) < 3 or acts(chart):
+        if chart.open_episodes[self.name].last_step != chart.step - 1 or len(series) < 3:
             return None
         if not isinstance(size, int) or size < self.many or int(series.steps[-2]) != chart.step - 1:
             return None
@@ -212,16 +202,15 @@ class LossSpike(Detector):
         message = f"loss {number_text(float(values[-1]))} rose from at most {number_text(highest)} before"
         return self.symptom(chart, "warning", message, value=float(values[-1]), limit=ABSURD * highest)
 
-    def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool, settled: bool) -> bool:
+    def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool) -> bool:
         """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""
         rise = loss - base.recent
-        if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent and not settled:
+        if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent:
             return True
         if not loss > progress.start or not progress.is_learning(base.noise):
             return False
         high = rise > 20 * base.noise or (positive and loss > 3 * base.recent)
-        # So young a run has no scale of its own yet; a log-likelihood swings widely in its first steps.
-        return high and rise > (0.5 if positive or base.count >= SETTLED else 6.0) * progress.descent
+        return high and rise > 0.5 * progress.descent
 
     def _is_its_own(self, chart: Chart, base: Baseline, limit: float, alone: bool) -> bool:
         """Whether the batch, the task or the loop's own way made the loss high, not an update."""
@@ -255,22 +244,9 @@ def _guess_among_classes(chart: Chart) -> float:
 
     Errors of numbers have no such bound: one outlier makes the mean of a batch as high as it likes.
     """
-    kind, even = chart.fact("loss.kind"), math.log(2)
-    if chart.fact("loss.classes") or kind in ("cross-entropy", "bce"):
-        known = chance_level(chart)
-        # Of a binary loss that was not shown, the first value says whether it is a plain mean.
-        plain = (
-            kind == "bce" and chart.fact("loss.reduction") == "mean" and abs(chart["loss"].first - even) < 0.25 * even
-        )
-        return even if plain and math.isnan(known) else known
+    if chart.fact("loss.classes") or chart.fact("loss.kind") in ("cross-entropy", "bce"):
+        return chance_level(chart)
     return math.nan
-
-
-def _has_settled(series: Series, recent: float) -> bool:
-    """Whether a positive loss went to a new level a few steps ago and has stayed there: a harder task, not a spike."""
-    before = series.last(6)[:-1]
-    middle = float(np.sort(before)[2])
-    return float(before.min()) > math.sqrt(recent * middle) and series.latest < 1.5 * middle
 
 
 def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
@@ -311,9 +287,4 @@ def _is_outlier(chart: Chart, times: float) -> bool:
     risen = math.log(norms.latest) - base.recent
     if base.count < SETTLED:  # of few norms, only one that has not risen says something
         return risen < math.log(1.5)
-    if risen < math.log(max(1.5, times)):
-        return True
-    # The mean gradient of many samples is small, and one outlier's is not: it may rise twice as far.
-    calm = float(norms.last(4)[:-1].max()) < 3 * math.exp(base.recent)
-    known = float(norms.values[SETTLED:-4].max(initial=0.0)) > 0.5 * norms.latest  # such batches came before
-    return times < FEW_TIMES and calm and known and risen < 2 * math.log(times)
+    return risen < math.log(max(1.5, times))

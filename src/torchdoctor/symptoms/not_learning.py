@@ -24,10 +24,6 @@ EARLY = 12
 """Steps in which outputs may still be nothing but their initialization."""
 LOOKUPS = 4
 """Steps of a model that only looks embeddings up that count as one."""
-TABLES = frozenset({"Embedding", "Linear", "Dropout", "Flatten", "ReLU", "GELU", "SiLU", "Tanh", "LeakyReLU"})
-"""What a model of categories is made of."""
-DEEP = 10
-"""Layers from which a model without normalization passes little of a gradient on at first."""
 FEW = 4
 """Samples of a step that make it a whole one."""
 LESS = 0.97
@@ -54,8 +50,7 @@ class NotLearning(Detector):
     better one after the other are a reason to wait, and so are outputs that differ by more from look to look: deep
     models leave a saddle that way, long before the loss shows it. So is a model that consists of embeddings alone,
     whose rows each batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which
-    holds its own first steps back, is given twice as long, and so are recurrent models and deep ones without
-    normalization.
+    holds its own first steps back, is given twice as long.
 
     ## What to do
     Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
@@ -117,9 +112,8 @@ class NotLearning(Detector):
         limit = math.inf if level > chance or sure else (5 if chance > 0 else 1) * self.gain * abs(level)
         if lost or not _is_flat(half, limit) or (level > FAR * chance and _falls(later)):
             return None
-        better, known = _validates_better(chart), self.known * _lateness(chart)
+        better, nearly = _validates_better(chart), 0.9 * self.known  # what a warm-up of a few steps leaves of them
         still = bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
-        nearly = 0.9 * known  # what a warm-up of a few steps leaves of them
         if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
             if learnt > 2 * doubt + 0.01:
                 return None
@@ -136,7 +130,7 @@ class NotLearning(Detector):
         # A head alone may learn little, but for sure.
         better = better or (chart.fact("graph.frozen_share", 0.0) > 0 and _is_below(half, 0.95 * chance))
         young = waited < 2 * self.steps and not still and tells_apart(chart)
-        long = waited >= self.steps * _noisiness(chart)
+        long = waited >= self.steps
         severity: Severity = "warning" if not young and (stuck or (long and not better)) else "info"
         message = _in_words(level, count, chance)
         return self.symptom(chart, severity, message, value=level, confidence=0.8, since=int(max(since, 0)))
@@ -167,12 +161,6 @@ def _patience(chart: Chart) -> int:
     return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
 
 
-def _noisiness(chart: Chart) -> int:
-    """How many times as long a run of small batches is given where it is not sure that it is at a guess."""
-    samples = _samples(chart)
-    return min(max(4 * FEW // samples, 1), FEW) if samples >= FEW else 1  # of fewer, each step counts less already
-
-
 def _samples(chart: Chart) -> int:
     """Samples of a step, as far as they are known; else 0."""
     shape, size = chart.context.get("input_shape") or (), chart["input_size"]
@@ -180,18 +168,6 @@ def _samples(chart: Chart) -> int:
         return 0
     passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
     return passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
-
-
-def _lateness(chart: Chart) -> int:
-    """Two for models that often stay at a guess for a while; else one.
-
-    They are recurrent, deep without normalization, or tables of categories, of which a batch has few.
-    """
-    kinds = chart.fact("modules.kinds") or ()
-    layers = sum(kind == "Linear" or kind.startswith("Conv") for kind in kinds)
-    plain = layers >= DEEP and not any("Norm" in kind for kind in kinds)
-    tables = kinds[:1] in (["Embedding"], ("Embedding",)) and set(kinds) <= TABLES
-    return 2 if plain or tables or any(kind in ("RNN", "LSTM", "GRU") for kind in kinds) else 1
 
 
 def looks_up_only(chart: Chart) -> bool:
