@@ -38,6 +38,7 @@ key                             value
 ``graph.resting``               {"tensors": .., "since": .., "frozen": ..}: of an optimizer that steps without gradients
 ``graph.copied``                {"tensors": .., "samples": ..}: the loss is that of as many tensors of the same shapes
                                 as those of the optimizer, which have no gradient; None where it is not any more
+``graph.made_anew``             the shapes of weights between known layers that are other tensors at each step
 ``graph.criterion_left_out``    parameters of ``loss_fn`` itself with gradients, that no optimizer holds
 ``graph.stale``                 tensors that an optimizer holds, that never had a gradient and are in no model
 ``graph.detached``              whether no trainable tensor ever had a gradient
@@ -68,6 +69,7 @@ key                             value
 ``state.written_always``        samples at which that happened at every step (up to 5)
 ``state.loaded``                the steps before which a state was loaded into a model (the last 8)
 ``state.restarted``             the step at which the optimizer's own count of steps began anew
+``state.begun_anew``            those of such steps before which all weights were written to as well, without a load
 ``state.at_start``              steps that the optimizer's memory was of when it was first seen, 0 where it was empty
 ``state.forgotten``             the last samples, in a row, at which its memory was of a few steps only (up to 5)
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: what it declares
@@ -129,6 +131,7 @@ in one place of the input), ``weight_of_common`` (the loss's weight of the most 
 the others), ``weight_by_count`` (the power of a class's count that its weight follows),
 ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
+``idle_output_low`` and ``idle_output_high`` (of what a loss of scores was given there),
 ``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
 unchanged), ``answer_changed`` (share of those that came with another target) and ``answer_moved`` (with a number that
 is far from the one before), ``input_distinct`` (share of the batch's samples that are no copies of others in it),

@@ -155,12 +155,34 @@ def test_a_loss_of_one_value_is_old_or_cancels_out(swing, cause):
     assert max(weights, key=weights.get) == cause
 
 
+@pytest.mark.parametrize(
+    ("facts", "spread", "norm", "heard"),
+    [
+        pytest.param({}, 0.9, 0.0, False, id="a ratio of the policy to itself"),
+        pytest.param({"graph.frozen_share": 0.9}, 0.9, 0.0, True, id="adapters of which both factors are zero"),
+        pytest.param({}, 0.0, 0.0, True, id="outputs that are all the same"),
+        pytest.param({}, 0.9, 0.1, True, id="gradients"),
+        pytest.param({"graph.detached": True}, 0.9, 0.0, True, id="a graph that was cut"),
+    ],
+)
+def test_a_loss_that_asks_nothing_of_outputs_that_differ(facts, spread, norm, heard):
+    chart = Chart.of(loss=[0.0] * 20, grad_norm=[norm] * 20, output_spread=[spread] * 20)
+    chart.add({"type": "facts", "step": 0, "facts": {"graph.frozen_share": 0.0, **facts}})
+    problem = Problem((Symptom("no-gradient", "GP01", "critical", 0.9, 0, 19),))
+    assert (sum(item.weight for item in BY_NAME["loss-misuse"]().weigh(chart, problem)) < 3) == heard
+
+
 RESTING = {"tensors": ["g.weight"], "since": 0, "frozen": True}
 ALSO_CERTAIN = {
     "a criterion's own weights": (
         "parameters-not-in-optimizer",
         "frozen-weights",
         {"graph.criterion_left_out": ["loss_fn.centres"]},
+    ),
+    "a layer that forward makes": (
+        "parameters-not-in-optimizer",
+        "frozen-weights",
+        {"graph.made_anew": [[64, 384]], "graph.not_in_optimizer": []},
     ),
     "frozen for the other's turn": ("frozen-by-mistake", "frozen-weights", {"graph.resting": RESTING}),
     "cut off after the first steps": (

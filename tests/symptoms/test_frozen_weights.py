@@ -186,6 +186,12 @@ def test_a_copy_of_the_model_is_trained(samples, severity):
     assert (found and found.severity) == severity
 
 
+@pytest.mark.parametrize(("shapes", "severity"), [([], None), ([[64, 384]], "warning")])
+def test_a_layer_that_is_made_inside_forward(shapes, severity):
+    found = FrozenWeights().check(chart({"graph.made_anew": shapes}, ALL, [MOVING] * 6, {}))
+    assert (found and found.severity) == severity
+
+
 @pytest.mark.parametrize(("optimizers", "severity"), [(1, "warning"), (2, "info")])
 def test_the_only_optimizer_has_nothing_to_do(optimizers, severity):
     built = chart({"graph.resting": {"tensors": ["a.weight"], "since": 200, "frozen": False}}, ALL, [MOVING] * 6, {})

@@ -70,7 +70,18 @@ def answered(changed, again=AGAIN, moved=(), **facts):
     return chart
 
 
+def unlearnt(before, after, moved=(0.8, 1.0, 0.7, 0.9)):
+    """Numbers that are all others, and errors of a guess, which costs something else in each batch."""
+    guesses = [1.2, 0.5, 0.8, 1.1, 0.6, 0.4, 0.9, 1.3]
+    chart = answered([1.0] * 4, moved=list(moved))
+    for step, (share, guess) in enumerate(zip([*before, *after], guesses, strict=True)):
+        chart.put(step, "criterion", share * guess)
+        chart.put(step, "guess_loss", guess)
+    return chart
+
+
 CHANGED = {
+    "numbers shuffled from the second epoch on": unlearnt([1.0, 0.7, 0.3, 0.2], [1.0, 1.1, 0.95, 1.05]),
     "labels shuffled anew in each epoch": answered([0.9, 0.8, 0.9, 1.0], **{"loss.classes": 10}),
     "a quarter of the numbers": answered([0.2, 0.3, 0.25, 0.3]),
     "and by far": answered([0.2, 0.3, 0.25, 0.3], moved=[0.15, 0.2, 0.2, 0.25]),
@@ -79,6 +90,11 @@ UNCHANGED = {
     "the same": answered([0.0] * 4, **{"loss.classes": 10}),
     "now and then": answered([0.0, 0.3, 0.0, 0.1], **{"loss.classes": 10}),
     "noise that is to be told": answered([1.0] * 4),
+    "noise that is told": unlearnt([1.0, 0.9, 0.6, 0.4], [0.3, 0.2, 0.3, 0.2]),
+    "noise that nobody can tell": unlearnt([1.1, 1.0, 1.0, 0.95], [1.0, 1.05, 1.0, 1.0]),
+    "noise that one batch was lucky with": unlearnt([1.1, 0.4, 1.0, 0.95], [1.0, 1.05, 1.0, 1.0]),
+    "learnt again": unlearnt([1.0, 0.7, 0.3, 0.2], [1.0, 0.8, 0.7, 0.5]),
+    "no better, but by little": unlearnt([1.0, 0.7, 0.3, 0.2], [1.0, 1.1, 0.95, 1.05], moved=[0.0, 0.02, 0.0, 0.01]),
     "measured more than once": answered([0.6] * 4, moved=[0.0, 0.02, 0.0, 0.01]),
     "few inputs that differ": answered([0.3] * 4, again=[0.2] * 6, **{"loss.classes": 10}),
     "experience": answered([0.5] * 4, **{"loss.classes": 4, "loop.acts": True}),

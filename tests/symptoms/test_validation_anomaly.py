@@ -130,3 +130,40 @@ def test_validation_that_leaves_while_training_stays(later, losses, words):
     found = ValidationAnomaly().check(chart)
     assert (found is None) == (words is None)
     assert words is None or words in found.message
+
+
+@pytest.mark.parametrize(
+    ("validation", "level", "fires"),
+    [
+        (0.0, 1.5, True),
+        (1e-6, 1.5, False),  # next to nothing is something
+        (0.0, 0.05, False),  # margins that are kept cost nothing, in training soon too
+    ],
+)
+def test_twice_nothing_is_no_evaluation(validation, level, fires):
+    chart = Chart.of(loss=np.linspace(2.3, level, 200), lr=np.full(200, 0.1))
+    for step in (99, 199):
+        chart.put(step, "val_loss", validation)
+    found = ValidationAnomaly().check(chart)
+    assert (found is not None and "nothing may have been evaluated" in found.message) is fires
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "trained", "gap", "fires"),
+    [
+        pytest.param(0.0, 0.99, 6.0, 0.8, True, id="probabilities"),
+        pytest.param(-4.0, 5.0, 6.0, 0.8, False, id="scores"),
+        pytest.param(0.0, 1.3, 6.0, 0.8, False, id="scores above zero"),
+        pytest.param(0.0, 0.99, 0.9, 0.8, False, id="in training as well"),
+        pytest.param(0.0, 0.99, 6.0, 0.05, False, id="nothing suffers"),
+    ],
+)
+def test_a_loss_of_scores_is_given_probabilities(low, high, trained, gap, fires):
+    built = chart_of(lambda step: TRAIN[step] + gap)
+    for step in STEPS:
+        built.put(step, "idle_output_low", low)
+        built.put(step, "idle_output_high", high)
+        built.put(step, "output_absmax", trained)
+    found = ValidationAnomaly().check(built)
+    assert (found is not None) == fires
+    assert not fires or ("where it takes scores" in found.message and found.severity == "warning")

@@ -1,5 +1,6 @@
 """What the census of those left behind tells: optimizers that step for nobody, and a criterion's own weights."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -89,3 +90,70 @@ def test_a_criterion_of_weights_that_nobody_holds():
 @pytest.mark.parametrize("given", [{"held": True}, {"by_hand": True}])
 def test_a_criterion_that_somebody_moves(given):
     assert not left_out(**given)
+
+
+class Projected(nn.Module):
+    """Two layers of its own, and between or before them one that `forward` is given by a function."""
+
+    def __init__(self, layer, *, first=False):
+        super().__init__()
+        self.below, self.above = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.layer, self.first = [layer], first
+
+    def forward(self, inputs):
+        if self.first:
+            return self.above(self.below(self.layer[0]()(inputs)).relu())
+        return self.above(self.layer[0]()(self.below(inputs).relu()).relu())
+
+
+def anew(model, loss=lambda model, inputs: model(inputs).square().mean()):
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    told = {}
+    gauge = LeftBehind(Setup({"": model}, [optimizer]), told.update)
+    for step in range(6):
+        error = loss(model, torch.randn(8, 4))
+        gauge._backward(error)
+        error.backward()
+        gauge.before_step(0, SimpleNamespace(number=step))
+        optimizer.step()
+        gauge.after_step(0, SimpleNamespace(number=step))
+        optimizer.zero_grad()
+    return told.get("graph.made_anew")
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Linear(4, 4), [4, 4]),
+        (lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 3, padding=1), nn.Flatten()), [1, 1, 3]),
+    ],
+)
+def test_a_layer_that_forward_makes(layer, shape):
+    torch.manual_seed(0)
+    assert anew(Projected(layer)) == [shape]
+
+
+def perturbed(model, inputs):
+    """An attack: a parameter for each batch, which is no layer's."""
+    return model(inputs + nn.Parameter(torch.zeros(8, 4))).square().mean()
+
+
+def of_a_copy(model, inputs):
+    """A task of meta-learning."""
+    return copy.deepcopy(model)(inputs).square().mean()
+
+
+KEPT = nn.Linear(4, 4)
+OTHERS = {
+    "an augmentation that is drawn": lambda: anew(Projected(lambda: nn.Linear(4, 4), first=True)),
+    "somebody else's layer": lambda: anew(Projected(lambda: KEPT)),
+    "drawn without gradients": lambda: anew(Projected(lambda: nn.Linear(4, 4).requires_grad_(False))),
+    "one for each batch": lambda: anew(nn.Linear(4, 4), perturbed),
+    "a copy of the model": lambda: anew(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), of_a_copy),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_layers_that_are_nobodys_on_purpose(others):
+    torch.manual_seed(0)
+    assert not others()

@@ -56,8 +56,19 @@ def heads(turn):
     return nn.Linear(12, 2)((made.transpose(1, 2) if turn else made).reshape(2, 6, 12)).tanh().mean()
 
 
+def angles(scale):
+    unit = functional.normalize
+    return functional.cross_entropy(scale(unit(scores()) @ unit(nn.Linear(5, 9).weight).T), LABELS)
+
+
 DROP = nn.Dropout(0.5)
 SICK = {
+    "norm of one output": (
+        lambda: functional.mse_loss(nn.LayerNorm(1)(scores()[:, :1]), torch.ones(8, 1)),
+        "norm-of-one",
+    ),
+    "a group for each value": (lambda: nn.Linear(5, 2)(nn.GroupNorm(5, 5)(scores())).tanh().mean(), "norm-of-one"),
+    "cosines times one": (lambda: angles(lambda cosines: 1.0 * cosines), "cosines-without-scale"),
     "dropout on scores": (lambda: functional.cross_entropy(DROP(scores()), LABELS), "dropout-before-loss"),
     "dropout on values": (lambda: functional.mse_loss(DROP(scores()), torch.ones(8, 5)), "dropout-before-loss"),
     "one class": (lambda: functional.cross_entropy(scores()[:, :1], torch.ones(8, 1)), "one-class"),
@@ -102,6 +113,11 @@ SICK = {
     ),
 }
 HEALTHY = {
+    "norm of several outputs": lambda: functional.mse_loss(nn.LayerNorm(5)(scores()), torch.ones(8, 5)),
+    "a group for each channel": lambda: nn.GroupNorm(5, 5)(scores()[:, :, None].expand(8, 5, 3)).tanh().mean(),
+    "cosines over a temperature": lambda: angles(lambda cosines: cosines / 0.07),
+    "cosines times sixteen": lambda: angles(lambda cosines: cosines * 16.0),
+    "cosines with a learnt scale": lambda: angles(lambda cosines: cosines * nn.Parameter(torch.tensor(1.0))),
     "squared after the mean over a sample's outputs": lambda: (scores() - torch.ones(8, 5)).mean(1).pow(2).mean(),
     "a mean of samples beside the one wanted": lambda: (scores().mean(0) - torch.ones(5)).pow(2).sum(),
     "the sum of a sample's squares": lambda: (scores() - torch.ones(8, 5)).pow(2).sum(1).mean(0),

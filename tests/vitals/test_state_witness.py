@@ -84,6 +84,20 @@ def test_a_count_that_falls_tells_where_it_began_anew():
     assert told_by(at=-60) == {"state.restarted": 60}
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_weights_and_memory_that_begin_anew_at_once(loaded):
+    model = nn.Linear(4, 1)
+    optimizer, told = torch.optim.Adam(model.parameters(), lr=1e-3), {}
+    gauge = StateWitness(Setup({"": model}, [optimizer]), told.update)
+    for step in range(76):
+        if step == 60:
+            optimizer.state.clear()
+            model.load_state_dict(model.state_dict()) if loaded else write(model)
+        _train(model, optimizer, gauge, step)
+    assert told["state.restarted"] == 60
+    assert told.get("state.begun_anew") == (None if loaded else [60])
+
+
 def test_with_two_optimizers_nothing_is_known():
     model = nn.Linear(2, 2)
     both = [torch.optim.SGD([tensor], lr=0.1) for tensor in model.parameters()]

@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.suspicious_loss import are_the_same
 from torchdoctor.symptoms.targets_given import is_copied, is_given_away, looks_ahead
 from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
@@ -87,6 +88,8 @@ def _about_the_views(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 def _about_the_split(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if problem.has("validation-anomaly") and known_before(chart) > ValidationAnomaly.known:
         yield Evidence(CERTAIN, "samples of the validation were seen in training, value by value")
+    if problem.has("validation-anomaly") and early_gap(chart) is not None:
+        yield Evidence(3.5, "training was far better on samples that it saw for the first time than validation is")
     probable = chart["target_probability"]
     if len(probable) > 4 and float(probable.values[probable.steps < 100].max(initial=0.0)) > 0.95:
         yield Evidence(1.5, "the right class had a probability above 0.95 within a hundred steps")

@@ -128,12 +128,23 @@ def _does_not_hear(chart: Chart, problem: Problem) -> str:
             f"the loss is {number_text(chart['loss'].latest)} to the last digit at each step, while gradients differ "
             "by batch: what it compares cancels out, as a model does with itself"
         )
-    if problem.has("no-gradient") and is_flat(chart) and chart["output_spread"].latest > VARIED:
+    flat = is_flat(chart) or _was_never_heard(chart)
+    if problem.has("no-gradient") and flat and chart["output_spread"].latest > VARIED:
         return (
             "outputs differ from sample to sample, and the loss is the same whatever they are: labels of 0 in a "
-            "margin, a clamp, a rounding"
+            "margin, a clamp, a rounding, a model beside itself"
         )
     return ""
+
+
+def _was_never_heard(chart: Chart, samples: int = 5) -> bool:
+    """Whether all gradients were exactly zero from the first step on, of a model that is whole and all of which learns.
+
+    Its last layer would have a gradient if the loss asked anything of its outputs.
+    """
+    norms, whole = chart["grad_norm"], not (chart.fact("graph.absent") or chart.fact("graph.detached"))
+    learns = chart.fact("graph.frozen_share") == 0 and not chart.fact("graph.not_in_optimizer")
+    return whole and learns and norms.count >= samples and norms.outline.highest == 0
 
 
 def _wrong_weights(chart: Chart, problem: Problem) -> str:

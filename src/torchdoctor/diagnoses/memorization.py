@@ -10,6 +10,7 @@ from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.repeated_batch import are_the_same_batches
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import never_followed, step_up
 from torchdoctor.symptoms.validation_inputs import times_seen
@@ -96,6 +97,8 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     if chart["loss"] and step_up(chart) is not None:
         yield Evidence(-4.0, "validation got worse from one evaluation to the next: learning by heart takes longer")
     times = times_seen(chart)
+    if early_gap(chart) is not None:
+        yield Evidence(-3.0, "the gap was there before any sample had come twice: nothing was known by heart")
     if far_from_the_start(chart):
         yield Evidence(-4.0, "validation was always many times worse than the untrained model was in training")
     elif times > OFTEN:

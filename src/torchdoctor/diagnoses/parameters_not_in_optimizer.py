@@ -48,6 +48,9 @@ class ParametersNotInOptimizer(Cause):
         hidden, left = chart.fact("graph.not_in_model") or [], chart.fact("graph.not_in_optimizer")
         if hidden:
             yield Evidence(CERTAIN, f"{names_text(hidden)}: in the loss's graph, but not among model.parameters()")
+        elif anew := chart.fact("graph.made_anew"):
+            sizes = " × ".join(map(str, anew[0]))
+            yield Evidence(CERTAIN, f"weights of {sizes} in the loss's graph are made anew at each step")
         elif left and chart.fact("graph.stale"):
             yield Evidence(2.0, f"{names_text(left)}: in no optimizer")
         elif left:

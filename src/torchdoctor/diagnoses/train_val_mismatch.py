@@ -10,6 +10,7 @@ from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
 from torchdoctor.diagnoses.memorization import HEART, OFTEN, far_from_the_start
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.overfitting import adds_up
 from torchdoctor.symptoms.progress import Progress
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, never_followed, step_up
@@ -17,6 +18,7 @@ from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
     input_sizes,
     inputs_apart,
+    scores_are_probabilities,
     times_seen,
     validates_in_training_mode,
 )
@@ -82,6 +84,8 @@ class TrainValMismatch(Cause):
 
 
 def _about_inputs(chart: Chart) -> Iterator[Evidence]:
+    if scores_are_probabilities(chart):
+        yield Evidence(CERTAIN, "the loss takes scores, and in validation it is given probabilities")
     size, usual = input_sizes(chart)
     if max(size / usual, usual / size) > 1.5:
         sizes = f"{number_text(size)} in validation and {number_text(usual)} in training"
@@ -93,6 +97,8 @@ def _about_inputs(chart: Chart) -> Iterator[Evidence]:
 
 def _about_training(chart: Chart, problem: Problem, start: float, best: float) -> Iterator[Evidence]:
     """Validation that never gained anything speaks for it only where training did."""
+    if early_gap(chart) is not None:
+        yield Evidence(2.5, "the gap was there before training had seen any sample twice")
     never = best > 0.95 * start or never_followed(chart)
     if never:
         strength = 3.2 if best > start else 1.5

@@ -113,9 +113,8 @@ class ActivationExplosion(Detector):
         severity: Severity = "warning" if hurt or not _has_learnt(chart) else "info"
         column = int(columns[worst])
         name = chart.module_names[column]
-        message = (
-            f"activations of {chart.called(column)} have grown {number_text(float(growth[worst]))} times since they were first seen"
-        )
+        times = number_text(float(growth[worst]))
+        message = f"activations of {chart.called(column)} have grown {times} times since they were first seen"
         return self.symptom(chart, severity, message, value=float(growth[worst]), limit=self.time, where=(name,))
 
     def _half(self, chart: Chart) -> Symptom | None:
@@ -128,7 +127,9 @@ class ActivationExplosion(Detector):
         if not largest[worst] > HALF_LIMIT / 2:
             return None
         name = chart.module_names[worst]
-        message = f"values of {chart.called(worst)} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
+        message = (
+            f"values of {chart.called(worst)} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
+        )
         return self.symptom(chart, "warning", message, value=float(largest[worst]), limit=HALF_LIMIT, where=(name,))
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
@@ -107,6 +108,8 @@ class BatchAnomaly(Detector):
         last = last[last == last[-1]]
         equal = series.values == last[0]
         since = int(series.steps[int(np.flatnonzero(~equal)[-1]) + 1 if not equal.all() else 0])
+        if comes_round(equal):
+            return None
         size = chart.context.get("batch_size")
         few = isinstance(size, int) and size <= self.small
         reread = not chart.fact("data.same_tensor", False)
@@ -193,6 +196,18 @@ def same_at_last(series: Series) -> int:
     """
     values = series.values
     return int(np.argmax(np.append((values != values[-1])[::-1], True))) if values.size else 0
+
+
+def comes_round(equal: NDArray[np.bool_], turns: int = 2) -> bool:
+    """Whether a batch had come again before, with others in between, as in data that are read in a fixed order.
+
+    Looks at steps that are a multiple of the epoch apart see the same one each time.
+
+    >>> comes_round(np.array([0, 1, 0, 1, 0, 1, 1, 1], bool)), comes_round(np.array([0, 1, 0, 0, 0, 1, 1, 1], bool))
+    (True, False)
+    """
+    begins = np.flatnonzero(equal & ~np.append(False, equal[:-1]))
+    return begins.size > turns
 
 
 def copied_share(chart: Chart, samples: int = 5) -> float:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.progress import SETTLED, Progress, acts, gets_better, is_hurt
+from torchdoctor.symptoms.progress import SETTLED, Progress, acts, gets_better, is_hurt, unrolled_modules
+
+WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+"""Layers of which the units that enter them are looked at."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class DeadUnits(Detector):
         if not rows.size or rows.shape[1] != len(names):
             return None
         hidden = np.array([name not in chart.fact("modules.outputs", ()) for name in names])
+        if not is_stuck(chart):
+            hidden &= ~enter_unrolled(chart)
         now = np.where(hidden & np.isfinite(rows[-1]), rows[-1], 0.0)
         first = first_known(rows)
         worst = int(np.argmax(now))
@@ -76,7 +82,7 @@ class DeadUnits(Detector):
         where = tuple(names[index] for index in order[:4])
         step = chart.modules("act_dead").rows[0][0]
         kinds = chart.fact("modules.kinds", ())
-        entering = worst < len(kinds) and kinds[worst] in ("Linear", "Conv1d", "Conv2d", "Conv3d")
+        entering = worst < len(kinds) and kinds[worst] in WEIGHTED
         if entering and share == 1 and _gets_gradient(chart, f"{names[worst]}.weight"):
             return None
         units = f"units that enter {chart.called(worst)}" if entering else f"units of {chart.called(worst)}"
@@ -101,6 +107,16 @@ def _needs_no_more(chart: Chart, share: float = 0.03) -> bool:
     """Whether the units that are left do all there is to do, as where a layer was pruned."""
     loss = chart["loss"]
     return gets_better(chart) and 0 < loss.baseline(128).recent < share * loss.first
+
+
+def enter_unrolled(chart: Chart) -> NDArray[np.bool_]:
+    """Which modules are weighted ones of a loop over time: what enters them is seen at its first turn only.
+
+    A state that begins at zero, or a neuron that must charge before it fires, has nothing to show there.
+    """
+    kinds, unrolled = chart.fact("modules.kinds", ()), unrolled_modules(chart)
+    weighted = [place < len(kinds) and kinds[place] in WEIGHTED for place in range(len(chart.module_names))]
+    return np.array([known and name in unrolled for known, name in zip(weighted, chart.module_names, strict=True)])
 
 
 def _gets_gradient(chart: Chart, name: str) -> bool:

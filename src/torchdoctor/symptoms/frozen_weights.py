@@ -31,8 +31,9 @@ class FrozenWeights(Detector):
     They get gradients and nobody applies them: `optimizer.step()` is missing, they are in no optimizer, or were
     replaced after the optimizer was built, or sit in a plain Python list where `parameters()` does not find them. Or
     they are frozen (`requires_grad=False`) in the middle of layers that learn, or for the other player's turn and never
-    thawed; or they belong to the loss function, and the optimizer was given the model's alone. Or each update is too
-    small for the precision of the weight and is rounded away.
+    thawed; or they belong to the loss function, and the optimizer was given the model's alone. Or their layer is made
+    inside `forward`, anew at each call, so that nothing it learns is kept. Or each update is too small for the
+    precision of the weight and is rounded away.
 
     ## How it is told apart
     A frozen trunk under a new head is fine-tuning: what lies before the first layer that learns may be frozen. So may
@@ -68,6 +69,7 @@ class FrozenWeights(Detector):
         "facts/graph.idle",
         "facts/graph.resting",
         "facts/graph.copied",
+        "facts/graph.made_anew",
         "facts/graph.criterion_left_out",
         "facts/graph.frozen",
         "update_lost",
@@ -119,6 +121,13 @@ class FrozenWeights(Detector):
             elif probe:
                 message += "; if only the last layers shall learn, freeze the others to save their gradients"
             return self._said(chart, "info" if probe else "warning", message, left, "graph.not_in_optimizer")
+        anew = chart.fact("graph.made_anew") or []
+        if anew:
+            message = (
+                f"a layer with weights of {' × '.join(map(str, anew[0]))} is another one at each step: it is made "
+            )
+            message += "inside forward, and nothing that it learns is kept"
+            return self._said(chart, "warning", message, (), "graph.made_anew")
         copied = chart.fact("graph.copied") or {}
         if copied.get("samples", 0) >= self.copies:
             message = (

@@ -187,9 +187,21 @@ def is_unrolled(chart: Chart, passes: int = 3) -> bool:
     >>> is_unrolled(chart)
     True
     """
-    names, runs = chart.fact("modules.names") or (), chart.fact("modules.repeated") or {}
+    names = chart.fact("modules.names") or ()
+    return bool(names) and unrolled_modules(chart, passes).issuperset(names)
+
+
+def unrolled_modules(chart: Chart, passes: int = 3) -> frozenset[str]:
+    """The modules that run several times for each backward pass, as the cells of a recurrent net do.
+
+    >>> chart = Chart.of(loss=[1.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.repeated": {"cell": 8, "twin": 2}}})
+    >>> sorted(unrolled_modules(chart))
+    ['cell']
+    """
+    runs = chart.fact("modules.repeated") or {}
     backwards = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
-    return bool(names) and all(runs.get(name, 1) >= passes * backwards for name in names)
+    return frozenset(name for name, count in runs.items() if count >= passes * backwards)
 
 
 def is_game(chart: Chart) -> bool:

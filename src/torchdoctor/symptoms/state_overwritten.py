@@ -40,8 +40,9 @@ class StateOverwritten(Detector):
     ## How it is told apart
     Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
     and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
-    it. Only a rise of the loss at that very place, far above its noise and a good share of all that was gained so far,
-    is a finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
+    it. So does one in which all weights and the optimizer's memory begin anew together, as a next generation does. Only
+    a rise of the loss at that very place, far above its noise and a good share of all that was gained so far, is a
+    finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
     one of these steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow
     its last ones, without the optimizer's memory and at the rate that it began with: the same recipe from its start. At
     another rate that may be a second phase, and is a note unless the loss rises.
@@ -69,6 +70,7 @@ class StateOverwritten(Detector):
         "facts/state.restarted",
         "facts/state.loaded",
         "facts/state.forgotten",
+        "facts/state.begun_anew",
         "facts/state.at_start",
     )
     suggests = ("restore-state", "roll-back")
@@ -119,6 +121,9 @@ class StateOverwritten(Detector):
         resumed = self._resumed(chart)
         if resumed is not None and resumed.severity == "warning":
             return resumed
+        anew = chart.fact("state.begun_anew") or ()
+        written = [stretch for stretch in written if not any(stretch[0] <= step <= stretch[1] for step in anew)]
+        meant = meant or chart.fact("state.restarted") in anew
         return (None if meant else self._restarted(chart)) or self._replaced(chart, written, loads) or resumed
 
     def _restarted(self, chart: Chart) -> Symptom | None:

@@ -31,6 +31,7 @@ MEANING = {
     "exp-twice": "an exponential is taken of an exponential: the loss takes it itself (log_input)",
     "softmax-twice": "a softmax is applied to the output of a softmax: nothing can be called likely",
     "softmax-of-one": "a softmax is taken of one score: it is always 1, whatever the score; use a sigmoid",
+    "norm-of-one": "a normalization layer is given one value at a time: its output is its bias, whatever comes in",
     "attention-over-queries": "attention takes its softmax over the queries: the weights of one query do not sum to 1",
     "negated": "the loss has a minus sign in front: training makes it worse without end",
     "squared-after-the-mean": "errors are averaged before they are squared: they cancel, and only their mean is learnt",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.series import median
 from torchdoctor.symptoms.progress import Progress
@@ -28,16 +30,36 @@ def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> floa
     """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
 
     It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
-    others every time: noise that is to be told. Numbers that differ by little are one thing, measured more than once.
+    others every time: noise that is to be told, unless what the model could tell before is a guess since. Numbers that
+    differ by little are one thing, measured more than once.
     """
     changed = chart["answer_changed"].last(samples)
     if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
         return 0.0
     whole = bool(chart.fact("loss.classes"))
-    meant = not float(changed.min()) > 0 or (not whole and float(changed.max()) > 0.9)
+    always = float(changed.max()) > 0.9 and not whole
+    meant = not float(changed.min()) > 0 or (always and not is_a_guess_again(chart, samples))
     moved = chart["answer_moved"].last(samples)
     share = float((moved if moved.size == samples else changed).mean())
     return share if share > least and not meant else 0.0
+
+
+def is_a_guess_again(chart: Chart, samples: int = 4, low: float = 0.5, near: float = 0.9) -> bool:
+    """Whether the error is that of one answer for the whole batch, sample after sample, and was far below it before.
+
+    Batch by batch, so that it does not matter which of them are hard.
+
+    >>> guesses = [1.0, 0.5, 2.0, 1.0, 0.5, 2.0, 1.0, 0.5]
+    >>> errors = [1.0, 0.3, 0.4, 0.2, 0.5, 2.1, 0.95, 0.5]
+    >>> is_a_guess_again(Chart.of(criterion=errors, guess_loss=guesses))
+    True
+    """
+    errors, guesses = chart["criterion"], chart["guess_loss"]
+    _, here, there = np.intersect1d(errors.steps, guesses.steps, return_indices=True)
+    if here.size < samples + 2 or not float(guesses.values[there].min()) > 0:
+        return False
+    shares = errors.values[here] / guesses.values[there]
+    return float(shares[-samples:].min()) > near and float(np.sort(shares[:-samples])[1]) < low
 
 
 def is_of_the_past(chart: Chart, samples: int = 3) -> bool:

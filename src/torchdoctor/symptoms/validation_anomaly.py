@@ -11,6 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.early_gap import LACKS, early_gap
 from torchdoctor.symptoms.overfitting import adds_up, levels_at
 from torchdoctor.symptoms.progress import Progress, acts, working_since
 from torchdoctor.symptoms.validation_inputs import (
@@ -20,6 +21,7 @@ from torchdoctor.symptoms.validation_inputs import (
     inputs_apart,
     known_before,
     moments,
+    scores_are_probabilities,
     validates_in_training_mode,
 )
 
@@ -45,11 +47,13 @@ class ValidationAnomaly(Detector):
     anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
     training has stopped moving is explained. One leap that heals is a note; one that stays, from one evaluation to the
     next and by far more than they ever differed, is no overfitting, which grows; nor is one that grows to far above the
-    untrained model while training stays where it is. What is fed to the model without
-    gradients is looked at as well: inputs of quite another size are a finding where validation is worse for it, and so
-    is a model that is never in eval mode there, if it has dropout or batch statistics, and samples that training was
-    given too. Validation that is far better than training is one where training samples come again unchanged and
-    nothing else makes training harder.
+    untrained model while training stays where it is. What is fed to the model without gradients is looked at as well:
+    inputs of quite another size are a finding where validation is worse for it, and so is a model that is never in eval
+    mode there, if it has dropout or batch statistics, and samples that training was given too; nor should a loss that
+    takes scores be given probabilities there. A gap that is there in the first pass through the data, while each sample
+    of training is as new as those of validation, was not learnt by heart: where it takes most of what training has
+    gained, and stays, training is told something that validation is not. Validation that is far better than training is
+    one where training samples come again unchanged and nothing else makes training harder.
 
     ## What to do
     Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
@@ -100,7 +104,7 @@ class ValidationAnomaly(Detector):
         values = series.values
         if train and values.size >= 2:
             found = self._seen_before(chart) or self._fed_otherwise(chart) or self._in_training_mode(chart)
-            found = found or self._with_first_statistics(chart) or self._better(chart)
+            found = found or self._with_first_statistics(chart) or self._of_probabilities(chart) or self._better(chart)
             if found is not None:
                 return found
         if values.size < 2 or not train or not math.isfinite(series.latest):
@@ -110,7 +114,8 @@ class ValidationAnomaly(Detector):
         if not np.isfinite(levels).all():
             return None
         if values.size < self.evaluations:
-            return self._untrained(chart, levels, steps) if self._starts_worse(chart) else None
+            empty = self._empty(chart, levels, steps)
+            return empty or (self._untrained(chart, levels, steps) if self._starts_worse(chart) else None)
         return (
             self._added_up(chart)
             or self._constant(chart, levels, steps)
@@ -118,6 +123,7 @@ class ValidationAnomaly(Detector):
             or self._leap(chart, levels, steps)
             or self._stepped_up(chart, steps)
             or self._departed(chart, levels, steps)
+            or self._early(chart)
         )
 
     def _starts_worse(self, chart: Chart) -> bool:
@@ -203,6 +209,14 @@ class ValidationAnomaly(Detector):
         message += number_text(chart.fact("mode.batchnorm_momentum"))
         return self.symptom(chart, "warning", message, value=share, limit=0.5, since=int(chart["val_loss"].steps[0]))
 
+    def _of_probabilities(self, chart: Chart) -> Symptom | None:
+        """The loss makes probabilities of what are probabilities already, in validation alone, which suffers."""
+        if not scores_are_probabilities(chart) or not self._suffers(chart, self.worse):
+            return None
+        message = "in validation the loss is given numbers between 0 and 1, in training up to "
+        message += f"{number_text(chart['output_absmax'].latest)}: probabilities, where it takes scores"
+        return self.symptom(chart, "warning", message, confidence=0.95, since=int(chart["val_loss"].steps[0]))
+
     def _suffers(self, chart: Chart, share: float) -> bool:
         """Whether the last two evaluations were clearly worse than training at the time."""
         steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
@@ -217,6 +231,15 @@ class ValidationAnomaly(Detector):
         message = f"validation loss grows by {number_text(float(values[-1] - values[-2]))} an evaluation, which is "
         message += "about the training loss: the sum of the evaluations before is not reset"
         return self.symptom(chart, "warning", message, value=float(values[-1]), confidence=0.9, since=int(steps[0]))
+
+    def _empty(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
+        """Nothing at all, twice, while every batch of training costs something: no sample was evaluated."""
+        costs = chart["loss"].lowest > 0 and float(levels[-1]) > 0.1 * Progress.of(chart["loss"]).start
+        if chart["val_loss"].values.any() or not costs:
+            return None
+        message = f"validation loss is exactly 0 at {len(steps)} evaluations while training is at "
+        message += f"{number_text(float(levels[-1]))}: nothing may have been evaluated"
+        return self.symptom(chart, "warning", message, value=0.0, confidence=0.95, since=steps[0])
 
     def _constant(self, chart: Chart, levels: Array, steps: list[int]) -> Symptom | None:
         values = chart["val_loss"].values
@@ -307,6 +330,18 @@ class ValidationAnomaly(Detector):
         message += f"{number_text(float(after[1]))}, far above the {number_text(high)} that it began with; training "
         message += f"is at {number_text(float(levels[-1]))}"
         return self.symptom(chart, "warning", message, value=float(after[1]), limit=least, since=steps[-2])
+
+    def _early(self, chart: Chart) -> Symptom | None:
+        """Validation lacked most of what training had gained when all samples were new to it, and still does."""
+        found = early_gap(chart)
+        if found is None:
+            return None
+        message = f"validation loss was {number_text(found.validation)} when training was at "
+        message += (
+            f"{number_text(found.training)} and no sample had come twice, and it lacks {found.share:.0%} of what "
+        )
+        message += "training has gained ever since: none of that is known by heart"
+        return self.symptom(chart, "warning", message, value=found.share, limit=LACKS, since=found.step, confidence=0.8)
 
 
 def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | None:

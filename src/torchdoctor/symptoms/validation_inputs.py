@@ -124,3 +124,17 @@ def validates_in_training_mode(chart: Chart) -> bool:
     """Whether passes without gradients are all in training mode, of a model for which that makes a difference."""
     modes = chart.fact("mode.idle", {})
     return bool(chart.fact("mode.depends", False)) and modes.get("train", 0) > 1 and not modes.get("eval", 0)
+
+
+def scores_are_probabilities(chart: Chart, evaluations: int = 2, beyond: float = 2.0) -> bool:
+    """Whether a loss that wants scores is given numbers between 0 and 1 in validation, and others in training.
+
+    >>> chart = Chart.of(output_absmax=[3.0, 5.0], idle_output_low=[0.0, 0.0], idle_output_high=[0.9, 1.0])
+    >>> scores_are_probabilities(chart)
+    True
+    """
+    low, high = (chart[f"idle_output_{end}"].last(evaluations) for end in ("low", "high"))
+    trained = chart["output_absmax"].last(evaluations)
+    if not low.size == high.size == trained.size == evaluations:
+        return False
+    return float(low.min()) >= 0 and float(high.max()) <= 1 and float(trained.min()) > beyond

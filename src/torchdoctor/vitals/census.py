@@ -71,10 +71,14 @@ class GraphCensus(PassGauge):
         self._absent: set[str] = set()
         self._ran: set[int] = set()
         """Ids of modules whose own tensors are absent, and that run nevertheless."""
+        self._left_over: dict[str, tuple[int, int]] | None = None
+        """Gradients that were there before anything was watched, by address and version: of an earlier training."""
 
     def arm(self) -> None:
         """A new sample; whoever was absent is watched: does it run, or is it not used at all?"""
         super().arm()
+        if self._left_over is None:
+            self._left_over = self._find_left_over()
         for module in self._owners() if self._absent else ():
             self.before(module, "_runs")
         loss_fn = self._setup.loss_fn
@@ -99,6 +103,25 @@ class GraphCensus(PassGauge):
             self._frozen.update(name for tensor, name in named.items() if not tensor.requires_grad)
         self._asked -= 1
         return self._asked >= 0
+
+    def _has_appeared(self) -> bool:
+        """Whether something that was absent has a gradient now: it waited for its time, and is censused at once."""
+        named = self._named() if self._absent else {}
+        self._due = any(tensor.grad is not None and name in self._absent for tensor, name in named.items())
+        return self._due
+
+    def _find_left_over(self) -> dict[str, tuple[int, int]]:
+        """Of tensors in no optimizer only: what one of them clears is soon another tensor at the same address."""
+        held = {id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer)}
+        return {
+            name: (tensor.grad.data_ptr(), tensor.grad._version)
+            for tensor, name in self._named().items()
+            if tensor.grad is not None and id(tensor) not in held and not hasattr(tensor, "to_local")
+        }
+
+    def _is_left_over(self, name: str, gradient: Tensor) -> bool:
+        known = (self._left_over or {}).get(name)
+        return known is not None and known == (gradient.data_ptr(), gradient._version)
 
     def _runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._ran.add(id(module))
@@ -129,11 +152,11 @@ class GraphCensus(PassGauge):
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Gradients are there: who takes part?"""
-        if not self._due:
+        if not self._due and not self._has_appeared():
             return
         leaves = self._leaves()
         for tensor, name in self._named().items():
-            if tensor.grad is not None:
+            if tensor.grad is not None and not self._is_left_over(name, tensor.grad):
                 self._pushed.add(name)
             if id(tensor) in leaves:
                 self._reached.add(name)

@@ -41,7 +41,7 @@ def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
         ActivationGauge(setup.models, tell),
         BatchGauge(setup.models, setup.loss_fn, tell),
         OutputGauge(setup.models, setup.loss_fn, tell),
-        ValidationGauge(setup.models, tell),
+        ValidationGauge(setup.models, tell, setup.loss_fn),
         RecallGauge(setup.models, setup.loss_fn, tell),
         ActingGauge(setup.models, tell),
         MachineGauge(setup),

@@ -82,7 +82,7 @@ def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
         yield "dropout-before-loss"
     elif name == "LogSoftmax" and in_head and _has_one_class(node):
         yield "one-class"
-    elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm") and _is_cosine(source):
+    elif name == "LogSoftmax" and fed_by in ("Mm", "Bmm", "Mul") and _is_cosine(_unscaled(source)):
         yield "cosines-without-scale"
     elif name.startswith("NllLoss"):
         yield from _mistakes_of_nll(node, source, fed_by)
@@ -128,10 +128,20 @@ def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[s
         yield f"{name.lower()}-twice"
     elif in_head and name == "Softmax" and len(shape_of(node)) == 2 and _has_one_class(node):
         yield "softmax-of-one"
+    elif name in ("NativeLayerNorm", "NativeGroupNorm") and _normalizes_one(node, name):
+        yield "norm-of-one"
     elif name == "Bmm" and _attends_wrongly(node):
         yield "attention-over-queries"
     elif name in VIEWS and _is_turned(node):
         yield "scrambled-inside"
+
+
+def _normalizes_one(node: Any, name: str) -> bool:
+    """Whether a layer normalizes each value by itself: what is left is its bias, whatever came in."""
+    if name == "NativeLayerNorm":
+        return math.prod(getattr(node, "_saved_normalized_shape", (2,))) == 1
+    sizes = [int(getattr(node, f"_saved_{size}", 0)) for size in ("C", "HxW", "group")]
+    return min(sizes) > 0 and sizes[0] * sizes[1] == sizes[2]
 
 
 def _is_dropout(node: Any) -> bool:
@@ -243,6 +253,18 @@ def _is_cosine(node: Any) -> bool:
     """Whether a product of matrices is one of unit vectors, for so many classes that cosines cannot tell them apart."""
     operands = [parent if node_name(parent) not in SHAPING else source_of(parent) for parent in parents_of(node)]
     return shape_of(node)[-1:] >= (MANY,) and len(operands) == 2 and all(map(_is_unit, operands))
+
+
+def _unscaled(node: Any) -> Any:
+    """What a node multiplies by a number of 1 or less, which makes nothing of it any larger; else the node itself."""
+    if node_name(node) != "Mul" or sum(1 for _ in parents_of(node)) > 1:
+        return node
+    try:
+        factor = node._saved_other if node._saved_other is not None else node._saved_self
+    except RuntimeError:  # backward has been there
+        return node
+    number = factor is not None and factor.dim() == 0 and factor.device.type == "cpu" and abs(float(factor)) <= 1
+    return source_of(node) if number else node
 
 
 def _is_unit(node: Any) -> bool:

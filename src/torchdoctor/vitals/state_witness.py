@@ -54,6 +54,9 @@ class StateWitness(Gauge):
         self._left: tuple[int, int] | None = None
         """The last sample at which a step left something in the optimizer's memory, and of how many steps."""
         self._forgotten = 0
+        self._restarted: int | None = None
+        """The step at which the count was found to have begun anew, at this sample."""
+        self._anew: list[int] = []
         self._loaded: list[int] = []
         self._in_parts = False
         """Whether the last of them was into a part of a model."""
@@ -96,16 +99,23 @@ class StateWitness(Gauge):
             known = [_remembered(self._optimizer.state.get(tensor)) for tensor in chosen]
             self._tell({"state.at_start": max(known, default=0)})
         count = _count_of(self._optimizer.state.get(chosen[0])) if chosen else None
+        self._restarted = None
         if count is not None:
             if self._count is not None and count < self._count:
-                self._tell({"state.restarted": slot.number - count})
+                self._restarted = slot.number - count
             self._count = count
         self._compare_memory(count, slot.number)
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """What was written since the last sample, less what the steps in between account for."""
+        """What was written since the last sample; then whether the optimizer began anew, which that may explain."""
         if not self._alone:
             return
+        self._compare_versions(slot)
+        if self._restarted is not None:
+            self._tell({"state.restarted": self._restarted})
+
+    def _compare_versions(self, slot: Slot) -> None:
+        """What was written since the last sample, less what the steps in between account for."""
         tensors, known, before = self._tensors(), self._after, self._before
         if tensors and (left := _remembered(self._optimizer.state.get(tensors[0]))):
             self._left = slot.number, left
@@ -127,9 +137,16 @@ class StateWitness(Gauge):
             self._tell({"state.written_always": min(self._always, ENOUGH)})
         elif least > 0:
             self._stretches = [*self._stretches, [known[0] + 1, slot.number]][-LISTED:]
-            self._tell({"state.written": self._stretches})
+            self._tell({**self._beginning(known[0]), "state.written": self._stretches})
         elif writes == known[3]:
             self._note_parts([known[0] + 1, slot.number], tensors, extra)
+
+    def _beginning(self, since: int) -> dict[str, list[int]]:
+        """Weights and memory that are both new at the same place: nobody does that by mistake; a load may be one."""
+        if self._restarted is None or any(step > since for step in self._loaded):
+            return {}
+        self._anew = [*self._anew, self._restarted][-MOST_LOADS:]
+        return {"state.begun_anew": self._anew}
 
     def _note_parts(self, stretch: list[int], tensors: list[Tensor], extra: list[int]) -> None:
         """Some tensors were written to and others were not, and not at each step: a layer was initialized anew."""

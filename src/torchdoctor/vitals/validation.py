@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchdoctor.vitals.batch_numbers import output_and_target
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.passes import PassGauge, PassHook, is_compiled, part_of, plain_tensors
 from torchdoctor.vitals.transfer import Slot
 
+OF_SCORES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
+"""Losses that make probabilities of what they are given themselves."""
 COUNTED = 5
 """Passes in either mode that are counted; more say nothing new."""
 
@@ -32,22 +35,31 @@ class IdleHook(PassHook):
 
 
 class ValidationGauge(PassGauge):
-    """Scale of the inputs, and the mode, in passes that no step follows."""
+    """Scale of the inputs, and the mode, in passes that no step follows; and what a loss of scores is given there."""
 
-    def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
+    def __init__(self, models: Mapping[str, nn.Module], tell: Tell, loss_fn: Any = None) -> None:
         super().__init__(tell)
+        self._loss_fn = loss_fn if isinstance(loss_fn, OF_SCORES) and not is_compiled(loss_fn) else None
         known = list(models.values())
         self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
         self._modes = {"train": 0, "eval": 0}
         self._waiting: dict[str, Tensor] = {}
         """What was measured since a sampled step took it."""
-        self._measured = False
+        self._measured = self._judged = False
+        self._judgements = 0
 
     def arm(self) -> None:
         """The hook goes on with the first sampled step, and stays."""
         super().arm()
-        self._measured = False
-        if self._model is not None and not self._on:
+        self._measured = self._judged = False
+        evaluates = any(self._modes.values())  # else there is nothing to wait for, and each step calls the loss
+        if evaluates and self._loss_fn is not None and (1, "_judges") not in self._on:
+            hook = IdleHook(self, "_judges")
+            self._on[1, "_judges"] = hook, self._loss_fn.register_forward_pre_hook(hook, with_kwargs=True)
+        if self._judgements == COUNTED and self._loss_fn is not None:
+            self._on.pop((1, "_judges"))[1].remove()
+            self._loss_fn = None
+        if self._model is not None and (0, "_idles") not in self._on:
             hook = IdleHook(self, "_idles")
             self._on[0, "_idles"] = hook, self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -68,7 +80,16 @@ class ValidationGauge(PassGauge):
         tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
         if tensor is not None and tensor.is_floating_point():
             value = part_of(tensor).float()
-            self._waiting = {"idle_input_mean": value.mean(), "idle_input_std": value.std(correction=0)}
+            self._waiting |= {"idle_input_mean": value.mean(), "idle_input_std": value.std(correction=0)}
+
+    def _judges(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        output, _ = output_and_target(args, kwargs)
+        if self._judged or output is None or not output.numel():
+            return
+        self._judged = True
+        self._judgements += 1
+        value = torch.nan_to_num(part_of(output).float())
+        self._waiting |= {"idle_output_low": value.amin(), "idle_output_high": value.amax()}
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over what was measured since the last sampled step."""

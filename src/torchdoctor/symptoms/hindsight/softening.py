@@ -25,6 +25,9 @@ HEALING = frozenset(
 """Findings of which a good end takes the edge."""
 STANDING = frozenset(("not-learning", "slow-learning", "loss-plateau"))
 """Findings of a loss that stands still."""
+LEAPING = frozenset(("loss-spike", "loss-divergence", "gradient-explosion"))
+LEAPING_FOR = 20
+"""Steps after a new beginning in which a loss that leaps, or is far above what it was, is that of new weights."""
 HALF = 0.5
 """Share of what it was that a part of it has become, where a loss stands on a floor."""
 LASTING = 3
@@ -59,6 +62,8 @@ def outgrown(chart: Chart, episode: Symptom) -> Symptom:
 
     Where it learnt some, that is said at least.
     """
+    if excuse := _came_later(chart, episode) or _began_anew(chart, episode):
+        return replace(episode, severity="info", message=f"{episode.message}; {excuse}")
     losses, over = chart["loss"], chart.step - episode.last_step
     if episode.name != NotLearning.name or episode.name in chart.open_episodes:
         return episode
@@ -69,6 +74,27 @@ def outgrown(chart: Chart, episode: Symptom) -> Symptom:
         return episode
     message = f"{episode.message}; later it fell to {number_text(now)}"
     return replace(episode, severity="info" if now < 0.7 * episode.value else episode.severity, message=message)
+
+
+def _came_later(chart: Chart, episode: Symptom) -> str:
+    """Parameters that had no gradient at first and have one now waited for their time, as step sizes of a quantizer."""
+    absent = {*(chart.fact("graph.absent") or ()), *(chart.fact("graph.cut") or ())}
+    if episode.name != "no-gradient" or episode.name in chart.open_episodes or not episode.where:
+        return ""
+    norms = chart.tensors("grad_norm").latest
+    learning = {name for name, norm in zip(chart.names, norms.tolist(), strict=False) if norm > 0}
+    if episode.severity != "warning" or absent & set(episode.where) or not learning.issuperset(episode.where):
+        return ""
+    return "later they got one" if len(episode.where) > 1 else "later it got one"
+
+
+def _began_anew(chart: Chart, episode: Symptom) -> str:
+    """What leapt where weights and the optimizer's memory began anew together, and is over, was meant to."""
+    if episode.severity == "info" or episode.name not in LEAPING or episode.name in chart.open_episodes:
+        return ""
+    places = chart.fact("state.begun_anew") or ()
+    meant = any(step <= episode.first_step <= step + LEAPING_FOR for step in places)
+    return "weights and the optimizer's memory began anew there" if meant else ""
 
 
 def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
