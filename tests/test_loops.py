@@ -674,3 +674,23 @@ def test_a_parameter_without_elements_misses_nothing(net):
         optimizer.step()
         watched.doctor.log_loss(loss)
     assert not watched.doctor.diagnose().symptoms
+
+
+@pytest.mark.parametrize("micro_batches", [1, 48])
+def test_an_optimizer_that_stops_stepping_is_noticed(net, micro_batches):
+    watched = Watched(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    optimizer = watched.doctor._setup.optimizers[0]
+    for step in range(30):
+        optimizer.zero_grad()
+        for part in range(micro_batches):
+            loss = loss_of(net, step * micro_batches + part) / micro_batches
+            loss.backward()
+            watched.doctor.log_loss(loss)
+        optimizer.step()
+    for step in range(400):  # a validation
+        watched.doctor.log_loss(loss_of(net, step).detach())
+    assert not watched.doctor.diagnose().notes
+    for step in range(400):
+        watched.doctor.log_loss(loss_of(net, step))
+    said = [note for note in watched.doctor.diagnose().notes if "has not stepped again" in note]
+    assert len(said) == 1 and "since step 29" in said[0]

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 is_capturing = torch.cuda.is_current_stream_capturing
 NO_NUMBER = 2**63
 """What a node without a sequence number says at least."""
+MOST_LOSSES = 64
+"""Losses that an ordinary step has; of more, the ledger says what it thinks."""
 _rate = operator.itemgetter("lr")
 
 
@@ -211,6 +213,8 @@ class Lane(taps.Listener):
                 return False
             known[name], self._places[name] = value, place
         if early:
+            if len(self._losses) >= MOST_LOSSES:
+                return False
             self._losses.append((name, value, version))
         elif self._steps:
             self._steps[-1][-1].append((name, value, version))

@@ -21,6 +21,8 @@ from torchdoctor.vitals.transfer import Transfer
 
 Note = Callable[[str, str], None]
 
+PATIENCE, TIMES = 40, 4
+"""Losses since the last step that make it worth a word, besides so many times what a step has had at most."""
 COPIED_FIRST = 3
 """Losses of a name that are copied before it is believed that each has memory of its own."""
 
@@ -40,6 +42,8 @@ class Ledger:
         """By name: how many losses had memory of their own, and the latest; -1: they share it (a CUDA graph's)."""
         self._numbers: set[str] = set()
         """Names of losses that came as numbers."""
+        self._since = self._most = 0
+        """Losses since the last step, and the most that one has had."""
         self.lay_out(device, tensors)
 
     def lay_out(self, device: torch.device, tensors: int) -> None:
@@ -79,6 +83,13 @@ class Ledger:
         if not (keep_first and slot.has(name)):
             self._put(slot, name, value)
         slot.finished = slot.finished or late
+        self._since += graph is not None and graph.requires_grad  # else it may be that of a validation
+        if self._since >= PATIENCE + TIMES * self._most and self.clock.count:
+            self._note(
+                "no step",
+                f"{self._since} losses have been logged since step {self.clock.label(self.clock.count - 1)}, and the "
+                "optimizer has not stepped again: is step() still called, or does something skip it?",
+            )
         return slot.number
 
     def owned(self) -> dict[str, Tensor | None] | None:
@@ -109,6 +120,7 @@ class Ledger:
             if self.last is not None:
                 self.last.finished = True
             self.last, self.upcoming = slot, None
+            self._most, self._since = max(self._most, self._since), 0
             return True
         if self.upcoming is not None:
             _hand_over(self.upcoming, slot)
@@ -119,6 +131,7 @@ class Ledger:
         if self.last is not None:
             self.last.finished = True
             self.last = None
+        self._since = 0
         self.clock.passed(0, len(bunch))
         self.transfer.add(bunch)
 
