@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from torchdoctor.vitals.ledger import MOST_KEPT, Ledger
 from torchdoctor.vitals.transfer import Part, Transfer
 
 
@@ -96,3 +97,10 @@ def test_what_cannot_be_sent_does_not_hold_up_what_comes_after_it():
     with pytest.raises(RuntimeError):
         list(transfer.arrived(never, wait=True))
     assert [slot.values["loss"] for slot in transfer.arrived(never, wait=True)] == [[2.0]]
+
+
+def test_losses_without_a_step_are_not_kept_without_end():
+    ledger = Ledger(1, torch.device("cpu"), 4, lambda key, text: None)
+    for number in range(MOST_KEPT + 50):
+        ledger.put_loss("loss", torch.tensor(float(number)), None)
+    assert len(ledger.next.kept) == MOST_KEPT

@@ -23,6 +23,8 @@ Note = Callable[[str, str], None]
 
 PATIENCE, TIMES = 40, 4
 """Losses since the last step that make it worth a word, besides so many times what a step has had at most."""
+MOST_KEPT = 4096
+"""Losses on a device that a step keeps: of more, the first ones make its mean."""
 COPIED_FIRST = 3
 """Losses of a name that are copied before it is believed that each has memory of its own."""
 
@@ -161,6 +163,8 @@ class Ledger:
             slot.add(name, value)
             if not math.isfinite(value):
                 self.transfer.hurry = 3
+            return
+        if len(slot.kept) >= MOST_KEPT:
             return
         count, previous = self._seen.get(name, (0, None))
         if count >= 0 and previous is not None:
