@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --size gpt2 --size shakespeare_char --compile   # on a GPU
     python benchmarks/overhead.py --only host,memory    # without the speed table
 
-Parts: speed (step time by variant), clock (added host time by the thread's clock), syncs (host waits that watching
+Parts: speed (step time by variant), clock (added host time by section of the step), syncs (host waits that watching
 adds), memory (device bytes, host bytes over 100,000 steps), host (time a step at 150 tensors), identical (watched and
 unwatched runs, bit for bit).
 Numbers are ratios or differences to the unwatched loop of the same round; medians with a bootstrap interval.
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -86,15 +86,25 @@ class Loop:
 
     def step(self) -> None:
         """nanoGPT's step."""
+        for _ in self.sections():
+            pass
+
+    def sections(self) -> Iterator[str]:
+        """The same step, section by section; each is named when it is over."""
         patient = self.patient
         block = self.tokens[self.count % BLOCKS]
         self.count += 1
         with patient.autocast():
             self.loss = patient.model(block[:, :-1], block[:, 1:])[1]
+        yield "forward"
         self.loss.backward()  # type: ignore[no-untyped-call]
+        yield "backward"
         self.norm = nn.utils.clip_grad_norm_(patient.parameters, 1.0)
+        yield "clip"
         patient.optimizer.step()
+        yield "step"
         patient.optimizer.zero_grad(set_to_none=True)
+        yield "zero_grad"
 
 
 def pause(doctor: Doctor) -> None:
@@ -218,20 +228,14 @@ COMPANIONS: dict[str, Callable[[Loop], tuple[Step, Step]]] = {
 
 def seconds(step: Step, steps: int) -> float:
     """Seconds a step, device work included."""
-    return both_clocks(step, steps)[0]
-
-
-def both_clocks(step: Step, steps: int) -> tuple[float, float]:
-    """Seconds a step by the wall, device work included; and by the processor, of the loop's own thread."""
     for _ in range(3):
         step()
     wait()
-    began, used = time.perf_counter(), time.thread_time()
+    began = time.perf_counter()
     for _ in range(steps):
         step()
-    used = time.thread_time() - used
     wait()
-    return (time.perf_counter() - began) / steps, used / steps
+    return (time.perf_counter() - began) / steps
 
 
 def device_microseconds(step: Step, steps: int) -> float:
@@ -318,21 +322,53 @@ def compare(
     return pairs, missing
 
 
-def host_clock(loop: Loop, rounds: int, steps: int) -> None:
-    """What watching adds to the processor time of the loop's thread: what neighbours on the machine cannot disturb."""
-    added, walls = [], []
+SECTIONS = ("forward", "backward", "clip", "step", "zero_grad", "log_loss")
+
+
+def host_sections(loop: Loop, rounds: int, steps: int) -> None:
+    """What watching adds to the host's time, by section of the step; nothing waits for the device in between.
+
+    Watching takes place in the last four; what it adds to the whole drowns in how much the passes swing by themselves.
+    """
+    watcher = Watcher(loop)
+    for _ in range(YOUTH):
+        watcher.step()
+    watcher.pause()
+    plain, seen = [], []
     for _ in range(rounds):
-        before = both_clocks(loop.step, steps)
-        step, stop = watched(loop)
-        during = both_clocks(step, steps)
-        stop()
-        after = both_clocks(loop.step, steps)
-        walls.append(1e6 * (during[0] - (before[0] + after[0]) / 2))
-        added.append(1e6 * (during[1] - (before[1] + after[1]) / 2))
-    middle, low, high = interval(added)
-    wall, less, more = interval(walls)
-    say(f"host time added: {middle:+.1f} µs a step by the thread's clock ({low:+.1f}..{high:+.1f}), {rounds} rounds")
-    say(f"                 {wall:+.1f} µs a step by the wall ({less:+.1f}..{more:+.1f})")
+        before = _by_section(loop, steps, None)
+        watcher.resume()
+        seen.append(_by_section(loop, steps, watcher.doctor))
+        watcher.pause()
+        plain.append((before + _by_section(loop, steps, None)) / 2)
+    watcher.stop()
+    added = 1e6 * (np.array(seen) - np.array(plain))
+    rng = np.random.default_rng(0)
+    drawn = added[rng.integers(rounds, size=(4000, rounds))].mean(axis=1)
+    say(f"host time by section, {rounds} rounds of {steps} steps, means in µs a step:")
+    rows = {name: [place] for place, name in enumerate(SECTIONS)}
+    rows |= {"added": list(range(2, len(SECTIONS))), "passes too": list(range(len(SECTIONS)))}
+    for name, places in rows.items():
+        low, high = np.quantile(drawn[:, places].sum(axis=1), [0.025, 0.975])
+        base, more = 1e6 * np.array(plain)[:, places].sum(axis=1).mean(), added[:, places].sum(axis=1).mean()
+        say(f"  {name:10} {base:9.1f} unwatched  {more:+8.1f} ({low:+.1f}..{high:+.1f}) watched")
+
+
+def _by_section(loop: Loop, steps: int, doctor: Doctor | None) -> np.ndarray[Any, Any]:
+    """Mean seconds of a step's sections."""
+    spent = np.zeros(len(SECTIONS))
+    clock = time.perf_counter
+    for number in range(-8, steps):
+        times = [clock()]
+        for _ in loop.sections():
+            times.append(clock())
+        if doctor is not None:
+            doctor.log_loss(loop.loss)
+        times.append(clock())
+        if number >= 0:  # the first ones pay for the change
+            spent += np.diff(times)
+    wait()
+    return spent / steps
 
 
 def speed(loop: Loop, rounds: int, steps: int, slow_rounds: int) -> None:
@@ -558,7 +594,7 @@ def main(
             if "speed" in parts:
                 speed(loop, rounds, steps or (100 if CUDA else 20), slow_rounds)
             if "clock" in parts:
-                host_clock(loop, 4 * rounds, 32)
+                host_sections(loop, 3 * rounds, 256)
             if "syncs" in parts:
                 syncs(loop)
             if "memory" in parts:
