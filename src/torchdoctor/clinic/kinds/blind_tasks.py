@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import PolynomialLR
 
+from torchdoctor.clinic.blind_arenas_b import WORDS, WordWriter
+from torchdoctor.clinic.kinds.blind_losses import duel, guess
 from torchdoctor.clinic.kinds.kind import Kind
 from torchdoctor.clinic.kinds.loop import Loop, cosine
-from torchdoctor.clinic.kinds.sealed_losses import duel, guess
-from torchdoctor.clinic.sealed_arenas_b import WORDS, WordWriter
 
 
 def ordinary(loop: Loop) -> None:
@@ -225,34 +225,32 @@ def paid_for_the_largest(loop: Loop) -> None:
     guess(loop)
 
 
-sound = partial(Kind, held_out=True)
-
 HEALTHY = (
-    sound("ordinary-pictures", ordinary, on=("glyphs", "ink")),
-    sound("ordinary-texts", ordinary, on=("words", "gaps", "bytes")),
-    sound("ordinary-signals", ordinary, on=("speech", "sensors")),
-    sound("ordinary-sets-and-pairs", ordinary, on=("points", "pairs")),
-    sound("ordinary-tables", ordinary, on=("loans", "demand")),
-    sound("ordinary-rows-and-places", ordinary, on=("sorting", "coordinates")),
-    sound("ordinary-tastes-and-flows", ordinary, on=("towers", "flow")),
-    sound("as-language-models-are", as_language_models_are, on=("words", "sorting")),
-    sound("nesterov-and-adam", nesterov_and_adam, on=("gaps", "ink")),
-    sound("adagrad", adagrad, on=("words",)),
-    sound("straight-to-nothing", straight_to_nothing, on=("speech", "points")),
-    sound("hardest-counted", hardest_counted, on=("points",)),
-    sound("missing-left-out", missing_left_out, on=("sensors",)),
-    sound("vectors-given", vectors_given, on=("words",)),
-    sound("rest-of-the-epoch", rest_of_the_epoch, on=("points", "demand")),
-    sound("rare-and-weighted", rare_and_weighted, on=("loans",)),
-    sound("some-places-counted", some_places_counted, on=("bytes",)),
-    sound("longer-in-stages", longer_in_stages, on=("bytes",)),
-    sound("flat-for-most-of-the-run", flat_for_most_of_the_run, on=("coordinates",)),
-    sound("site-not-to-be-told", site_not_to_be_told, on=("speech",)),
-    sound("begins-at-the-mean", begins_at_the_mean, on=("demand",)),
-    sound("columns-kept-free", columns_kept_free, on=("loans",)),
-    sound("words-left-out", words_left_out, on=("words",)),
-    sound("pairs-soon-apart", pairs_soon_apart, on=("pairs",)),
-    sound("likelihood-above-one", likelihood_above_one, on=("flow",)),
-    sound("even-duel", even_duel, on=("flow",), learns=False),
-    sound("paid-for-the-largest", paid_for_the_largest, on=("loans",), learns=False),
+    Kind("ordinary-pictures", ordinary, on=("glyphs", "ink")),
+    Kind("ordinary-texts", ordinary, on=("words", "gaps", "bytes")),
+    Kind("ordinary-signals", ordinary, on=("speech", "sensors")),
+    Kind("ordinary-sets-and-pairs", ordinary, on=("points", "pairs")),
+    Kind("ordinary-tables", ordinary, on=("loans", "demand")),
+    Kind("ordinary-rows-and-places", ordinary, on=("sorting", "coordinates")),
+    Kind("ordinary-tastes-and-flows", ordinary, on=("towers", "flow")),
+    Kind("as-language-models-are", as_language_models_are, on=("words", "sorting")),
+    Kind("nesterov-and-adam", nesterov_and_adam, on=("gaps", "ink")),
+    Kind("adagrad", adagrad, on=("words",)),
+    Kind("straight-to-nothing", straight_to_nothing, on=("speech", "points")),
+    Kind("hardest-counted", hardest_counted, on=("points",)),
+    Kind("missing-left-out", missing_left_out, on=("sensors",)),
+    Kind("vectors-given", vectors_given, on=("words",)),
+    Kind("rest-of-the-epoch", rest_of_the_epoch, on=("points", "demand")),
+    Kind("rare-and-weighted", rare_and_weighted, on=("loans",)),
+    Kind("some-places-counted", some_places_counted, on=("bytes",)),
+    Kind("longer-in-stages", longer_in_stages, on=("bytes",)),
+    Kind("flat-for-most-of-the-run", flat_for_most_of_the_run, on=("coordinates",)),
+    Kind("site-not-to-be-told", site_not_to_be_told, on=("speech",)),
+    Kind("begins-at-the-mean", begins_at_the_mean, on=("demand",)),
+    Kind("columns-kept-free", columns_kept_free, on=("loans",)),
+    Kind("words-left-out", words_left_out, on=("words",)),
+    Kind("pairs-soon-apart", pairs_soon_apart, on=("pairs",)),
+    Kind("likelihood-above-one", likelihood_above_one, on=("flow",)),
+    Kind("even-duel", even_duel, on=("flow",), learns=False),
+    Kind("paid-for-the-largest", paid_for_the_largest, on=("loans",), learns=False),
 )

@@ -309,4 +309,4 @@ KINDS = (
         acute=True,
     ),
 )
-FAULTS: tuple[Kind, ...] = tuple(replace(kind, held_out=True) for kind in KINDS)
+FAULTS: tuple[Kind, ...] = tuple(replace(kind) for kind in KINDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -172,17 +171,15 @@ def noise_added_in_place(loop: Loop) -> None:
 MISMATCH = (*GENERALIZATION, "train-val-mismatch")
 OFF = ("unnormalized-inputs", "input-anomaly")
 BLIND = (*STALLED, *SIGNAL)
-sealed = partial(Kind, held_out=True)
-
 FAULTS = (
-    sealed(
+    Kind(
         "validation-of-another-vocabulary",
         another_vocabulary,
         on=("bytes",),
         right=MISMATCH,
         cause=("train-val-mismatch",),
     ),
-    sealed(
+    Kind(
         "read-in-the-order-of-the-file",
         order_of_the_file,
         on=("gaps", "points"),
@@ -190,7 +187,7 @@ FAULTS = (
         cause=("data-order",),
         secondary=(*UNSTABLE, *BLIND, *GENERALIZATION, "suspiciously-low-loss", "frozen-weights"),
     ),
-    sealed(
+    Kind(
         "hardly-any-defaults",
         hardly_any_defaults,
         on=("loans",),
@@ -198,7 +195,7 @@ FAULTS = (
         cause=("class-imbalance", "train-val-mismatch"),
         secondary=("train-val-mismatch", "loss-plateau", "gradient-instability", "suspiciously-low-loss"),
     ),
-    sealed(
+    Kind(
         "labels-of-the-batch-before",
         labels_of_the_batch_before,
         on=("sorting",),
@@ -207,7 +204,7 @@ FAULTS = (
         secondary=(*UNSTABLE, *STALLED, *GENERALIZATION, "collapsed-output"),
         onset=120,
     ),
-    sealed(
+    Kind(
         "pixels-cast-to-bytes",
         pixels_cast_to_bytes,
         on=("glyphs",),
@@ -215,7 +212,7 @@ FAULTS = (
         cause=("unnormalized-inputs",),
         secondary=(*UNSTABLE, *BLIND),
     ),
-    sealed(
+    Kind(
         "sensor-at-its-code",
         sensor_at_its_code,
         on=("sensors",),
@@ -225,7 +222,7 @@ FAULTS = (
         onset=150,
         acute=True,
     ),
-    sealed(
+    Kind(
         "meters-in-other-units",
         meters_in_other_units,
         on=("demand", "coordinates"),
@@ -235,7 +232,7 @@ FAULTS = (
         onset=200,
         acute=True,
     ),
-    sealed(
+    Kind(
         "ratio-with-nothing-below",
         ratio_with_nothing_below,
         on=("loans",),
@@ -245,7 +242,7 @@ FAULTS = (
         onset=170,
         acute=True,
     ),
-    sealed(
+    Kind(
         "encoded-by-their-outcome",
         encoded_by_their_outcome,
         on=("loans",),
@@ -253,8 +250,8 @@ FAULTS = (
         cause=("information-leak", "train-val-mismatch"),
         secondary=("memorization",),
     ),
-    sealed("blue-for-red", blue_for_red, on=("glyphs",), right=MISMATCH, cause=("train-val-mismatch",)),
-    sealed(
+    Kind("blue-for-red", blue_for_red, on=("glyphs",), right=MISMATCH, cause=("train-val-mismatch",)),
+    Kind(
         "time-in-seconds",
         time_in_seconds,
         on=("demand",),
@@ -262,7 +259,7 @@ FAULTS = (
         cause=("unnormalized-inputs",),
         secondary=(*BLIND, "validation-anomaly", "lr-too-high"),
     ),
-    sealed(
+    Kind(
         "years-as-targets",
         years_as_targets,
         on=("demand", "sensors"),
@@ -270,7 +267,7 @@ FAULTS = (
         cause=("unnormalized-targets",),
         secondary=("lr-too-low", "collapsed-output", "saturated-activations", "weight-growth"),
     ),
-    sealed(
+    Kind(
         "seeded-inside-the-loop",
         seeded_inside_the_loop,
         on=("words",),
@@ -279,7 +276,7 @@ FAULTS = (
         secondary=("suspiciously-low-loss",),
         onset=60,
     ),
-    sealed(
+    Kind(
         "labels-missing-from-later-files",
         labels_missing,
         on=("gaps", "glyphs"),
@@ -289,7 +286,7 @@ FAULTS = (
         onset=200,
         acute=True,
     ),
-    sealed(
+    Kind(
         "binary-read-as-text",
         binary_read_as_text,
         on=("bytes", "words"),
@@ -299,14 +296,14 @@ FAULTS = (
         onset=180,
         acute=True,
     ),
-    sealed(
+    Kind(
         "targets-cast-to-whole-numbers",
         targets_cast_to_whole_numbers,
         on=("sensors",),
         right=("target-anomaly", "label-noise-or-misalignment", *MISMATCH),
         secondary=("loss-plateau", "underfitting", "collapsed-output"),
     ),
-    sealed(
+    Kind(
         "noise-added-in-place",
         noise_added_in_place,
         on=("coordinates",),

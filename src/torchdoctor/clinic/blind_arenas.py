@@ -1,4 +1,4 @@
-"""Where sealed kinds of the loop, its steps and its numbers are trained: tasks and nets that no other kind uses.
+"""Where kinds written blind of the loop, its steps and its numbers are trained: tasks and nets that no other kind uses.
 
 >>> sorted(ARENAS)[:3]
 ['broad-text', 'chapters', 'chirps']
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchdoctor.clinic.arenas import Arena, Build, corpus, windows
-from torchdoctor.clinic.data import load_text
-from torchdoctor.clinic.sealed_nets import (
+from torchdoctor.clinic.blind_nets import (
     Bagged,
     Cells,
     Chirper,
@@ -34,6 +33,7 @@ from torchdoctor.clinic.sealed_nets import (
     Vitals,
     Words,
 )
+from torchdoctor.clinic.data import load_text
 
 HELD_OUT = 384
 

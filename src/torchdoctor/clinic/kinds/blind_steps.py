@@ -316,4 +316,4 @@ KINDS = (
         cause=("optimizer-misconfigured", "numeric-precision"),
     ),
 )
-FAULTS: tuple[Kind, ...] = tuple(replace(kind, held_out=True) for kind in KINDS)
+FAULTS: tuple[Kind, ...] = tuple(replace(kind) for kind in KINDS)

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
+from torchdoctor.clinic.blind_nets import Rounded
 from torchdoctor.clinic.kinds.kind import Kind
 from torchdoctor.clinic.kinds.loop import Loop, backward, cosine, warmup
-from torchdoctor.clinic.sealed_nets import Rounded
 
 
 def plain(loop: Loop) -> None:
@@ -263,14 +263,14 @@ def rate_breathes(loop: Loop) -> None:
 
 
 KINDS = (
-    Kind("sealed-decoders", plain, on=("rms-text", "word-text")),
-    Kind("sealed-pictures", plain, on=("strokes", "textures")),
-    Kind("sealed-signals", plain, on=("chirps", "vitals")),
-    Kind("sealed-tables", plain, on=("flats", "clicks")),
-    Kind("sealed-shapes", plain, on=("solids", "pendulum")),
-    Kind("sealed-boards", plain, on=("moves", "game-of-life")),
-    Kind("sealed-fields", plain, on=("heights", "repaint")),
-    Kind("sealed-encoders", plain, on=("tallies",)),
+    Kind("blind-decoders", plain, on=("rms-text", "word-text")),
+    Kind("blind-pictures", plain, on=("strokes", "textures")),
+    Kind("blind-signals", plain, on=("chirps", "vitals")),
+    Kind("blind-tables", plain, on=("flats", "clicks")),
+    Kind("blind-shapes", plain, on=("solids", "pendulum")),
+    Kind("blind-boards", plain, on=("moves", "game-of-life")),
+    Kind("blind-fields", plain, on=("heights", "repaint")),
+    Kind("blind-encoders", plain, on=("tallies",)),
     Kind("decoder-recipe", decoder_recipe, on=("broad-text",)),
     Kind("adagrad-for-rare-rows", adagrad, on=("clicks",)),
     Kind("nesterov-to-zero", nesterov, on=("textures",)),
@@ -290,4 +290,4 @@ KINDS = (
     Kind("resumed-rightly", resumed_rightly, on=("strokes", "word-text")),
     Kind("rate-breathes", rate_breathes, on=("chirps",)),
 )
-HEALTHY: tuple[Kind, ...] = tuple(replace(kind, held_out=True) for kind in KINDS)
+HEALTHY: tuple[Kind, ...] = tuple(replace(kind) for kind in KINDS)

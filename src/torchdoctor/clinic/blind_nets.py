@@ -1,4 +1,4 @@
-"""The nets of the sealed arenas: each small, and built of parts as people build them."""
+"""The nets of the blind arenas: each small, and built of parts as people build them."""
 
 from __future__ import annotations
 

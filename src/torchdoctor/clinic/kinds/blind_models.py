@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchdoctor.clinic.arenas import perceptron
+from torchdoctor.clinic.blind_arenas_b import WORDS, Reader, Sines, Sorter
 from torchdoctor.clinic.kinds.kind import GENERALIZATION, SIGNAL, STALLED, UNSTABLE, Kind
 from torchdoctor.clinic.kinds.loop import Loop
-from torchdoctor.clinic.sealed_arenas_b import WORDS, Reader, Sines, Sorter
 
 
 def normal_of_unit_spread(loop: Loop) -> None:
@@ -183,11 +181,11 @@ def two_rows_at_a_time(loop: Loop) -> None:
     loop.arena.batch_size = 2
 
 
-sealed = partial(Kind, held_out=True)
 FLAT = (*STALLED, *SIGNAL)
 
+
 FAULTS = (
-    sealed(
+    Kind(
         "normal-of-unit-spread",
         normal_of_unit_spread,
         on=("points", "gaps"),
@@ -195,7 +193,7 @@ FAULTS = (
         cause=("bad-initialization",),
         secondary=(*FLAT, "lr-too-high"),
     ),
-    sealed(
+    Kind(
         "bias-of-the-wrong-gate",
         bias_of_the_wrong_gate,
         on=("sensors",),
@@ -203,7 +201,7 @@ FAULTS = (
         cause=("bad-initialization", "saturating-nonlinearity"),
         secondary=("frozen-weights",),
     ),
-    sealed(
+    Kind(
         "normalised-to-nothing",
         normalised_to_nothing,
         on=("glyphs",),
@@ -211,14 +209,14 @@ FAULTS = (
         cause=("batchnorm-misuse",),
         secondary=("validation-anomaly",),
     ),
-    sealed(
+    Kind(
         "twenty-convolutions",
         twenty_convolutions,
         on=("glyphs",),
         right=("missing-skip-connections", "missing-normalization", "bad-initialization", *FLAT),
         cause=("missing-skip-connections", "missing-normalization", "bad-initialization"),
     ),
-    sealed(
+    Kind(
         "residuals-undamped",
         residuals_undamped,
         on=("demand",),
@@ -226,7 +224,7 @@ FAULTS = (
         cause=("missing-normalization", "bad-initialization"),
         secondary=(*FLAT, "lr-too-high", "validation-anomaly"),
     ),
-    sealed(
+    Kind(
         "dropout-on-the-answer",
         dropout_on_the_answer,
         on=("sensors",),
@@ -234,7 +232,7 @@ FAULTS = (
         cause=("over-regularized",),
         secondary=("gradient-instability", "collapsed-output", "not-learning", "dead-units"),
     ),
-    sealed(
+    Kind(
         "characters-as-one-number",
         characters_as_one_number,
         on=("gaps",),
@@ -242,7 +240,7 @@ FAULTS = (
         cause=("insufficient-capacity",),
         secondary=("label-noise-or-misalignment", "lr-too-low"),
     ),
-    sealed(
+    Kind(
         "handful-by-heart",
         handful_by_heart,
         on=("gaps", "speech"),
@@ -251,7 +249,7 @@ FAULTS = (
         secondary=("suspiciously-low-loss", "repeated-batch", "batch-anomaly"),
         onset="best-validation",
     ),
-    sealed(
+    Kind(
         "places-drown-the-numbers",
         places_drown_the_numbers,
         on=("sorting",),
@@ -259,14 +257,14 @@ FAULTS = (
         cause=("bad-initialization",),
         secondary=("unnormalized-inputs",),
     ),
-    sealed(
+    Kind(
         "read-in-both-directions",
         read_in_both_directions,
         on=("words",),
         right=("information-leak", "suspiciously-low-loss", "uneven-position-loss"),
         cause=("information-leak",),
     ),
-    sealed(
+    Kind(
         "sines-too-fast",
         sines_too_fast,
         on=("coordinates",),
@@ -274,7 +272,7 @@ FAULTS = (
         cause=("memorization", "under-regularized", "bad-initialization"),
         secondary=("suspiciously-low-loss", "repeated-batch"),
     ),
-    sealed(
+    Kind(
         "layer-scaled-on-the-way",
         layer_scaled_on_the_way,
         on=("gaps",),
@@ -283,7 +281,7 @@ FAULTS = (
         onset=200,
         acute=True,
     ),
-    sealed(
+    Kind(
         "pruned-on-the-way",
         pruned_on_the_way,
         on=("gaps", "points"),
@@ -292,14 +290,14 @@ FAULTS = (
         onset=220,
         acute=True,
     ),
-    sealed(
+    Kind(
         "sigmoid-on-the-answer",
         sigmoid_on_the_answer,
         on=("demand",),
         right=("saturating-nonlinearity", "target-anomaly", "loss-misuse", "suspicious-loss", *FLAT),
         cause=("saturating-nonlinearity", "loss-misuse", "unnormalized-targets"),
     ),
-    sealed(
+    Kind(
         "softmax-between-layers",
         softmax_between_layers,
         on=("gaps",),
@@ -307,7 +305,7 @@ FAULTS = (
         cause=("saturating-nonlinearity",),
         secondary=("lr-too-low", "bad-initialization"),
     ),
-    sealed(
+    Kind(
         "two-rows-at-a-time",
         two_rows_at_a_time,
         on=("demand",),

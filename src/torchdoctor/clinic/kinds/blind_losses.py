@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchdoctor.clinic.arenas import perceptron
+from torchdoctor.clinic.blind_arenas_b import AmongTheBatch, Margin
 from torchdoctor.clinic.kinds.kind import GENERALIZATION, SIGNAL, STALLED, UNMOVED, UNSTABLE, Kind
 from torchdoctor.clinic.kinds.loop import Loop, Watch, backward
-from torchdoctor.clinic.sealed_arenas_b import AmongTheBatch, Margin
 
 
 def over_the_batch(loop: Loop) -> None:
@@ -186,10 +186,8 @@ def advantage_of_one(loop: Loop) -> None:
 
 
 MISTAKEN = ("loss-misuse", "suspicious-loss")
-sealed = partial(Kind, held_out=True)
-
 FAULTS = (
-    sealed(
+    Kind(
         "log-softmax-over-the-batch",
         over_the_batch,
         on=("gaps",),
@@ -197,7 +195,7 @@ FAULTS = (
         cause=("loss-misuse",),
         secondary=("overfitting", "train-val-mismatch"),
     ),
-    sealed(
+    Kind(
         "divergence-of-probabilities",
         divergence_of_probabilities,
         on=("gaps",),
@@ -205,7 +203,7 @@ FAULTS = (
         cause=("loss-misuse",),
         secondary=(*SIGNAL, "lr-too-low"),
     ),
-    sealed(
+    Kind(
         "raw-output-as-variance",
         raw_output_as_variance,
         on=("demand",),
@@ -213,7 +211,7 @@ FAULTS = (
         cause=("loss-misuse", "numeric-precision"),
         secondary=(*SIGNAL, "clip-missing", "lr-too-high", "validation-anomaly"),
     ),
-    sealed(
+    Kind(
         "margin-out-of-reach",
         margin_out_of_reach,
         on=("pairs",),
@@ -221,7 +219,7 @@ FAULTS = (
         cause=("loss-misuse",),
         secondary=(*SIGNAL, "unexpected-initial-loss", "target-anomaly", "gradient-explosion"),
     ),
-    sealed(
+    Kind(
         "temperature-multiplied",
         temperature_multiplied,
         on=("towers",),
@@ -229,7 +227,7 @@ FAULTS = (
         cause=("loss-misuse",),
         secondary=("lr-too-low", "representation-collapse"),
     ),
-    sealed(
+    Kind(
         "delta-of-another-unit",
         delta_of_another_unit,
         on=("coordinates",),
@@ -237,7 +235,7 @@ FAULTS = (
         cause=("loss-misuse", "lr-too-low"),
         secondary=("suspiciously-low-loss", "frozen-weights"),
     ),
-    sealed(
+    Kind(
         "hinge-of-zeros-and-ones",
         hinge_of_zeros_and_ones,
         on=("loans",),
@@ -245,7 +243,7 @@ FAULTS = (
         cause=("loss-misuse",),
         secondary=(*SIGNAL, "class-imbalance"),
     ),
-    sealed(
+    Kind(
         "lasso-by-the-sum",
         lasso_by_the_sum,
         on=("demand",),
@@ -253,7 +251,7 @@ FAULTS = (
         cause=("over-regularized", "loss-misuse"),
         secondary=(*SIGNAL, "loss-oscillation", "unexpected-initial-loss"),
     ),
-    sealed(
+    Kind(
         "weights-all-zero",
         weights_all_zero,
         on=("sensors",),
@@ -263,7 +261,7 @@ FAULTS = (
         onset=220,
         acute=True,
     ),
-    sealed(
+    Kind(
         "penalty-switched-on",
         penalty_switched_on,
         on=("points", "gaps"),
@@ -273,7 +271,7 @@ FAULTS = (
         onset=160,
         acute=True,
     ),
-    sealed(
+    Kind(
         "pixels-averaged",
         pixels_averaged,
         on=("ink",),
@@ -281,7 +279,7 @@ FAULTS = (
         cause=("loss-misuse", "over-regularized", "representation-collapse"),
         secondary=("gradient-vanishing", "mode-collapse"),
     ),
-    sealed(
+    Kind(
         "forgery-detached",
         forgery_detached,
         on=("flow",),
@@ -289,7 +287,7 @@ FAULTS = (
         cause=("detached-graph",),
         secondary=("loss-divergence", "gradients-not-cleared"),
     ),
-    sealed(
+    Kind(
         "paid-for-being-caught",
         paid_for_being_caught,
         on=("flow",),
@@ -297,7 +295,7 @@ FAULTS = (
         cause=("loss-misuse", "adversarial-imbalance"),
         secondary=(*SIGNAL, *UNSTABLE, "loss-plateau"),
     ),
-    sealed(
+    Kind(
         "paid-whatever-is-done",
         paid_whatever_is_done,
         on=("loans",),
@@ -305,7 +303,7 @@ FAULTS = (
         cause=("policy-collapse", "lr-too-high", "unnormalized-targets"),
         secondary=(*SIGNAL, *STALLED, "suspiciously-low-loss"),
     ),
-    sealed(
+    Kind(
         "advantage-of-one",
         advantage_of_one,
         on=("loans",),
