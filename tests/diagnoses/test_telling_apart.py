@@ -392,3 +392,43 @@ def test_gradients_that_are_cut_off_value_by_value(wander, leads):
         chart.put(step, "input_checksum", 0.1 * step)
     found = [item.cause for item in rank(chart)]
     assert found[0] == leads
+
+
+LEFT = np.where(T < 200, FALLING, 2.0 + NOISE)
+"""A loss that leaps at step 200 and stays there."""
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms", "vitals", "cause"),
+    [
+        pytest.param(leap(200, 6.0), np.ones(N), {}, "bad-batch", id="one high loss"),
+        pytest.param(LEFT, np.ones(N), {}, "label-noise-or-misalignment", id="at a guess since then"),
+        pytest.param(
+            np.where(T < 200, FALLING, 100 * FALLING),
+            np.ones(N),
+            {"criterion": FALLING, "guess_loss": np.full(N, 2.1)},
+            "loss-misuse",
+            id="most of it is another term",
+        ),
+        pytest.param(LEFT, np.where(np.isin(T, (198, 199)), 30.0, 1.0), {}, None, id="long steps came before"),
+    ],
+)
+def test_what_a_leap_of_the_loss_came_from(losses, norms, vitals, cause):
+    lasts = cause != "bad-batch"
+    found = symptom("loss-spike", 200, last=N - 1 if lasts else 200)
+    facts = {"loss.chance": 2.1, "loss.reduction": "mean", "loss.kind": "cross-entropy"}
+    chart = charted(found, loss=losses, grad_norm=norms, facts=facts, **vitals)
+    leading = rank(chart)[0]
+    if cause is None:
+        assert leading.cause not in ("bad-batch", "label-noise-or-misalignment", "loss-misuse")
+    else:
+        assert leading.cause == cause
+        assert leading.probability > 0.5
+
+
+def test_a_warm_up_is_not_missed_by_a_run_that_had_learnt():
+    def share(losses):
+        chart = charted(symptom("loss-spike", 200), loss=losses, grad_norm=np.ones(N), groups=[ADAM])
+        return sum(item.probability for item in rank(chart) if item.cause == "warmup-missing")
+
+    assert share(LEFT) < 0.3 * share(np.where(T < 200, 2.3 + NOISE, 9.0 + NOISE))

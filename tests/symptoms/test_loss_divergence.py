@@ -143,3 +143,41 @@ def test_a_sum_over_larger_batches_is_larger(reduction, looked, size, severity):
         chart.put(step, "input_size", size)
     found = LossDivergence().check(chart)
     assert (found and found.severity) == severity
+
+
+def evaluated(losses, evaluations, every=50):
+    """A run of which each piece of so many steps is followed by an evaluation."""
+    chart = Chart()
+    for step, loss in enumerate(losses):
+        chart.put(step, "loss", float(loss))
+        if step % every == every - 1 and step // every < len(evaluations):
+            chart.put(step, "val_loss", evaluations[step // every])
+    return chart
+
+
+LEFT = [*FALLING, *(3.0 + NOISE[:100])]
+"""A loss that has lost half of what it had gained, for a hundred steps."""
+
+
+def test_training_and_validation_that_are_both_far_above_what_they_were():
+    symptom = LossDivergence().check(evaluated(LEFT, [3.1, 2.4, 2.2, 2.1, 2.9, 3.0]))
+    assert symptom.severity == "warning"
+    assert symptom.first_step == 200
+    assert symptom.message == (
+        "loss level 3 and validation loss 3, which was 2.1, are far above what they were, and do not fall"
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "evaluations"),
+    [
+        pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.1, 2.0], id="noise in training alone"),
+        pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.9, 2.5], id="validation comes back"),
+        pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.9], id="one evaluation"),
+        pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.25, 2.3], id="a little worse"),
+        pytest.param([*FALLING, *FALLING[:100]], [3.1, 2.4, 2.2, 2.1, 2.9, 3.0], id="training is on its way"),
+        pytest.param(np.concatenate([FALLING, FALLING[-100:]]), [3.1, 2.4, 2.2, 2.1, 2.9, 3.0], id="overfitting"),
+    ],
+)
+def test_what_is_lost_in_training_or_validation_alone_or_comes_back(losses, evaluations):
+    assert LossDivergence().check(evaluated(losses, evaluations)) is None

@@ -17,6 +17,7 @@ from torchdoctor.diagnoses.findings import (
     is_brief,
     is_over,
     last_level,
+    lasts_from,
     loss_leap,
     loss_moved_at,
     lr_leap,
@@ -135,6 +136,8 @@ def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, move
         return
     if moved_by_itself := uneven_leap(chart, step) or beyond_its_steps(chart, step):
         yield Evidence(-3.0, moved_by_itself)
+    if moved and lasts_from(chart, step):
+        yield Evidence(-3.0, "the losses after it are nearly as high: it was not one batch")
     if leap > LEAP:
         words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
         broke = problem.grave(*DAMAGE) and not leap > FAR  # which steps that are too long do as well

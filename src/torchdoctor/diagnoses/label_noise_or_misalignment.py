@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import (
+    SHARP,
+    breaking_step,
     dropout,
     is_absent,
+    is_other_since,
     last_level,
     level_about,
     thrown_at_first,
@@ -29,6 +32,10 @@ BROKEN = ("no-gradient", "frozen-weights", "gradient-vanishing", "dead-units")
 AT_FIRST = ("saturated-activations", "unexpected-initial-loss", "activation-explosion")
 """What is wrong with a model before it has seen a label."""
 ELEMENTWISE = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss")
+UNLEARNT = ("not-learning", "slow-learning", "overfitting")
+"""What wrong labels do where they were wrong from the start."""
+LASTING, AT_GUESS = 32, (0.6, 1.5)
+"""Losses after a leap, and the shares of what guessing gives between which they lie where labels say nothing more."""
 EARLY = 100
 """Steps within which it must have begun."""
 SHORT = 0.05
@@ -68,6 +75,8 @@ class LabelNoiseOrMisalignment(Cause):
         "collapsed-output",
         "validation-anomaly",
         "target-anomaly",
+        "loss-spike",
+        "loss-divergence",
     )
     prior = -1.2
     suggests = ("check-labels", "cross-validate")
@@ -80,6 +89,9 @@ class LabelNoiseOrMisalignment(Cause):
             return
         yield from _about_the_targets(chart, problem)
         chance = guessing(chart)
+        if problem.has(*SHARP, "loss-divergence") and not problem.has(*UNLEARNT):
+            yield from _about_a_leap(chart, problem, chance)
+            return
         if math.isnan(chance):
             yield Evidence(-0.8, "it is not known what loss guessing would give")
         else:
@@ -100,6 +112,22 @@ class LabelNoiseOrMisalignment(Cause):
             yield Evidence(-1.5, "the model itself is not able to learn")
         elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
             yield Evidence(0.4, "gradients are neither too small nor too large")
+
+
+def _about_a_leap(chart: Chart, problem: Problem, chance: float) -> Iterator[Evidence]:
+    """Labels that were right, and are not from some step on."""
+    step = breaking_step(problem)
+    if not is_other_since(chart, step):
+        yield Evidence(-4.0, "the loss did not rise in one step that nothing came before, and stay there")
+        return
+    now = level_about(chart["loss"], step, step + LASTING)
+    words = f"since step {step} the loss is at {number_text(now)}, and no unusual step came before"
+    if math.isnan(chance):
+        yield Evidence(0.5, words)
+    elif AT_GUESS[0] * chance < now < AT_GUESS[1] * chance:
+        yield Evidence(3.5, f"{words}; {number_text(chance)}, what guessing gives")
+    else:
+        yield Evidence(-2.0, f"{words}; {number_text(chance)} would be what guessing gives")
 
 
 def _about_the_model(chart: Chart) -> Iterator[Evidence]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import last_level, optimizer_names
+from torchdoctor.diagnoses.findings import SHARP, breaking_step, last_level, optimizer_names
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.no_gradient import is_flat
@@ -37,6 +37,8 @@ VARIED = 0.05
 """Share of outputs' size that depends on the input where the model is not what blocks gradients."""
 AT_ONCE = 20
 """Steps within which steps that are too large by the size of a batch show."""
+OWN, OUTWEIGHED = 0.05, 0.5
+"""Shares of the loss: what other terms make up where there are none, and what is left to its function beside one."""
 
 
 class LossMisuse(Cause):
@@ -70,6 +72,7 @@ class LossMisuse(Cause):
         "slow-learning",
         "loss-plateau",
         "underfitting",
+        "loss-spike",
         "loss-divergence",
         "weight-growth",
         "unexpected-initial-loss",
@@ -93,6 +96,8 @@ class LossMisuse(Cause):
             yield Evidence(
                 6.0, f"the loss is {number_text(scale)} of what its function returns: divided once too often"
             )
+        elif problem.has(*SHARP, "loss-divergence") and (added := _added_term(chart, breaking_step(problem))):
+            yield Evidence(6.0, added)
         else:
             yield from self._read(chart, problem)
 
@@ -119,6 +124,27 @@ class LossMisuse(Cause):
             yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with it")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
+
+
+def _added_term(chart: Chart, step: int, least: int = 3) -> str:
+    """What share of the loss is not its function's value since a step, where it was nothing before; empty if it is not.
+
+    >>> chart = Chart.of(loss=[2.0, 1.5, 1.0, 1.2, 50.0, 40.0], criterion=[2.0, 1.5, 1.0, 1.2, 1.1, 1.3])
+    >>> _added_term(chart, 4)
+    'since step 4 the loss is 50, and its function returns 1.1: another term outweighs it'
+    """
+    losses, plain = chart["loss"], chart["criterion"]
+    steps, mine, theirs = np.intersect1d(losses.steps, plain.steps, assume_unique=True, return_indices=True)
+    since = int(np.searchsorted(steps, step))
+    if since < least or since == steps.size:
+        return ""
+    whole, part = losses.values[mine], plain.values[theirs]
+    with np.errstate(all="ignore"):
+        rest = np.abs(1 - part / whole)
+    if not float(rest[:since].max()) < OWN or not float(rest[since:].min()) > 1 - OUTWEIGHED:
+        return ""
+    words = f"since step {step} the loss is {number_text(float(whole[since]))}, and its function returns"
+    return f"{words} {number_text(float(part[since]))}: another term outweighs it"
 
 
 def _does_not_hear(chart: Chart, problem: Problem) -> str:

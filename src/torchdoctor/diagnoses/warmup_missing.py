@@ -11,17 +11,21 @@ from torchdoctor.diagnoses.findings import (
     breaking_step,
     has_attention,
     is_brief,
+    level_about,
     optimizer_names,
     ran_away,
     thrown_at_first,
 )
 from torchdoctor.diagnoses.lr_too_high import USUAL_ATTENTION
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.progress import Progress
 
 EARLY = 300
 """Steps that count as the beginning."""
 FIRST = 5
 """Steps of which each may break a run before anything can be seen to grow."""
+LEARNT = 60
+"""Steps in which a run that learns shows that it bears its rate."""
 FADED = ("collapsed-output", "dead-units")
 """What a deep stack comes to when its first steps were too long."""
 NORMS = ("LayerNorm", "RMSNorm")
@@ -79,6 +83,8 @@ class WarmupMissing(Cause):
         if onset > EARLY:
             yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
             return
+        if onset > LEARNT and _had_learnt(chart, onset):
+            yield Evidence(-2.5, f"the run had learnt for {onset} steps when it broke")
         yield from _about_the_onset(chart, problem, onset)
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
             yield Evidence(-2.0, "the loss took no harm")
@@ -91,6 +97,14 @@ class WarmupMissing(Cause):
             else:
                 yield Evidence(1.5, f"the learning rate was {number_text(rates.first)} from the first step")
         yield from _about_the_model(chart)
+
+
+def _had_learnt(chart: Chart, onset: int) -> bool:
+    """Whether the loss before an onset was in the lower half of what it has come down by."""
+    losses = chart["loss"]
+    progress = Progress.of(losses) if losses else Progress(0.0, 0.0)
+    before = level_about(losses, onset - 24, onset - 1)
+    return progress.is_learning(0.0) and before < progress.start - 0.5 * progress.descent
 
 
 def _about_the_onset(chart: Chart, problem: Problem, onset: int) -> Iterator[Evidence]:

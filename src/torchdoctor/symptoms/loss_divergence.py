@@ -23,6 +23,7 @@ from torchdoctor.symptoms.progress import (
     outline_levels,
     trend_gain,
 )
+from torchdoctor.symptoms.setbacks import RECENT, set_back
 
 AT_HOME = 0.4
 """Share of the values before above the limit at which the run has always been there."""
@@ -41,7 +42,8 @@ class LossDivergence(Detector):
     worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
     curriculum, a warm restart or a noisy stretch give back a part, and fall again; so does a new task, which may lift
     the loss far above its start in one step that no unusual update came before: it is judged by what comes after. If it
-    is about where it began for twice as long as it took to leave that level at first, nothing is learnt any more. A sum
+    is about where it began for twice as long as it took to leave that level at first, nothing is learnt any more; nor
+    if training and validation are both far above what they were, at two evaluations, and neither gets better. A sum
     over samples is divided by how many times as many there are as at first, where close looks have seen that. A run
     without any descent (an adversarial or reinforcement loss that wanders) must leave its whole range by far.
 
@@ -59,7 +61,7 @@ class LossDivergence(Detector):
 
     code = "LO02"
     name = "loss-divergence"
-    reads = ("loss",)
+    reads = ("loss", "val_loss")
     suggests = ("scale-lr", "set-clip-norm", "roll-back", "ask-for-help")
     references = ("https://arxiv.org/abs/2309.14322", "https://arxiv.org/abs/2205.01068")
     every = 2
@@ -92,6 +94,8 @@ class LossDivergence(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the present level with start and best; the quiet path ends at the first test."""
         series = chart["loss"]
+        if chart["val_loss"].step == chart.step and (since := set_back(chart)) is not None:
+            return self._set_back(chart, since)
         if series.count < self.history or not series.latest > series.first - 0.5 * (series.first - series.lowest):
             return None
         level = float(np.sort(series.last(self.steps))[self.steps // 2]) / growth(chart)
@@ -275,6 +279,14 @@ class LossDivergence(Detector):
         if _rising(series.last(64) if leapt is None else leapt, noise):
             return self._diverged(chart, level, limit, "warning")
         return None
+
+    def _set_back(self, chart: Chart, since: int) -> Symptom:
+        """Training and validation have both lost much of what they had."""
+        losses, evaluations = chart["loss"], chart["val_loss"]
+        level, best, now = median(losses.last(RECENT)), float(evaluations.values.min()), evaluations.latest
+        message = f"loss level {number_text(level)} and validation loss {number_text(now)}, which was "
+        message += f"{number_text(best)}, are far above what they were, and do not fall"
+        return self.symptom(chart, "warning", message, value=now, limit=best, since=since)
 
     def _lasting(self, chart: Chart, limit: float) -> bool:
         return chart["loss"].count >= 20 and median(chart["loss"].last(20)) > limit

@@ -1,0 +1,69 @@
+"""Whether what a run had learnt is gone again, told by training and validation together.
+
+A harder stage, a warm restart or stronger noise lift the training loss alone, or for a while; memorization lifts the
+validation loss alone. Where both are far above what they were, and neither comes down again, training undoes itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.series import Series, median, scatter
+from torchdoctor.symptoms.progress import Progress, acts, is_game, trend_gain
+
+LEAST = 4
+"""Evaluations that must be known."""
+LOST = 0.25
+"""Share of its descent that training must have lost, and validation of its own."""
+MORE = 0.15
+"""Share of itself that validation must be above its best."""
+RECENT = 32
+"""Losses that make up the present level."""
+
+
+def set_back(chart: Chart) -> int | None:
+    """Since when training is far above what it was at the best evaluation, where the last two are as well; else None.
+
+    >>> levels = [*np.linspace(4, 1, 120), *np.full(80, 3.0)]
+    >>> noisy = [level + 0.1 * (-1) ** step for step, level in enumerate(levels)]
+    >>> gone, kept = Chart.of(loss=noisy), Chart.of(loss=noisy)
+    >>> for step, evaluations in {24: (3.3, 3.3), 49: (2.6, 2.6), 99: (1.1, 1.1), 149: (2.9, 1.0), 199: (3, 1)}.items():
+    ...     for chart, value in zip((gone, kept), evaluations):
+    ...         chart.put(step, "val_loss", value)
+    >>> set_back(gone), set_back(kept)
+    (120, None)
+    """
+    losses, evaluations = chart["loss"], chart["val_loss"]
+    values = evaluations.values
+    if values.size < LEAST or losses.count < 2 * RECENT or acts(chart) or is_game(chart):
+        return None
+    earlier, last = values[:-2], values[-2:]
+    best = int(np.argmin(earlier))
+    lowest = float(earlier[best])
+    lost = float(last.min()) - lowest
+    wander = scatter(np.diff(earlier)) if earlier.size > 3 else 0.0
+    if not math.inf > lost > max(MORE * abs(lowest), LOST * (float(earlier[0]) - lowest), 4 * wander):
+        return None
+    if last[1] < 0.98 * last[0] or chart.fact("data.differentiated"):
+        return None
+    return _left_since(losses, int(evaluations.steps[best]))
+
+
+def _left_since(losses: Series, step: int) -> int | None:
+    """Since when a loss is far above its level at a step, and does not come down; None where it is not."""
+    recent, progress = losses.last(RECENT), Progress.of(losses)
+    noise, (gain, _) = scatter(recent), trend_gain(recent)
+    at, _, levels, _ = losses.outline.columns()
+    place = int(np.searchsorted(at, step))
+    then = levels[max(0, place - 2) : place + 2]
+    if not then.size or not progress.is_learning(noise):
+        return None
+    level = median(then)
+    risen = median(recent) - level
+    if not risen > max(LOST * progress.descent, 2 * noise) or not gain < 0.05 * progress.descent:
+        return None
+    low = np.flatnonzero(levels <= level + 0.5 * risen)
+    return int(at[min(int(low[-1]) + 1, at.size - 1)])
