@@ -16,7 +16,18 @@ from torchdoctor.treatments import ACTIONS
 
 SECTIONS = ("## What it is", "## How to confirm it", "## What to change", "## How to see it cured")
 NOT_CAUSES = {
-    *("__init__", "calibration", "cause", "configuration", "depth", "findings", "mechanisms", "origin", "precursors"),
+    *(
+        "__init__",
+        "calibration",
+        "cause",
+        "configuration",
+        "depth",
+        "findings",
+        "lasting_leaps",
+        "mechanisms",
+        "origin",
+        "precursors",
+    ),
     "ranking",
 }
 NAMES = [detector.name for detector in DETECTORS if detector.name not in INFORMATIVE]

@@ -17,12 +17,12 @@ from torchdoctor.diagnoses.findings import (
     is_brief,
     is_over,
     last_level,
-    lasts_from,
     loss_leap,
     loss_moved_at,
     lr_leap,
     uneven_leap,
 )
+from torchdoctor.diagnoses.lasting_leaps import is_not_one_batch
 from torchdoctor.diagnoses.numeric_precision import is_overflow_of_a_batch
 from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
@@ -136,7 +136,7 @@ def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, move
         return
     if moved_by_itself := uneven_leap(chart, step) or beyond_its_steps(chart, step):
         yield Evidence(-3.0, moved_by_itself)
-    if moved and lasts_from(chart, step):
+    if is_not_one_batch(chart, step):
         yield Evidence(-3.0, "the losses after it are nearly as high: it was not one batch")
     if leap > LEAP:
         words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"

@@ -131,38 +131,6 @@ def loss_leap(chart: Chart, step: int) -> float:
     return (float(at[0]) - centre) / usual if usual > 0 else math.nan
 
 
-HELD = 0.5
-"""Share of a leap that the losses after it keep where it was not one batch's."""
-
-
-def lasts_from(chart: Chart, step: int, losses: int = 4) -> bool:
-    """Whether the losses right after a step that leapt are nearly as far above the level before as its own.
-
-    >>> back, up = ([1.0, 1.1] * 10 + [5.0, *after] for after in ([1.2, 1.0, 1.1, 1.0], [4.9, 5.2, 4.6, 4.8]))
-    >>> lasts_from(Chart.of(loss=back), 20), lasts_from(Chart.of(loss=up), 20)
-    (False, True)
-    """
-    series = chart["loss"]
-    before = series.values[(series.steps < step) & (series.steps >= step - 24)]
-    since = series.values[series.steps >= step][: losses + 1]
-    if before.size < 8 or since.size <= losses:
-        return False
-    heights = since - median(before)
-    return bool(heights[1:].min() > HELD * heights[0] > 0)
-
-
-def is_other_since(chart: Chart, step: int, unusual: float = 3.0) -> bool:
-    """Whether the loss leapt at a step and stays there, and neither a step before it nor a new rate brought it about.
-
-    Then it is not the update: samples, labels or the loss itself are others since then.
-    """
-    norms = chart["grad_norm"]
-    earlier = norms.values[(norms.steps < step) & (norms.steps >= step - 48)]
-    if earlier.size < 8 or not loss_moved_at(chart, step) or not lasts_from(chart, step) or lr_leap(chart, step) > 2:
-        return False
-    return float(earlier[-3:].max()) < unusual * median(earlier)
-
-
 LEAP_OF_A_WEIGHT, UNMOVED = 1e3, 1e3
 """Times its level that a loss rises by at least, and that the least of the gradients does at most."""
 

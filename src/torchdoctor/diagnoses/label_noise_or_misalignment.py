@@ -12,15 +12,15 @@ from torchdoctor.diagnoses.findings import (
     breaking_step,
     dropout,
     is_absent,
-    is_other_since,
     last_level,
     level_about,
     thrown_at_first,
     working_update,
 )
 from torchdoctor.diagnoses.insufficient_capacity import TINY
+from torchdoctor.diagnoses.lasting_leaps import is_other_since
 from torchdoctor.records import number_text
-from torchdoctor.series import Series
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
 from torchdoctor.symptoms.target_anomaly import OTHER_TARGET
@@ -34,6 +34,8 @@ AT_FIRST = ("saturated-activations", "unexpected-initial-loss", "activation-expl
 ELEMENTWISE = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss")
 UNLEARNT = ("not-learning", "slow-learning", "overfitting")
 """What wrong labels do where they were wrong from the start."""
+SILENT = 0.5
+"""Share of what outputs said of inputs that is left where weights are lost, and not labels."""
 LASTING, AT_GUESS = 32, (0.6, 1.5)
 """Losses after a leap, and the shares of what guessing gives between which they lie where labels say nothing more."""
 EARLY = 100
@@ -119,6 +121,11 @@ def _about_a_leap(chart: Chart, problem: Problem, chance: float) -> Iterator[Evi
     step = breaking_step(problem)
     if not is_other_since(chart, step):
         yield Evidence(-4.0, "the loss did not rise in one step that nothing came before, and stay there")
+        return
+    spread = chart["output_spread"]
+    before, after = spread.values[spread.steps < step], spread.values[spread.steps >= step]
+    if before.size and after.size and float(after[0]) < SILENT * median(before[-3:]):
+        yield Evidence(-4.0, "outputs say less of inputs since then: it is the model that has changed")
         return
     now = level_about(chart["loss"], step, step + LASTING)
     words = f"since step {step} the loss is at {number_text(now)}, and no unusual step came before"

@@ -72,7 +72,8 @@ class UnnormalizedInputs(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The scale at the door of the first layer, and whether a normalization takes care of it."""
         times, since = leap_of_scale(chart)
-        if times > InputAnomaly.leap and problem.last_step >= since:
+        told = times > InputAnomaly.leap or (times > 1 and problem.grave("input-anomaly"))
+        if told and problem.last_step >= since:
             yield Evidence(6.0, f"inputs are {number_text(times)} times larger or smaller since step {since}")
         else:
             yield from _about_the_size(chart, problem)

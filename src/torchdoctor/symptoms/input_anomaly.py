@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,9 @@ class InputAnomaly(Detector):
     only a batch whose samples are all equal is a finding, or one in which a tenth of the samples are blank, again and
     again. An offset that is fifty times what samples differ by is one too, and so are training inputs that are nearly
     all erased: a warning where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run,
-    and a loss that is worse for it, is a warning whatever normalizes; so is a mean that moves by two deviations, unless
-    a normalization takes it off. Tokens that are dropped at random come as
-    themselves elsewhere; where all above some number never come, and are asked for, inputs were clipped.
+    or drifts by two and a half, and a loss that is worse for it, is a warning whatever normalizes; so is a mean that
+    moves by two deviations, unless a normalization takes it off. Tokens that are dropped at random come as themselves
+    elsewhere; where all above some number never come, and are asked for, inputs were clipped.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -81,6 +82,8 @@ class InputAnomaly(Detector):
     """Share of their size by which samples differ, under which they are nearly one and the same."""
     leap: float = 10.0
     """Times by which the scale of inputs must have changed in the middle of a run."""
+    drift: float = 2.5
+    """The same, where it has changed little by little."""
     away: float = 2.0
     """Deviations of a value by which the mean of inputs must have moved in the middle of a run."""
     unheard: float = 0.05
@@ -137,7 +140,8 @@ class InputAnomaly(Detector):
     def _leapt(self, chart: Chart) -> Symptom | None:
         """Inputs are of another scale than before, by far, and the loss has suffered."""
         times, since = leap_of_scale(chart)
-        if not times > self.leap or not _has_suffered(chart, since):
+        doubts: dict[str, Any] = {} if times > self.leap else {"steps": 32, "doubts": 4.0}  # of less, more must come
+        if times == 1.0 or not _has_suffered(chart, since, **doubts):
             return None
         now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
         message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
@@ -257,23 +261,28 @@ def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float
         times = max(float(late.min() / early.max()), float(early.min() / late.max()))
         if times > InputAnomaly.leap:
             return round(times, 3), int(steps[border])
-    return _drift_of_scale(chart, samples, before, steady)
+    far, since = _drift_of_scale(chart, samples, InputAnomaly.leap)
+    return (far, since) if far > 1 else _drift_of_scale(chart, 2 * samples, InputAnomaly.drift)
 
 
-def _drift_of_scale(chart: Chart, samples: int, before: int, steady: float) -> tuple[float, int]:
+def _drift_of_scale(
+    chart: Chart, samples: int, least: float, before: int = 6, steady: float = 2.0
+) -> tuple[float, int]:
     """The same where they went there little by little: the last of them against the first, and since when.
 
     What a policy sees grows as it gets further.
 
     >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
     (16.777, 10)
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]))
+    (2.8, 9)
     """
     sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
     if sizes.size < before + samples or not float(sizes.min()) > 0 or acts(chart):
         return 1.0, 0
     early, late = sizes[:before], sizes[-samples:]
     times = max(float(late.min() / early.max()), float(early.min() / late.max()))
-    if not float(early.max()) < steady * float(early.min()) or not times > InputAnomaly.leap:
+    if not float(early.max()) < steady * float(early.min()) or not times > least:
         return 1.0, 0
     near = (sizes < steady * float(early.max())) & (sizes > float(early.min()) / steady)
     return round(times, 3), int(steps[int(np.flatnonzero(near)[-1]) + 1])
