@@ -131,7 +131,8 @@ in one place of the input), ``weight_of_common`` (the loss's weight of the most 
 the others), ``weight_by_count`` (the power of a class's count that its weight follows),
 ``part_target_size`` and ``part_loss_ratio`` (of a loss that is a sum: the largest targets, and how unequal
 its parts are), ``idle_input_mean`` and ``idle_input_std`` (of what the model was last fed without gradients),
-``idle_output_low`` and ``idle_output_high`` (of what a loss of scores was given there),
+``idle_output_low`` and ``idle_output_high`` (of what a loss of scores was given there), ``idle_target_mean``,
+``idle_target_std`` and ``idle_target_whole`` (of the numbers that were asked for there),
 ``idle_known`` (share of such samples that training had before), ``input_again`` (share of the batch that came before,
 unchanged), ``answer_changed`` (share of those that came with another target) and ``answer_moved`` (with a number that
 is far from the one before), ``input_distinct`` (share of the batch's samples that are no copies of others in it),

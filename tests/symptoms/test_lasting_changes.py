@@ -99,6 +99,23 @@ def test_a_mean_that_moves_away_costs_something_or_nothing():
     assert _drifting(4.0, 0.3, kinds=("BatchNorm1d", "Linear")) is None
 
 
+def _growing(times, cost):
+    """Inputs whose scale grows to so many times what it was over a hundred steps, and what that costs."""
+    chart = Chart()
+    for step in range(300):
+        share = min(max(step - 150, 0) / 100, 1.0)
+        chart.put(step, "loss", 0.5 + 2 * 0.9**step + cost * share + 0.02 * NOISE[step])
+        if step % 15 == 14:
+            chart.put(step, "entry_rms", 1.0 + (times - 1) * share)
+    return InputAnomaly().check(chart)
+
+
+def test_a_scale_that_drifts_costs_something_or_nothing():
+    assert "inputs went from a size of 1" in _growing(4.0, 0.3).message
+    assert _growing(4.0, 0.0) is None
+    assert _growing(2.0, 0.3) is None
+
+
 def _pointing(deviation, facts=()):
     """Outputs that point one way by and by, and by how much they differ."""
     directions, looks = [0.3, 0.25, *[0.03] * 12], range(0, 14 * 25, 25)

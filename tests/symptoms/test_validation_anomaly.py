@@ -167,3 +167,37 @@ def test_a_loss_of_scores_is_given_probabilities(low, high, trained, gap, fires)
     found = ValidationAnomaly().check(built)
     assert (found is not None) == fires
     assert not fires or ("where it takes scores" in found.message and found.severity == "warning")
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "gap", "fires"),
+    [
+        pytest.param(3.0, 1.0, 1.0, True, id="another mean"),
+        pytest.param(0.0, 1000.0, 1.0, True, id="in thousandths"),
+        pytest.param(3.0, 1.0, 0.02, False, id="validation does as well"),
+        pytest.param(0.3, 1.2, 1.0, False, id="nearly the same"),
+    ],
+)
+def test_validation_asks_for_numbers_of_another_scale(mean, spread, gap, fires):
+    chart = chart_of(lambda step: TRAIN[step] + gap)
+    for step in STEPS:
+        for name, value in (("target_mean", 0.0), ("target_std", 1.0), ("target_whole", 0.0)):
+            chart.put(step, name, value)
+        for name, value in (("mean", mean), ("std", spread), ("whole", 0.0)):
+            chart.put(step, f"idle_target_{name}", value)
+    symptom = ValidationAnomaly().check(chart)
+    assert (symptom is not None and "targets are about" in symptom.message) is fires
+
+
+@pytest.mark.parametrize(
+    ("pairs", "whole", "fires"),
+    [(0.0, 0.0, True), (1.0, 0.0, False), (0.0, 1.0, False)],
+    ids=["rounded", "yes or no, and shares of it", "counts"],
+)
+def test_training_asks_for_whole_numbers_and_validation_does_not(pairs, whole, fires):
+    chart = chart_of(lambda step: TRAIN[step] + 0.02)
+    for step in STEPS:
+        for name, value in (("target_whole", 1.0), ("target_two_valued", pairs), ("idle_target_whole", whole)):
+            chart.put(step, name, value)
+    symptom = ValidationAnomaly().check(chart)
+    assert (symptom is not None and "whole numbers" in symptom.message) is fires

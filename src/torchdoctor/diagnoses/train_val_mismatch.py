@@ -18,7 +18,9 @@ from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
     input_sizes,
     inputs_apart,
+    rounded_in_training,
     scores_are_probabilities,
+    targets_apart,
     times_seen,
     validates_in_training_mode,
 )
@@ -84,6 +86,10 @@ class TrainValMismatch(Cause):
 
 
 def _about_inputs(chart: Chart) -> Iterator[Evidence]:
+    if rounded_in_training(chart):
+        yield Evidence(CERTAIN, "training asks for whole numbers, and validation does not")
+    elif targets_apart(chart) > ValidationAnomaly.asked:
+        yield Evidence(4.0, "targets are of another mean or deviation in validation than in training")
     if scores_are_probabilities(chart):
         yield Evidence(CERTAIN, "the loss takes scores, and in validation it is given probabilities")
     size, usual = input_sizes(chart)

@@ -21,7 +21,9 @@ from torchdoctor.symptoms.validation_inputs import (
     inputs_apart,
     known_before,
     moments,
+    rounded_in_training,
     scores_are_probabilities,
+    targets_apart,
     validates_in_training_mode,
 )
 
@@ -81,6 +83,8 @@ class ValidationAnomaly(Detector):
     """Times by which inputs in validation are larger or smaller than in training."""
     shifted: float = 0.7
     """Deviations by which their mean is shifted, or doublings of their deviation."""
+    asked: float = 1.0
+    """The same of the numbers that are asked for."""
     known: float = 0.1
     """Share of validation's samples that training was given before."""
     better: float = 0.2
@@ -103,7 +107,8 @@ class ValidationAnomaly(Detector):
         series, train = chart["val_loss"], chart["loss"]
         values = series.values
         if train and values.size >= 2:
-            found = self._seen_before(chart) or self._fed_otherwise(chart) or self._in_training_mode(chart)
+            found = self._seen_before(chart) or self._fed_otherwise(chart) or self._asked_otherwise(chart)
+            found = found or self._in_training_mode(chart)
             found = found or self._with_first_statistics(chart) or self._of_probabilities(chart) or self._better(chart)
             if found is not None:
                 return found
@@ -180,6 +185,19 @@ class ValidationAnomaly(Detector):
             return self.symptom(chart, severity, message, value=found, limit=mean, confidence=0.8, since=first)
         message = f"inputs are of size {number_text(size)} in validation and of {number_text(usual)} in training"
         return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
+
+    def _asked_otherwise(self, chart: Chart) -> Symptom | None:
+        """What validation asks for is on another scale than what training does, or was rounded there."""
+        first = int(chart["val_loss"].steps[0])
+        if rounded_in_training(chart):
+            message = "all targets of training are whole numbers, and those of validation are not: they were rounded"
+            return self.symptom(chart, "warning", message, confidence=0.9, since=first)
+        if not targets_apart(chart) > self.asked or not self._suffers(chart, self.worse) or self._keeps_up(chart):
+            return None
+        (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_target", "target"))
+        message = f"targets are about {number_text(found)} ± {number_text(spread)} in validation and about "
+        message += f"{number_text(mean)} ± {number_text(deviation)} in training"
+        return self.symptom(chart, "warning", message, value=found, limit=mean, confidence=0.8, since=first)
 
     def _keeps_up(self, chart: Chart) -> bool:
         """Whether validation, if somewhat worse, fell as much as training did: a later time, a trend that goes on.

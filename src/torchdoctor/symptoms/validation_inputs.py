@@ -44,6 +44,25 @@ def inputs_apart(chart: Chart) -> float:
     return max(abs(found - mean) / deviation, abs(doublings) if comes_unchanged(chart) else doublings)
 
 
+def targets_apart(chart: Chart) -> float:
+    """How far what validation asks for is from what training does: in deviations, or in doublings of them; or NaN."""
+    (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_target", "target"))
+    if not deviation > 0 or not spread > 0:
+        return math.nan
+    return max(abs(found - mean) / deviation, abs(math.log2(spread / deviation)))
+
+
+def rounded_in_training(chart: Chart, evaluations: int = 2) -> bool:
+    """Whether training asks for whole numbers only, and more than two of them, and validation for others too.
+
+    >>> rounded_in_training(Chart.of(target_whole=[1.0, 1.0], idle_target_whole=[0.0, 0.0]))
+    True
+    """
+    trained, pairs, judged = (chart[name] for name in ("target_whole", "target_two_valued", "idle_target_whole"))
+    whole = bool(trained) and bool(trained.values.all()) and not pairs.latest > 0  # yes or no may be a share elsewhere
+    return whole and len(judged) >= evaluations and not judged.last(evaluations).any()
+
+
 def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
     """Whether training samples come again as they were, without augmentation, and not because few differ at all."""
     again = chart["input_again"]
@@ -84,18 +103,19 @@ def known_before(chart: Chart, evaluations: int = 5) -> float:
 
 
 def moments(chart: Chart, kind: str) -> tuple[float, float]:
-    """Mean and deviation of inputs; those of training over many batches, which may come in order, each a part of all.
+    """Mean and deviation of data; that of training over many batches, which may come in order, each a part of all.
 
     By medians and quartiles: one batch with an outlier moves neither.
     """
-    if kind == "idle_input":
+    idle = kind.startswith("idle")
+    if idle:
         means, deviations = chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5)
     else:
         means, deviations = evenly(chart[f"{kind}_mean"]), evenly(chart[f"{kind}_std"])
     if not means.size or not deviations.size:
         return math.nan, math.nan
     low, middle, high = np.percentile(means, (25, 50, 75))
-    between = 0.0 if kind == "idle_input" else float(high - low) / 1.35
+    between = 0.0 if idle else float(high - low) / 1.35
     return float(middle), math.hypot(median(deviations), between)
 
 

@@ -35,11 +35,11 @@ class IdleHook(PassHook):
 
 
 class ValidationGauge(PassGauge):
-    """Scale of the inputs, and the mode, in passes that no step follows; and what a loss of scores is given there."""
+    """Scale of inputs and targets, and the mode, in passes that no step follows; and what a loss of scores is given."""
 
     def __init__(self, models: Mapping[str, nn.Module], tell: Tell, loss_fn: Any = None) -> None:
         super().__init__(tell)
-        self._loss_fn = loss_fn if isinstance(loss_fn, OF_SCORES) and not is_compiled(loss_fn) else None
+        self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         known = list(models.values())
         self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
         self._modes = {"train": 0, "eval": 0}
@@ -83,13 +83,21 @@ class ValidationGauge(PassGauge):
             self._waiting |= {"idle_input_mean": value.mean(), "idle_input_std": value.std(correction=0)}
 
     def _judges(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        output, _ = output_and_target(args, kwargs)
+        output, target = output_and_target(args, kwargs)
         if self._judged or output is None or not output.numel():
             return
         self._judged = True
         self._judgements += 1
-        value = torch.nan_to_num(part_of(output).float())
-        self._waiting |= {"idle_output_low": value.amin(), "idle_output_high": value.amax()}
+        if isinstance(module, OF_SCORES):
+            value = torch.nan_to_num(part_of(output).float())
+            self._waiting |= {"idle_output_low": value.amin(), "idle_output_high": value.amax()}
+        if target is not None and target.is_floating_point() and target.numel():
+            value = torch.nan_to_num(part_of(target).float())
+            self._waiting |= {
+                "idle_target_mean": value.mean(),
+                "idle_target_std": value.std(correction=0),
+                "idle_target_whole": (value == value.round()).all().float(),
+            }
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Hand over what was measured since the last sampled step."""
