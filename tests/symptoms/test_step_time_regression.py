@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,22 @@ def test_other_work_on_the_device_is_no_growth(stairs, noise):
     chart = Chart.of(seconds=0.04 * stairs * noise, input_size=[32.0] * 600)
     symptom = StepTimeRegression().check(chart)
     assert symptom is None or (symptom.severity == "info" and "grows" not in symptom.message)
+
+
+@pytest.mark.parametrize(
+    ("worked", "size", "severity"),
+    [(8.0, 64.0, "warning"), (1.2, 64.0, "info"), (8.0, math.nan, "info")],
+    ids=["the process itself", "the machine", "batches are not seen"],
+)
+def test_a_leap_is_grave_where_the_process_itself_works_more(worked, size, severity):
+    chart = Chart()
+    used = 0.0
+    for step in range(400):
+        leapt = step >= 150
+        chart.put(step, "seconds", 0.008 if leapt else 0.001)
+        used += 0.001 * (worked if leapt else 1.0)
+        if step % 25 == 0:
+            chart.put(step, "processor_seconds", used)
+            if size > 0:
+                chart.put(step, "input_size", size)
+    assert StepTimeRegression().check(chart).severity == severity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +29,8 @@ class StepTimeRegression(Detector):
     The first steps (compilation, caches, autotuning) are left out, single slow steps too, and so are the pauses for
     validation. While batches grow, or sequences become longer, nothing is said. Time that grows steadily is a warning
     as soon as it has cost a few seconds, or when a step takes `times` as long as it did and every piece of the run was
-    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes. So are
+    slower than the one before, of batches that are seen not to grow; a jump is a note until it has cost minutes, unless
+    on a host alone it is the process itself that works so much more: something is saved or drawn at each step. So are
     several jumps with steps of one length between them: other processes came to the same device, one by one. So is
     growth, on a host alone, where most of the added time is not processor time of the process: it waits its turn
     while the machine does something else.
@@ -93,16 +95,36 @@ class StepTimeRegression(Detector):
         steep = steep and growing
         idle = growing and _works_as_before(chart, self.skip, now - before)
         growing, steep = growing and not idle, steep and not idle
-        severity: Severity = "warning" if steep or lost > self.seconds * (1 if growing else 60) else "info"
+        busy = not growing and self._works_more(chart, quick) and lost > self.seconds / 3
+        severity: Severity = "warning" if steep or busy or lost > self.seconds * (1 if growing else 60) else "info"
         message = f"a step takes {number_text(now)} s and took {number_text(before)} s"
         if idle:
             message += "; most of what was added is not its own work: the machine is busy with something else"
         if growing:
             message += "; it grows with every step"
+        elif busy:
+            message += "; it is the process's own work that has become more"
         since = (
             self.skip if growing else buckets[sum(map(len, pieces[: int(np.argmax(levels > self.ratio * before))]))][0]
         )
         return self.symptom(chart, severity, message, value=now, limit=self.ratio * before, since=since)
+
+    def _works_more(self, chart: Chart, quick: Array) -> bool:
+        """Whether even the quickest steps take many times as long, and as much more processor time of the process."""
+        early, late = _paces(chart, self.skip)
+        slower = float(quick[-2:].min()) > self.times * float(quick[:2].max())
+        return slower and late > 0.8 * self.times * early and chart["input_size"].count > 1
+
+
+def _paces(chart: Chart, skip: int) -> tuple[float, float]:
+    """Processor time of the process a step, early and late, on a host that does all the work; NaN where unknown."""
+    series = chart["processor_seconds"]
+    steps, values = series.steps[series.steps >= skip], series.values[series.steps >= skip]
+    if steps.size < 4 or "memory" in chart:  # a device works beside the host
+        return math.nan, math.nan
+    paces = np.diff(values) / np.maximum(np.diff(steps), 1)
+    third = max(paces.size // 3, 1)
+    return median(paces[:third]), median(paces[-third:])
 
 
 def _works_as_before(chart: Chart, skip: int, added: float, most: float = 1.25) -> bool:
@@ -117,13 +139,7 @@ def _works_as_before(chart: Chart, skip: int, added: float, most: float = 1.25) 
     >>> _works_as_before(chart, 20, added=0.1)
     True
     """
-    series = chart["processor_seconds"]
-    steps, values = series.steps[series.steps >= skip], series.values[series.steps >= skip]
-    if steps.size < 4 or "memory" in chart:  # a device works beside the host
-        return False
-    paces = np.diff(values) / np.maximum(np.diff(steps), 1)
-    third = max(paces.size // 3, 1)
-    early, late = median(paces[:third]), median(paces[-third:])
+    early, late = _paces(chart, skip)
     return late < most * early or late - early < 0.5 * added
 
 
