@@ -432,3 +432,10 @@ def test_a_warm_up_is_not_missed_by_a_run_that_had_learnt():
         return sum(item.probability for item in rank(chart) if item.cause == "warmup-missing")
 
     assert share(LEFT) < 0.3 * share(np.where(T < 200, 2.3 + NOISE, 9.0 + NOISE))
+
+
+@pytest.mark.parametrize(("since", "leads"), [(50, True), (0, False)], ids=["from the middle on", "from the start on"])
+def test_layers_that_lost_their_gradient_were_frozen(since, leads):
+    chart = charted(symptom("no-gradient", 40), symptom("underfitting", 100, "info"))
+    chart.add({"type": "facts", "step": since, "facts": {"graph.frozen_share": 0.96, "graph.frozen": []}})
+    assert (rank(chart)[0].cause == "frozen-by-mistake") is leads

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.symptoms.no_gradient import NoGradient
+from torchdoctor.symptoms.no_gradient import NoGradient, fed_with_nothing
 
 NAN = math.nan
 NAMES = ("encoder.weight", "encoder.bias", "head.weight")
@@ -123,3 +123,11 @@ def test_players_who_take_turns_are_not_cut_off():
         row = [math.nan, 0.3] if step // 100 % 2 else [0.2, math.nan]
         built.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
     assert NoGradient().check(built) is None
+
+
+@pytest.mark.parametrize(("norm", "nothing_enters"), [(0.0, True), (float("nan"), False)], ids=["zero", "none"])
+def test_a_weight_without_any_gradient_is_not_fed_with_nothing(norm, nothing_enters):
+    chart = Chart()
+    chart.names = ("user.weight", "user.bias")
+    chart.add({"type": "tensors", "step": 0, "vitals": {"grad_norm": [norm, 0.3]}})
+    assert fed_with_nothing(chart, ["user.weight"]) is nothing_enters

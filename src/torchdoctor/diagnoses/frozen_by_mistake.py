@@ -34,7 +34,7 @@ class FrozenByMistake(Cause):
     """
 
     name = "frozen-by-mistake"
-    explains = ("frozen-weights", "not-learning", "slow-learning", "underfitting", "loss-plateau")
+    explains = ("frozen-weights", "no-gradient", "not-learning", "slow-learning", "underfitting", "loss-plateau")
     prior = -1.8
     suggests = ("unfreeze", "add-parameters-to-optimizer")
     references = ("https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",)
@@ -47,6 +47,8 @@ class FrozenByMistake(Cause):
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
         elif resting.get("frozen") and problem.has("frozen-weights"):
             yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")
+        elif share and problem.has("no-gradient") and chart.facts["graph.frozen_share"].step > 0:
+            yield Evidence(5.0, f"{share_text(share)} of the parameters are frozen, and were not at first")
         elif share and chart["frozen_fresh"].latest > FRESH:
             yield Evidence(4.5, f"{share_text(share)} of the parameters are frozen, and look as if never trained")
         elif share and share >= METHOD and only_biases_learn(chart):

@@ -7,7 +7,7 @@ from torchdoctor.diagnoses.findings import loss_moved_at, lr_leap
 from torchdoctor.series import median
 from torchdoctor.symptoms.leaps import is_held
 
-HELD = 0.5
+HELD = 0.4
 """Share of a leap that the losses after it keep where it was not one batch's."""
 BREAKING = 30.0
 """Times its level of a gradient norm from which one plain step may have broken the weights."""

@@ -180,9 +180,9 @@ def cut_off(chart: Chart, before: int = 4, samples: int = 2, span: int = 20) -> 
 
 
 def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
-    """Whether each of these weights belongs to a layer whose bias does get a gradient: then what enters it is zero.
+    """Whether each of these weights has a gradient of zero, and its layer's bias another: then what enters it is zero.
 
-    Behind units that are dead, the layer before has none at all.
+    Behind units that are dead, the layer before has none at all. A weight without any gradient is not what is used.
 
     >>> chart = Chart()
     >>> chart.names = ("user.weight", "user.bias")
@@ -193,7 +193,7 @@ def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
     row = chart.tensors("grad_norm").latest
     known = dict(zip(chart.names, row.tolist(), strict=True)) if row.size == len(chart.names) else {}
     biases = [known.get(f"{name.removesuffix('weight')}bias", 0.0) for name in zero]
-    return bool(biases) and all(norm > 0 for norm in biases)
+    return bool(biases) and all(norm > 0 for norm in biases) and all(known[name] == 0 for name in zero)
 
 
 def is_flat(chart: Chart, least: float = 0.1) -> bool:

@@ -80,7 +80,7 @@ class Overfitting(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """A rise of validation from its best, or a halt of it far above what training has come down to."""
-        if adds_up(chart):  # a sum that is never reset is no loss
+        if adds_up(chart) or is_gone(chart):  # a sum that is never reset is no loss
             return None
         return self._risen(chart) or self._by_heart(chart) or self._soon(chart)
 
@@ -251,6 +251,19 @@ def levels_at(train: Series, steps: NDArray[np.int64]) -> Array:
     with np.errstate(all="ignore"):
         total = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[0, 2])])  # exact where nothing moves
         return np.asarray(table[0, 2] + (total[known] - total[first]) / (known - first))
+
+
+def is_gone(chart: Chart, steps: int = 8) -> bool:
+    """Whether most losses are no longer finite: then training does not go on, and validation has nothing to follow.
+
+    >>> from torchdoctor.records import Symptom
+    >>> chart = Chart.of(loss=[1.0] * 50)
+    >>> chart.open_episodes["nan-or-inf"] = Symptom("nan-or-inf", "NU01", "critical", 0.9, 20, 49, count=28)
+    >>> is_gone(chart)
+    True
+    """
+    broken = chart.open_episodes.get("nan-or-inf")
+    return broken is not None and broken.count > max(steps, 0.5 * (chart.step - broken.first_step))
 
 
 def adds_up(chart: Chart, evaluations: int = 4, apart: float = 2.0) -> bool:

@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.early_gap import LACKS, early_gap
-from torchdoctor.symptoms.overfitting import adds_up, levels_at
+from torchdoctor.symptoms.overfitting import adds_up, is_gone, levels_at
 from torchdoctor.symptoms.progress import Progress, acts, working_since
 from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
@@ -106,6 +106,8 @@ class ValidationAnomaly(Detector):
         """Constant, worse than untrained, or a leap."""
         series, train = chart["val_loss"], chart["loss"]
         values = series.values
+        if is_gone(chart):
+            return None
         if train and values.size >= 2:
             found = self._seen_before(chart) or self._fed_otherwise(chart) or self._asked_otherwise(chart)
             found = found or self._in_training_mode(chart)
