@@ -689,8 +689,14 @@ def test_an_optimizer_that_stops_stepping_is_noticed(net, micro_batches):
         optimizer.step()
     for step in range(400):  # a validation
         watched.doctor.log_loss(loss_of(net, step).detach())
-    assert not watched.doctor.diagnose().notes
+    net.eval()
+    for step in range(400):  # another one, with graphs
+        watched.doctor.log_loss(loss_of(net, step))
+    net.train()
+    assert not watched.doctor.diagnose().symptoms
     for step in range(400):
         watched.doctor.log_loss(loss_of(net, step))
-    said = [note for note in watched.doctor.diagnose().notes if "has not stepped again" in note]
-    assert len(said) == 1 and "since step 29" in said[0]
+    report = watched.doctor.diagnose()
+    found = next(item for item in report.symptoms if item.name == "frozen-weights")
+    assert found.severity == "critical" and "the optimizer has not stepped again" in found.message
+    assert report.diagnoses[0].cause == "accumulation-error"

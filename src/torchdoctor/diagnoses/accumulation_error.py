@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.frozen_weights import THROWN
+from torchdoctor.symptoms.frozen_weights import THROWN, UNSTEPPED
 from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, share_without_step
 
 LARGE = (
@@ -100,7 +100,8 @@ class AccumulationError(Cause):
 
 def _thrown_away(problem: Problem) -> str:
     """That gradients were cleared again and again before any step used them; empty where they were not."""
-    told = [item.message for item in problem.symptoms if item.name == "frozen-weights" and THROWN in item.message]
+    said = [item.message for item in problem.symptoms if item.name == "frozen-weights"]
+    told = [message for message in said if THROWN in message or UNSTEPPED in message]
     return told[0] if told else ""
 
 

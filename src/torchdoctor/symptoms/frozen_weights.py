@@ -19,6 +19,8 @@ ROUNDING = 1e-6
 LAYER = 2
 """Tensors of one layer: a weight and a bias."""
 THROWN = "gradients were computed and thrown away"
+UNSTEPPED = "the optimizer has not stepped again"
+"""How gradients that nobody takes are told, from the start and from some step on."""
 FRESH = 0.7
 """Share of the layers that do not learn that look new, from which they were never trained."""
 
@@ -64,6 +66,7 @@ class FrozenWeights(Detector):
     reads = (
         "tensors/update_ratio",
         "facts/loop.losses_without_step",
+        "facts/loop.unstepped",
         "facts/graph.not_in_optimizer",
         "facts/graph.not_in_model",
         "facts/graph.idle",
@@ -107,6 +110,10 @@ class FrozenWeights(Detector):
         if unused and chart["lr"].count == 0 and not chart.fact("graph.idle"):  # of several optimizers, one may not
             message = f"{THROWN} {unused} times, and the optimizer has not stepped once"
             return self._said(chart, "critical", message, (), "loop.losses_without_step")
+        if waiting := chart.fact("loop.unstepped"):
+            message = f"at least {waiting} losses have come since the last step, and {UNSTEPPED}: step() is no longer "
+            message += "called, or something skips it"
+            return self._said(chart, "critical", message, (), "loop.unstepped")
         hidden = tuple(chart.fact("graph.not_in_model") or ())
         if hidden:
             message = f"{names_text(hidden)} takes part in the loss, but model.parameters() does not know its tensors"

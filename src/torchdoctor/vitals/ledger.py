@@ -20,6 +20,7 @@ from torchdoctor.vitals.slot import Bunch, Slot
 from torchdoctor.vitals.transfer import Transfer
 
 Note = Callable[[str, str], None]
+Told = Callable[[int], bool]
 
 PATIENCE, TIMES = 40, 4
 """Losses since the last step that make it worth a word, besides so many times what a step has had at most."""
@@ -32,7 +33,7 @@ COPIED_FIRST = 3
 class Ledger:
     """Slots by step, for `optimizers` optimizers and `tensors` tensors."""
 
-    def __init__(self, optimizers: int, device: torch.device, tensors: int, note: Note) -> None:
+    def __init__(self, optimizers: int, device: torch.device, tensors: int, note: Note, unstepped: Told) -> None:
         self.clock = Clock(range(optimizers))
         self._single = optimizers == 1
         self.last: Slot | None = None
@@ -40,6 +41,9 @@ class Ledger:
         self.upcoming: Slot | None = None
         """The step that is being prepared, once something is known of it."""
         self._note = note
+        self._unstepped = unstepped
+        """Told of how many losses have come since the last step where they are too many, and of none once it steps;
+        answers whether they count."""
         self._seen: dict[str, tuple[int, Tensor | None]] = {}
         """By name: how many losses had memory of their own, and the latest; -1: they share it (a CUDA graph's)."""
         self._numbers: set[str] = set()
@@ -85,14 +89,16 @@ class Ledger:
         if not (keep_first and slot.has(name)):
             self._put(slot, name, value)
         slot.finished = slot.finished or late
-        self._since += graph is not None and graph.requires_grad  # else it may be that of a validation
-        if self._since >= PATIENCE + TIMES * self._most and self.clock.count:
-            self._note(
-                "no step",
-                f"{self._since} losses have been logged since step {self.clock.label(self.clock.count - 1)}, and the "
-                "optimizer has not stepped again: is step() still called, or does something skip it?",
-            )
+        if graph is not None and graph.requires_grad:  # else it may be that of a validation
+            self._since += 1
+            if self._since == PATIENCE + TIMES * self._most and self.clock.count:
+                self._since *= self._unstepped(self._since)
         return slot.number
+
+    def _has_stepped(self) -> None:
+        overdue, self._since = self._since >= PATIENCE + TIMES * self._most, 0
+        if overdue:
+            self._unstepped(0)
 
     def owned(self) -> dict[str, Tensor | None] | None:
         """The names of losses, with the latest of each, if all are known to have memory of their own."""
@@ -122,7 +128,9 @@ class Ledger:
             if self.last is not None:
                 self.last.finished = True
             self.last, self.upcoming = slot, None
-            self._most, self._since = max(self._most, self._since), 0
+            since = self._since
+            self._has_stepped()
+            self._most = max(self._most, since)
             return True
         if self.upcoming is not None:
             _hand_over(self.upcoming, slot)
@@ -133,7 +141,7 @@ class Ledger:
         if self.last is not None:
             self.last.finished = True
             self.last = None
-        self._since = 0
+        self._has_stepped()
         self.clock.passed(0, len(bunch))
         self.transfer.add(bunch)
 

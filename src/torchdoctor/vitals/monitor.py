@@ -72,7 +72,7 @@ class Monitor(taps.Listener):
         sampling = Sampling.on(settings, note, cuda=layout.is_cuda)
         self._looks = CloseLooks(sampling, len(self._optimizers), self._tell, cuda=layout.is_cuda)
         self._looks.use(self._build_gauges())
-        self._ledger = Ledger(len(self._optimizers), layout.device, len(layout), note)
+        self._ledger = Ledger(len(self._optimizers), layout.device, len(layout), note, self._unstepped)
         self._captures = Captures(layout, self._ledger, self._looks.tell)
         self._ledger.clock.backward_seen = self._captures.backward_seen
         self._groups = GroupGauge(self._optimizers)
@@ -335,6 +335,13 @@ class Monitor(taps.Listener):
         if ledger.transfer.is_due():
             self.drain()
         self._looks.keep_up(ledger.clock.count)
+
+    def _unstepped(self, losses: int) -> bool:
+        """So many losses have come without a step: whether they should have had one, or are a validation's."""
+        count = any(model.training for model in self._setup.models.values())
+        if count or not losses:
+            self._tell({"loop.unstepped": losses})
+        return count
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
         clock = self._ledger.clock
