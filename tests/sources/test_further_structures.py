@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from torchdoctor import diagnose
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.findings import dropout, optimizer_names, weight_decay
+from torchdoctor.errors import SourceError
 from torchdoctor.sources import read
 from torchdoctor.sources.naming import understand
 
@@ -44,3 +47,33 @@ def test_the_entropy_of_stable_baselines_is_a_loss_below_zero():
 def test_the_configuration_of_a_log_counts():
     chart = Chart.of(context={"config": {"optim": "adamw_torch", "weight_decay": 0.01, "attn_pdrop": 0.1}})
     assert (optimizer_names(chart), weight_decay(chart), dropout(chart)) == ("adamw_torch", 0.01, 0.1)
+
+
+def test_a_list_of_numbers_is_what_its_file_is_called(tmp_path):
+    values = [2.0 * 0.9**place for place in range(12)]
+    (tmp_path / "val_losses.json").write_text(json.dumps(values))
+    run = read(tmp_path / "val_losses.json")
+    assert list(columns(run)) == ["val_loss"]
+    (tmp_path / "numbers.json").write_text(json.dumps(values))
+    with pytest.raises(SourceError):
+        read(tmp_path / "numbers.json")
+
+
+def test_a_line_with_its_numbers_is_no_row_of_names(tmp_path):
+    line = "Epoch {}: Train Loss={:.4f}, Train Acc={:.2f}%, Val Loss={:.4f}, Val Acc={:.2f}%\n"
+    text = "".join(
+        line.format(place + 1, 2 * 0.9**place, 50 + place, 2.1 * 0.9**place, 49 + place) for place in range(9)
+    )
+    (tmp_path / "training_log.txt").write_text(text)
+    run = read(tmp_path / "training_log.txt")
+    assert set(columns(run)) == {"loss", "val_loss", "train_accuracy", "val_accuracy"}
+    assert run.header["context"]["clock"] == "epoch"
+
+
+def test_an_epoch_without_a_name_before_the_loss_of_each_batch_is_none(tmp_path):
+    (tmp_path / "loss.csv").write_text("".join(f"1,{1.2 - 0.01 * place}\n" for place in range(30)))
+    run = read(tmp_path / "loss.csv")
+    chart = Chart()
+    for record in run.records:
+        chart.add(record)
+    assert chart["loss"].values[0] == 1.2

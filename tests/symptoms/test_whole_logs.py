@@ -286,10 +286,9 @@ def test_validation_that_touches_a_guess_and_is_never_better_is_no_learning():
     batches = [0.69, 0.72, 0.66, 0.70, 0.73, 0.68, 0.69, 0.71, 0.70, 0.69, 0.70, 0.72, 0.68, 0.70]
     swings = [0.904, 0.699, 0.695, 0.6932, 0.703, 0.6939, 0.753, 0.6931, 0.718, 1.08, 0.756, 0.6935, 0.727, 0.6933]
     assert raised(loss=batches, val_loss=swings) == {"not-learning"}
-    under = [value - 0.012 for value in swings]
-    assert not raised(loss=batches, val_loss=under)
-    elsewhere = [1.3 * value for value in swings]
-    assert not raised(loss=[1.3 * value for value in batches], val_loss=elsewhere)
+    falling = [value - 0.01 * place for place, value in enumerate(batches)]
+    assert not raised(loss=falling, val_loss=swings)
+    assert not raised(loss=batches, val_loss=falling)
 
 
 def test_many_evaluations_of_which_the_first_has_the_best_accuracy_are_no_learning():
@@ -334,3 +333,69 @@ def test_precision_is_no_gain_beside_a_mean_of_it_that_fell():
     kept = {"val_recall": precise, "val_map50": precise}
     found = raised(better, loss=train, val_loss=held_out, val_precision=precise, context=EPOCHS, **kept)
     assert "overfitting" not in found
+
+
+def test_a_loss_that_surely_falls_is_learning_though_it_gained_little():
+    noise = [0.01 * (factor - 1) for factor in WAVE * 6]
+    slowly = [1.3 - 0.003 * place + step for place, step in enumerate(noise)]
+    assert not raised(loss=slowly)
+    assert raised(loss=[1.3 + step for step in noise]) == {"not-learning"}
+
+
+def test_an_accuracy_that_rises_tells_that_a_loss_on_a_floor_learns():
+    better = {"train_accuracy": "higher"}
+    floor = [0.4999 + 0.0001 * (place % 2) for place in range(30)]
+    assert not raised(better, loss=floor, train_accuracy=[0.55 + 0.01 * place for place in range(30)], context=EPOCHS)
+    assert "not-learning" in raised(better, loss=floor, train_accuracy=[0.55, 0.56] * 15, context=EPOCHS)
+
+
+def test_two_noisy_losses_together_tell_what_neither_does_alone():
+    noisy = [1.02, 0.93, 1.08, 0.97, 1.05, 0.99, 0.92, 1.07, 0.96, 1.03]
+    assert raised(loss=noisy, val_loss=noisy[3:] + noisy[:3], context=EPOCHS) == {"not-learning"}
+    assert not raised(loss=noisy, val_loss=[1.2 - 0.03 * place for place in range(10)], context=EPOCHS)
+
+
+def test_a_continued_run_whose_loss_still_falls_is_no_standstill():
+    losses = [0.0539, 0.0523, 0.0515, 0.0515, 0.0512, 0.0496, 0.0494, 0.0523, 0.0502, 0.0498, 0.05, 0.0499, 0.0493]
+    better = {"train_accuracy": "higher"}
+    rates = [0.170 + 0.0008 * place for place in range(13)]
+    assert not raised(better, loss=[*losses, 0.048, 0.0493], train_accuracy=[*rates, 0.18, 0.18], context=EPOCHS)
+
+
+def test_training_that_surely_ends_worse_than_it_began_has_diverged():
+    rising = [0.70, 0.60, 0.66, 0.63, 0.60, 0.61, 0.74, 0.81, 0.83, 0.82, 0.88]
+    assert raised(loss=rising) == {"loss-divergence"}
+    assert not raised(loss=rising[::-1])
+    noise = [0.70, 0.60, 0.66, 0.63, 0.60, 0.61, 0.64, 0.61, 0.66, 0.62, 0.65, 0.60]
+    assert "loss-divergence" not in raised(loss=noise * 2)
+
+
+def test_validation_that_swings_and_surely_ends_worse_than_it_began_is_overfitting():
+    train = [4.0 * 0.9**place for place in range(16)]
+    swings = [3.4, 6.8, 4.7, 4.6, 15.8, 8.0, 12.0, 18.4, 5.5, 14.3, 19.7, 13.9, 12.6, 9.7, 14.0, 15.1]
+    assert "overfitting" in raised(loss=train, val_loss=swings, context=EPOCHS)
+    better = {"val_accuracy": "higher"}
+    rates = [0.6 + 0.015 * place for place in range(16)]
+    mild = [0.1 * value + 3 for value in swings]
+    assert not raised(better, loss=train, val_loss=mild, val_accuracy=rates, context=EPOCHS)
+
+
+def test_a_validation_of_nothing_but_zeros_is_no_standstill():
+    assert not raised(loss=[2.0 * 0.9**place for place in range(30)], val_loss=[0.0] * 30)
+
+
+def test_a_best_that_was_never_seen_again_while_training_went_to_nothing_is_overfitting():
+    train = [0.586, 0.469, 0.376, 0.142, 0.057, 0.023, 0.014, 0.0068, 0.0061, 0.0028, 0.0027, 0.0027]
+    held_out = [22.3, 25.8, 0.78, 2.02, 1.32, 2.01, 1.51, 1.28, 1.13, 1.14, 1.16, 1.16]
+    assert raised(loss=train, val_loss=held_out, context=EPOCHS) == {"overfitting"}
+    back = [*held_out[:9], 0.86, 0.81, 0.79]
+    assert not raised(loss=train, val_loss=back, context=EPOCHS)
+    level = [0.586 - 0.02 * place for place in range(12)]
+    assert "overfitting" not in raised(loss=level, val_loss=held_out, context=EPOCHS)
+
+
+def test_a_few_evaluations_at_the_loss_of_a_guess_are_no_learning():
+    train = [0.748, 0.729, 0.741, 0.739, 0.730, 0.728]
+    held_out = [0.6948, 0.6934, 0.6934, 0.6932, 0.6931, 0.6931]
+    assert raised(loss=train, val_loss=held_out, context=EPOCHS) == {"not-learning"}
+    assert not raised(loss=train, val_loss=[0.72, 0.71, 0.70, 0.693, 0.689, 0.682], context=EPOCHS)

@@ -283,6 +283,9 @@ def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
         return names
     for place, cells in enumerate(zip(*body, strict=True)):
         values = [number(cell) or 0.0 for cell in cells]
+        if place + 1 < len(names) and len(values) > 2 and _are_epochs(values):
+            names[place] = "epoch"
+            continue
         rises = [one < other for one, other in itertools.pairwise(values)]
         rising = len(values) > 2 and sum(rises) >= COUNTING * len(rises)
         if (
@@ -294,6 +297,16 @@ def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
             break
         names[place] = "timestamp" if values[0] >= EPOCH_SECONDS else "step"
     return names
+
+
+def _are_epochs(values: Sequence[float]) -> bool:
+    """Whether these are whole numbers that stay or go up by one: the epoch of each of many batches.
+
+    >>> _are_epochs([1.0, 1.0, 1.0, 2.0, 2.0]), _are_epochs([0.0, 1.0, 2.0]), _are_epochs([4.0, 3.0, 3.0])
+    (True, False, False)
+    """
+    steps = {other - one for one, other in itertools.pairwise(values)}
+    return 0.0 in steps and steps <= {0.0, 1.0} and all(map(float.is_integer, values))
 
 
 def _are_plain(cells: Sequence[str]) -> bool:

@@ -17,11 +17,13 @@ from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, text_of
 from torchdoctor.sources.table import Table, flat
 from torchdoctor.sources.tidy import Tidy, layout
-from torchdoctor.sources.words import SPLITS, words_of
+from torchdoctor.sources.words import SPLITS, is_measure, words_of
 
 SIZE_LIMIT = 32 * 2**20
 """Characters of the largest document that is read: as objects it takes many times as much memory."""
 DEPTH = 5
+SHORTEST = 3
+"""Numbers in a list that are a curve by themselves."""
 AXES = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"))
 """Names of lists that are one curve together."""
 Rows = list[dict[str, float]]
@@ -136,9 +138,15 @@ def _of_list(value: Sequence[Any], path: Path | None) -> Rows:
         tag = (tag_of(path) if path is not None else None) or "value"
         triples = ([as_number(cell) for cell in item] for item in value)
         return [{"step": step, tag: cell} for _, step, cell in triples if step is not None and cell is not None]
+    if path is not None and is_measure(path.stem) and _are_numbers(value):  # losses.json, a list and nothing else
+        return [{path.stem: number} for item in value if (number := as_number(item)) is not None]
     rows = [measured(item) for item in value if isinstance(item, dict)]
     rows = [row for row in rows if row]
     return rows if len(rows) * 2 > len(value) else []
+
+
+def _are_numbers(value: Sequence[Any]) -> bool:
+    return len(value) >= SHORTEST and not any(isinstance(item, list | dict) for item in value) and _is_series(value)
 
 
 def _of_keys(value: Mapping[str, Any]) -> Rows:

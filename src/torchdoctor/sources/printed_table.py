@@ -87,7 +87,7 @@ class PrintedTable:
         >>> table.read("epoch train loss valid_loss accuracy time"), table.read("0 nan 0.7 0.5 00:12")
         ({}, {'epoch': 0.0, 'train loss': nan, 'valid_loss': 0.7, 'accuracy': 0.5})
         """
-        if line[:1] in "eEsS" and line[:5].lower() in LOOSE:
+        if line[:1] in "eEsS" and line[:5].lower() in LOOSE and _SENTENCE.search(line) is None:
             names = _PHASED.sub(r"\1\t\2", line.strip()).split(" ")
             if 2 < len(names) <= MOST_NAMES and is_header(names) and sum(map(is_measure, names)) > 1:
                 self._loose = [name.replace("\t", " ") for name in names]

@@ -173,6 +173,8 @@ def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     """
     held_out = Curve.of(chart["val_loss"], "validation loss")
     half = held_out.values.size // 2
+    if 3 <= half < 6 and chart["loss"] and not chart["val_accuracy"].count:
+        yield from _few_of_two(curve, held_out)
     if half < 6 or not chart["loss"] or not has_no_trend(curve) or chart["val_accuracy"].count:
         return
     level, train = median(held_out.values[half:]), float(np.mean(curve.values))
@@ -185,6 +187,20 @@ def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
             said = f"validation loss comes to {number_text(float(held_out.values.min()))} and never under it"
             said += f", and the loss is {number_text(train)} in the mean"
         yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=level)
+
+
+def _few_of_two(curve: Curve, held_out: Curve) -> Iterator[Symptom]:
+    """A few evaluations that have come to rest at what guessing between two gives, to four digits; training is above.
+
+    >>> chart = Chart.of(loss=[0.748, 0.729, 0.741, 0.739, 0.730, 0.728],
+    ...     val_loss=[0.6948, 0.6934, 0.6934, 0.6932, 0.6931, 0.6931], context={"source": "CSV", "clock": "epoch"})
+    >>> print(*at_chance(chart))
+    step 2: LO04 not-learning (warning): validation loss is 0.693 and the loss 0.73: guessing between two
+    """
+    late = held_out.values[-(held_out.values.size // 2) :] / math.log(2)
+    if float(np.abs(late - 1).max()) < 0.0005 and curve.level > 0.99 * math.log(2):
+        said = f"validation loss is {number_text(held_out.level)} and the loss {number_text(curve.level)}"
+        yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=held_out.level)
 
 
 def _touches_a_guess(curve: Curve) -> bool:

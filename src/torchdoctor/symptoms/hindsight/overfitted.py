@@ -14,6 +14,7 @@ from torchdoctor.records import SEVERITIES, Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.accuracies import METRICS, learnt_by_heart, parts_ways, unlearns
 from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, improved, shown
+from torchdoctor.symptoms.hindsight.gains import surely_lost
 from torchdoctor.symptoms.overfitting import Overfitting, evaluation_noise, level_at, smoothed
 from torchdoctor.symptoms.progress import Progress, is_game
 
@@ -41,6 +42,10 @@ MATERIAL, TIMES = 0.05, 0.0022
 """Share of its best that validation that surely climbed must have lost; and that times the share of its gain."""
 ABOUT = 20
 """Share of all evaluations, one of so many, within which one is about another."""
+AFTER, NEVER = 6, 1.3
+"""Evaluations after the best of which none came near it; and how many times of it nearly all of them are, at least."""
+NEXT_TO_NOTHING, GAP = 0.05, 20
+"""Share of its start that training has become then; and how many times of that validation is."""
 _WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
 
 
@@ -76,7 +81,8 @@ def _excuse(chart: Chart, found: Symptom) -> str:
     if values.size > FAR and float(values[-1]) == float(values.min()):
         return "it came back"
     within = now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
-    if within and max(_left_at(values), _surely_left(chart, values)) < 0:
+    sure = (_left_at(values), _surely_left(chart, values), _ends_worse(chart, values), _far_apart(chart, values))
+    if within and max(sure) < 0:
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
@@ -100,7 +106,8 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
         yield from learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
-    left = (_risen_from(chart, values), _left_at(values), _surely_left(chart, values))
+    left = [_risen_from(chart, values), _left_at(values)]
+    left += [look(chart, values) for look in (_surely_left, _ends_worse, _far_apart)]
     places = [place for place in left if place >= 0]
     yield from [found for place in places for found in _since(chart, curve, place)][:1]
 
@@ -136,7 +143,7 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     """What is said of validation that has risen from a place on, where training went on falling."""
     values, train = curve.values, chart["loss"]
     lowest, now = float(_levels(values)[best]), _at_the_end(values)
-    if best == _left_at(values):
+    if best in (_left_at(values), _far_apart(chart, values)):
         lowest, now = float(values[best]), float(np.mean(values[-2:]))
     elif best == _surely_left(chart, values):
         now = max(now, median(values[-max(3, (values.size - 1 - best) // 4) :]))
@@ -195,6 +202,28 @@ def _surely_left(chart: Chart, values: Array) -> int:
     plain = lost > STRONG or rise > MODERATE * gained or not _makes_no_more_errors(chart, best)
     matters = lost > MATERIAL and lost * rise / gained > TIMES and plain
     return best if matters else -1
+
+
+def _ends_worse(chart: Chart, values: Array) -> int:
+    """The place of the best of a validation that surely ends worse than it began; -1 where it or a metric does not."""
+    return int(np.argmin(_levels(values))) if surely_lost(values) and not improved(chart, 0) else -1
+
+
+def _far_apart(chart: Chart, values: Array) -> int:
+    """The place of a best that validation never came near again while training went to next to nothing; -1 else.
+
+    >>> chart = Chart.of(loss=[0.6, 0.4, 0.1, 0.05, 0.01, 0.006, 0.003, 0.002, 0.002])
+    >>> _far_apart(chart, np.array([9.0, 0.8, 2.0, 1.3, 1.5, 1.3, 1.1, 1.2, 1.2]))
+    1
+    """
+    train = chart["loss"].values
+    best = int(np.argmin(values)) if values.size else 0
+    later, lowest = values[best + 1 :], float(values[best]) if values.size else 0.0
+    if later.size < AFTER or train.size < AFTER or not (lowest > 0 and float(train.min()) > 0):
+        return -1
+    now, learnt = median(values[-3:]), median(train[-3:])
+    near = float(np.percentile(later, 10)) > NEVER * lowest and now > (NEVER + 0.1) * lowest
+    return best if near and learnt < NEXT_TO_NOTHING * float(train[0]) and now > GAP * learnt else -1
 
 
 def _makes_no_more_errors(chart: Chart, best: int) -> bool:
