@@ -73,10 +73,17 @@ Build = Callable[[random.Random], Arena]
 
 def makers() -> dict[str, Build]:
     """All arenas by name: those below, and those of kinds written apart."""
-    from torchdoctor.clinic import apart_arenas, apart_arenas_b, blind_arenas, blind_arenas_b  # made of what is below
+    from torchdoctor.clinic import (  # made of what is below
+        apart_arenas,
+        apart_arenas_b,
+        blind_arenas,
+        blind_arenas_b,
+        sealed_arenas,
+        sealed_arenas_b,
+    )
 
-    apart = apart_arenas.ARENAS | apart_arenas_b.ARENAS
-    return ARENAS | apart | blind_arenas.ARENAS | blind_arenas_b.ARENAS
+    opened = apart_arenas.ARENAS | apart_arenas_b.ARENAS | blind_arenas.ARENAS | blind_arenas_b.ARENAS
+    return ARENAS | opened | sealed_arenas.ARENAS | sealed_arenas_b.ARENAS
 
 
 def build(name: str, seed: int) -> Arena:

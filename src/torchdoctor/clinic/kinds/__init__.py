@@ -35,6 +35,14 @@ from torchdoctor.clinic.kinds import (
     faults_steps,
     healthy_recipes,
     healthy_tasks,
+    sealed_data,
+    sealed_loop,
+    sealed_losses,
+    sealed_models,
+    sealed_numbers,
+    sealed_recipes,
+    sealed_steps,
+    sealed_tasks,
 )
 from torchdoctor.clinic.kinds.kind import SPLITS, Kind, Split
 from torchdoctor.clinic.kinds.loop import Loop
@@ -71,6 +79,14 @@ THEMES: dict[str, tuple[Kind, ...]] = {
     "blind: the model": blind_models.FAULTS,
     "blind: healthy recipes": blind_recipes.HEALTHY,
     "blind: healthy tasks": blind_tasks.HEALTHY,
+    "sealed: the loop": sealed_loop.FAULTS,
+    "sealed: steps": sealed_steps.FAULTS,
+    "sealed: numbers": sealed_numbers.FAULTS,
+    "sealed: data": sealed_data.FAULTS,
+    "sealed: the loss": sealed_losses.FAULTS,
+    "sealed: the model": sealed_models.FAULTS,
+    "sealed: healthy recipes": sealed_recipes.HEALTHY,
+    "sealed: healthy tasks": sealed_tasks.HEALTHY,
 }
 KINDS: dict[str, Kind] = {kind.slug: kind for kinds in THEMES.values() for kind in kinds}
 
