@@ -99,14 +99,22 @@ def test_a_mean_that_moves_away_costs_something_or_nothing():
     assert _drifting(4.0, 0.3, kinds=("BatchNorm1d", "Linear")) is None
 
 
-def _growing(times, cost):
-    """Inputs whose scale grows to so many times what it was over a hundred steps, and what that costs."""
+def _growing(times, cost, idle=1.0, lost=None):
+    """Inputs whose scale grows to so many times what it was over a hundred steps, and what that costs.
+
+    In validation they are of the size `idle` at the end, and the loss is `lost` above what it was, where one is known.
+    """
     chart = Chart()
     for step in range(300):
         share = min(max(step - 150, 0) / 100, 1.0)
         chart.put(step, "loss", 0.5 + 2 * 0.9**step + cost * share + 0.02 * NOISE[step])
         if step % 15 == 14:
             chart.put(step, "entry_rms", 1.0 + (times - 1) * share)
+            for kind, size in (("input", times), ("idle_input", idle)):
+                chart.put(step, f"{kind}_mean", 0.0)
+                chart.put(step, f"{kind}_std", 1.0 + (size - 1) * share)
+        if lost is not None and step % 30 == 29:
+            chart.put(step, "val_loss", 0.6 + lost * share)
     return InputAnomaly().check(chart)
 
 
@@ -114,6 +122,16 @@ def test_a_scale_that_drifts_costs_something_or_nothing():
     assert "inputs went from a size of 1" in _growing(4.0, 0.3).message
     assert _growing(4.0, 0.0) is None
     assert _growing(2.0, 0.3) is None
+    assert "inputs went from a size of 1" in _growing(4.0, 0.3, lost=0.2).message
+
+
+@pytest.mark.parametrize(
+    ("idle", "lost"),
+    [(4.0, 0.3), (1.0, 0.0), (1.0, 0.05)],
+    ids=["validation is fed the same", "validation is as good as it was", "it has lost little of what was gained"],
+)
+def test_a_scale_that_drifts_as_planned(idle, lost):
+    assert _growing(4.0, 0.3, idle=idle, lost=lost) is None
 
 
 def _pointing(deviation, facts=()):

@@ -175,6 +175,8 @@ def test_training_and_validation_that_are_both_far_above_what_they_were():
         pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.9, 2.5], id="validation comes back"),
         pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.9], id="one evaluation"),
         pytest.param(LEFT, [3.1, 2.4, 2.2, 2.1, 2.25, 2.3], id="a little worse"),
+        pytest.param(LEFT, [2.3, 2.2, 2.15, 2.1, 2.5, 2.5], id="a little of all that was learnt"),
+        pytest.param(LEFT, [0.023, 0.022, 0.0215, 0.021, 0.025, 0.025], id="the same in other units"),
         pytest.param([*FALLING, *FALLING[:100]], [3.1, 2.4, 2.2, 2.1, 2.9, 3.0], id="training is on its way"),
         pytest.param(np.concatenate([FALLING, FALLING[-100:]]), [3.1, 2.4, 2.2, 2.1, 2.9, 3.0], id="overfitting"),
     ],

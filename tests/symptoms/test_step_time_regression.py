@@ -73,12 +73,21 @@ def test_other_work_on_the_device_is_no_growth(stairs, noise):
 
 
 @pytest.mark.parametrize(
-    ("worked", "size", "severity"),
-    [(8.0, 64.0, "warning"), (1.2, 64.0, "info"), (8.0, math.nan, "info")],
-    ids=["the process itself", "the machine", "batches are not seen"],
+    ("worked", "size", "facts", "severity"),
+    [
+        (8.0, 64.0, {}, "warning"),
+        (1.2, 64.0, {}, "info"),
+        (8.0, math.nan, {}, "info"),
+        (8.0, 64.0, {"data.differentiated": True}, "info"),
+        (8.0, 64.0, {"zeroing.backwards": [2]}, "info"),
+        (8.0, 64.0, {"loop.passes": 6}, "info"),
+    ],
+    ids=["the process itself", "the machine", "batches are not seen", "attacks", "a second backward", "more passes"],
 )
-def test_a_leap_is_grave_where_the_process_itself_works_more(worked, size, severity):
+def test_a_leap_is_grave_where_the_process_itself_works_more(worked, size, facts, severity):
     chart = Chart()
+    chart.add({"type": "facts", "step": 0, "facts": {"zeroing.backwards": [1], "loop.passes": 1}})
+    chart.add({"type": "facts", "step": 160, "facts": facts})
     used = 0.0
     for step in range(400):
         leapt = step >= 150

@@ -53,6 +53,18 @@ def test_a_loss_without_a_bottom(losses, growth, fires):
     assert (SuspiciouslyLowLoss().check(chart) is not None) == fires
 
 
+@pytest.mark.parametrize(("runs", "fires"), [(1, True), (12, False)], ids=["one pass", "a path of twelve actions"])
+def test_a_loss_that_begins_at_nothing_and_weighs_actions(runs, fires):
+    losses = 0.02 * np.sin(1.7 * T) - 4e-6 * T**2.0
+    chart = Chart.of(loss=losses, lr=np.full(300, 1e-3))
+    chart.names = ("a.weight",)
+    repeated = {"a": runs} if runs > 1 else {}
+    chart.add({"type": "facts", "step": 0, "facts": {"modules.names": ["a"], "modules.repeated": repeated}})
+    for step in range(0, 300, 25):
+        chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [1.3 ** (step / 25)]}})
+    assert (SuspiciouslyLowLoss().check(chart) is not None) == fires
+
+
 HEALTHY = {
     "no readings": ([], {}),
     "an easy task": (QUICK, {"facts": {"loss.chance": 4.2}}),

@@ -190,12 +190,12 @@ def test_validation_asks_for_numbers_of_another_scale(mean, spread, gap, fires):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "whole", "fires"),
-    [(0.0, 0.0, True), (1.0, 0.0, False), (0.0, 1.0, False)],
-    ids=["rounded", "yes or no, and shares of it", "counts"],
+    ("pairs", "whole", "gap", "fires"),
+    [(0.0, 0.0, 0.02, True), (1.0, 0.0, 0.02, False), (0.0, 1.0, 0.02, False), (0.0, 0.0, -0.02, False)],
+    ids=["rounded", "yes or no, and shares of it", "counts", "votes, and their means, which are met more easily"],
 )
-def test_training_asks_for_whole_numbers_and_validation_does_not(pairs, whole, fires):
-    chart = chart_of(lambda step: TRAIN[step] + 0.02)
+def test_training_asks_for_whole_numbers_and_validation_does_not(pairs, whole, gap, fires):
+    chart = chart_of(lambda step: TRAIN[step] + gap)
     for step in STEPS:
         for name, value in (("target_whole", 1.0), ("target_two_valued", pairs), ("idle_target_whole", whole)):
             chart.put(step, name, value)

@@ -10,8 +10,10 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from torchdoctor.vitals.census import GraphCensus
 from torchdoctor.vitals.loss_graph import read_graph
+from torchdoctor.vitals.modes import ModeCensus
 from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.schedule import ScheduleGauge
+from torchdoctor.vitals.slot import Slot
 
 LOSSES = {
     "log of probabilities": (lambda out: -out.sigmoid().log().mean(), ("log",)),
@@ -139,3 +141,19 @@ def test_what_a_plateau_schedule_remembers():
     )
     assert told["schedule.mode"] == "max"
     assert told["schedule.best"] == pytest.approx(0.81)
+
+
+@pytest.mark.parametrize(("late", "passes"), [(1, 1), (6, 6)], ids=["one pass a step", "six views later"])
+def test_how_often_the_model_runs_for_a_step(late, passes):
+    model = nn.Linear(4, 1)
+    setup, told = Setup({"": model}, [torch.optim.SGD(model.parameters(), lr=0.1)]), {}
+    gauge = ModeCensus(setup, told.update)
+    for sample in range(4):
+        gauge.arm()
+        for _ in range(late if sample > 1 else 1):
+            model(torch.randn(8, 4))
+        with torch.no_grad():  # validation, or a score of what was learnt
+            model(torch.randn(8, 4))
+        gauge.before_step(0, Slot(sample, "step"))
+        gauge.disarm()
+    assert told["loop.passes"] == passes

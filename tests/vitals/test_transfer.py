@@ -100,7 +100,7 @@ def test_what_cannot_be_sent_does_not_hold_up_what_comes_after_it():
 
 
 def test_losses_without_a_step_are_not_kept_without_end():
-    ledger = Ledger(1, torch.device("cpu"), 4, lambda key, text: None)
+    ledger = Ledger(1, torch.device("cpu"), 4, lambda key, text: None, lambda losses: True)
     for number in range(MOST_KEPT + 50):
         ledger.put_loss("loss", torch.tensor(float(number)), None)
     assert len(ledger.next.kept) == MOST_KEPT

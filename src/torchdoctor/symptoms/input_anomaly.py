@@ -262,7 +262,28 @@ def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float
         if times > InputAnomaly.leap:
             return round(times, 3), int(steps[border])
     far, since = _drift_of_scale(chart, samples, InputAnomaly.leap)
-    return (far, since) if far > 1 else _drift_of_scale(chart, 2 * samples, InputAnomaly.drift)
+    if far > 1:
+        return far, since
+    less, since = _drift_of_scale(chart, 2 * samples, InputAnomaly.drift)
+    return (1.0, 0) if less > 1 and _drifts_as_planned(chart, since) else (less, since)
+
+
+def _drifts_as_planned(chart: Chart, since: int, near: float = 1.5, worse: float = 0.05) -> bool:
+    """Whether validation is fed inputs of the new size too, or is as good as it was: what is trained on is harder.
+
+    Noise that grows is a curriculum; noise that is written into the samples adds up in training alone. Near its floor
+    a validation loss is soon many times its best, and little of what was gained is lost with that.
+    """
+    idle, now = (
+        math.hypot(chart[f"{kind}_mean"].latest, chart[f"{kind}_std"].latest) for kind in ("idle_input", "input")
+    )
+    evaluations = chart["val_loss"]
+    before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
+    if before.size and after.size:
+        best = float(before.min())
+        if float(after[-2:].min()) < best + worse * max(abs(best), Progress.of(chart["loss"]).descent):
+            return True
+    return now > 0 and 1 / near < idle / now < near
 
 
 def _drift_of_scale(

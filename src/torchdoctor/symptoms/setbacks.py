@@ -17,7 +17,7 @@ from torchdoctor.symptoms.progress import Progress, acts, is_game, trend_gain
 LEAST = 4
 """Evaluations that must be known."""
 LOST = 0.25
-"""Share of its descent that training must have lost, and validation of its own."""
+"""Share of its descent that training must have lost, and validation of its own, from the untrained model on."""
 MORE = 0.15
 """Share of itself that validation must be above its best."""
 RECENT = 32
@@ -45,11 +45,29 @@ def set_back(chart: Chart) -> int | None:
     lowest = float(earlier[best])
     lost = float(last.min()) - lowest
     wander = scatter(np.diff(earlier)) if earlier.size > 3 else 0.0
-    if not math.inf > lost > max(MORE * abs(lowest), LOST * (float(earlier[0]) - lowest), 4 * wander):
+    gained = max(float(earlier[0]), _untrained(losses, lowest, int(evaluations.steps[best]))) - lowest
+    if not math.inf > lost > max(MORE * abs(lowest), LOST * gained, 4 * wander):
         return None
     if last[1] < 0.98 * last[0] or chart.fact("data.differentiated"):
         return None
     return _left_since(losses, int(evaluations.steps[best]))
+
+
+def _untrained(losses: Series, lowest: float, step: int) -> float:
+    """What validation would have been before the first step, as much above its best as training was above its level.
+
+    The first evaluation comes when most is learnt, and smoothed labels or harder samples lift the rest by a little.
+    """
+    start, level = Progress.of(losses).start, _level_at(losses, step)
+    return start * lowest / level if level > 0 and lowest > 0 else start
+
+
+def _level_at(losses: Series, step: int) -> float:
+    """The level of a loss around a step; NaN where it is not known."""
+    at, _, levels, _ = losses.outline.columns()
+    place = int(np.searchsorted(at, step))
+    then = levels[max(0, place - 2) : place + 2]
+    return median(then) if then.size else math.nan
 
 
 def _left_since(losses: Series, step: int) -> int | None:
@@ -57,12 +75,10 @@ def _left_since(losses: Series, step: int) -> int | None:
     recent, progress = losses.last(RECENT), Progress.of(losses)
     noise, (gain, _) = scatter(recent), trend_gain(recent)
     at, _, levels, _ = losses.outline.columns()
-    place = int(np.searchsorted(at, step))
-    then = levels[max(0, place - 2) : place + 2]
-    if not then.size or not progress.is_learning(noise):
-        return None
-    level = median(then)
+    level = _level_at(losses, step)
     risen = median(recent) - level
+    if not progress.is_learning(noise):
+        return None
     if not risen > max(LOST * progress.descent, 2 * noise) or not gain < 0.05 * progress.descent:
         return None
     low = np.flatnonzero(levels <= level + 0.5 * risen)

@@ -11,7 +11,7 @@ from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
-from torchdoctor.symptoms.progress import Progress, is_adversarial, outline_levels
+from torchdoctor.symptoms.progress import Progress, is_adversarial, is_unrolled, outline_levels
 from torchdoctor.symptoms.weight_growth import total_growth
 
 # fmt: off
@@ -121,8 +121,11 @@ def _impossible(chart: Chart) -> str:
 def _is_bottomless(chart: Chart, level: float, times: float = 5.0, growth: float = 1.7) -> bool:
     """Whether the loss is far below zero, falls ever faster, and takes the weights with it or runs away."""
     series = chart["loss"]
-    if series.count < 60 or not -level > times * max(abs(Progress.of(series).start), series.baseline(128).jitter):
+    start, jitter = Progress.of(series).start, series.baseline(128).jitter
+    if series.count < 60 or not -level > times * max(abs(start), jitter):
         return False
+    if is_unrolled(chart) and abs(start) < 2 * jitter:
+        return False  # actions along a path, weighed by what came of them: nothing at first, for better and worse
     first, second, third, last = (median(part) for part in np.array_split(outline_levels(series), 4))
     if not (last < third < second < first and third - last > 1.2 * (first - second)):
         return False

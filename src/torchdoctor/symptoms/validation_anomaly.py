@@ -191,7 +191,8 @@ class ValidationAnomaly(Detector):
     def _asked_otherwise(self, chart: Chart) -> Symptom | None:
         """What validation asks for is on another scale than what training does, or was rounded there."""
         first = int(chart["val_loss"].steps[0])
-        if rounded_in_training(chart):
+        # Votes of single judges are whole numbers, and their means are not: these are easier to meet.
+        if rounded_in_training(chart) and self._suffers(chart, 0.0):
             message = "all targets of training are whole numbers, and those of validation are not: they were rounded"
             return self.symptom(chart, "warning", message, confidence=0.9, since=first)
         if not targets_apart(chart) > self.asked or not self._suffers(chart, self.worse) or self._keeps_up(chart):

@@ -57,11 +57,14 @@ class ModeCensus(PassGauge):
         self._looks = 0
         self._learnt: dict[int, int] = {}
         """By tensor: the last look at which it required gradients."""
+        self._passes = self._most = 0
+        """Passes of whole models that make a graph: those of the step that is looked at, and the most for one step."""
         self._compared = False
 
     def arm(self) -> None:
         """Hooks on the models, and on what can be told from its own input only."""
         super().arm()
+        self._passes = 0
         for prefix, model in self._models.items():
             for part in entrances({prefix: model})[:MOST_PARTS]:  # of a model without forward(), what is called instead
                 self._whole[id(part)] = prefix, unwrap_model(model)
@@ -81,6 +84,7 @@ class ModeCensus(PassGauge):
 
     def _model_runs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.learns:
+            self._passes += 1
             self._read_modes(*self._whole[id(module)])
 
     def _read_modes(self, prefix: str, inner: nn.Module) -> None:
@@ -190,11 +194,13 @@ class ModeCensus(PassGauge):
         tensors = [tensor for model in self._models.values() for tensor in unwrap_model(model).parameters()]
         elements = sum(tensor.numel() for tensor in tensors)
         self._looks += 1
+        self._most = max(self._most, self._passes)
         self._learnt.update((id(tensor), self._looks) for tensor in tensors if tensor.requires_grad)
         frozen = [item for item in tensors if self._looks - self._learnt.get(id(item), -TURNS) >= TURNS]
         facts: dict[str, Any] = {
             "mode.eval": sorted(name for names, _ in self._eval.values() for name in names)[:LISTED],
             "mode.whole": any(whole for _, whole in self._eval.values()),
+            "loop.passes": self._most,
             "graph.frozen": self._frozen_in_between(),
             "graph.frozen_behind": bool(self._frozen - self._thawed),
             "graph.frozen_share": round(sum(tensor.numel() for tensor in frozen) / max(1, elements), 4),
