@@ -296,7 +296,7 @@ def _drift_of_scale(
     >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
     (16.777, 10)
     >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]))
-    (2.8, 9)
+    (2.8, 8)
     """
     sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
     if sizes.size < before + samples or not float(sizes.min()) > 0 or acts(chart):
