@@ -81,5 +81,7 @@ def _left_since(losses: Series, step: int) -> int | None:
         return None
     if not risen > max(LOST * progress.descent, 2 * noise) or not gain < 0.05 * progress.descent:
         return None
-    low = np.flatnonzero(levels <= level + 0.5 * risen)
-    return int(at[min(int(low[-1]) + 1, at.size - 1)])
+    high = level + 0.5 * risen
+    low = np.flatnonzero(levels <= high)
+    above = losses.steps[(losses.steps >= at[low[-1]]) & (losses.values > high)]  # a level is that of several steps
+    return int(above[0])
