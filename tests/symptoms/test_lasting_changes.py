@@ -125,6 +125,12 @@ def test_a_scale_that_drifts_costs_something_or_nothing():
     assert "inputs went from a size of 1" in _growing(4.0, 0.3, lost=0.2).message
 
 
+def test_a_scale_that_drifts_in_training_alone_may_cost_validation_alone():
+    assert "inputs went from a size of 1" in _growing(4.0, 0.0, lost=0.3).message
+    assert _growing(4.0, 0.0, lost=0.08) is None
+    assert _growing(4.0, 0.0, idle=4.0, lost=0.3) is None
+
+
 @pytest.mark.parametrize(
     ("idle", "lost"),
     [(4.0, 0.3), (1.0, 0.0), (1.0, 0.05)],

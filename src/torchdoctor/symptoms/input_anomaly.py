@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import TINY, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import SETTLED, Progress, acts, is_unrolled
@@ -38,9 +38,10 @@ class InputAnomaly(Detector):
     only a batch whose samples are all equal is a finding, or one in which a tenth of the samples are blank, again and
     again. An offset that is fifty times what samples differ by is one too, and so are training inputs that are nearly
     all erased: a warning where the model hardly learns, else a note. A scale that leaps by ten in the middle of a run,
-    or drifts by two and a half, and a loss that is worse for it, is a warning whatever normalizes; so is a mean that
-    moves by two deviations, unless a normalization takes it off. Tokens that are dropped at random come as themselves
-    elsewhere; where all above some number never come, and are asked for, inputs were clipped.
+    or drifts by two and a half, and a loss that is worse for it (validation's, where its own inputs stay what they
+    were), is a warning whatever normalizes; so is a mean that moves by two deviations, unless a normalization takes it
+    off. Tokens that are dropped at random come as themselves elsewhere; where all above some number never come, and are
+    asked for, inputs were clipped.
 
     ## What to do
     `x = (x - mean) / std` with the training set's mean and deviation, by feature or by channel; or a BatchNorm as first
@@ -141,7 +142,7 @@ class InputAnomaly(Detector):
         """Inputs are of another scale than before, by far, and the loss has suffered."""
         times, since = leap_of_scale(chart)
         doubts: dict[str, Any] = {} if times > self.leap else {"steps": 32, "doubts": 4.0}  # of less, more must come
-        if times == 1.0 or not _has_suffered(chart, since, **doubts):
+        if times == 1.0 or not (_has_suffered(chart, since, **doubts) or _costs_validation(chart, since)):
             return None
         now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
         message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
@@ -268,22 +269,37 @@ def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float
     return (1.0, 0) if less > 1 and _drifts_as_planned(chart, since) else (less, since)
 
 
-def _drifts_as_planned(chart: Chart, since: int, near: float = 1.5, worse: float = 0.05) -> bool:
+def _drifts_as_planned(chart: Chart, since: int) -> bool:
     """Whether validation is fed inputs of the new size too, or is as good as it was: what is trained on is harder.
 
     Noise that grows is a curriculum; noise that is written into the samples adds up in training alone. Near its floor
     a validation loss is soon many times its best, and little of what was gained is lost with that.
     """
+    return _lost_in_validation(chart, since, worse=0.05) < 1 or _is_fed_alike(chart) is True
+
+
+def _costs_validation(chart: Chart, since: int) -> bool:
+    """Whether inputs changed in training alone, and validation is worse for it, whatever training makes of them."""
+    return _is_fed_alike(chart) is False and _lost_in_validation(chart, since, worse=0.1) > 1
+
+
+def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0.05) -> float:
+    """By how much evaluations are above the best one before a step: 1 is enough to matter; NaN where it is unknown."""
+    evaluations = chart["val_loss"]
+    before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
+    if not before.size or not after.size:
+        return math.nan
+    best = float(before.min())
+    least = max(worse * abs(best), share * Progress.of(chart["loss"]).descent)
+    return (float(after[-2:].min()) - best) / (least + TINY)
+
+
+def _is_fed_alike(chart: Chart, near: float = 1.5) -> bool | None:
+    """Whether inputs in validation are of the size that training's have now; None where that is not known."""
     idle, now = (
         math.hypot(chart[f"{kind}_mean"].latest, chart[f"{kind}_std"].latest) for kind in ("idle_input", "input")
     )
-    evaluations = chart["val_loss"]
-    before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
-    if before.size and after.size:
-        best = float(before.min())
-        if float(after[-2:].min()) < best + worse * max(abs(best), Progress.of(chart["loss"]).descent):
-            return True
-    return now > 0 and 1 / near < idle / now < near
+    return 1 / near < idle / now < near if now > 0 and idle > 0 else None
 
 
 def _drift_of_scale(
