@@ -13,10 +13,10 @@ from torchdoctor.symptoms.input_anomaly import (
     UNEVEN,
     InputAnomaly,
     drowned_spread,
-    leap_of_scale,
     normalizes_each,
     removes_offsets,
 )
+from torchdoctor.symptoms.input_drift import leap_of_scale
 
 LOUD, QUIET = 10.0, 0.01
 """Root mean square above which inputs are too large, largest value under which they are too small."""

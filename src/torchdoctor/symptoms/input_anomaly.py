@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import TINY, median
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.input_drift import (
+    LEAP,
+    costs_validation,
+    hardly_learns,
+    has_suffered,
+    leap_of_scale,
+    shift_of_mean,
+)
 from torchdoctor.symptoms.not_learning import chance_level
-from torchdoctor.symptoms.progress import SETTLED, Progress, acts, is_unrolled
+from torchdoctor.symptoms.progress import SETTLED, Progress, is_unrolled
 
 BROKEN = ("nan-or-inf", "loss-divergence", "unexpected-initial-loss", "activation-explosion")
 """What inputs that are too large bring about, normalized or not."""
@@ -81,10 +86,8 @@ class InputAnomaly(Detector):
     """Share of zeros in what training is fed, where validation is fed whole samples."""
     offset: float = 0.02
     """Share of their size by which samples differ, under which they are nearly one and the same."""
-    leap: float = 10.0
-    """Times by which the scale of inputs must have changed in the middle of a run."""
-    drift: float = 2.5
-    """The same, where it has changed little by little."""
+    leap: float = LEAP
+    """Times by which the scale of inputs must have changed in the middle of a run; of less, more must come."""
     away: float = 2.0
     """Deviations of a value by which the mean of inputs must have moved in the middle of a run."""
     unheard: float = 0.05
@@ -133,7 +136,7 @@ class InputAnomaly(Detector):
         share = erased_share(chart)
         if not share > self.erased:
             return None
-        severity: Severity = "warning" if _hardly_learns(chart) or _validation_leads(chart) else "info"
+        severity: Severity = "warning" if hardly_learns(chart) or _validation_leads(chart) else "info"
         message = f"{share:.0%} of what training is fed is zero, and validation is fed whole samples"
         since = int(chart["input_zero"].steps[0])
         return self.symptom(chart, severity, message, value=share, limit=self.erased, since=since)
@@ -141,19 +144,24 @@ class InputAnomaly(Detector):
     def _leapt(self, chart: Chart) -> Symptom | None:
         """Inputs are of another scale than before, by far, and the loss has suffered."""
         times, since = leap_of_scale(chart)
-        doubts: dict[str, Any] = {} if times > self.leap else {"steps": 32, "doubts": 4.0}  # of less, more must come
-        if times == 1.0 or not (_has_suffered(chart, since, **doubts) or _costs_validation(chart, since)):
+        if times == 1.0:
+            return None
+        far = times > self.leap
+        suffered = has_suffered(chart, since) if far else has_suffered(chart, since, steps=32, doubts=4.0)
+        if not suffered and not costs_validation(chart, since):
             return None
         now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
         message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
-        message += "and the loss has suffered: they are scaled in place, or once too often"
+        message += (
+            f"and {'the loss' if suffered else 'validation'} has suffered: they are scaled in place, or once too often"
+        )
         return self.symptom(chart, "warning", message, value=times, limit=self.leap, since=since)
 
     def _moved(self, chart: Chart) -> Symptom | None:
         """The mean of all inputs is no longer where it was, by far, and the loss has suffered."""
         shift, since = shift_of_mean(chart)
         # Less of a change than another scale: more must come of it.
-        if not shift > self.away or removes_offsets(chart) or not _has_suffered(chart, since, steps=32, doubts=4.0):
+        if not shift > self.away or removes_offsets(chart) or not has_suffered(chart, since, steps=32, doubts=4.0):
             return None
         message = f"the mean of inputs has moved by {number_text(shift)} of their deviations since step {since}, and "
         message += "the loss has suffered: an offset grows, or they are normalized otherwise than before"
@@ -164,7 +172,7 @@ class InputAnomaly(Detector):
         spread = drowned_spread(chart)
         if not spread < self.offset:
             return None
-        severity: Severity = "warning" if _hardly_learns(chart) else "info"
+        severity: Severity = "warning" if hardly_learns(chart) else "info"
         message = f"inputs differ from sample to sample by {number_text(spread)} of their size, and the rest is one "
         message += "offset: what the first layer gets is nearly the same for all"
         since = int(chart["entry_spread"].steps[0])
@@ -178,7 +186,7 @@ class InputAnomaly(Detector):
         if _is_made_for_it(chart):
             return None
         broken = any(name in chart.open_episodes for name in BROKEN)
-        if chart["entry_rms"].count < 2 * self.samples or not (broken or _hardly_learns(chart)):
+        if chart["entry_rms"].count < 2 * self.samples or not (broken or hardly_learns(chart)):
             return None
         message = f"inputs of size {number_text(median(sizes))} enter the first layer; the normalization after it "
         message += "keeps what all samples share, and the run does not learn"
@@ -216,7 +224,7 @@ class InputAnomaly(Detector):
         drowns = ratio > UNEVEN and not normalizes_each(chart)
         size, top = median(sizes), median(largest)
         # A bias before the normalization hides small inputs from it, unless it takes off what all samples share.
-        hidden = 0 < top < self.small and not removes_offsets(chart) and _hardly_learns(chart)
+        hidden = 0 < top < self.small and not removes_offsets(chart) and hardly_learns(chart)
         if (chart.fact("data.normalized_first") or _is_made_for_it(chart)) and not drowns and not hidden:
             return None
         severity: Severity
@@ -244,124 +252,6 @@ def _is_made_for_it(chart: Chart, least: float = 0.1, most: float = 3.0) -> bool
     if not sizes.rows or not spreads.rows or not sizes.rows[0][1].size or not spreads.rows[0][1].size:
         return False
     return bool(least < sizes.rows[0][1][0] < most and spreads.rows[0][1][0] > 0.3)
-
-
-def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float = 2.0) -> tuple[float, int]:
-    """By how much inputs are larger or smaller than they were for long, and since which sample; 1 where they are not.
-
-    >>> leap_of_scale(Chart.of(entry_rms=[0.5, 0.48, 0.51, 0.5, 0.49, 0.5, 0.002, 0.002]))
-    (240.0, 6)
-    """
-    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
-    for border in range(before, sizes.size - samples + 1):
-        early, late = sizes[:border], sizes[border:]
-        if not float(early.min()) > 0 or not float(early.max()) < steady * float(early.min()):
-            break
-        if not float(late.min()) > 0:
-            continue
-        times = max(float(late.min() / early.max()), float(early.min() / late.max()))
-        if times > InputAnomaly.leap:
-            return round(times, 3), int(steps[border])
-    far, since = _drift_of_scale(chart, samples, InputAnomaly.leap)
-    if far > 1:
-        return far, since
-    less, since = _drift_of_scale(chart, 2 * samples, InputAnomaly.drift)
-    return (1.0, 0) if less > 1 and _drifts_as_planned(chart, since) else (less, since)
-
-
-def _drifts_as_planned(chart: Chart, since: int) -> bool:
-    """Whether validation is fed inputs of the new size too, or is as good as it was: what is trained on is harder.
-
-    Noise that grows is a curriculum; noise that is written into the samples adds up in training alone. Near its floor
-    a validation loss is soon many times its best, and little of what was gained is lost with that.
-    """
-    return _lost_in_validation(chart, since, worse=0.05) < 1 or _is_fed_alike(chart) is True
-
-
-def _costs_validation(chart: Chart, since: int) -> bool:
-    """Whether inputs changed in training alone, and validation is worse for it, whatever training makes of them."""
-    return _is_fed_alike(chart) is False and _lost_in_validation(chart, since, worse=0.1) > 1
-
-
-def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0.05) -> float:
-    """By how much evaluations are above the best one before a step: 1 is enough to matter; NaN where it is unknown."""
-    evaluations = chart["val_loss"]
-    before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
-    if not before.size or not after.size:
-        return math.nan
-    best = float(before.min())
-    least = max(worse * abs(best), share * Progress.of(chart["loss"]).descent)
-    return (float(after[-2:].min()) - best) / (least + TINY)
-
-
-def _is_fed_alike(chart: Chart, near: float = 1.5) -> bool | None:
-    """Whether inputs in validation are of the size that training's have now; None where that is not known."""
-    idle, now = (
-        math.hypot(chart[f"{kind}_mean"].latest, chart[f"{kind}_std"].latest) for kind in ("idle_input", "input")
-    )
-    return 1 / near < idle / now < near if now > 0 and idle > 0 else None
-
-
-def _drift_of_scale(
-    chart: Chart, samples: int, least: float, before: int = 6, steady: float = 2.0
-) -> tuple[float, int]:
-    """The same where they went there little by little: the last of them against the first, and since when.
-
-    What a policy sees grows as it gets further.
-
-    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
-    (16.777, 10)
-    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]))
-    (2.8, 8)
-    """
-    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
-    if sizes.size < before + samples or not float(sizes.min()) > 0 or acts(chart):
-        return 1.0, 0
-    early, late = sizes[:before], sizes[-samples:]
-    times = max(float(late.min() / early.max()), float(early.min() / late.max()))
-    if not float(early.max()) < steady * float(early.min()) or not times > least:
-        return 1.0, 0
-    near = (sizes < steady * float(early.max())) & (sizes > float(early.min()) / steady)
-    return round(times, 3), int(steps[int(np.flatnonzero(near)[-1]) + 1])
-
-
-def shift_of_mean(chart: Chart, samples: int = 2, before: int = 6, steady: float = 0.5) -> tuple[float, int]:
-    """By how many deviations of a value the mean of inputs has moved from where it was, and since when it moves.
-
-    What a policy sees is its own doing; tokens have no scale that a layer gets.
-
-    >>> chart = Chart.of(input_mean=[0.1, 0.0] * 4 + [0.8, 2.0, 3.1, 3.9], input_std=[1.0] * 12, entry_rms=[1.0] * 12)
-    >>> shift_of_mean(chart)
-    (3.05, 8)
-    """
-    means, steps, deviations = chart["input_mean"].values, chart["input_mean"].steps, chart["input_std"].values
-    if means.size < before + samples or deviations.size != means.size or acts(chart) or not chart["entry_rms"]:
-        return 0.0, 0
-    early, late = means[:before], means[-samples:]
-    scale, usual = median(deviations[:before]), median(early)
-    if not scale > 0 or not float(np.ptp(early)) < steady * scale:
-        return 0.0, 0
-    moved = (late - usual) / scale
-    shift = max(float(moved.min()), -float(moved.max()), 0.0)
-    near = np.abs(means - usual) < steady * scale
-    return round(shift, 3), int(steps[min(int(np.flatnonzero(near)[-1]) + 1, steps.size - 1)])
-
-
-def _has_suffered(chart: Chart, since: int, steps: int = 8, doubts: float = 2.0) -> bool:
-    """Whether the loss is above what it was before a sample, or was when that came, beyond its noise; or at a guess's.
-
-    What changed may have done so at any step since the sample before: what the loss was from there on is not a
-    yardstick. Models get used to most, so that some steps later little of it is left.
-    """
-    loss, looks = chart["loss"], chart["entry_rms"].steps
-    before = looks[looks < since][-1:]
-    earlier = loss.values[loss.steps <= (int(before[0]) if before.size else since)][-max(32, steps) :]
-    then, later = loss.values[loss.steps <= since][-steps:], loss.last(steps)
-    if earlier.size < steps or not loss.step >= since + steps:
-        return False
-    level, doubt = median(earlier), float(np.std(earlier)) / steps**0.5
-    risen = median(later) > level + doubts * doubt or median(then) > level + (doubts + 1) * doubt
-    return risen or _hardly_learns(chart)
 
 
 def _is_sparse_table(chart: Chart, zeros: float = 0.7) -> bool:
@@ -417,12 +307,3 @@ def _validation_leads(chart: Chart) -> bool:
     """Whether validation, on whole samples, is clearly better than training."""
     loss, held_out = chart["loss"], chart["val_loss"]
     return held_out.count >= 2 and held_out.latest < 0.93 * median(loss.last(32))
-
-
-def _hardly_learns(chart: Chart) -> bool:
-    """Whether the loss has stayed at that of a guess for a while, or outputs are next to independent of the input."""
-    loss, chance, spread = chart["loss"], chance_level(chart), chart["output_spread"]
-    if loss.count < SETTLED:
-        return False
-    stuck = median(loss.last(32)) > 0.9 * (chance if chance > 0 else Progress.of(loss).start)
-    return stuck or (spread.count >= 4 and float(spread.last(4).max()) < 0.01)

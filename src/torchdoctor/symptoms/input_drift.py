@@ -1,0 +1,142 @@
+"""Inputs that are no longer what they were, in scale or in mean: at once or little by little, and what it costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchdoctor.chart import Chart
+from torchdoctor.series import TINY, median
+from torchdoctor.symptoms.not_learning import chance_level
+from torchdoctor.symptoms.progress import SETTLED, Progress, acts
+
+LEAP, DRIFT = 10.0, 2.5
+"""Times by which the scale of inputs must have changed in the middle of a run: by far, and little by little."""
+
+
+def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float = 2.0) -> tuple[float, int]:
+    """By how much inputs are larger or smaller than they were for long, and since which sample; 1 where they are not.
+
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5, 0.48, 0.51, 0.5, 0.49, 0.5, 0.002, 0.002]))
+    (240.0, 6)
+    """
+    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
+    for border in range(before, sizes.size - samples + 1):
+        early, late = sizes[:border], sizes[border:]
+        if not float(early.min()) > 0 or not float(early.max()) < steady * float(early.min()):
+            break
+        if not float(late.min()) > 0:
+            continue
+        times = max(float(late.min() / early.max()), float(early.min() / late.max()))
+        if times > LEAP:
+            return round(times, 3), int(steps[border])
+    far, since = _drift_of_scale(chart, samples, LEAP)
+    if far > 1:
+        return far, since
+    less, since = _drift_of_scale(chart, 2 * samples, DRIFT)
+    return (1.0, 0) if less > 1 and _drifts_as_planned(chart, since) else (less, since)
+
+
+def _drifts_as_planned(chart: Chart, since: int) -> bool:
+    """Whether validation is fed inputs of the new size too, or is as good as it was: what is trained on is harder.
+
+    Noise that grows is a curriculum; noise that is written into the samples adds up in training alone. Near its floor
+    a validation loss is soon many times its best, and little of what was gained is lost with that.
+    """
+    return _lost_in_validation(chart, since, worse=0.05) < 1 or _is_fed_alike(chart) is True
+
+
+def costs_validation(chart: Chart, since: int) -> bool:
+    """Whether inputs changed in training alone, and validation is worse for it, whatever training makes of them."""
+    return _is_fed_alike(chart) is False and _lost_in_validation(chart, since, worse=0.1) > 1
+
+
+def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0.05) -> float:
+    """By how much evaluations are above the best one before a step: 1 is enough to matter; NaN where it is unknown."""
+    evaluations = chart["val_loss"]
+    before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
+    if not before.size or not after.size or not chart["loss"]:
+        return math.nan
+    best = float(before.min())
+    least = max(worse * abs(best), share * Progress.of(chart["loss"]).descent)
+    return (float(after[-2:].min()) - best) / (least + TINY)
+
+
+def _is_fed_alike(chart: Chart, near: float = 1.5) -> bool | None:
+    """Whether inputs in validation are of the size that training's have now; None where that is not known."""
+    idle, now = (
+        math.hypot(chart[f"{kind}_mean"].latest, chart[f"{kind}_std"].latest) for kind in ("idle_input", "input")
+    )
+    return 1 / near < idle / now < near if now > 0 and idle > 0 else None
+
+
+def _drift_of_scale(
+    chart: Chart, samples: int, least: float, before: int = 6, steady: float = 2.0
+) -> tuple[float, int]:
+    """The same where they went there little by little: the last of them against the first, and since when.
+
+    What a policy sees grows as it gets further.
+
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
+    (16.777, 10)
+    >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [1.0, 1.2, 1.4, 1.6, 1.8, 2.0]))
+    (2.8, 8)
+    """
+    sizes, steps = chart["entry_rms"].values, chart["entry_rms"].steps
+    if sizes.size < before + samples or not float(sizes.min()) > 0 or acts(chart):
+        return 1.0, 0
+    early, late = sizes[:before], sizes[-samples:]
+    times = max(float(late.min() / early.max()), float(early.min() / late.max()))
+    if not float(early.max()) < steady * float(early.min()) or not times > least:
+        return 1.0, 0
+    near = (sizes < steady * float(early.max())) & (sizes > float(early.min()) / steady)
+    return round(times, 3), int(steps[int(np.flatnonzero(near)[-1]) + 1])
+
+
+def shift_of_mean(chart: Chart, samples: int = 2, before: int = 6, steady: float = 0.5) -> tuple[float, int]:
+    """By how many deviations of a value the mean of inputs has moved from where it was, and since when it moves.
+
+    What a policy sees is its own doing; tokens have no scale that a layer gets.
+
+    >>> chart = Chart.of(input_mean=[0.1, 0.0] * 4 + [0.8, 2.0, 3.1, 3.9], input_std=[1.0] * 12, entry_rms=[1.0] * 12)
+    >>> shift_of_mean(chart)
+    (3.05, 8)
+    """
+    means, steps, deviations = chart["input_mean"].values, chart["input_mean"].steps, chart["input_std"].values
+    if means.size < before + samples or deviations.size != means.size or acts(chart) or not chart["entry_rms"]:
+        return 0.0, 0
+    early, late = means[:before], means[-samples:]
+    scale, usual = median(deviations[:before]), median(early)
+    if not scale > 0 or not float(np.ptp(early)) < steady * scale:
+        return 0.0, 0
+    moved = (late - usual) / scale
+    shift = max(float(moved.min()), -float(moved.max()), 0.0)
+    near = np.abs(means - usual) < steady * scale
+    return round(shift, 3), int(steps[min(int(np.flatnonzero(near)[-1]) + 1, steps.size - 1)])
+
+
+def has_suffered(chart: Chart, since: int, steps: int = 8, doubts: float = 2.0) -> bool:
+    """Whether the loss is above what it was before a sample, or was when that came, beyond its noise; or at a guess's.
+
+    What changed may have done so at any step since the sample before: what the loss was from there on is not a
+    yardstick. Models get used to most, so that some steps later little of it is left.
+    """
+    loss, looks = chart["loss"], chart["entry_rms"].steps
+    before = looks[looks < since][-1:]
+    earlier = loss.values[loss.steps <= (int(before[0]) if before.size else since)][-max(32, steps) :]
+    then, later = loss.values[loss.steps <= since][-steps:], loss.last(steps)
+    if earlier.size < steps or not loss.step >= since + steps:
+        return False
+    level, doubt = median(earlier), float(np.std(earlier)) / steps**0.5
+    risen = median(later) > level + doubts * doubt or median(then) > level + (doubts + 1) * doubt
+    return risen or hardly_learns(chart)
+
+
+def hardly_learns(chart: Chart) -> bool:
+    """Whether the loss has stayed at that of a guess for a while, or outputs are next to independent of the input."""
+    loss, chance, spread = chart["loss"], chance_level(chart), chart["output_spread"]
+    if loss.count < SETTLED:
+        return False
+    stuck = median(loss.last(32)) > 0.9 * (chance if chance > 0 else Progress.of(loss).start)
+    return stuck or (spread.count >= 4 and float(spread.last(4).max()) < 0.01)
