@@ -10,6 +10,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.input_drift import (
+    DRIFT,
     LEAP,
     costs_validation,
     hardly_learns,
@@ -151,11 +152,10 @@ class InputAnomaly(Detector):
         if not suffered and not costs_validation(chart, since):
             return None
         now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
-        message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, "
-        message += (
-            f"and {'the loss' if suffered else 'validation'} has suffered: they are scaled in place, or once too often"
-        )
-        return self.symptom(chart, "warning", message, value=times, limit=self.leap, since=since)
+        whose, limit = "the loss" if suffered else "validation", self.leap if far else DRIFT
+        message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, and "
+        message += f"{whose} has suffered: they are scaled in place, or once too often"
+        return self.symptom(chart, "warning", message, value=times, limit=limit, since=since)
 
     def _moved(self, chart: Chart) -> Symptom | None:
         """The mean of all inputs is no longer where it was, by far, and the loss has suffered."""
