@@ -439,3 +439,9 @@ def test_layers_that_lost_their_gradient_were_frozen(since, leads):
     chart = charted(symptom("no-gradient", 40), symptom("underfitting", 100, "info"))
     chart.add({"type": "facts", "step": since, "facts": {"graph.frozen_share": 0.96, "graph.frozen": []}})
     assert (rank(chart)[0].cause == "frozen-by-mistake") is leads
+
+
+def test_a_leap_before_any_gradient_was_seen_is_judged_without_one():
+    chart = charted(symptom("loss-spike", 200), loss=LEFT)
+    chart.put(200, "grad_norm", 5.0)
+    assert sum(item.probability for item in rank(chart)) == pytest.approx(1.0)

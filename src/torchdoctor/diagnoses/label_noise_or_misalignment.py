@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import (
-    SHARP,
     breaking_step,
     dropout,
     is_absent,
@@ -91,7 +90,7 @@ class LabelNoiseOrMisalignment(Cause):
             return
         yield from _about_the_targets(chart, problem)
         chance = guessing(chart)
-        if problem.has(*SHARP, "loss-divergence") and not problem.has(*UNLEARNT):
+        if problem.has("loss-spike", "loss-divergence") and not problem.has(*UNLEARNT):
             yield from _about_a_leap(chart, problem, chance)
             return
         if math.isnan(chance):

@@ -35,7 +35,8 @@ def is_not_one_batch(chart: Chart, step: int) -> bool:
     earlier, at = norms.values[(norms.steps < step) & (norms.steps >= step - 48)], norms.values[norms.steps == step]
     if not loss_moved_at(chart, step) or not lasts_from(chart, step):
         return False
-    return is_held(chart) or not at.size or not float(at[0]) > BREAKING * median(earlier)
+    known = at.size > 0 and earlier.size > 0
+    return is_held(chart) or not known or not float(at[0]) > BREAKING * median(earlier)
 
 
 def is_other_since(chart: Chart, step: int, unusual: float = 3.0) -> bool:

@@ -96,7 +96,7 @@ class LossMisuse(Cause):
             yield Evidence(
                 6.0, f"the loss is {number_text(scale)} of what its function returns: divided once too often"
             )
-        elif problem.has(*SHARP, "loss-divergence") and (added := _added_term(chart, breaking_step(problem))):
+        elif problem.has(*SHARP) and (added := _added_term(chart, breaking_step(problem))):
             yield Evidence(6.0, added)
         else:
             yield from self._read(chart, problem)

@@ -91,8 +91,9 @@ class Ledger:
         slot.finished = slot.finished or late
         if graph is not None and graph.requires_grad:  # else it may be that of a validation
             self._since += 1
-            if self._since == PATIENCE + TIMES * self._most and self.clock.count:
-                self._since *= self._unstepped(self._since)
+            overdue = self._since == PATIENCE + TIMES * self._most and self.clock.count > 0
+            if overdue and not self._unstepped(self._since):
+                self._since = 0
         return slot.number
 
     def _has_stepped(self) -> None:
