@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, never_followed
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+from torchdoctor.symptoms.validation_curve import never_followed
 
 RNG = np.random.default_rng(0)
 N = 1000

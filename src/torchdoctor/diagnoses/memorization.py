@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.repeated_batch import are_the_same_batches
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import never_followed, step_up
+from torchdoctor.symptoms.validation_curve import never_followed, step_up
 from torchdoctor.symptoms.validation_inputs import times_seen
 
 HEART = 0.01

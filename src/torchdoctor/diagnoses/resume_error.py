@@ -12,7 +12,7 @@ from torchdoctor.diagnoses.findings import beyond_its_steps, breaking_step, high
 from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.validation_anomaly import never_followed
+from torchdoctor.symptoms.validation_curve import never_followed
 
 NEAR = 30
 """Steps after a resume within which trouble is put down to it."""

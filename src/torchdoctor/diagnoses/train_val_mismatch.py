@@ -13,7 +13,8 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.overfitting import adds_up
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly, never_followed, step_up
+from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
+from torchdoctor.symptoms.validation_curve import never_followed, step_up
 from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
     input_sizes,

@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, has_not_fallen, weight_decay
 from torchdoctor.records import number_text
-from torchdoctor.symptoms.validation_anomaly import never_followed
+from torchdoctor.symptoms.validation_curve import never_followed
 
 
 class UnderRegularized(Cause):
