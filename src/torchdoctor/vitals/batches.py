@@ -7,7 +7,6 @@ values that are not finite, class balance, order, and a checksum that shows a ba
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -20,40 +19,33 @@ from torchdoctor.vitals.attention_ahead import look_ahead
 from torchdoctor.vitals.batch_numbers import (
     BINARY,
     ELEMENTWISE,
-    FEW_CLASSES,
     IGNORED,
     MOST_CLASSES,
     binary_counts,
     class_counts,
     class_dimension,
-    different_rows,
     is_whole,
     output_and_target,
-    slope_by_count,
 )
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_inputs import Compared, looked_up, parts_compared, sides_of, skipped, what_is_compared
+from torchdoctor.vitals.input_numbers import blanks_that_matter, constant_share, input_numbers
+from torchdoctor.vitals.loss_inputs import looked_up, part_numbers, parts_compared, sides_of, skipped, what_is_compared
 from torchdoctor.vitals.moment import Moment
 from torchdoctor.vitals.passes import (
     LARGEST,
     PassGauge,
     checksum,
-    content,
     entrances,
     is_compiled,
     is_plain,
-    largest,
     part_of,
     plain_tensors,
-    rms,
-    share_of_zeros,
 )
+from torchdoctor.vitals.targets_so_far import TargetsSoFar
 from torchdoctor.vitals.transfer import Slot
 
 LOOKS = 3
 """Samples in which it is asked whether attention looks ahead."""
-LEAST_VALUES = 8
-"""Values of a sample that are not all the same by chance."""
 MOST_CALLS = 4
 """Passes of a step whose inputs are looked at."""
 BEYOND = 0.1
@@ -95,12 +87,7 @@ class BatchGauge(PassGauge):
         """When the batch was there."""
         self._told = False
         """Whether an optimizer has heard of it: what comes before another one's step is no wait."""
-        self._counts: Tensor | None = None
-        """How often each class was seen at all samples so far."""
-        self._now: Tensor | None = None
-        """How often in this one."""
-        self._moments: Tensor | None = None
-        """Number, sum and sum of squares of the float targets of all samples so far, on the device."""
+        self._asked_so_far = TargetsSoFar()
 
     def arm(self) -> None:
         """Hooks on the models' doors and on the loss."""
@@ -193,20 +180,11 @@ class BatchGauge(PassGauge):
             self._scalars["views_same"] = torch.isclose(*sides, rtol=1e-4, atol=1e-6).all()
         if (self._saw_targets and not self._shown_targets) or "guess_loss" in self._scalars:
             return
-        self._measure_parts(parts_compared(loss))
+        self._scalars |= part_numbers(parts_compared(loss))
         if compared is None or compared.between_outputs:
             return
         if not self._saw_targets or compared.target.numel() == self._shown_targets:
             self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
-
-    def _measure_parts(self, parts: list[Compared]) -> None:
-        """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are."""
-        sizes = [rms(part_of(part.target).float()) for part in parts if part.target.is_floating_point()]
-        if not sizes or any(getattr(part.module, "reduction", "") != "mean" for part in parts):
-            return
-        losses = torch.stack([part.module.forward(part.output, part.target).float() for part in parts])
-        self._scalars["part_target_size"] = torch.stack(sizes).amax()
-        self._scalars["part_loss_ratio"] = losses.amax() / losses.amin().clamp_min(1e-12)
 
     def _measure_tokens(self, target: Tensor, ignored: int, first: int | None) -> None:
         """Labels of tokens: are they the tokens themselves, padding, the next tokens, or those after the next?"""
@@ -244,13 +222,14 @@ class BatchGauge(PassGauge):
         classes = output.shape[dimension] if output is not None and dimension else 0
         if not self._saw_targets:
             self._measure_targets(target, classes, getattr(module, "ignore_index", IGNORED))
-        counted = self._shown_targets > 0 and self._now is not None
+        counted = self._shown_targets > 0 and self._asked_so_far.now is not None
         self._shown_targets = 0
         if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1 and not counted:
-            self._measure_labels(binary_counts(target))  # of each call: one may be of what is true, one of what is not
+            # Of each call: one may be of what is true, one of what is not.
+            self._scalars |= self._asked_so_far.add_labels(binary_counts(target))
         if "guess_loss" not in self._scalars:
-            self._measure_guess(module, target, classes)
-        self._measure_weights(module, classes)
+            self._scalars |= self._asked_so_far.guess(module, target, classes)
+        self._scalars |= self._asked_so_far.weights(module, classes)
         if output is not None and output.grad_fn is not None:
             first = skipped(output.grad_fn)
         self._measure_tokens(target, getattr(module, "ignore_index", IGNORED), first)
@@ -267,30 +246,10 @@ class BatchGauge(PassGauge):
             self.tell({"data.differentiated": True})
         self._inputs, self._owner = weakref.ref(tensor), weakref.ref(_owner_of(tensor))
         self._size = tensor.numel()
-        value = part_of(tensor)
-        self._scalars["input_checksum"] = checksum(value)
-        if value.dim() > 1 and value.shape[0] > 1 and value.shape[0] == tensor.shape[0]:
-            self._scalars["input_content"] = content(value)
-        if tensor.is_floating_point():
-            value = value.float()
-            self._scalars["input_mean"] = value.mean()
-            self._scalars["input_std"] = value.std(correction=0)
-            self._scalars["input_zero"] = share_of_zeros(value)
-            self._scalars["input_absmax"] = largest(value)
-            self._scalars["input_nonfinite"] = (~torch.isfinite(value)).sum()
-            if value.dim() > 1 and value.shape[0] >= 8:
-                self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
-                rows = value.flatten(1)
-                self._distinct = different_rows(rows)
-                self._scalars["input_distinct"] = self._distinct / len(rows)
-                if rows.shape[1] >= LEAST_VALUES:
-                    self._blank = rows.amax(1) == rows.amin(1)
-                    self._scalars["input_blank"] = self._blank.float().mean()
-        elif is_whole(tensor):
-            if value.dim() > 1 and value.shape[0] >= 8 and value[0].numel() >= LEAST_VALUES:
-                self._scalars["input_constant"] = (value.amax(0) == value.amin(0)).float().mean()
-            counts = class_counts(value, 0)
-            self._scalars["token_top_share"] = counts.amax() / counts.sum().clamp_min(1)
+        numbers = input_numbers(tensor)
+        self._scalars |= numbers.vitals
+        self._distinct = self._distinct if numbers.distinct is None else numbers.distinct
+        self._blank = self._blank if numbers.blank is None else numbers.blank
 
     def _measure_more(self, tensor: Tensor) -> None:
         """What a model is given besides in the same step: samples without labels, the next state of a game.
@@ -308,50 +267,14 @@ class BatchGauge(PassGauge):
         for name in ("input_content", "input_distinct"):
             self._scalars.pop(name, None)
         if "input_constant" in self._scalars and value.dim() > 1:
-            same = (value.amax(0) == value.amin(0)).float().mean()
+            same = constant_share(value)
             self._scalars["input_constant"] = torch.minimum(self._scalars["input_constant"], same)
-
-    def _measure_guess(self, module: nn.Module, target: Tensor, classes: int) -> None:
-        """What a guess by all that was seen so far would have cost on this very batch, to compare the loss with."""
-        if getattr(module, "reduction", "") != "mean" or getattr(module, "label_smoothing", 0):
-            return
-        if isinstance(module, ELEMENTWISE) and target.is_floating_point() and self._moments is not None:
-            if getattr(module, "weight", None) is not None or getattr(module, "pos_weight", None) is not None:
-                return
-            mean = self._moments[1] / self._moments[0]
-            if isinstance(module, nn.BCEWithLogitsLoss):
-                mean = torch.logit(mean, 1e-6)
-            known = part_of(target).float()
-            self._scalars["guess_loss"] = module.forward(mean.expand_as(known), known)
-            return
-        if self._counts is None or self._now is None or classes < 2:
-            return
-        if isinstance(module, nn.CrossEntropyLoss | nn.NLLLoss) and module.weight is None:
-            counts, now = self._counts[:classes], self._now[:classes]
-            shares = (counts + 1) / (counts + 1).sum()
-            self._scalars["guess_loss"] = -(now * shares.log()).sum() / now.sum().clamp_min(1)
-
-    def _measure_weights(self, module: nn.Module, classes: int) -> None:
-        """The weight that the loss gives the most common class, against the mean of what it gives the others."""
-        counts, weights = self._counts, getattr(module, "weight", None)
-        if isinstance(module, nn.BCEWithLogitsLoss):
-            weights = getattr(module, "pos_weight", None)
-            weights = None if weights is None else torch.stack([weights.new_ones(()), weights.mean()])
-        if counts is None or weights is None or not is_plain(weights) or weights.dim() != 1:
-            return
-        counts = counts[: max(classes, 2)]
-        if counts.shape == weights.shape and counts.device == weights.device:
-            most = counts.argmax().reshape(1)
-            rest = counts.scatter(0, most, 0.0)
-            others = (rest * weights).sum() / rest.sum()
-            self._scalars["weight_of_common"] = weights.gather(0, most)[0] / others
-            if counts.numel() >= FEW_CLASSES:
-                self._scalars["weight_by_count"] = slope_by_count(counts, weights)
 
     def _measure_targets(self, tensor: Tensor, classes: int = 0, ignored: int = IGNORED) -> None:
         self._saw_targets = True
-        self._now = None
-        self._compare_blanks(tensor)
+        self._asked_so_far.now = None
+        if self._blank is not None and "input_blank" in self._scalars:
+            self._scalars["input_blank"] = blanks_that_matter(self._scalars["input_blank"], self._blank, tensor)
         if is_whole(tensor):
             if classes <= MOST_CLASSES:
                 counts = class_counts(tensor, classes)
@@ -360,44 +283,10 @@ class BatchGauge(PassGauge):
                     if inputs is not None and inputs.dim() > 1 and inputs.shape[:1] == tensor.shape:  # one a sample
                         self._scalars["label_ignored"] = counts[ignored] / counts.sum().clamp_min(1)
                     counts[ignored] = 0
-                self._now = counts
-                self._measure_labels(counts)
+                self._asked_so_far.now = counts
+                self._scalars |= self._asked_so_far.add_labels(counts)
         elif tensor.is_floating_point():
-            value = part_of(tensor).float()
-            self._scalars["target_mean"] = value.mean()
-            self._scalars["target_std"] = value.std(correction=0)
-            low, high = value.aminmax()
-            self._scalars["target_min"], self._scalars["target_max"] = low, high
-            self._scalars["target_two_valued"] = ((value == low) | (value == high)).all().float()
-            self._scalars["target_whole"] = (value == value.round()).all().float()
-            self._scalars["target_absmax"] = largest(value)
-            self._scalars["target_nonfinite"] = (~torch.isfinite(value)).sum()
-            here = torch.stack([torch.ones_like(value.flatten()[0]), value.mean(), value.square().mean()])
-            self._moments = here if self._moments is None else self._moments + here
-            number, total, squares = self._moments.unbind()
-            self._scalars["pooled_std"] = (squares / number - (total / number).square()).clamp_min(0).sqrt()
-
-    def _compare_blanks(self, target: Tensor) -> None:
-        """Blank samples that all ask for the same answer are meant: a slice outside the body, a message of no word."""
-        blank, share = self._blank, self._scalars.get("input_blank")
-        if blank is None or share is None or target.shape[:1] != blank.shape or target.numel() > LARGEST:
-            return
-        asked, mask = target.detach().reshape(blank.numel(), -1).float(), blank.unsqueeze(1)
-        lowest, highest = asked.masked_fill(~mask, math.inf).amin(0), asked.masked_fill(~mask, -math.inf).amax(0)
-        self._scalars["input_blank"] = share * (highest > lowest).any()
-
-    def _measure_labels(self, counts: Tensor) -> None:
-        if self._counts is None or self._counts.shape != counts.shape or self._counts.device != counts.device:
-            self._counts = torch.zeros_like(counts)
-        self._counts = self._counts + counts
-        for prefix, numbers in (("target", counts), ("pooled", self._counts)):
-            total = numbers.sum().clamp_min(1)
-            shares = numbers / total
-            self._scalars[f"{prefix}_classes"] = (numbers > 0).sum()
-            self._scalars[f"{prefix}_top_share"] = shares.amax()
-            self._scalars[f"{prefix}_entropy"] = -(shares * shares.clamp_min(1e-30).log()).sum()
-            # The chance that two of them are of one class: unlike an entropy, unbiased in a small batch.
-            self._scalars[f"{prefix}_collision"] = (numbers * (numbers - 1)).sum() / (total * (total - 1)).clamp_min(1)
+            self._scalars |= self._asked_so_far.add_numbers(tensor)
 
     def forget(self) -> None:
         """Drop what was measured in this step."""

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.graph_nodes import HEAD, SHAPING
-from torchdoctor.vitals.passes import is_plain
+from torchdoctor.vitals.passes import is_plain, part_of, rms
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 ARITHMETIC = frozenset({"Neg", "Mean", "Sum", "Add", "Sub", "Rsub", "Mul", "Div", *SHAPING})
@@ -52,6 +53,18 @@ def parts_compared(loss: Tensor) -> list[Compared]:
     found = _comparisons(loss, (*MODULES, "Abs"))
     known = [part for name, node in found if (part := _compared(name, node)) is not None] if len(found) > 1 else []
     return known if len(known) == len(found) and not any(part.between_outputs for part in known) else []
+
+
+def part_numbers(parts: Sequence[Compared]) -> dict[str, Tensor]:
+    """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are."""
+    sizes = [rms(part_of(part.target).float()) for part in parts if part.target.is_floating_point()]
+    if not sizes or any(getattr(part.module, "reduction", "") != "mean" for part in parts):
+        return {}
+    losses = torch.stack([part.module.forward(part.output, part.target).float() for part in parts])
+    return {
+        "part_target_size": torch.stack(sizes).amax(),
+        "part_loss_ratio": losses.amax() / losses.amin().clamp_min(1e-12),
+    }
 
 
 def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[str, Any]]:
