@@ -219,3 +219,13 @@ def test_a_validation_that_is_nan_beside_an_accuracy_is_nan_unless_it_comes_at_r
     rows = [f"{e},{2 / (1 + e):.3f},{'nan' if e in missing else 0.5},0.{50 + e}" for e in range(13)]
     path.write_text("epoch,loss,val_loss,val_acc\n" + "\n".join(rows))
     assert bool(np.isnan(vital_series(read(path).records)["val_loss"][1]).any()) is kept
+
+
+def test_a_count_that_starts_over_where_a_run_was_resumed_goes_on(tmp_path):
+    rows = [(epoch, 7142 * (epoch if epoch < 9 else epoch - 8)) for epoch in range(1, 17)]
+    lines = [{"epoch": epoch, "step": step, "loss": 4.0 / epoch} for epoch, step in rows]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run = read(tmp_path / "log.jsonl")
+    assert [record["step"] for record in run.records if record["type"] == "vitals"] == [
+        7142 * place for place in range(1, 17)
+    ]

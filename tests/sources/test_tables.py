@@ -210,3 +210,10 @@ def test_rows_that_name_their_values_are_no_table(tmp_path):
     rows = [f"epoch, {epoch}, loss, {1 / epoch}" for epoch in range(1, 20)]
     with pytest.raises(SourceError):
         read(written(tmp_path, "\n".join(rows)))
+
+
+def test_names_may_end_with_a_comma_where_the_rows_do_not(tmp_path):
+    rows = "\n".join(f"{epoch},{4.0 / (epoch + 1)},{50 + epoch}" for epoch in range(12))
+    (tmp_path / "metrics.csv").write_text(f"epoch,train_loss,top1,\n{rows}\n")
+    run = read(tmp_path / "metrics.csv")
+    assert len([record for record in run.records if record["type"] == "vitals"]) == 12

@@ -399,3 +399,25 @@ def test_a_few_evaluations_at_the_loss_of_a_guess_are_no_learning():
     held_out = [0.6948, 0.6934, 0.6934, 0.6932, 0.6931, 0.6931]
     assert raised(loss=train, val_loss=held_out, context=EPOCHS) == {"not-learning"}
     assert not raised(loss=train, val_loss=[0.72, 0.71, 0.70, 0.693, 0.689, 0.682], context=EPOCHS)
+
+
+def test_validation_that_left_its_best_for_nothing_has_diverged():
+    losses = [0.15, 0.30, 0.31, 0.29, 0.27, 0.18]
+    assert raised(loss=losses, val_loss=[0.22, 0.42, 0.42, 0.41, 0.44, 0.40]) == {"loss-divergence"}
+    luck = [0.41, 0.40, 0.22, 0.42, 0.42, 0.41, 0.44, 0.40]
+    assert "loss-divergence" not in raised(loss=[0.2] * 8, val_loss=luck)
+    better = {"val_accuracy": "higher"}
+    rates = [0.70, 0.74, 0.77, 0.80, 0.82, 0.83]
+    assert not raised(better, loss=losses, val_loss=[0.22, 0.42, 0.42, 0.41, 0.44, 0.40], val_accuracy=rates)
+
+
+def test_rewards_that_are_hardly_ever_earned_teach_nothing():
+    seldom = [0.0, 0.0, 0.125, 0.0, 0.0, 0.0, 0.0625, 0.0] * 5
+    assert raised(loss=[0.01, -0.01] * 20, reward=seldom) == {"not-learning"}
+    assert not raised(loss=[0.01, -0.01] * 20, reward=seldom[:20] + [0.1, 0.3, 0.2, 0.4] * 5)
+    assert not raised(loss=[0.01, -0.01] * 20, reward=[0.0] * 40)  # not in use
+
+
+def test_an_accuracy_whose_name_begins_with_a_number_is_one():
+    rates = [50 + place for place in range(25)] + [75.0] * 10 + [58.0 + 0.2 * place for place in range(20)]
+    assert raised({"val_192_acc1": "higher"}, loss=[2.0 - 0.02 * place for place in range(55)], val_192_acc1=rates)

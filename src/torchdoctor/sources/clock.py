@@ -250,14 +250,20 @@ def _are_whole(values: NDArray[np.float64]) -> bool:
     return len(values) == 0 or bool((values == np.floor(values)).mean() > 0.95)
 
 
-def _starts_over(count: Column, epochs: NDArray[np.float64] | None) -> bool:
-    """Whether a count begins anew in every epoch; one that falls back in the midst of an epoch is of a resumed run."""
+def _at_borders(count: Column, epochs: NDArray[np.float64]) -> float:
+    """The share of the borders between epochs at which a count falls back; 0 where it does so elsewhere as well.
+
+    One that falls back in the midst of an epoch is of a resumed run.
+    """
+    falls, begun = np.flatnonzero(np.diff(count.values) < 0), np.flatnonzero(np.diff(epochs[count.rows]) > 0)
+    if not len(falls) or np.isin(falls, begun).mean() <= MOSTLY:
+        return 0.0
+    return float(np.isin(begun, falls).mean())
+
+
+def _starts_over(count: Column) -> bool:
+    """Whether a count begins anew again and again, at about the same number, where no epochs are known."""
     falls = np.flatnonzero(np.diff(count.values) < 0)
-    if not len(falls):
-        return False
-    if epochs is not None:
-        before, after = epochs[count.rows[falls]], epochs[count.rows[falls + 1]]
-        return bool((after > before).mean() > MOSTLY)
     if len(falls) < 2:
         return False
     tops, starts = count.values[falls], count.values[falls + 1]
@@ -283,10 +289,13 @@ def _by_count(
     totals = columns.get(f"{names[0]}{TOTAL}")
     last = float(totals.values[-1]) if totals is not None and len(totals.values) else 0.0
     total = int(last) if 0 < last < STEP_LIMIT else 0
-    if not _starts_over(count, epochs):
+    borders = _at_borders(count, epochs) if epochs is not None else float(_starts_over(count))
+    if not borders:
         return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
     note = f"{names[0]} starts over in every epoch: counted on"
-    if epochs is None:
+    if borders < 0.5:  # a count of the whole run goes on over all borders but those at which it was resumed
+        note = f"{names[0]} starts over where the run was resumed: counted on"
+    if epochs is None or borders < 0.5:
         return Time("step", _whole(_unrolled(steps)), names, notes=(note,))
     length = max(total, int(count.values.max()) + int(count.values.min() < 1))
     begun = np.floor(epochs) - np.floor(float(epochs.min()))
@@ -317,9 +326,13 @@ def _epochs_of(epochs: Column, count: Column, rows: int) -> NDArray[np.float64]:
 
 
 def _unrolled(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A count that starts over, carried on."""
+    """A count that starts over, carried on.
+
+    >>> _unrolled(np.array([0.0, 1.0, 0.0, 1.0])).tolist(), _unrolled(np.array([50.0, 100.0, 50.0])).tolist()
+    ([0.0, 1.0, 2.0, 3.0], [50.0, 100.0, 150.0])
+    """
     falls = np.diff(steps) < 0
-    lifts = np.where(falls, steps[:-1] - steps[1:] + 1, 0.0)
+    lifts = np.where(falls, steps[:-1] + (steps[1:] < 1), 0.0)
     lifted: NDArray[np.float64] = steps + np.concatenate([[0.0], np.cumsum(lifts)])
     return lifted
 

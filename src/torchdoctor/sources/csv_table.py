@@ -228,8 +228,8 @@ def _shape(path: Path) -> _Shape | None:
         if above and _SAID.search(rows[above - 1]):  # a printed log with a table in it
             return None
         for delimiter in DELIMITERS:
-            names = split(rows[above], delimiter)
             body = [split(row, delimiter) for row in rows[above + 1 :]]
+            names = _as_wide(split(rows[above], delimiter), body)
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
             named = sum(map(bool, names))
             if (
@@ -239,6 +239,16 @@ def _shape(path: Path) -> _Shape | None:
             ):
                 return _Shape(delimiter, names, comma, above + 1)
     return _without_names(rows, path)
+
+
+def _as_wide(names: list[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Names without the empty one behind a last delimiter, where the rows end without it.
+
+    >>> _as_wide(["epoch", "loss", ""], [["0", "2.1"], ["1", "1.8"]])
+    ['epoch', 'loss']
+    """
+    shorter = sum(len(cells) == len(names) - 1 for cells in body)
+    return names[:-1] if not names[-1] and 2 * shorter > len(body) else names
 
 
 def _is_indexed(names: Sequence[str]) -> bool:

@@ -247,8 +247,9 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
         prefix = {held_out: "val_", "train": "train_", "": "val_" if item.has(EVALUATED) else "train_"}.get(item.split)
         if prefix is None or len(found) >= MOST_METRICS:
             continue
-        words = ("reward",) if item.has(REWARD) else tuple(word for word in item.words if word not in FILLERS | LOSS)
-        prefix = "" if item.has(REWARD) and prefix == "train_" else prefix
+        earned = item.has(REWARD) and item.words[-1] not in HIGHER | LOWER  # a reward's precision is none
+        words = ("reward",) if earned else tuple(word for word in item.words if word not in FILLERS | LOSS)
+        prefix = "" if earned and prefix == "train_" else prefix
         vital = prefix + _vital(words)
         if vital not in found:
             found[vital] = (item.original,)

@@ -1,4 +1,4 @@
-"""What was known and is not any more: an accuracy that was lost at once, a perplexity that is worse than a guess.
+"""What was known and is not any more: an accuracy that was lost at once, a validation that left its best for good.
 
 >>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
 >>> chart = Chart.of(val_accuracy=rates, context={"source": "CSV", "better": {"val_accuracy": "higher"}})
@@ -15,8 +15,9 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, improved, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.overfitting import level_at
 from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
@@ -28,6 +29,8 @@ BACK = 0.25
 """Share of that by which it stays below what was held, up to the end."""
 CALM = 1.1
 """How many times of what it was the loss of training is at most, where only validation suffered."""
+LATER, WORSE, NEAR = 4, 1.3, 1.15
+"""Evaluations after the best, how many times of it each of them is, and what is about as good as it."""
 WORDS = 1e6
 """More than any vocabulary has."""
 
@@ -38,7 +41,7 @@ def forgotten(chart: Chart) -> Iterator[Symptom]:
         return
     for name, way in (chart.context.get("better") or {}).items():
         said = name.partition("_")[2]
-        if way != "higher" or not said.startswith(("accuracy", "acc", "f1")):
+        if way != "higher" or not any(word.startswith(("acc", "f1")) for word in said.split("_")):
             continue
         evaluated = name.startswith("val_")
         curve = Curve.of(chart[name], said.replace("_", " "))
@@ -85,6 +88,34 @@ def _lost_at(values: Array) -> int:
         if held - now > max(FAR * top, NOISES * noise) and float(highest[place]) < held - BACK * (held - now):
             return place
     return -1
+
+
+def worsened(chart: Chart) -> Iterator[Symptom]:
+    """Validation left its best for good, beyond its scatter, and training has not fallen since: nothing was bought.
+
+    One good evaluation among worse ones may have been luck, unless it was the first.
+
+    >>> losses, evaluations = [0.15, 0.30, 0.31, 0.29, 0.27, 0.18], [0.22, 0.42, 0.42, 0.41, 0.44, 0.40]
+    >>> print(*worsened(Chart.of(loss=losses, val_loss=evaluations, context={"source": "CSV"})))
+    step 0: LO02 loss-divergence (warning): validation loss is 0.41 at the end after 0.22; training is 0.27 after 0.15
+    """
+    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"]
+    values, best = curve.values, curve.best if curve else 0
+    later = values[best + 1 :]
+    if later.size < LATER or not train or not float(values.min()) > 0 or is_game(chart):
+        return
+    lowest, alone = float(values[best]), best > 0 and int(np.sum(values < NEAR * float(values[best]))) < 2
+    gap = float(later.min()) - lowest
+    if alone or not float(later.min()) > WORSE * lowest or gap < 2 * float(np.std(later)):
+        return
+    step = int(curve.steps[best])
+    then, now = level_at(train, step), level_at(train, int(curve.steps[-1]))
+    if now >= then > 0 and not improved(chart, step):
+        message = (
+            f"validation loss is {number_text(curve.level)} at the end after {number_text(lowest)}; "
+            f"training is {number_text(now)} after {number_text(then)}"
+        )
+        yield shown(LossDivergence, curve, best, "warning", message, value=curve.level, limit=WORSE * lowest)
 
 
 def worse_than_guessing(chart: Chart) -> Iterator[Symptom]:

@@ -1,4 +1,4 @@
-"""Rewards that were earned and lost again.
+"""Rewards that were earned and lost again, or never.
 
 >>> values = [2.0 + 3 * step for step in range(20)] + [60.0] * 10 + [60.0 - 4 * step for step in range(15)] + [1.0] * 9
 >>> print(*lost(Chart.of(reward=values, context={"source": "CSV", "better": {"reward": "higher"}})))
@@ -16,6 +16,7 @@ from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
+from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
 
 FEW, MANY = 5, 16
@@ -26,6 +27,8 @@ GREW = 8
 """How many times as high as at the start a loss is that has diverged."""
 OUT = 3
 """How many times all that a reward had swung the last ones are below its lowest, where a policy has collapsed."""
+NOTHING = 0.75
+"""Share of all rewards that are the lowest of them, from which on there is next to nothing to learn from."""
 FAR = 5
 """How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
 
@@ -65,6 +68,25 @@ def _fell_out(curve: Curve) -> Iterator[Symptom]:
         now = median(late)
         said = f"reward is {number_text(now)} at the end, and was never under {number_text(worst)} before"
         yield shown(LossDivergence, curve, curve.values.size - 3, "warning", said, value=now, limit=limit)
+
+
+def unearned(chart: Chart) -> Iterator[Symptom]:
+    """Most rewards are one and the same, the lowest of all, and there are no fewer of them at the end.
+
+    >>> values = [0.0, 0.0, 0.125, 0.0, 0.0, 0.0, 0.0625, 0.0] * 5
+    >>> print(*unearned(Chart.of(reward=values, context={"source": "CSV"})))
+    step 0: LO04 not-learning (warning): reward is 0 at 30 of 40 records, and no more is earned at the end
+    """
+    curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
+    values, half = curve.values, curve.values.size // 2
+    if half < MANY or not np.ptp(values):  # a column that never moves may be anything
+        return
+    lowest = float(values.min())
+    none = values == lowest
+    more = float(np.mean(values[half:])) > float(np.mean(values[:half]))
+    if float(np.mean(none)) >= NOTHING and float(np.mean(none[half:])) >= NOTHING and not more:
+        said = f"reward is {number_text(lowest)} at {int(none.sum())} of {values.size} records, and no more is earned"
+        yield shown(NotLearning, curve, 0, "warning", f"{said} at the end", value=lowest)
 
 
 def lost(chart: Chart) -> Iterator[Symptom]:
