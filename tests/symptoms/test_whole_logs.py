@@ -421,3 +421,10 @@ def test_rewards_that_are_hardly_ever_earned_teach_nothing():
 def test_an_accuracy_whose_name_begins_with_a_number_is_one():
     rates = [50 + place for place in range(25)] + [75.0] * 10 + [58.0 + 0.2 * place for place in range(20)]
     assert raised({"val_192_acc1": "higher"}, loss=[2.0 - 0.02 * place for place in range(55)], val_192_acc1=rates)
+
+
+def test_the_trough_of_a_swing_is_no_best_that_was_left():
+    swings = [0.2 * 0.97**place + 0.05 + 0.026 * np.cos(place / 2) for place in range(100)]
+    losses = [0.2 * 0.97**place + 0.01 for place in range(400)]
+    assert "overfitting" not in raised(loss=losses, val_loss=[*swings, *[0.034] * 300])
+    assert "overfitting" in raised(loss=losses, val_loss=[*swings[:94], *np.linspace(0.035, 0.09, 306)])

@@ -120,6 +120,9 @@ def _risen_from(chart: Chart, values: Array) -> int:
     if since < (2 if values.size < 8 else 3):
         return -1
     lowest, now = float(smooth[best]), _at_the_end(values)
+    about = max(1, values.size // (2 * ABOUT))
+    if now <= median(values[max(0, best - about) : best + about + 1]):  # the best was the trough of a swing
+        return -1
     rise = now - lowest
     train = chart["loss"]
     first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
