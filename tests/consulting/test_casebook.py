@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torchdoctor.consulting.casebook import Casebook, default_place, project_of
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.session import Wishes, scripted, settle
 from torchdoctor.errors import TorchDoctorError
+from torchdoctor.sources import read
 
 ANSWERS = {"symptoms": ["exploding"], "grad_peak": 500, "grad_norm": 1.2, "clip": 0, "onset": 800, "lr": 0.1}
 
@@ -91,6 +93,77 @@ def test_the_case_of_the_run_is_closed(book: Casebook, tmp_path: Path) -> None:
     closed = settle(book, "p", str(one), str(after))[1]
     assert closed is not None and closed.id == first.id
     assert settle(book, "p", str(after), str(one))[1] is not None  # the only one that is left
+
+
+def broken(folder: Path, *, at: int | None = None, validations: int = 6) -> Path:
+    """A run with a few validations, whose loss may leap up at a step and stay there."""
+    folder.mkdir()
+    rows = []
+    for step in range(100 * validations):
+        high = at is not None and step >= at
+        loss = 0.5 + 1.2 * math.exp(-step / 60) + (7 / (1 + step - at) + 1 if high and at is not None else 0.0)
+        loss += 0.02 * math.sin(step * 7.3)
+        rows.append({"type": "vitals", "step": step, "vitals": {"loss": loss, "lr": 0.3 if high else 0.001}})
+        if step % 100 == 99:
+            rows.append({"type": "validation", "step": step, "vitals": {"val_loss": loss + 0.1}})
+    head = {"type": "header", "step": 0, "schema": 1, "context": {}}
+    lines = [json.dumps(row) for row in (head, *rows)]
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("validations", [3, 4, 6, 12])
+def test_a_loss_that_leapt_and_stayed_is_not_noisy(book: Casebook, tmp_path: Path, validations: int) -> None:
+    """A cure is no noise floor, and nobody is told to give up after it."""
+    leapt = broken(tmp_path / "leapt", at=100 * validations - 199, validations=validations)
+    well = broken(tmp_path / "well", validations=validations)
+    book.open_case(project="p", complaints=["unstable"], cause="lr-too-high", action="scale-lr", code="x")
+    verdict, _, stop = settle(book, "p", str(leapt), str(well))
+    assert verdict.outcome == "helped" and "within the noise" not in verdict.note and not stop, (verdict, stop)
+    assert settle(book, "p", str(well), str(leapt))[0].outcome == "worse"
+
+
+def test_a_change_that_leaves_the_trouble_is_not_at_the_noise_floor(book: Casebook, tmp_path: Path) -> None:
+    one, other = (broken(tmp_path / name, at=401) for name in ("one", "other"))
+    book.open_case(project="p", complaints=["unstable"], cause="lr-too-high", action="scale-lr", code="x")
+    verdict, _, stop = settle(book, "p", str(one), str(other))
+    assert verdict.outcome == "nothing" and "still there: " in verdict.note and not stop
+
+
+def test_what_helped_is_no_reason_to_stop(book: Casebook) -> None:
+    case = book.open_case(project="here", complaints=["exploding"], cause="lr-too-high", action="scale-lr", code="x")
+    note = "gone: loss-spike; loss 1 before, 1 after, at step 9: within the noise"
+    book.close_case(case.id, "helped", by="comparison", note=note)
+    assert not conclude(interview(), book.cases()).stop
+
+
+def test_steps_are_not_held_against_epochs(book: Casebook, tmp_path: Path) -> None:
+    steps = recorded(tmp_path / "steps")
+    rows = [f"{epoch},{1 + 3 * 0.9**epoch},{1.1 + 3 * 0.9**epoch}" for epoch in range(60)]
+    (tmp_path / "keras.csv").write_text("\n".join(["epoch,loss,val_loss", *rows]) + "\n", encoding="utf-8")
+    case = book.open_case(project="p", complaints=["nan"], cause="lr-too-high", action="scale-lr", code="x")
+    with pytest.raises(ConsultError, match=r"steps is logged by steps and keras\.csv by epochs"):
+        settle(book, "p", str(steps), str(tmp_path / "keras.csv"))
+    assert [item.id for item in book.open_cases("p")] == [case.id], "it stays open"
+    again = tmp_path / "again.csv"
+    again.write_bytes((tmp_path / "keras.csv").read_bytes())
+    assert "at epoch 59" in settle(book, "p", str(tmp_path / "keras.csv"), str(again))[0].note
+
+
+@pytest.mark.parametrize("given", ["boom", "boom/journal.jsonl"])
+def test_a_folder_and_the_journal_in_it_are_one_run(
+    book: Casebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """Whoever consults about a folder, and later gives it as --before, means that case, from wherever he calls."""
+    recorded(tmp_path / "boom", nan_at=200)
+    after = recorded(tmp_path / "after")
+    monkeypatch.chdir(tmp_path)
+    scripted(Interview(read("boom")), book, "p", Wishes())
+    [own] = book.open_cases("p")
+    book.open_case(project="p", complaints=["nan"], cause="lr-too-high", action="scale-lr", code="without a run")
+    monkeypatch.chdir(after)
+    closed = settle(book, "p", f"../{given}", ".")[1]
+    assert closed is not None and closed.id == own.id
 
 
 def test_a_torn_line_costs_itself_only(book: Casebook) -> None:

@@ -28,6 +28,8 @@ from torchdoctor.journal import encode
 Outcome = Literal["helped", "nothing", "worse", "not-tried"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 IN_VAIN = ("nothing", "worse")
+WITHIN_NOISE, STILL_THERE = "within the noise", "still there"
+"""What a comparison's note says of a loss that did not move, and of findings that did not go."""
 TEXTS = ("opened", "project", "run", "cause", "action", "code")
 LINE_LIMIT = 2**20
 LINES_LIMIT = 100_000
@@ -50,6 +52,11 @@ class Case:
     by: str = ""
     """Who said so: "answer" or "comparison"."""
     note: str = ""
+
+    @property
+    def at_noise_floor(self) -> bool:
+        """Whether the change moved nothing, and there was nothing that it had to mend."""
+        return self.outcome == "nothing" and WITHIN_NOISE in self.note and STILL_THERE not in self.note
 
     @property
     def day(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.comparing.naming import short_names
-from torchdoctor.comparing.summary import summarise
+from torchdoctor.comparing.summary import Summary, summarise
 from torchdoctor.comparing.tasks import unlike
-from torchdoctor.consulting.casebook import Outcome
+from torchdoctor.consulting.casebook import STILL_THERE, WITHIN_NOISE, Outcome
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE, SEVERITIES, number_text
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
-from torchdoctor.sources import read
+from torchdoctor.sources import Run, read
 from torchdoctor.sources.vital_series import vital_series
 
 Array = NDArray[np.float64]
@@ -33,6 +32,8 @@ DEVIATIONS = 3.0
 WORTH = 0.01
 """Share of the loss under which a difference is not worth a word."""
 FEW_VALIDATIONS = 3
+NEIGHBOURS = 8
+"""Changes from one value to the next that tell what is usual; of fewer, a single jump is taken for noise."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Verdict:
 
     outcome: Outcome
     note: str
+    before: str = ""
+    """The file of the run before, as it was found under the path that was given."""
 
 
 def judge_runs(before: str | Path, after: str | Path) -> Verdict:
@@ -50,18 +53,29 @@ def judge_runs(before: str | Path, after: str | Path) -> Verdict:
     summaries = [
         replace(summarise(run, examine=False), run=name) for run, name in zip((one, other), names, strict=True)
     ]
+    _in_one_clock(summaries)
     if reason := unlike(summaries):
         raise ConsultError(
             f"these runs cannot tell whether a change helped: {printable(reason)}. Give two runs of the same task, "
             "data and loss, which differ by the change only. If the change itself is why, compare their findings "
             "(torchdoctor compare) and tell what happened at the next consultation."
         )
-    return judge(
-        diagnose(one),
-        {name: np.array(values, dtype=np.float64) for name, values in vital_series(one).items()},
-        diagnose(other),
-        {name: np.array(values, dtype=np.float64) for name, values in vital_series(other).items()},
-    )
+    found = judge(diagnose(one), _series(one), diagnose(other), _series(other))
+    return replace(found, before=str(one.path))
+
+
+def _series(run: Run) -> dict[str, Array]:
+    return {name: np.array(values, dtype=np.float64) for name, values in vital_series(run).items()}
+
+
+def _in_one_clock(summaries: list[Summary]) -> None:
+    before, after = summaries
+    if before.clock != after.clock:
+        raise ConsultError(
+            f"these runs cannot tell whether a change helped: {printable(before.run)} is logged by {before.clock}s and "
+            f"{printable(after.run)} by {after.clock}s, which cannot be held against each other. Give two runs that "
+            "were logged in the same way."
+        )
 
 
 def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, Array]) -> Verdict:
@@ -74,7 +88,7 @@ def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, A
     >>> judge(Report(step=199), old, Report(step=199), new).outcome
     'helped'
     """
-    loss = _difference(old, new)
+    loss = _difference(old, new, clock_of(before.context))
     common = min(before.step, after.step)
     was, now = _grave(before, common), _grave(after, common)
     fresh = [name for name in now if name not in was]
@@ -90,9 +104,10 @@ def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, A
             f"{clock_of(before.context)}s, and they have too few losses in common: {LEAST} of each are needed, or "
             f"{FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to show."
         )
-    if loss is None:
-        return Verdict("nothing", f"the same findings in both; {said}")
-    return Verdict("helped" if loss[0] < 0 else "worse" if loss[0] > 0 else "nothing", said)
+    if loss is None or loss[0] == 0:
+        left = f"{STILL_THERE}: {', '.join(now)}; " if now else ""
+        return Verdict("nothing", f"{left}{said}")
+    return Verdict("helped" if loss[0] < 0 else "worse", said)
 
 
 def _grave(report: Report, until: int) -> list[str]:
@@ -106,42 +121,47 @@ def _worst(report: Report, until: int) -> int:
     return max((SEVERITIES.index(item.severity) for item in found), default=-1)
 
 
-def _difference(old: dict[str, Array], new: dict[str, Array]) -> tuple[int, str] | None:
+def _difference(old: dict[str, Array], new: dict[str, Array], clock: str) -> tuple[int, str] | None:
     """-1 where the loss is lower after the change, 1 where it is higher, 0 within the noise; and in words."""
     for vital, words, least in (("val_loss", "validation loss", FEW_VALIDATIONS), ("loss", "loss", LEAST)):
         if vital in old and vital in new:
-            found = _compared(old[vital], new[vital], words, least)
+            found = _compared(old[vital], new[vital], words, least, clock)
             if found is not None:
                 return found
     return None
 
 
-def _compared(old: Array, new: Array, words: str, least: int) -> tuple[int, str] | None:
+def _compared(old: Array, new: Array, words: str, least: int, clock: str) -> tuple[int, str] | None:
     end = min(float(old[0, -1]), float(new[0, -1]))
-    tails = [_tail(curve, end, least) for curve in (old, new)]
+    curves = [curve[1][curve[0] <= end] for curve in (old, new)]
+    tails = [values[-max(least, int(SHARE * len(values))) :] for values in curves]
     if any(len(tail) < least for tail in tails):
         return None
     if not all(np.isfinite(tail).all() for tail in tails):
         broken = [not np.isfinite(tail).all() for tail in tails]
-        order = broken[1] - broken[0]
-        return order, f"the {words} is not finite {'in both' if all(broken) else 'after' if broken[1] else 'before'}"
+        where = "in both" if all(broken) else "after" if broken[1] else "before"
+        return broken[1] - broken[0], f"the {words} is not finite {where}"
     levels = [float(np.median(tail)) for tail in tails]
-    noise = math.sqrt(sum(_error(tail) ** 2 for tail in tails))
     difference = levels[1] - levels[0]
-    told = f"{words} {number_text(levels[0])} before, {number_text(levels[1])} after, at step {end:.0f}"
-    if abs(difference) <= max(DEVIATIONS * noise, WORTH * abs(levels[0])):
-        return 0, f"{told}: within the noise"
+    told = f"{words} {number_text(levels[0])} before, {number_text(levels[1])} after, at {clock} {end:.0f}"
+    if abs(difference) <= max(DEVIATIONS * _noise(curves, tails), WORTH * abs(levels[0])):
+        return 0, f"{told}: {WITHIN_NOISE}"
     return (-1 if difference < 0 else 1), told
 
 
-def _tail(curve: Array, end: float, least: int) -> Array:
-    """The values of the last share of the common steps, and at least so many."""
-    values = curve[1][curve[0] <= end]
-    tail: Array = values[-max(least, int(SHARE * len(values))) :]
-    return tail
+def _noise(curves: list[Array], tails: list[Array]) -> float:
+    """The standard error of the difference of two levels, from the changes between neighbours: a trend drops out.
 
+    A loss that jumps once, and stays, is not noisy: where the tails are short, what was before them says what is usual,
+    and so does the other run.
 
-def _error(values: Sequence[float] | Array) -> float:
-    """The standard error of a level, from the changes between neighbours: a trend drops out."""
-    changes = np.abs(np.diff(np.asarray(values, dtype=np.float64)))
-    return float(1.2533 * 1.4826 * np.median(changes) / math.sqrt(2 * max(len(values), 1))) if changes.size else 0.0
+    >>> broke, well = np.array([0.54, 1.605, 1.607]), np.array([0.54, 0.556, 0.545])
+    >>> _noise([broke, well], [broke, well]) < 0.02
+    True
+    """
+    windows = [values[-max(len(tail), NEIGHBOURS + 1) :] for values, tail in zip(curves, tails, strict=True)]
+    changes = [np.abs(np.diff(values[np.isfinite(values)])) for values in windows]
+    if min(len(found) for found in changes) < NEIGHBOURS:
+        changes = [np.concatenate(changes)] * 2
+    usual = [1.4826 * float(np.median(found)) / math.sqrt(2) if found.size else 0.0 for found in changes]
+    return math.hypot(*(1.2533 * size / math.sqrt(len(tail)) for size, tail in zip(usual, tails, strict=True)))

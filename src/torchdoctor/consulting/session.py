@@ -123,7 +123,7 @@ def _save(consultation: Consultation, casebook: Casebook, project: str) -> None:
         casebook.open_case(
             project=project,
             complaints=consultation.complaints,
-            run=consultation.run,
+            run=str(Path(consultation.run).resolve()) if consultation.run else "",
             cause=plan.proposal.cause,
             action=fix.action,
             code=first_line(fix.code),
@@ -245,7 +245,8 @@ def settle(casebook: Casebook, project: str, before: str, after: str) -> tuple[V
     """
     found = judge_runs(before, after)
     waiting = casebook.open_cases(project)
-    own = [item for item in waiting if item.run and Path(item.run).resolve() == Path(before).resolve()]
+    places = {Path(name).resolve() for name in (before, found.before)}  # a folder, and the journal in it
+    own = [item for item in waiting if item.run and Path(item.run).resolve() in places]
     others = waiting if len(waiting) == 1 else [item for item in waiting if not item.run]
     case = next(reversed(own or others), None)
     if case is not None:

@@ -48,7 +48,7 @@ def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -
         found.append("The likeliest explanation is that nothing is wrong: the run is finished.")
     elif answers.get("at_floor") == "yes":
         found.append("You say that the loss is at its theoretical minimum: there is nothing left to gain.")
-    if history and "within the noise" in history[-1].note:
+    if history and history[-1].at_noise_floor:
         found.append("The last change moved the loss by less than its own noise: this is the noise floor.")
     if answers.get("budget") == 0:
         found.append("The budget for test runs is gone: keep the best weights, and write down what is known.")
