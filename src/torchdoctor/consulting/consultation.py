@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.consulting.casebook import IN_VAIN, Case
@@ -42,6 +42,8 @@ class Consultation:
     """Cases of the same trouble in the same project, oldest first."""
     plan: Plan | None = None
     run: str = ""
+    contradicted: dict[str, str] = field(default_factory=dict)
+    """By question, how the run speaks against the answer."""
 
     def to_dict(self) -> dict[str, Any]:
         """`Report.to_dict`, and under "consultation" what the interview adds to it."""
@@ -51,6 +53,7 @@ class Consultation:
                 "symptoms": list(self.complaints),
                 "answers": dict(self.given),
                 "answered_by_run": dict(self.known),
+                "contradicted_by_run": dict(self.contradicted),
                 "readings": [
                     {"name": item.name, "value": item.value, "healthy": item.healthy, "verdict": item.verdict}
                     for item in self.readings
@@ -88,12 +91,12 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     >>> conclude(interview).report.diagnoses[0].cause
     'lr-too-high'
     """
-    answers, complaints = interview.answers, interview.complaints
-    walks = tuple(walk(tree, answers) for tree in TREES.values() if set(tree.complaints) & set(complaints))
+    answers, believed = interview.answers, interview.believed
+    walks = tuple(walk(tree, answers) for tree in TREES.values() if set(tree.complaints) & set(believed))
     examination = interview.examine()
     supply(examination, answers)
     chart = examination.judged()
-    report_complaints(chart, complaints, answers, run=interview.run is not None)
+    report_complaints(chart, believed, answers, run=interview.run is not None)
     said = testimony(interview.given, answers, walks, _experience(history))
     causes = informed(said, measured=interview.run is not None)
     diagnoses, suggestions = prescribe(chart, rank_causes(chart, causes))
@@ -102,7 +105,7 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     if interview.run is not None and interview.run.notes:
         report = replace(report, notes=(*report.notes, *interview.run.notes))
     return Consultation(
-        complaints=complaints,
+        complaints=interview.complaints,
         given=dict(interview.given),
         known=dict(interview.known),
         report=report,
@@ -112,6 +115,7 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
         stop=reasons_to_stop(answers, report, history),
         history=tuple(history),
         run=str(interview.run.path) if interview.run is not None else "",
+        contradicted=interview.contradicted,
     )
 
 

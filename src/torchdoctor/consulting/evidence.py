@@ -24,6 +24,8 @@ OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 KINDS = {"relu": "ReLU", "saturating": "Sigmoid"}
 MIDDLE = 1000
 """The step at which something is taken to have begun where nobody knows: long after a warm-up. Nobody is told it."""
+REPORTED = "reported"
+"""How the message begins of what somebody said and no detector saw."""
 UNDATED = "since when is not known"
 WARM = 0.01
 """The share of its height at which a rate that is warmed up is taken to begin."""
@@ -196,6 +198,11 @@ def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers,
     chart.episodes.sort(key=lambda item: item.first_step)
 
 
+def is_reported(symptom: Symptom) -> bool:
+    """Whether somebody said it, and no detector saw it."""
+    return symptom.message.startswith(REPORTED)
+
+
 def undated(text: str, symptoms: Iterable[Symptom]) -> str:
     """A text without the step at which something was taken to have begun, where nobody knows when it did.
 
@@ -245,7 +252,7 @@ def _symptom(slug: str, severity: Severity, first: int, last: int, words: str, v
         first_step=first,
         last_step=last,
         value=value if value else None,
-        message=f"reported: {words}" if words else "reported",
+        message=f"{REPORTED}: {words}" if words else REPORTED,
         where=("layers",) if slug == "gradient-vanishing" and "layer" in words else (),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.consulting.complaints import COMPLAINTS, seen
+from torchdoctor.consulting.contradictions import contradictions
 from torchdoctor.consulting.known import known_answers
 from torchdoctor.consulting.question import Answers, ConsultError, Question, Value
 from torchdoctor.consulting.questions import BY_NAME, QUESTIONS, SYMPTOMS
@@ -69,8 +70,14 @@ class Interview:
 
     @property
     def answers(self) -> Answers:
-        """Everything that is known: what was said goes before what was measured only where the run is silent."""
-        return {**self.given, **self.known}
+        """Everything that is known: what was said counts only where the run is silent."""
+        believed = {name: value for name, value in self.given.items() if name not in self.contradicted}
+        return {**believed, **self.known}
+
+    @property
+    def contradicted(self) -> dict[str, str]:
+        """By question, how the run speaks against the answer."""
+        return contradictions(self.chart, self.given, self.known) if self.chart is not None else {}
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -78,6 +85,12 @@ class Interview:
         chosen = self.given.get("symptoms")
         names = chosen if isinstance(chosen, list) else self.preselected
         return tuple(item.name for item in COMPLAINTS if item.name in names)
+
+    @property
+    def believed(self) -> tuple[str, ...]:
+        """The complaints that the run does not speak against."""
+        denied = "nan_step" in self.contradicted and "nan_step" not in self.known
+        return tuple(name for name in self.complaints if name != "nan" or not denied)
 
     def next_question(self) -> Question | None:
         """The first question that concerns these complaints and has no answer; None where nothing is left to ask."""
@@ -92,7 +105,7 @@ class Interview:
             for item in QUESTIONS
             if item is not SYMPTOMS
             and item.name not in self.given
-            and set(item.needed) & set(self.complaints)
+            and set(item.needed) & set(self.believed)
             and self._concerns(item)
         ]
 
@@ -101,9 +114,9 @@ class Interview:
             return True
         if question.name == "description" and "other" in self.preselected:  # the run tells what it is
             return False
-        if question.name in self.known or (question.about and not set(question.about) & set(self.complaints)):
+        if question.name in self.known or (question.about and not set(question.about) & set(self.believed)):
             return False
-        if not self.complaints:
+        if not self.believed:
             return False
         answers = self.answers
         if question.unless and all(answers.get(name) is not None for name in question.unless):

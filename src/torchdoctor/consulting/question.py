@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchdoctor.errors import TorchDoctorError, did_you_mean
+from torchdoctor.records import number_text
 from torchdoctor.reports.wording import printable
 
 Kind = Literal["number", "numbers", "choice", "choices", "text"]
@@ -18,6 +19,8 @@ Answers = Mapping[str, Value]
 
 MOST_NUMBERS = 100_000
 MOST_TEXT = 2000
+SHOWN_VALUES = 8
+"""Numbers of a list that are shown, the last ones."""
 SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12, "%": 0.01}
 NUMBER = re.compile(r"([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([kmbt%]?)", re.IGNORECASE)
 NOT_KNOWN = frozenset({"", "-", "?", "unknown", "none", "null"})
@@ -138,6 +141,22 @@ class Question:
         if self.only_if is not None:
             told["only_if"] = {self.only_if[0]: list(self.only_if[1])}
         return told
+
+
+def answer_text(value: Value) -> str:
+    """An answer in one line.
+
+    >>> answer_text(0.0003), answer_text(None), answer_text([1.0, 2.5]), answer_text(124e6)
+    ('3.00e-04', 'not known', '1, 2.5', '124,000,000')
+    """
+    if value is None:
+        return "not known"
+    if isinstance(value, list):
+        texts = [answer_text(item) for item in value[-SHOWN_VALUES:]]
+        return ("… " if len(value) > SHOWN_VALUES else "") + ", ".join(texts)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 and value == int(value) else number_text(value)
+    return str(value)
 
 
 def _number(value: object, *, finite: bool = True) -> float | None:

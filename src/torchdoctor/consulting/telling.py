@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchdoctor.consulting.complaints import BY_NAME
 from torchdoctor.consulting.complaints import seen as seen_in_run
 from torchdoctor.consulting.consultation import Consultation
 from torchdoctor.consulting.document import Block
+from torchdoctor.consulting.evidence import is_reported
 from torchdoctor.consulting.fixes import Plan, Proposal
-from torchdoctor.consulting.question import Value
+from torchdoctor.consulting.question import Value, answer_text
 from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.stopping import INSTEAD
 from torchdoctor.consulting.trees import Leaf
-from torchdoctor.records import Diagnosis, Suggestion, number_text
+from torchdoctor.records import Diagnosis, Suggestion
 from torchdoctor.reports.wording import (
     NAMED,
     NOTABLE,
@@ -29,30 +31,17 @@ from torchdoctor.reports.wording import (
 )
 from torchdoctor.treatments.prescription import BY_SLUG
 
-SHOWN_VALUES = 8
 POSSIBLE = 0.1
 """The probability under which a run is said to speak against what a tree says."""
 NOTHING_FOUND = (
     "What you report fits nothing that is known here. Choose the nearest of the nine, or record the run with "
     'Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
 )
+NOT_THIS_RUN = (
+    "The run speaks against what you report. Give the run in which you saw it, or none: torchdoctor consult judges "
+    "what you say by itself."
+)
 OUTCOME_WORDS = {"helped": "helped", "nothing": "did nothing", "worse": "made it worse", "not-tried": "not tried yet"}
-
-
-def answer_text(value: Value) -> str:
-    """An answer in one line.
-
-    >>> answer_text(0.0003), answer_text(None), answer_text([1.0, 2.5]), answer_text(124e6)
-    ('3.00e-04', 'not known', '1, 2.5', '124,000,000')
-    """
-    if value is None:
-        return "not known"
-    if isinstance(value, list):
-        texts = [answer_text(item) for item in value[-SHOWN_VALUES:]]
-        return ("… " if len(value) > SHOWN_VALUES else "") + ", ".join(texts)
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1000 and value == int(value) else number_text(value)
-    return str(value)
 
 
 def asked(given: dict[str, Value], known: dict[str, Value]) -> Iterator[Block]:
@@ -83,7 +72,7 @@ def seen(consultation: Consultation) -> Iterator[Block]:
     for name in consultation.complaints:
         title = BY_NAME[name].title.removesuffix(" (describe it)")
         told = shown.get(name)
-        if told is not None and not told.message.startswith("reported"):
+        if told is not None and not is_reported(told):
             yield Block("item", f"The run shows: {title} ({told.name})")
         else:
             words = consultation.given.get("description") if name == "other" else None
@@ -91,6 +80,10 @@ def seen(consultation: Consultation) -> Iterator[Block]:
     if not consultation.run:
         for item in report.symptoms:
             yield Block("item", f"{item.name}: {item.message}")
+    if consultation.contradicted:
+        yield Block("heading", "Where the run says otherwise (what was measured counts)")
+        for sentence in consultation.contradicted.values():
+            yield Block("item", sentence)
     yield from _held_against(consultation)
 
 
@@ -125,14 +118,15 @@ def diagnosed(consultation: Consultation) -> Iterator[Block]:
     yield Block("title", "Diagnosis")
     found = [item for item in problems(consultation.report) if item.diagnoses]
     if not found:
-        yield Block(
-            "text", NOTHING_FOUND if consultation.complaints else "Nothing was found, and nothing was reported."
-        )
+        told = NOTHING_FOUND if consultation.complaints else "Nothing was found, and nothing was reported."
+        yield Block("text", NOT_THIS_RUN if "nan_step" in consultation.contradicted else told)
     for problem in found:
+        measured = tuple(item for item in problem.symptoms if not is_reported(item))
         if len(found) > 1:
             when = f", {problem.steps}" if consultation.run else ""
-            yield Block("heading", f"{problem.title} ({problem.severity}{when}): {', '.join(problem.names)}")
-        if consultation.run and (way := story(problem)):
+            names = ", ".join(problem.names) if measured or not consultation.run else f"you say: {problem.names[0]}"
+            yield Block("heading", f"{problem.title} ({problem.severity}{when}): {names}")
+        if consultation.run and (way := story(replace(problem, symptoms=measured))):
             yield Block("text", f"What happened: {way}")
         yield from _problem(problem)
 

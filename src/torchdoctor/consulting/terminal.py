@@ -128,6 +128,8 @@ def _answered(interview: Interview, question: Question, talk: Talk) -> bool:
         except ConsultError as error:
             talk.regret(error, question.name)
             continue
+        if question.name in interview.contradicted:
+            talk.say(f"  {interview.contradicted[question.name]}")
         return True
 
 
