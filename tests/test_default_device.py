@@ -18,7 +18,7 @@ import torchdoctor
 from torchdoctor import Doctor
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-OF_THE_MACHINE = {"seconds", "processor_seconds", "data_seconds", "memory", "host_memory", "disk_free"}
+OF_THE_MACHINE = {"seconds", "processor_seconds", "data_seconds", "memory", "host_memory", "host_load", "disk_free"}
 
 
 @contextmanager

@@ -98,3 +98,19 @@ def test_a_leap_is_grave_where_the_process_itself_works_more(worked, size, facts
             if size > 0:
                 chart.put(step, "input_size", size)
     assert StepTimeRegression().check(chart).severity == severity
+
+
+def test_threads_that_spin_on_a_crowded_machine_are_no_more_work():
+    def judged(load):
+        chart, used = Chart(), 0.0
+        for step in range(400):
+            leapt = step >= 150
+            chart.put(step, "seconds", 0.008 if leapt else 0.001)
+            used += 0.008 if leapt else 0.001
+            if step % 25 == 0:
+                for name, value in (("processor_seconds", used), ("input_size", 64.0), ("host_load", load)):
+                    chart.put(step, name, value)
+        return StepTimeRegression().check(chart).severity
+
+    assert judged(0.5) == "warning"
+    assert judged(2.0) == "info"

@@ -51,7 +51,7 @@ def train(disturb, *, log="after", clip=True, short, monkeypatch):
     return records, ordinary
 
 
-OF_THE_MACHINE = {"seconds", "data_seconds", "host_memory", "processor_seconds", "disk_free"}
+OF_THE_MACHINE = {"seconds", "data_seconds", "host_memory", "host_load", "processor_seconds", "disk_free"}
 OF_THE_DETAILS = {"grad_nonfinite"}
 """How many tensors are not finite is known where their norms have travelled, and 1 elsewhere."""
 

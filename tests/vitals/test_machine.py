@@ -22,7 +22,7 @@ def test_the_host_tells_its_memory_and_the_folder_its_disk(tmp_path):
     values = Machine(CPU, tmp_path).read()
     assert values["host_memory"] > 10 * 2**20
     assert values["disk_free"] > 0
-    assert Machine(CPU, None).read().keys() == {"host_memory", "processor_seconds"}
+    assert Machine(CPU, None).read().keys() == {"host_memory", "host_load", "processor_seconds"}
 
 
 def test_memory_that_is_taken_is_seen(clock):
@@ -52,16 +52,16 @@ def test_a_second_look_within_a_second_asks_for_what_costs_nothing(clock):
     gauge = Machine(CPU, None)
     assert gauge.read()
     clock.value += 0.5
-    assert set(gauge.read()) == {"host_memory", "processor_seconds"}
+    assert set(gauge.read()) == {"host_memory", "host_load", "processor_seconds"}
     clock.value += 0.6
     assert gauge.read()
 
 
 def test_a_reader_that_fails_is_left_out_and_not_asked_again(tmp_path, clock):
     gauge = Machine(CPU, tmp_path / "gone" / "missing")
-    assert gauge.read().keys() == {"host_memory", "processor_seconds"}
+    assert gauge.read().keys() == {"host_memory", "host_load", "processor_seconds"}
     clock.value += 2
-    assert gauge.read().keys() == {"host_memory", "processor_seconds"}
+    assert gauge.read().keys() == {"host_memory", "host_load", "processor_seconds"}
 
 
 def unsupported(*args):
@@ -94,6 +94,7 @@ def test_a_device_tells_what_it_can(monkeypatch, reasons, throttled):
     assert asked == ["GPU-abc"]
     assert values.pop("host_memory") > 0
     assert values.pop("processor_seconds") > 0
+    assert values.pop("host_load") >= 0
     assert values == {
         "gpu_utilisation": 37.0,
         "gpu_temperature": 71.0,
@@ -108,4 +109,4 @@ def test_without_nvml_and_proc_nothing_is_raised(monkeypatch):
 
     monkeypatch.setattr(machine.importlib, "import_module", missing)
     monkeypatch.setattr(machine.Path, "exists", lambda self: False)
-    assert Machine(torch.device("cuda"), None).read().keys() == {"processor_seconds"}
+    assert Machine(torch.device("cuda"), None).read().keys() == {"host_load", "processor_seconds"}

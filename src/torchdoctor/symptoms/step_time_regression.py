@@ -17,6 +17,8 @@ from torchdoctor.symptoms.memory_growth import batches_grew
 
 MORE_WORK = ("data.differentiated", "zeroing.backwards", "loop.passes")
 """Facts that change where more is asked of a step: inputs are attacked, or the model runs more often for it."""
+CROWDED = 1.2
+"""Threads a processor, of all processes, from which on they wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class StepTimeRegression(Detector):
         """Whether even the quickest steps take many times as long, and as much more processor time of the process."""
         if any(name in chart.facts and chart.facts[name].step > self.skip for name in MORE_WORK):
             return False  # as it was told to
+        if float(chart["host_load"].last(4).max(initial=0.0)) > CROWDED:
+            return False  # threads that wait for their turn spin, which counts as work
         early, late = _paces(chart, self.skip)
         slower = float(quick[-2:].min()) > self.times * float(quick[:2].max())
         return slower and late > 0.8 * self.times * early and chart["input_size"].count > 1

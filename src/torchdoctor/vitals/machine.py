@@ -6,6 +6,7 @@ NVML (``nvidia-ml-py``) and psutil are optional: ``pip install torchdoctor[machi
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ Reader = Callable[[], float]
 
 LEAST_SECONDS = 1.0
 """Time between two looks: NVML asks the driver, and its answers change no faster."""
-CHEAP = ("host_memory", "processor_seconds")
+CHEAP = ("host_memory", "processor_seconds", "host_load")
 """Read at every look: the kernel answers in some microseconds, and a short run has few seconds."""
 OWN = ("RssAnon:", "RssShmem:")
 """What the kernel calls the memory that is the process's own, or that it shares with its workers."""
@@ -39,7 +40,7 @@ class Machine:
     """Reads utilisation, temperature, throttling, errors and memory of a device, memory and time of the process, disk.
 
     >>> sorted(Machine(torch.device("cpu"), Path()).read())
-    ['disk_free', 'host_memory', 'processor_seconds']
+    ['disk_free', 'host_load', 'host_memory', 'processor_seconds']
     """
 
     def __init__(self, device: torch.device, folder: Path | None) -> None:
@@ -88,6 +89,10 @@ def _readers(device: torch.device, folder: Path | None) -> dict[str, Reader]:
             readers.clear()
     readers["host_memory"] = _host_reader()
     readers["processor_seconds"] = time.process_time  # what the process worked, all its threads; waiting is not in it
+    # Threads that wait for a turn, of all processes, by processor. Above one, a process works more for the same: its
+    # threads spin while they wait for each other.
+    if hasattr(os, "getloadavg"):
+        readers["host_load"] = lambda: os.getloadavg()[0] / (os.cpu_count() or 1)
     if folder is not None:
         readers["disk_free"] = lambda: shutil.disk_usage(folder).free
     return readers
