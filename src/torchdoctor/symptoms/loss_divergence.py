@@ -64,7 +64,6 @@ class LossDivergence(Detector):
     reads = ("loss", "val_loss")
     suggests = ("scale-lr", "set-clip-norm", "roll-back", "ask-for-help")
     references = ("https://arxiv.org/abs/2309.14322", "https://arxiv.org/abs/2205.01068")
-    every = 2
 
     history: int = 12
     """Values that must be known before anything is said."""
@@ -84,7 +83,9 @@ class LossDivergence(Detector):
     again: float = 2.0
     """where it stays for so many times as long as it took to leave it at first,"""
     staying: int = 64
-    """and for so many steps at the least."""
+    """and for so many steps at the least;"""
+    lost: float = 2.0
+    """so many times as long is critical."""
 
     guess: float = 1.3
     """Times the loss of a guess, where that is known: a run that began below and stays above is worse off than one."""
@@ -144,9 +145,10 @@ class LossDivergence(Detector):
         message += f"for {chart.step - since} steps, and does not fall; its best was {number_text(progress.best)}"
         limit = progress.start - self.back * progress.descent
         known = self.name in chart.open_episodes  # since when that is, was said when it was found
-        return self.symptom(chart, "warning", message, value=level, limit=limit, since=None if known else since)
+        severity: Severity = "critical" if self._back_since(chart, progress, self.lost) is not None else "warning"
+        return self.symptom(chart, severity, message, value=level, limit=limit, since=None if known else since)
 
-    def _back_since(self, chart: Chart, progress: Progress) -> int | None:
+    def _back_since(self, chart: Chart, progress: Progress, times: float = 1.0) -> int | None:
         """Since when a run that had learnt, and held it, is where it began, for longer than it was there at first."""
         series, high = chart["loss"], progress.start - self.back * progress.descent
         recent = series.last(self.staying)
@@ -164,7 +166,7 @@ class LossDivergence(Detector):
         first = min(int(low[-1]) + 1, at.size - 1)  # what was low last was not back yet
         since, took = int(at[first]), int(at[low[0]]) - int(at[0])
         gain, _ = trend_gain(recent)
-        lasting = chart.step - since > max(self.staying, self.again * took)
+        lasting = chart.step - since > times * max(self.staying, self.again * took)
         return since if lasting and gain < 0.1 * progress.descent else None
 
     def _may_be_back(self, progress: Progress, *stretches: Array) -> bool:

@@ -29,7 +29,7 @@ from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unl
 from torchdoctor.symptoms.hindsight.missing import broke_off, counted, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned
-from torchdoctor.symptoms.hindsight.softening import outgrown, softened
+from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
 from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
 from torchdoctor.symptoms.hindsight.unstable import unstable
@@ -60,7 +60,8 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
             _enter(judged, found)
         return judged
     with np.errstate(all="ignore"):
-        judged.episodes = [softened(chart, counted(chart, episode)) for episode in chart.episodes]
+        episodes = [softened(chart, counted(chart, episode)) for episode in chart.episodes]
+        judged.episodes = [episode for episode in episodes if not outlived(chart, episode)]
         replace_overfitting(judged)
         for found in (found for look in LOOKS for found in look(chart)):
             _enter(judged, found)
@@ -78,10 +79,11 @@ def at_the_end(chart: Chart, names: Collection[str] | None = None) -> list[Sympt
 
 
 def _enter(chart: Chart, found: Symptom) -> None:
-    """Add what the whole run shows, unless it was found on the way and at least as grave."""
+    """Add what the whole run shows, in place of what was found of it on the way, unless that was graver."""
     same = [episode for episode in chart.episodes if episode.name == found.name]
-    if any(SEVERITIES.index(episode.severity) >= SEVERITIES.index(found.severity) for episode in same):
+    if any(SEVERITIES.index(episode.severity) > SEVERITIES.index(found.severity) for episode in same):
         return
+    found = replace(found, first_step=min(episode.first_step for episode in (found, *same)))
     if found.name == "loss-divergence" and not chart["loss"] and _overfits(chart):
         return  # one curve that rose is one finding
     chart.episodes = [episode for episode in chart.episodes if episode.name != found.name] + [found]

@@ -27,6 +27,8 @@ CREEPING = 0.1
 """The same, of a loss that has climbed steadily from its best."""
 ABOVE = 0.25
 """Share of the first loss by which a run that ends above it has diverged."""
+LEARNT = 0.7
+"""Share of its start that the loss of a run had become which has learnt something, and lost it."""
 MANY = 32
 """Points from which on a run is long enough to have held a level."""
 SET_BACK = 0.15
@@ -51,14 +53,17 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
     never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0 or _never_came_down(curve)
     settled = late.size >= 3 and float(np.ptp(late)) < 0.1 * rise  # few points: the leap itself is their noise
-    held_up = (settled or rise > 6 * curve.noise) and float(late.min()) > lowest + 0.3 * rise
+    surely = late.size >= MANY // 2 and float(late.min()) > (1 + ABOVE) * start  # all of many, however noisy
+    held_up = surely or ((settled or rise > 6 * curve.noise) and float(late.min()) > lowest + 0.3 * rise)
     lasting = held_up or _is_far_away(curve, late)
     said = f"{curve.name} is about {number_text(level)} at the end"
     above = level > start + ABOVE * abs(start) and float(late.min()) > start > 0
     if far and (never_back or (lasting and above)):
         since = int(np.argmax(curve.values > start + ABOVE * abs(start)))
-        severity: Severity = "critical" if level > 2 * start else "warning"
+        learnt = lowest < LEARNT * start
+        severity: Severity = "critical" if level > 2 * start or (learnt and lasting) else "warning"
         message = f"{said}, above the {number_text(start)} that the run began with"
+        message += f"; its best was {number_text(lowest)} at step {int(curve.steps[best])}" if learnt else ""
         yield shown(LossDivergence, curve, since, severity, message, value=level, limit=start)
         return
     given_back = far and lasting and rise > GIVEN_BACK * (start - lowest) > 0

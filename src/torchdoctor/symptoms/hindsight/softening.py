@@ -25,6 +25,9 @@ HEALING = frozenset(
 """Findings of which a good end takes the edge."""
 STANDING = frozenset(("not-learning", "slow-learning", "loss-plateau"))
 """Findings of a loss that stands still."""
+STARTING = frozenset(("not-learning", "slow-learning"))
+YOUNG = 0.25
+"""Share of a run in which a start may be slow."""
 LEAPING = frozenset(("loss-spike", "loss-divergence", "gradient-explosion"))
 LEAPING_FOR = 20
 """Steps after a new beginning in which a loss that leaps, or is far above what it was, is that of new weights."""
@@ -55,6 +58,21 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
     if not excuse and _ended_well(curve):
         excuse = _excuse(chart, episode, curve)
     return replace(episode, severity="info", message=f"{episode.message}; {excuse}") if excuse else episode
+
+
+def outlived(chart: Chart, episode: Symptom) -> bool:
+    """Whether a slow start was over before a quarter of a run that ended well: nobody needs to be told.
+
+    >>> chart = Chart.of(loss=[3.0] * 20 + [3.0 * 0.97**step for step in range(100)], context={"source": "CSV"})
+    >>> start = Symptom("not-learning", "LO04", "info", 0.8, 0, 19)
+    >>> outlived(chart, start), outlived(chart, replace(start, last_step=60))
+    (True, False)
+    """
+    curve = loss_of(chart)
+    if episode.severity != "info" or episode.name not in STARTING or not curve or not _ended_well(curve):
+        return False
+    first, last = float(curve.steps[0]), float(curve.steps[-1])
+    return episode.last_step < first + YOUNG * (last - first)
 
 
 def outgrown(chart: Chart, episode: Symptom) -> Symptom:
@@ -105,9 +123,11 @@ def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
         return "the run went on unharmed" if _was_overflow(chart, episode) else ""
     if name == "gradient-explosion":
         harmed = [item for item in chart.episodes if item.name == "loss-spike" and _near(chart, item, episode)]
-        return "" if any(_lasted(chart, item) for item in harmed) else "the loss did not suffer from it"
+        if any(_lasted(chart, item) for item in harmed):
+            return ""
+        return "the loss came back" if harmed else "the loss did not suffer from it"
     if name == "loss-spike" and after.size >= LASTING:
-        return "it came back at once"
+        return "it came back at once" if episode.count <= LASTING else "it came back"
     if name == "loss-oscillation":  # a running mean that starts over in every epoch does it
         return "the run fell all the same"
     during = curve.values[(curve.steps >= episode.first_step) & (curve.steps <= episode.last_step)]
