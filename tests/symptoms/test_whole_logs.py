@@ -428,3 +428,21 @@ def test_the_trough_of_a_swing_is_no_best_that_was_left():
     losses = [0.2 * 0.97**place + 0.01 for place in range(400)]
     assert "overfitting" not in raised(loss=losses, val_loss=[*swings, *[0.034] * 300])
     assert "overfitting" in raised(loss=losses, val_loss=[*swings[:94], *np.linspace(0.035, 0.09, 306)])
+
+
+def test_a_run_that_ends_above_its_start_is_lost_and_the_end_is_quoted():
+    fall = [5.0 * 0.985**place for place in range(60)]
+    examination = Examination(Settings())
+    examination.take({"type": "header", "step": -1, "schema": 1, "context": {"source": "CSV", "clock": "step"}})
+    for place, loss in enumerate([*fall, *[7.5 * factor for factor in WAVE * 16]]):
+        examination.take({"type": "vitals", "step": 500 * place, "vitals": {"loss": loss}})
+    found = {item.name: item for item in examination.report().symptoms}["loss-divergence"]
+    assert (found.severity, found.last_step) == ("critical", 500 * 139)
+    assert "7.5" in found.message and "at the end" in found.message
+
+
+def test_a_run_that_stays_far_above_its_start_has_diverged_however_noisy():
+    noise = np.random.default_rng(0).normal(0, 5, 450)
+    losses = [*np.linspace(6, 5, 50), *(25 + noise).clip(9)]
+    assert "loss-divergence" in raised(loss=losses)
+    assert not raised(loss=[*np.linspace(6, 5, 50), *(5 + 0.2 * noise).clip(1)])
