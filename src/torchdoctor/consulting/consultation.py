@@ -101,7 +101,7 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     causes = informed(said, measured=interview.run is not None)
     diagnoses, suggestions = prescribe(chart, rank_causes(chart, causes))
     report = replace(examination.report(), symptoms=tuple(chart.episodes), diagnoses=diagnoses, suggestions=suggestions)
-    report = _undated(in_its_clock(report))
+    report = in_its_clock(_undated(report))
     if interview.run is not None and interview.run.notes:
         report = replace(report, notes=(*report.notes, *interview.run.notes))
     return Consultation(

@@ -19,6 +19,7 @@ from torchdoctor.consulting.trees import Walk
 from torchdoctor.consulting.trials import Test, commands, plan_test
 from torchdoctor.diagnoses import Problem
 from torchdoctor.records import Diagnosis, Suggestion
+from torchdoctor.reports.clock import clock_of, counted
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import NOTABLE, percent
 from torchdoctor.treatments.parameters import Case as TreatedCase
@@ -26,8 +27,6 @@ from torchdoctor.treatments.prescription import BY_SLUG, suggest
 
 LIKELY = 0.35
 """From this probability on, what mends the likeliest cause is proposed first."""
-UNKNOWN_ONSET = 200
-"""Where the trouble is taken to have begun, for the length of a test, if nobody knows."""
 NO_RUN = frozenset({"ask-for-help", "roll-back"})
 """Changes that are no test of a cause: they protect, or end the search."""
 
@@ -86,6 +85,7 @@ class Plan:
             "overrides": dict(self.settings),
             "patch": None if made is None else {"diff": made.diff, "where": made.where, "code": made.code},
             "steps": self.test.steps,
+            "clock": self.test.clock,
             "commands": [{"command": command, "for": words} for command, words in self.commands],
             "files": list(self.files),
         }
@@ -137,15 +137,15 @@ def _of_trees(chart: Chart, report: Report, walks: Iterable[Walk]) -> Iterable[S
                 case = TreatedCase(chart, problem, max(leaf.causes, key=lambda name: leaf.causes[name]))
                 made = suggest(case, slug, BY_SLUG[slug].prior, f"the {walk.tree.name} tree")
                 if made is not None:
-                    yield replace(made, code=undated(made.code, report.symptoms))
+                    yield replace(made, code=counted(undated(made.code, report.symptoms), clock_of(report.context)))
 
 
 def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -> Plan:
     """The settings, the patch and the test of a change."""
     known = [value for name in ("nan_step", "onset") if isinstance(value := answers.get(name), float)]
-    onset = int(min(known)) if known else UNKNOWN_ONSET
     made = patch(Script.read(script), proposal.suggestion, answers.get("lr")) if script is not None else None
-    test = plan_test(onset, **({"script": str(script)} if script is not None else {}))
+    onset = int(min(known)) if known else None
+    test = plan_test(onset, clock_of(answers), **({"script": str(script)} if script is not None else {}))
     return Plan(proposal, overrides(proposal.suggestion, answers), made, test)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torchdoctor.errors import did_you_mean
 from torchdoctor.examination import Examination
 from torchdoctor.offline import examine
 from torchdoctor.records import INFORMATIVE, Symptom
+from torchdoctor.reports.clock import clock_of, counted
 from torchdoctor.settings import Settings
 from torchdoctor.sources import Run
 
@@ -61,7 +63,13 @@ class Interview:
         """By complaint, what the run itself shows."""
         if self.chart is None:
             return {}
-        return seen(item for item in self.chart.episodes if item.name not in INFORMATIVE)
+        found = (item for item in self.chart.episodes if item.name not in INFORMATIVE)
+        return seen(replace(item, message=counted(item.message, self.clock)) for item in found)
+
+    @property
+    def clock(self) -> str:
+        """What the run counts; steps where there is none."""
+        return clock_of(self.chart.context) if self.chart is not None else "step"
 
     @property
     def preselected(self) -> list[str]:
@@ -70,9 +78,9 @@ class Interview:
 
     @property
     def answers(self) -> Answers:
-        """Everything that is known: what was said counts only where the run is silent."""
+        """Everything that is known, and what the run counts: what was said counts only where the run is silent."""
         believed = {name: value for name, value in self.given.items() if name not in self.contradicted}
-        return {**believed, **self.known}
+        return {**believed, **self.known, "clock": self.clock}
 
     @property
     def contradicted(self) -> dict[str, str]:

@@ -77,8 +77,10 @@ def _gradient(answers: Answers) -> str | None:
 
 def _early(answers: Answers) -> str | None:
     step, early = answers.get("nan_step"), answers.get("nan_early")
-    if isinstance(step, float):
+    if isinstance(step, float) and answers.get("clock") != "epoch":
         return "yes" if step <= FEW_STEPS else "no"
+    if isinstance(step, float) and step >= 1:  # a whole epoch is more than a few steps
+        return "no"
     return str(early) if early is not None else None
 
 
