@@ -91,6 +91,33 @@ def test_each_symptom_leads_to_its_cause_and_fix(name: str) -> None:
     assert "Diagnosis\n=========" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("slow-loss", ("lr-too-low",)),
+        ("vanishing", ("saturating-nonlinearity", "missing-skip-connections", "bad-initialization", "loss-misuse")),
+        ("unstable", ("lr-too-high",)),
+        ("exploding", ("lr-too-high",)),
+    ],
+)
+def test_who_says_nothing_more_gets_the_usual_cause_first(name: str, first: tuple[str, ...]) -> None:
+    """Causes of NaN are common, and not where nobody speaks of NaN."""
+    interview = Interview()
+    interview.accept_all({"symptoms": [name]})
+    ranked = [item.cause for item in conclude(interview).report.diagnoses if item.cause != "unknown"]
+    assert ranked[0] in first and "numeric-precision" not in ranked[:4]
+
+
+def test_half_precision_is_still_thought_of() -> None:
+    def share(**answers: object) -> float:
+        interview = Interview()
+        interview.accept_all({"symptoms": ["slow-loss"], **answers})
+        found = conclude(interview).report.diagnoses
+        return next((item.probability for item in found if item.cause == "numeric-precision"), 0.0)
+
+    assert share(precision="float16") > 3 * share(precision="float32")
+
+
 def test_several_symptoms_share_their_questions() -> None:
     interview = Interview()
     interview.answer("symptoms", "1 6")

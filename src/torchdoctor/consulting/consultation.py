@@ -13,7 +13,7 @@ from torchdoctor.consulting.interview import Interview
 from torchdoctor.consulting.question import Value
 from torchdoctor.consulting.ranges import Reading, readings
 from torchdoctor.consulting.stopping import reasons_to_stop
-from torchdoctor.consulting.testimony import informed, testimony
+from torchdoctor.consulting.testimony import informed, of_complaints, testimony
 from torchdoctor.consulting.trees import TREES, Walk, walk
 from torchdoctor.diagnoses import Evidence
 from torchdoctor.diagnoses.ranking import rank_causes
@@ -97,7 +97,8 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
     supply(examination, answers)
     chart = examination.judged()
     report_complaints(chart, believed, answers, run=interview.run is not None)
-    said = testimony(interview.given, answers, walks, _experience(history))
+    chosen = of_complaints(believed, answers) if interview.run is None else ()
+    said = testimony(interview.given, answers, walks, (*chosen, *_experience(history)))
     causes = informed(said, measured=interview.run is not None)
     diagnoses, suggestions = prescribe(chart, rank_causes(chart, causes))
     report = replace(examination.report(), symptoms=tuple(chart.episodes), diagnoses=diagnoses, suggestions=suggestions)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torchdoctor.chart import Chart
+from torchdoctor.consulting.complaints import BY_NAME
 from torchdoctor.consulting.evidence import UNDATED
 from torchdoctor.consulting.question import Answers
 from torchdoctor.consulting.trees import Walk
@@ -109,6 +110,23 @@ def _of_players(given: Answers) -> Iterator[tuple[str, Evidence]]:
     for cause, words in PLAYERS.items():
         if heard := next((word for word in told if word in words), ""):
             yield cause, Evidence(0.5, f"you speak of: {heard}")
+
+
+def of_complaints(complaints: Sequence[str], answers: Answers) -> Iterator[tuple[str, Evidence]]:
+    """What the choice among the nine says by itself, where there is no run: also what was not chosen.
+
+    Causes that break a run in another way would lead otherwise, by how common they are there.
+
+    >>> [(cause, item.text) for cause, item in of_complaints(["slow-loss"], {})][-1]
+    ('numeric-precision', 'you do not report NaN: all values are finite')
+    """
+    found = {BY_NAME[name].reported(answers) for name in complaints}
+    if "slow-loss" in complaints:
+        yield "lr-too-low", Evidence(0.7, "steps that are too short are the usual reason of a loss that falls slowly")
+    if "vanishing" in complaints and not {"plateau", "slow-loss"} & set(complaints):
+        yield "lr-too-low", Evidence(-1.5, "you do not report that the loss stands still")
+    if found and not found & {"nan-or-inf", "skipped-steps", ""}:
+        yield "numeric-precision", Evidence(-2.0, "you do not report NaN: all values are finite")
 
 
 class Informed(Cause):
