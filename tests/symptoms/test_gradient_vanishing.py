@@ -124,3 +124,49 @@ def test_a_critic_whose_margins_are_all_kept_has_nothing_to_learn_from_a_batch()
     assert GradientVanishing().check(players) is None
     alone = Chart.of(grad_norm=[*STEADY, 0.0], loss=[*FLAT, 2.0])
     assert GradientVanishing().check(alone).severity == "warning"
+
+
+def followed(norm, loss=lambda step: 2.0, steps=600, moved=None, preset="default"):
+    """The episodes of a run whose norm and loss are functions of the step; `moved` is its update ratio, if sampled."""
+    rng = np.random.default_rng(0)
+    examination = Examination(Settings.load({"preset": preset}))
+    examination.take({"type": "header", "step": 0, "tensors": ["weight"]})
+    for step in range(steps):
+        if moved is not None and step % 25 == 0:
+            examination.take({"type": "tensors", "step": step, "vitals": {"update_ratio": [moved(step)]}})
+        vitals = {"loss": loss(step), "grad_norm": norm(step) * np.exp(0.2 * rng.standard_normal())}
+        examination.take({"type": "vitals", "step": step, "vitals": vitals})
+    return [item for item in examination.chart.episodes if item.name == "gradient-vanishing"]
+
+
+def from_200_on(before, after):
+    return lambda step: before if step < 200 else after
+
+
+def test_a_collapse_lasts_as_long_as_norms_stay_collapsed():
+    (episode,) = followed(from_200_on(1.0, 1e-8))
+    assert (episode.first_step, episode.last_step, episode.count) == (200, 599, 400)
+    (episode,) = followed(from_200_on(1.0, 1e-8), moved=from_200_on(1e-3, 1e-11))
+    assert episode.last_step == 599
+    (episode,) = followed(lambda step: 1e-8 if 200 <= step < 300 else 1.0)
+    assert (episode.first_step, episode.last_step) == (200, 299)
+    (episode,) = followed(lambda step: 1e-8 if step == 200 else 1.0)
+    assert (episode.first_step, episode.last_step) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    "learns",
+    [
+        {"loss": lambda step: 2 * 0.5 ** (max(0, step - 200) / 50)},
+        {"moved": from_200_on(1e-3, 9e-4)},
+    ],
+    ids=["the loss goes on falling", "weights move as far as before"],
+)
+def test_a_collapse_is_over_where_the_run_learns_without_it(learns):
+    (episode,) = followed(from_200_on(1.0, 1e-8), **learns)
+    assert episode.first_step == 200 and episode.last_step < 400
+
+
+def test_convergence_after_a_collapse_is_no_part_of_it():
+    (episode,) = followed(lambda step: 1e-8 if step == 200 else 0.97**step)
+    assert episode.last_step == 200

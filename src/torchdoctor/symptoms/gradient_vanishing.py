@@ -35,7 +35,9 @@ class GradientVanishing(Detector):
     ## How it is told apart
     A norm that shrinks as the loss converges is success: the collapse must be sudden, to a ten-thousandth of the
     recent median, while the loss stays where it was; or to a fiftieth from one step to the next, at several in a row,
-    where the optimizer makes its steps as small as its gradients are. Through depth, one small layer (a bias, a
+    where the optimizer makes its steps as small as its gradients are. It lasts until norms are back above a
+    ten-thousandth of what they were before it, or the run is seen to learn without them: the loss goes on falling, or
+    weights move as far as before. Through depth, one small layer (a bias, a
     LayerScale, a zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at
     several samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so
     there the update ratio decides. A model without normalization whose layers each give less than a tenth of what they
@@ -73,6 +75,8 @@ class GradientVanishing(Detector):
     """Share of what it was right before to which it has fallen where it stays there"""
     staying: int = 4
     """for so many steps, and steps are as long as gradients."""
+    momentum: int = 32
+    """Steps after a collapse from which on momentum no longer carries the weights along."""
     decades: float = 3.0
     """Powers of ten that the norm loses from the last layer to the first."""
     layers: int = 6
@@ -96,6 +100,8 @@ class GradientVanishing(Detector):
         norm = series.latest
         base = series.baseline(self.window, log=True)
         if series.step == chart.step and base.count >= self.history and 0 <= norm < math.inf:
+            if (lasting := self._lasts(chart, norm)) is not None:
+                return lasting
             fall = base.recent - math.log(norm + TINY)
             if fall > -math.log(self.collapse):
                 return self._collapsed(chart, norm, fall)
@@ -129,6 +135,8 @@ class GradientVanishing(Detector):
             return np.full(len(coming), CALM, dtype=np.int8)
         with np.errstate(all="ignore"):
             odd = base.recent - np.log(norms + TINY) > -math.log(self.fallen) - SLACK
+            if current is not None and current.limit is not None:
+                odd |= norms < current.limit
         return np.where(odd, LOOK, CALM).astype(np.int8)
 
     def _collapsed(self, chart: Chart, norm: float, fall: float) -> Symptom | None:
@@ -149,6 +157,25 @@ class GradientVanishing(Detector):
         if math.isfinite(loss.latest):
             message += f" while the loss stayed at {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
+
+    def _lasts(self, chart: Chart, norm: float) -> Symptom | None:
+        """A collapse that goes on: recent norms have followed it down, so it is held against the limit it began with."""
+        current, loss = chart.open_episodes.get(self.name), chart["loss"]
+        if current is None or current.where or current.limit is None or not norm < current.limit:
+            return None
+        if _at_floor(chart) or (loss.step == chart.step and not math.isfinite(loss.latest)):
+            return None
+        if _falls_on(chart, current.first_step) or self._moves_on(chart, current.first_step):
+            return None
+        return self.symptom(chart, current.severity, current.message, value=norm, limit=current.limit)
+
+    def _moves_on(self, chart: Chart, since: int, share: float = 0.1) -> bool:
+        """Whether weights move about as far as before the collapse: Adam makes up for it, or a rate was raised."""
+        sampled = chart.tensors("update_ratio")
+        if sampled.step < since + self.momentum:
+            return False
+        before = next((row for step, row in reversed(sampled.rows) if step < since), sampled.latest[:0])
+        return _median(sampled.latest) > share * _median(before)
 
     def _stays_low(self, chart: Chart, norm: float) -> Symptom | None:
         """A fall from one step to the next that lasts, while the loss is where it was: somebody divides gradients.
@@ -263,6 +290,16 @@ def _at_floor(chart: Chart) -> bool:
     loss = chart["loss"]
     size = abs(loss.latest)
     return bool(loss) and (size <= 0.01 * abs(loss.baseline(128).recent) or size <= 1e-3 * abs(loss.first))
+
+
+def _falls_on(chart: Chart, since: int, fewest: int = 128) -> bool:
+    """Whether the loss has halved since a step, noise aside: the run learns, whatever its gradients say."""
+    losses = chart["loss"].since(since)
+    quarter = losses.size // 4
+    if losses.size < fewest:
+        return False
+    then = median(losses[:quarter])
+    return then - median(losses[-quarter:]) > 0.5 * abs(then)
 
 
 def _is_matrix(name: str) -> bool:
