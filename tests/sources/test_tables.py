@@ -217,3 +217,11 @@ def test_names_may_end_with_a_comma_where_the_rows_do_not(tmp_path):
     (tmp_path / "metrics.csv").write_text(f"epoch,train_loss,top1,\n{rows}\n")
     run = read(tmp_path / "metrics.csv")
     assert len([record for record in run.records if record["type"] == "vitals"]) == 12
+
+
+def test_the_rate_of_the_weights_is_the_learning_rate_where_that_of_the_biases_stands_first(tmp_path):
+    rates = [(0.067, 0.0002), (0.034, 0.0003), (0.0007, 0.0005), *[(0.0005, 0.0005)] * 9]
+    rows = "\n".join(f"{epoch},{2.0 / (epoch + 1)},{one},{other}" for epoch, (one, other) in enumerate(rates))
+    (tmp_path / "results.csv").write_text(f"epoch,train/loss,lr/pg0,lr/pg1\n{rows}\n")
+    found = vital_series(read(tmp_path / "results.csv"))
+    assert max(value for _, value in zip(*found["lr"], strict=True)) == 0.0005

@@ -55,7 +55,8 @@ def _rate(item: Name) -> int | None:
     named = item.has({"lr", "learningrate"})
     if not named or item.has(listed("scale mult multiplier decay factor min max base initial init warmup")):
         return None
-    return _beyond(item, RATE)
+    # Ultralytics' first group holds the biases, whose warm-up begins at a high rate of its own.
+    return _beyond(item, RATE) + item.original.endswith("/pg0")
 
 
 def _loss_scale(item: Name) -> int | None:

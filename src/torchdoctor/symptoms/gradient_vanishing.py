@@ -159,7 +159,7 @@ class GradientVanishing(Detector):
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
 
     def _lasts(self, chart: Chart, norm: float) -> Symptom | None:
-        """A collapse that goes on: recent norms have followed it down, so it is held against the limit it began with."""
+        """A collapse that goes on: recent norms have followed it down, so the limit is the one it began with."""
         current, loss = chart.open_episodes.get(self.name), chart["loss"]
         if current is None or current.where or current.limit is None or not norm < current.limit:
             return None

@@ -17,6 +17,8 @@ from torchdoctor.symptoms.memory_growth import batches_grew
 
 MORE_WORK = ("data.differentiated", "zeroing.backwards", "loop.passes")
 """Facts that change where more is asked of a step: inputs are attacked, or the model runs more often for it."""
+STEADILY = "it grows with every step"
+"""How the finding ends where the run itself makes its steps slower."""
 CROWDED = 1.2
 """Threads a processor, of all processes, from which on they wait for each other."""
 
@@ -107,7 +109,7 @@ class StepTimeRegression(Detector):
         if idle:
             message += "; most of what was added is not its own work: the machine is busy with something else"
         if growing:
-            message += "; it grows with every step"
+            message += f"; {STEADILY}"
         elif busy:
             message += "; it is the process's own work that has become more"
         since = (

@@ -80,7 +80,8 @@ def _excuse(chart: Chart, found: Symptom) -> str:
         return "it is the mean of several evaluation sets"
     if values.size > FAR and float(values[-1]) == float(values.min()):
         return "it came back"
-    within = now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
+    stands = found.value is not None and found.limit is not None and found.value < found.limit  # it never rose
+    within = not stands and now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
     sure = (_left_at(values), _surely_left(chart, values), _ends_worse(chart, values), _far_apart(chart, values))
     if within and max(sure) < 0:
         return "it came back, or is within its noise"

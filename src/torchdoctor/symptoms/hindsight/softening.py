@@ -14,6 +14,7 @@ from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import level_at
 from torchdoctor.symptoms.progress import Progress, is_game
+from torchdoctor.symptoms.step_time_regression import STEADILY, StepTimeRegression
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 HEALING = frozenset(
@@ -50,6 +51,8 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
     curve = loss_of(chart)
     if episode.name == ValidationAnomaly.name:
         return _recovered(chart, episode)
+    if episode.name == StepTimeRegression.name and STEADILY not in episode.message:
+        return replace(episode, severity="info")  # a log does not tell what else its machine had to do
     if episode.name == "loss-spike" and curve and not is_game(chart) and _lasted(chart, episode):
         return replace(episode, severity="warning") if episode.severity == "info" else episode
     if episode.severity == "info" or not curve:
