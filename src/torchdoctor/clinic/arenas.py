@@ -78,12 +78,15 @@ def makers() -> dict[str, Build]:
         apart_arenas_b,
         blind_arenas,
         blind_arenas_b,
+        everyday_arenas,
+        everyday_arenas_b,
         sealed_arenas,
         sealed_arenas_b,
     )
 
     opened = apart_arenas.ARENAS | apart_arenas_b.ARENAS | blind_arenas.ARENAS | blind_arenas_b.ARENAS
-    return ARENAS | opened | sealed_arenas.ARENAS | sealed_arenas_b.ARENAS
+    everyday = everyday_arenas.ARENAS | everyday_arenas_b.ARENAS
+    return ARENAS | opened | sealed_arenas.ARENAS | sealed_arenas_b.ARENAS | everyday
 
 
 def build(name: str, seed: int) -> Arena:

@@ -11,7 +11,8 @@ What counts as right is declared with the kind, before anything is measured. A k
 
 Kinds are for development unless they are held out. Those of `sealed_*.py` were written by people who knew the names of
 findings and causes and not how anything is found; nobody looks at what is found on them while working on detectors or
-causes: they are only ever reported. Those of `apart_*.py` and `blind_*.py` had been
+causes: they are only ever reported. Those of `everyday_*.py` are sealed as well: the faults that people really make,
+on ordinary small projects, and the recipes that ordinary users run. Those of `apart_*.py` and `blind_*.py` had been
 written in the same way, and are opened since.
 """
 
