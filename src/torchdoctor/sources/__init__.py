@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,8 +18,8 @@ from torchdoctor.errors import SourceError
 from torchdoctor.records import names_text
 from torchdoctor.sources import journal
 from torchdoctor.sources.assembly import assemble
-from torchdoctor.sources.folders import places
-from torchdoctor.sources.logged import Logged, Wish
+from torchdoctor.sources.folders import Told, places
+from torchdoctor.sources.logged import Logged, NoLogError, Wish
 from torchdoctor.sources.run import Run
 
 FORMATS = (
@@ -42,6 +43,12 @@ KNOWN = (
     "a journal, TensorBoard events, W&B offline files, MLflow, Trackio, a Hugging Face trainer_state.json, CSV, JSON, "
     "JSON Lines, Parquet, or printed text with a loss in it"
 )
+
+NAMED = 5
+"""Logs that a note names of those that were not read."""
+
+FEW = 9
+"""Lines with a loss that a text may quote, and be no log."""
 
 __all__ = ["FORMATS", "Run", "labels", "locate", "read", "read_all"]
 
@@ -96,7 +103,7 @@ def locate(path: str | Path) -> list[Path]:
     """The logs at a path, none of them read: `read_all` of each is `read_all` of the path."""
     place = Path(path)
     try:
-        return [found for found, _ in places(place, _format_of)] if place.is_dir() else [place]
+        return [found.path for found in places(place, _format_of, _Reader(Wish()).tells)] if place.is_dir() else [place]
     except OSError:
         return [place]
 
@@ -112,18 +119,79 @@ def labels(runs: Sequence[Run]) -> list[str]:
 def _of_folder(folder: Path, wish: Wish) -> list[Run]:
     runs: list[Run] = []
     refused: list[SourceError] = []
-    for place, name in places(folder, _format_of):
+    unread: list[Path] = []
+    reader = _Reader(wish)
+    for place in places(folder, _format_of, reader.tells):
+        unread += place.beside
         try:
-            runs += _read_as(name, place, wish)
+            read = reader.runs(place.path, place.format)
         except SourceError as error:
             refused.append(error)
-        except OSError as error:
-            refused.append(SourceError(f"cannot read {place}: {error.strerror or error}."))
+            unread += [] if isinstance(error, NoLogError) else [place.path]
+        else:
+            runs += _with_note(read, folder, unread)
+            unread = []
     if runs:
-        return runs
+        return [*runs[:-1], *_with_note(runs[-1:], folder, unread)]
     if refused:
         raise refused[0]
     raise SourceError(f"the folder {folder} holds no log that can be read. Known are {KNOWN}.")
+
+
+def _with_note(runs: list[Run], folder: Path, unread: Sequence[Path]) -> list[Run]:
+    """Runs, of which the first says what was not read."""
+    if not runs or not unread:
+        return runs
+    names = names_text([str(path.relative_to(folder)) for path in unread], NAMED)
+    return [replace(runs[0], remarks=(*runs[0].remarks, f"also here, not read: {names}")), *runs[1:]]
+
+
+class _Reader:
+    """Reads each file of a folder once, though it may be asked what it holds before it is chosen."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self._known: dict[Path, list[Run] | SourceError] = {}
+
+    def runs(self, place: Path, name: str) -> list[Run]:
+        """The runs at a place."""
+        if place not in self._known:
+            try:
+                self._known[place] = _read_as(name, place, self.wish)
+            except SourceError as error:
+                self._known[place] = error
+            except OSError as error:
+                self._known[place] = SourceError(f"cannot read {place}: {error.strerror or error}.")
+        found = self._known[place]
+        if isinstance(found, SourceError):
+            raise found
+        return found
+
+    def tells(self, place: Path, name: str) -> Told:
+        """What a file holds."""
+        try:
+            runs = self.runs(place, name)
+        except NoLogError:
+            return "nothing"
+        except SourceError:
+            return "damage"
+        judged = [run for run in runs if _is_judged(run)]
+        return "nothing" if not judged else "run" if any(map(_is_plain, judged)) else "numbers"
+
+
+def _is_judged(run: Run) -> bool:
+    """Whether a run has what most is said by: a loss, a metric or a reward."""
+    columns = run.header.get("context", {}).get("columns")
+    measures = ("loss", "accuracy", "reward")
+    return columns is None or any(name.endswith(measures) or name.startswith(("val_", "train_")) for name in columns)
+
+
+def _is_plain(run: Run) -> bool:
+    """Whether this is plainly a log of a run: it counts, or it goes on, or it has what a table of data has not."""
+    context = run.header.get("context", {})
+    if context.get("clock") != "row" or (context.get("source") == "printed text" and run.step >= FEW):
+        return True
+    return len({"loss", "val_loss", "lr", "grad_norm"} & {*context.get("columns", ())}) > 1
 
 
 def _of_file(file: Path, wish: Wish) -> list[Run]:

@@ -22,7 +22,7 @@ from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.records import SCHEMA, Record, names_text
 from torchdoctor.sources.clock import counts, is_epoch, union
 from torchdoctor.sources.description import context_of, remarks_on
-from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, Points, Wish
+from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, NoLogError, Points, Wish
 from torchdoctor.sources.naming import Understood, understand
 from torchdoctor.sources.repair import Mended, mend, unveil
 from torchdoctor.sources.run import Piece, Run
@@ -51,7 +51,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
     understood = understand(_weights(points), mapping)
     if not understood.columns:
         known = names_text([*points], 12) or "none"
-        raise SourceError(
+        raise NoLogError(
             f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
             "Say which is which: --map loss=COLUMN --map val_loss=COLUMN."
         )

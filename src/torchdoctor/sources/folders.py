@@ -1,31 +1,63 @@
-"""Which runs a folder holds: the best log of each, however deep it lies."""
+"""Which runs a folder holds: the best log of each, however deep it lies, and what tells of them once more."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-Recognise = Callable[[Path], str | None]
-"""The format of a file or folder, None where it has none that is known."""
-Place = tuple[Path, str]
+from torchdoctor.sources.stems import SUFFIXES, stem
 
 DEPTH = 8
 ENTRIES = 200_000
 """Files and folders that are looked at."""
-SUFFIXES = frozenset({".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log", ".txt", ".out", ".parquet", ".db"})
-SUFFIXES |= {".sqlite", ".sqlite3", ".wandb", ".gz", ".err"}
-CONFIGURATION = frozenset({"config.json", "tokenizer.json", "package.json", "args.json", "vocab.json"})
+GLANCE, NEAR = 500, 2
+"""The same, and how deep, where the run is found already: only to say what else is there."""
+PROBED = 16 * 2**20
+"""Bytes of the largest file that is read for no more than that."""
+NO_LOG = frozenset({"config.json", "tokenizer.json", "package.json", "args.json", "vocab.json", "journal.jsonl"})
+_PROSE = re.compile(r"(?i)(?:readme|licen[cs]e|changelog|requirements|notice|contributing|cmakelists)\b")
+"""How files begin that people read; what they say of a loss is about some other run."""
 WEAK = ("text_log", "json_table")
 """Formats that almost anything has: taken where a folder holds nothing better, however deep."""
+_KEPT = re.compile(r"runs|checkpoint-\d+|(?:offline-|dry)?run-.*|latest-run|\d+|artifacts")
+"""Folders in which a format that keeps whole folders has the rest of its own."""
+
+Recognise = Callable[[Path], str | None]
+"""The format of a file or folder, None where it has none that is known."""
+Told = Literal["run", "numbers", "damage", "nothing"]
+"""What a file of a known format turns out to hold: a run with its steps, measures that nobody counted, what cannot be
+read, or nothing that a run is judged by."""
 
 
-def places(folder: Path, recognise: Recognise) -> list[Place]:
-    """The logs in a folder, in order of their names; of several logs in one place those of the best format.
+@dataclass(frozen=True)
+class Place:
+    """A log."""
 
-    `recognise` is asked about files, and about folders that a format keeps as a whole.
+    path: Path
+    format: str
+    beside: tuple[Path, ...] = ()
+    """Further logs in the same folder or below it, which are not read: they tell of the same run."""
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether almost anything has its format."""
+        return self.format in WEAK
+
+
+Probe = Callable[[Path, str], Told]
+"""Reads a file of a known format, and says what it holds."""
+
+
+def places(folder: Path, recognise: Recognise, probe: Probe) -> list[Place]:
+    """The logs in a folder, in order of their names; of several that tell of one run that of the best format.
+
+    `recognise` is asked about files, and about folders that a format keeps as a whole; `probe` where names and formats
+    leave it open what is to be read.
     """
-    return list(_Search(recognise).visit(folder, DEPTH))
+    return list(_Search(recognise, probe, ENTRIES).visit(folder, DEPTH))
 
 
 def journal_in(folder: Path) -> Path | None:
@@ -34,10 +66,52 @@ def journal_in(folder: Path) -> Path | None:
     return next((file for file in (folder / "journal.jsonl", *ranks) if file.is_file()), None)
 
 
+def sorted_out(found: Sequence[Place], probe: Probe) -> tuple[list[Place], list[Place]]:
+    """Which of the logs in one folder are read, and which tell of the same runs once more.
+
+    Logs of one format are runs of their own. A log of another format is one of these once more where it is called like
+    it, or where the names say nothing; where they tell several runs apart, it is a run.
+
+    >>> formats = {".csv": "csv_table", ".jsonl": "json_lines"}
+    >>> def sort(*names):
+    ...     places = [Place(Path(name), formats.get(Path(name).suffix, "text_log")) for name in names]
+    ...     return tuple([place.path.name for place in part] for part in sorted_out(places, lambda *_: "run"))
+    >>> sort("metrics.csv", "train.log"), sort("a.csv", "a.log", "b.csv")
+    ((['metrics.csv'], ['train.log']), (['a.csv', 'b.csv'], ['a.log']))
+    >>> sort("adam.csv", "nohup.out", "sgd.log"), sort("exp3.log", "metrics.jsonl")
+    ((['adam.csv', 'sgd.log'], ['nohup.out']), (['metrics.jsonl'], ['exp3.log']))
+    """
+    if len({place.format for place in found}) < 2:
+        return list(found), []
+    told = {place: probe(place.path, place.format) for place in found}
+    usable = sorted(
+        (place for place in found if told[place] in ("run", "numbers")), key=lambda place: _rank(told, place)
+    )
+    if not usable:
+        return list(found), []
+    groups: dict[tuple[str, ...], list[Place]] = {}
+    for place in usable:
+        groups.setdefault(stem(Path(place.path.name)), []).append(place)
+    main = usable[0].format
+    chosen = [place for place in usable if place.format == main]
+    if sum(map(bool, groups)) > 1:
+        for words, group in groups.items():
+            first = group[0]
+            if first.format != main and told[first] == "run" and (words or not first.is_weak):
+                chosen += [place for place in group if place.format == first.format]
+    again = [place for place in found if place not in chosen and told[place] != "nothing"]
+    return [place for place in found if place in chosen], again
+
+
+def _rank(told: dict[Place, Told], place: Place) -> tuple[bool, bool]:
+    return told[place] != "run", place.is_weak
+
+
 class _Search:
-    def __init__(self, recognise: Recognise) -> None:
+    def __init__(self, recognise: Recognise, probe: Probe, left: int) -> None:
         self.recognise = recognise
-        self.left = ENTRIES
+        self.probe = probe
+        self.left = left
 
     def visit(self, folder: Path, depth: int) -> Iterator[Place]:
         """The logs in a folder; one inside it that may not be read is passed over."""
@@ -48,22 +122,71 @@ class _Search:
                 raise
 
     def _visit(self, folder: Path, depth: int) -> Iterator[Place]:
-        journal = journal_in(folder)
-        if journal is not None:
-            yield journal, "journal"
-            return
-        whole = self.recognise(folder)
-        if whole is not None:
-            yield folder, whole
-            return
+        own = self._whole(folder)
         files, folders = self._entries(folder)
         found = self._files(files)
-        if found and found[0][1] not in WEAK:
-            yield from found
+        if own is not None:
+            yield self._with(own, self._others(own, found, folders, depth))
             return
-        deeper = [place for inner in folders if depth > 0 for place in self.visit(inner, depth - 1)]
-        strong = [place for place in deeper if place[1] not in WEAK]
-        yield from strong or found or deeper
+        chosen, again = sorted_out(found, self.probe)
+        here = chosen if not folders or self._any_log(chosen) else []
+        if any(not place.is_weak for place in here):
+            further, once_more = _told_apart(folder, here, self._glance(folders, depth))
+            yield from self._noted([*here, *further], [*again, *once_more])
+            return
+        deeper = self._below(folders, depth)
+        strong = [place for place in deeper if not place.is_weak]
+        rest = [place for place in deeper if place.is_weak]
+        if strong and (not (here or rest) or self._any_log(strong)):
+            yield from self._noted(strong, [*here, *again, *rest])
+        elif here:
+            further, once_more = _told_apart(folder, here, rest)
+            yield from self._noted([*here, *further], [*again, *once_more])
+        else:
+            yield from rest or strong or chosen
+
+    def _whole(self, folder: Path) -> Place | None:
+        """The journal of a folder, or the folder itself where a format keeps it as a whole."""
+        journal = journal_in(folder)
+        if journal is not None:
+            return Place(journal, "journal")
+        whole = self.recognise(folder)
+        return Place(folder, whole) if whole is not None else None
+
+    def _below(self, folders: Iterable[Path], depth: int) -> list[Place]:
+        return [place for inner in folders if depth > 0 for place in self.visit(inner, depth - 1)]
+
+    def _glance(self, folders: Iterable[Path], depth: int) -> list[Place]:
+        """What lies below a folder whose run is found already: not all of it, which may be a data set."""
+        return _Search(self.recognise, self.probe, GLANCE)._below(folders, min(depth, NEAR))
+
+    def _others(self, own: Place, found: Iterable[Place], folders: Iterable[Path], depth: int) -> list[Place]:
+        """Logs in and below a folder that its own, which speaks for it as a whole, does not include."""
+        covered = {own.format, *(("json_table", "json_lines") if own.format == "json_files" else ())}
+        below = self._glance([inner for inner in folders if not _KEPT.fullmatch(inner.name)], depth)
+        return [
+            place
+            for place in [*found, *below]
+            if place.format not in covered or (place.format in ("journal", "trainer_state") and place in below)
+        ]
+
+    def _noted(self, chosen: Sequence[Place], again: Sequence[Place]) -> Iterator[Place]:
+        """Logs to read, of which the first says which are not."""
+        for number, place in enumerate(chosen):
+            yield self._with(place, again) if not number else place
+
+    def _with(self, place: Place, again: Iterable[Place]) -> Place:
+        others = [path for other in again if self._is_log(other) for path in (other.path, *other.beside)]
+        return replace(place, beside=(*place.beside, *others)) if others else place
+
+    def _any_log(self, found: Iterable[Place]) -> bool:
+        return any(self._is_log(place) for place in found)
+
+    def _is_log(self, place: Place) -> bool:
+        """Whether a place of a known format holds a log, or one that is damaged."""
+        if place.format == "text_log" or place.path.is_dir() or place.path.stat().st_size > PROBED:
+            return True
+        return self.probe(place.path, place.format) != "nothing"
 
     def _entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
         files, folders = [], []
@@ -80,23 +203,26 @@ class _Search:
                 files.append(entry)
         return files, folders
 
-    def _files(self, files: list[Path]) -> list[Place]:
-        """The logs among some files, of the best format that there is."""
-        found: list[Place] = []
-        for file in files:
-            name = self._recognised(file) if file.name not in CONFIGURATION else None
-            if name is not None:
-                found.append((file, name))
-        strong = [place for place in found if place[1] not in WEAK]
-        found = strong or found
-        first = found[0][1] if found else ""
-        return [place for place in found if place[1] == first]
+    def _files(self, files: Iterable[Path]) -> list[Place]:
+        """The logs among some files."""
+        named = (file for file in files if file.name not in NO_LOG and not _PROSE.match(file.name))
+        return [Place(file, name) for file in named if (name := self._recognised(file)) is not None]
 
     def _recognised(self, file: Path) -> str | None:
         try:
             return self.recognise(file) if file.is_file() and file.stat().st_size else None
         except OSError:
             return None
+
+
+def _told_apart(folder: Path, here: Sequence[Place], below: Sequence[Place]) -> tuple[list[Place], list[Place]]:
+    """Logs below a folder: those of further runs, where it holds several by name, and those of the runs in it."""
+    names = {stem(Path(place.path.name)) for place in here}
+    if sum(map(bool, names)) < 2:
+        return [], list(below)
+    words = {place: stem(place.path.relative_to(folder)) for place in below}
+    further = [place for place in below if words[place] not in names and (words[place] or not place.is_weak)]
+    return further, [place for place in below if place not in further]
 
 
 def _in_order(path: Path) -> list[tuple[int, str]]:

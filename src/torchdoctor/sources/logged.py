@@ -15,12 +15,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.errors import SourceError
+
 Clock = Literal["step", "epoch", "row"]
 
 NAMES_LIMIT = 10_000
 """Different names in one log; the rest is left out, and a note says so."""
 NAME_LENGTH = 256
 STEP_LIMIT = 10**12
+
+
+class NoLogError(SourceError):
+    """A table of something else: none of its numbers is what a run is judged by."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""Which run a log is of, as far as its name says.
+
+>>> stem(Path("train.log")), stem(Path("metrics.csv"))
+((), ())
+>>> stem(Path("adam_metrics.csv")), stem(Path("adam.log")), stem(Path("run_2.jsonl.gz")), stem(Path("log2.txt"))
+(('adam',), ('adam',), ('2',), ('2',))
+>>> stem(Path("sgd_2024-05-01_12-30-05.log")), stem(Path("slurm-8412345.out")), stem(Path("version_1/metrics.csv"))
+(('sgd',), (), ('version', '1'))
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torchdoctor.sources.words import HIGHER, LOSS, LOWER, SPLITS, base, listed, words_of
+
+SUFFIXES = listed(".csv .tsv .json .jsonl .ndjson .log .txt .out .parquet .db .sqlite .sqlite3 .wandb .gz .err")
+"""How the names of logs end."""
+SAYS_NOTHING = listed(
+    "all batch check checkpoint checkpoints console csv curve curves data debug epoch epochs err event events "
+    "experiment fit full hist history info iter iters job jobs json jsonl latest learning lightning log logger logging "
+    "logs lr main metric metrics mlflow mlruns model monitor my nohup of out output outputs print printed progress "
+    "rate record records report result results run runs save saved scalar scalars slurm state stats status stderr "
+    "stdout step steps summary tb tensorboard text the trackio trained trainer txt vis wandb"
+)
+"""Words that a log of any run may be called by."""
+SAYS_NOTHING |= LOSS | HIGHER | LOWER | frozenset(SPLITS)
+_DATE = re.compile(
+    r"(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T ]{0,2}[0-2]\d[-_.:h]?[0-5]\d(?:[-_.:m]?[0-5]\d)?)?(?!\d)"
+)
+STAMP = 6
+"""Figures of a number that is a date, a time or what a cluster counts: two logs of one run may differ in it."""
+
+
+def stem(path: Path) -> tuple[str, ...]:
+    """The words that tell a log apart from those of other runs; none where its name would suit any."""
+    place = path
+    while place.suffix.lower() in SUFFIXES:
+        place = place.with_suffix("")
+    found = []
+    for word in (word for part in place.parts for word in words_of(_DATE.sub(" ", part))):
+        plain = base(word)
+        number = word if plain.isdigit() else word[len(plain) :]
+        if not plain.isdigit() and plain not in SAYS_NOTHING:
+            found.append(word)
+        elif number and len(number) < STAMP:
+            found.append(number)
+    return tuple(found)
