@@ -211,6 +211,28 @@ def test_epochs_are_not_held_against_steps(tmp_path):
     assert "Who was faster" not in mixed and "Where they part" not in mixed
 
 
+def test_what_two_runs_differ_in_is_told_as_it_is(tmp_path):
+    """Equal up to a step: another seed, another rate from there on, or nothing that the logs tell."""
+    generator = np.random.default_rng(0)
+    first = 1 + np.exp(-np.arange(400) / 60) + 0.01 * generator.standard_normal(400)
+    second = first.copy()
+    second[200:] += 1.0
+    known = {"model": {"class": "MLP", "parameters": 40}, "batch_size": 32, "optimizer": [{"class": "SGD", "lr": 0.1}]}
+
+    def told(seeds, **rates):
+        place = tmp_path / f"{seeds}{rates}"
+        for name, loss, seed in (("a", first, seeds[0]), ("b", second, seeds[1])):
+            write(place / name, loss, context=known | {"seed": seed}, lr=rates.get(name, 0.1))
+        return " ".join(str(compare([place])).split())
+
+    assert "(they differ by their seed only)" in told((0, 1))
+    assert "(no setting that the logs tell differs)" in told((0, 0))
+    raised = told((0, 0), b=3.0)
+    assert "lr: 0.1, 3" in raised and "seed only" not in raised and "All runs have the same settings" not in raised
+    lowered = told((0, 0), b=0.01)  # the configured rate was not reached: the settings are the same
+    assert "learning rate 0.1 against 0.01" in lowered and "seed only" not in lowered
+
+
 def test_tables_fit_the_terminal_and_what_is_left_out_is_in_the_data(tmp_path: Path, monkeypatch) -> None:
     for number in range(5):
         folder = tmp_path / f"a_rather_long_name_of_an_experiment_on_something__{number}__and_its_end"

@@ -9,6 +9,7 @@ import pytest
 from tests.comparing.worlds import grid, run
 
 from torchdoctor.comparing import compare_runs
+from torchdoctor.reports.comparison_effects import batch_lines, effect_lines, rate_lines
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -59,6 +60,48 @@ def test_the_rule_that_keeps_the_loss_is_told(power, rule):
     assert found["rule"] == rule and found["budget"] == "steps"
     assert found["exponent_low"] <= power <= found["exponent_high"] and found["exponent_high"] < power + 0.3
     assert {item["rule"] for item in found["kept"]} == {"linear", "square root", "constant"}
+
+
+def fifty():
+    """Five rates and five batch sizes, twice each; the best rate is in proportion to the batch."""
+
+    def score(lr, batch_size):
+        return 1.1 + 0.15 * math.log(lr / (0.1 * batch_size / 64)) ** 2
+
+    return compare_runs(
+        grid(score, seeds=2, noise=0.005, lr=(0.025, 0.1, 0.4, 0.8, 3.2), batch_size=(32, 64, 128, 256, 512))
+    ).found
+
+
+def test_one_rate_is_called_best():
+    """Where it depends on the batch size, ranks and medians favour different ones."""
+    found = fifty()
+    rate = next(item for item in found["effects"] if item["names"] == ("lr",))
+    sweep = found["learning_rate"]
+    assert found["batch_size"]["moves_rate"] and str(sweep["best"]) == rate["best"]
+    assert sweep["low"] <= sweep["best"] <= sweep["high"]
+    assert rate["tied"] and rate["best"] not in rate["tied"]
+    [effect] = [text for text in effect_lines(found) if text.startswith("lr matters")]
+    assert f"Best: {rate['best']}, but that depends on the batch size; not told apart from it: " in effect
+    [told] = rate_lines(found)
+    assert told.startswith("Which rate is best depends on the batch size") and f"{rate['best']} does best" in told
+
+
+def test_a_rate_that_no_batch_size_moves_is_told_as_a_valley():
+    runs = grid(lambda lr, batch_size: 1 + 0.3 * math.log10(lr / 0.1) ** 2, lr=RATES, batch_size=(32, 64), noise=0.005)
+    found = compare_runs(runs).found
+    assert not found["batch_size"]["moves_rate"] and rate_lines(found)[0].startswith("A valley: best at 0.1")
+
+
+def test_a_rule_is_praised_for_what_it_does():
+    """Under another rule the loss may be lower: what a rule is for is that it does not change."""
+    found = fifty()
+    lines = batch_lines(found)
+    assert found["batch_size"]["rule"] == "linear" and not any("keeps the outcome best" in text for text in lines)
+    assert any(text.startswith("The linear rule changes the outcome least") for text in lines)
+    linear, constant = (next(text for text in lines if text.startswith(name)) for name in ("linear", "constant"))
+    assert "best validation loss the same (1.00 times) at the larger batch, a factor of 1.0" in linear
+    assert "a factor of 1.2" in constant and " 1 times" not in linear
 
 
 def test_double_descent_over_model_size():

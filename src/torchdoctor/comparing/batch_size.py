@@ -53,6 +53,8 @@ class BatchEffect:
     exponent_low: float
     exponent_high: float
     """An interval for it, from runs drawn anew within each configuration; NaN where none was repeated."""
+    moves_rate: bool
+    """Whether the best learning rate is another one at another batch size, beyond doubt."""
 
 
 def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) -> BatchEffect | None:
@@ -81,6 +83,7 @@ def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) ->
         exponent=exponent,
         exponent_low=low,
         exponent_high=high,
+        moves_rate=low > 0 or high < 0,
     )
 
 

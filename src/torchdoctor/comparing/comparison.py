@@ -151,6 +151,9 @@ def _explained(
     scores = np.array([item.score for item in outcomes])
     steps = np.array([float(summary.steps) for summary in summaries])
     ranked_configurations = configurations(plan, outcomes, made, words, spread)
+    tested = effects(plan, made, scores) if plan.told else []
+    rate = next((item for item in tested if "lr" in item.names and item.tested), None)
+    favoured = "" if rate is None else rate.best
     return {
         "ratios": log,
         "seed_spread": spread,
@@ -159,9 +162,9 @@ def _explained(
         ],
         "effects": [
             asdict(item) | {"contrasts": [{"other": one.other, **one.shift._asdict()} for one in item.contrasts]}
-            for item in (effects(plan, made, scores) if plan.told else ())
+            for item in tested
         ],
-        "learning_rate": _data(rate_effect(plan, made, spread)) if plan.told else None,
+        "learning_rate": _data(rate_effect(plan, made, spread, favoured)) if plan.told else None,
         "batch_size": _data(batch_effect(plan, made, steps, spread)) if plan.told else None,
         "double_descent": asdict(descent(summaries, outcomes, plan, metric.lower, spread if log else math.nan)),
         "partings": _partings(summaries, plan, spread, log=log),
@@ -223,8 +226,14 @@ def _partings(summaries: Sequence[Summary], plan: Design, spread: float, *, log:
     for place in places:
         parting: Parting | None = part(summaries[0], summaries[place], curve, floor)
         if parting is not None:
-            found.append(asdict(parting) | {"same_settings": bool(plan.groups[0] == plan.groups[place])})
+            same = bool(plan.groups[0] == plan.groups[place])
+            seeds = any(_seed(summaries[0], name) != _seed(summaries[place], name) for name in plan.seeds)
+            found.append(asdict(parting) | {"same_settings": same, "other_seeds": seeds})
     return found
+
+
+def _seed(summary: Summary, name: str) -> Any:
+    return summary.settings.get(name)
 
 
 def _side_by_side(summaries: Sequence[Summary]) -> list[dict[str, Any]]:

@@ -66,6 +66,8 @@ class Effect:
     explained: float = math.nan
     """The share of the differences in rank that it explains."""
     best: str = ""
+    tied: tuple[str, ...] = ()
+    """Levels whose interval against the best does not exclude that they are as good."""
     contrasts: tuple[Contrast, ...] = ()
     needed: int | None = None
     """Runs of each configuration (or configurations as many times) with which more could be said."""
@@ -161,10 +163,8 @@ def _judged(effect: Effect, plan: _Plan, p: float, design: Design) -> Effect:
     order = [place for place, level in enumerate(effect.levels) if not math.isnan(level.rank)]
     order.sort(key=lambda place: effect.levels[place].rank)
     pairs = len(order) * (len(order) - 1) // 2
-    contrasts = [
-        Contrast(effect.levels[other].label, _shift(plan, other, order[0], ALPHA / pairs))
-        for other in dict.fromkeys((order[1], order[-1]))
-    ]
+    shifts = {other: _shift(plan, other, order[0], ALPHA / pairs) for other in order[1:]}
+    contrasts = [Contrast(effect.levels[other].label, shifts[other]) for other in dict.fromkeys((order[1], order[-1]))]
     matters = p <= ALPHA
     return replace(
         effect,
@@ -173,6 +173,7 @@ def _judged(effect: Effect, plan: _Plan, p: float, design: Design) -> Effect:
         p=p,
         explained=plan.trial.explained(),
         best=effect.levels[order[0]].label,
+        tied=tuple(effect.levels[other].label for other in sorted(shifts) if -math.inf < shifts[other].low <= 0),
         contrasts=tuple(contrasts),
         needed=None if matters else _for_power(plan, order, contrasts[-1].shift.estimate),
         together=_together(plan, design),

@@ -54,6 +54,8 @@ TASK_FACTS = {
     "loss.classes": "number of classes",
 }
 """What is learnt, as a journal's facts tell it, and what to call it."""
+BEYOND = 1.5
+"""Times the configured learning rate from which on the one that was used is another setting."""
 MOST = 300
 LENGTH = 200
 
@@ -84,12 +86,21 @@ def hyperparameters(
     if groups:
         first = {key: value for key, value in groups[0].items() if key not in ("lr", "optimizer")}
         _flatten(first, (), found)
-    if not isinstance(found.get("lr"), int | float):
+    told = found.get("lr")
+    if not isinstance(told, int | float):
         used = [value for name, curve in curves.items() if _is_rate(name) for value in curve.values.tolist()]
         finite = [value for value in (*used, *rates) if math.isfinite(value)]
         if finite:
             found["lr"] = float(f"{max(finite):.4g}")
+    elif (highest := _highest(curves)) > BEYOND * told:  # somebody raised it on the way
+        found["lr"] = float(f"{highest:.4g}")
     return found
+
+
+def _highest(curves: Mapping[str, Curve]) -> float:
+    """The highest rate that was used, NaN where none was logged."""
+    used = [value for value in curves["lr"].values.tolist() if math.isfinite(value)] if "lr" in curves else []
+    return max(used, default=math.nan)
 
 
 def task_facts(remarks: Iterable[Mapping[str, Any]]) -> dict[str, Value]:

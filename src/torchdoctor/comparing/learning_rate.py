@@ -48,8 +48,12 @@ class RateEffect:
     advice: str
 
 
-def rate_effect(design: Design, costs: Floats, spread: float) -> RateEffect | None:
-    """What the learning rate does; None where fewer than three were tried."""
+def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = "") -> RateEffect | None:
+    """What the learning rate does; None where fewer than three were tried.
+
+    `favoured` is the level that the test of this setting calls best: where the best rate differs between other
+    settings, ranks and medians may each favour another one, and then all between them are in the range.
+    """
     factor = design.factor("lr")
     if factor is None or factor.values is None or len(factor.labels) < FEWEST:
         return None
@@ -76,7 +80,8 @@ def rate_effect(design: Design, costs: Floats, spread: float) -> RateEffect | No
     spare = len(design.groups) - design.configurations
     least = min(rate.runs for rate in rates)
     noise = NOISE if math.isnan(spread) else margin(spread, spare, least, least, len(rates) - 1)
-    return _described(rates, noise, not math.isnan(spread))
+    place = factor.labels.index(favoured) if favoured in factor.labels else None
+    return _described(rates, noise, not math.isnan(spread), place)
 
 
 def regret(costs: Floats, strata: Ints) -> Floats:
@@ -107,12 +112,14 @@ def noise_of(spread: float) -> float:
     return NOISE if math.isnan(spread) else 2 * math.sqrt(2) * spread
 
 
-def _described(rates: tuple[Rate, ...], noise: float, noise_known: bool) -> RateEffect:
+def _described(rates: tuple[Rate, ...], noise: float, noise_known: bool, favoured: int | None) -> RateEffect:
     values = [rate.regret if math.isfinite(rate.regret) else math.inf for rate in rates]
-    best = int(np.argmin(values))
-    near = [value <= values[best] + noise for value in values]
-    low = next(place for place in range(best, -1, -1) if place == 0 or not near[place - 1])
-    high = next(place for place in range(best, len(rates)) if place == len(rates) - 1 or not near[place + 1])
+    lowest = int(np.argmin(values))
+    best = lowest if favoured is None or math.isinf(values[favoured]) else favoured
+    near = [value <= values[lowest] + noise for value in values]
+    first, last = min(best, lowest), max(best, lowest)
+    low = next(place for place in range(first, -1, -1) if place == 0 or not near[place - 1])
+    high = next(place for place in range(last, len(rates)) if place == len(rates) - 1 or not near[place + 1])
     shape = _shape(rates, low, high)
     return RateEffect(
         rates=rates,
@@ -120,7 +127,7 @@ def _described(rates: tuple[Rate, ...], noise: float, noise_known: bool) -> Rate
         best=rates[best].lr,
         low=rates[low].lr,
         high=rates[high].lr,
-        optimum=_bottom(rates, best) if shape == "valley" else math.nan,
+        optimum=_bottom(rates, lowest) if shape == "valley" else math.nan,
         noise=noise,
         noise_known=noise_known,
         advice=_advice(rates, shape),

@@ -232,12 +232,7 @@ def _parting(item: Found) -> Iterator[str]:
         text = f"{first} and {second} part at step {item['step']}: one of them is not finite from there on"
     else:
         text = f"{first} and {second} part at about step {item['step']}, {name} {here} against {there}, and stay apart"
-    yield (
-        text
-        + (f"; {alike}" if alike else "")
-        + (" (they differ by their seed only)" if item["same_settings"] else "")
-        + "."
-    )
+    yield (text + (f"; {alike}" if alike else "") + _explained(item) + ".")
     told = [
         f"{label} {number_text(pair[0])} against {number_text(pair[1])}"
         for key, label in (("lr", "learning rate"), ("grad_norm", "gradient norm"))
@@ -246,6 +241,15 @@ def _parting(item: Found) -> Iterator[str]:
     if told:
         yield f"  then: {', '.join(told)}"
     yield from (f"  around it: {printable(text)}" for text in item["findings"][:4])
+
+
+def _explained(item: Found) -> str:
+    """What two runs that part differ in, where no setting does; their learning rates are told below."""
+    rates = item["readings"].get("lr")
+    if not item["same_settings"] or (rates is not None and rates[0] != rates[1]):
+        return ""
+    only = "they differ by their seed only" if item["other_seeds"] else "no setting that the logs tell differs"
+    return f" ({only})"
 
 
 def _not_well(found: Found) -> Iterator[str]:

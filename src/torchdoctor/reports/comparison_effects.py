@@ -53,7 +53,10 @@ def _effect(item: Found, found: Found, tested: int) -> Iterator[str]:
         if math.isfinite(item["explained"])
         else ""
     )
-    yield f"{name} matters ({chance}){share}, among {among}. Best: {printable(item['best'])}."
+    best = printable(item["best"]) + (", but that depends on the batch size" if _rate_moves(item, found) else "")
+    tied = names_text([printable(label) for label in item["tied"]], 5)
+    apart = f"; not told apart from it: {tied}" if tied else ""
+    yield f"{name} matters ({chance}){share}, among {among}. Best: {best}{apart}."
     lost = [f"{level['diverged']} of {level['runs']} at {printable(level['label'])}" for level in item["levels"]
             if level["diverged"]]  # fmt: skip
     for contrast in item["contrasts"]:
@@ -63,6 +66,11 @@ def _effect(item: Found, found: Found, tested: int) -> Iterator[str]:
     if item["together"]:
         others = names_text([printable(name) for name in item["together"]])
         yield f"  it mostly changed together with {others}: either may be the reason"
+
+
+def _rate_moves(item: Found, found: Found) -> bool:
+    """Whether this is the learning rate, and the best one is another at another batch size."""
+    return "lr" in item["names"] and bool((found.get("batch_size") or {}).get("moves_rate"))
 
 
 def p_text(p: float) -> str:
@@ -86,15 +94,26 @@ def _size(contrast: Found, found: Found) -> str:
     """By how much worse, with the interval."""
     low, high = contrast["low"], contrast["high"]
     if found["ratios"]:
-        text = f"{math.exp(contrast['estimate']):.3g} times"
+        text = times_text(math.exp(contrast["estimate"]))
         ends = [f"{math.exp(end):.3g}" if math.isfinite(end) else None for end in (low, high)]
     else:
         worse = "higher" if found["metric"]["lower"] else "lower"
         text = f"{number_text(contrast['estimate'])} {worse}"
         ends = [number_text(end) if math.isfinite(end) else None for end in (low, high)]
     if ends[0] is None:
-        return f"{text} (too few runs for an interval)"
-    return f"{text} (95 % interval {ends[0]} to {ends[1]})" if ends[1] else f"{text} (at least {ends[0]}, with 95 %)"
+        bounds = "too few runs for an interval"
+    else:
+        bounds = f"95 % interval {ends[0]} to {ends[1]}" if ends[1] else f"at least {ends[0]}, with 95 %"
+    return f"{text[:-1]}; {bounds})" if text.endswith(")") else f"{text} ({bounds})"
+
+
+def times_text(ratio: float) -> str:
+    """How many times as high: where that is 1, in words.
+
+    >>> times_text(0.8521), times_text(1.0004)
+    ('0.852 times', 'the same (1.00 times)')
+    """
+    return "the same (1.00 times)" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times"
 
 
 def _bounded(item: Found, found: Found) -> str:
@@ -138,6 +157,9 @@ def rate_lines(found: Found) -> list[str]:
         "best at the highest": f"Best at the high edge of the sweep, {span} (tried: {tried}): {sweep['advice']}.",
         "best below divergence": f"Best at {span}, just below where runs diverge (tried: {tried}).",
     }
+    if (found.get("batch_size") or {}).get("moves_rate"):
+        told_apart = "Which rate is best depends on the batch size, and is told there;"
+        return [f"{told_apart} over all of them together {best} does best (tried: {tried})."]
     lines = [told[sweep["shape"]]]
     if math.isfinite(sweep["optimum"]):
         lines.append(f"A parabola through the best three has its bottom at {number_text(sweep['optimum'])}.")
@@ -169,9 +191,12 @@ def batch_lines(found: Found) -> list[str]:
         lines.append("The runs had neither steps nor samples in common: mind that when comparing batch sizes.")
     lines += [_kept(kept, found) for kept in effect["kept"]]
     if effect["rule"]:
-        lines.append(f"The {effect['rule']} rule keeps the outcome best.")
+        lines.append(
+            f"The {effect['rule']} rule changes the outcome least, for better or worse: what was tuned at one batch "
+            "size is as good at another."
+        )
     elif len(effect["kept"]) > 1:
-        lines.append("No rule keeps the outcome better than another beyond noise.")
+        lines.append("No rule changes the outcome less than another beyond noise.")
     if not any(kept["rule"] == "linear" for kept in effect["kept"]):
         lines.append("No two configurations follow the linear rule: a grid by factors of 2 would test it.")
     if effect["best_rates"]:
@@ -191,12 +216,14 @@ RULES = {
 
 def _kept(kept: Found, found: Found) -> str:
     name = found["metric"]["words"]
-    if math.isinf(kept["change"]):
-        change = "the larger batch diverges"
+    if math.isinf(kept["change"]) or math.isinf(kept["size"]):
+        change = f"{name}: the larger batch diverges"
     elif found["ratios"]:
-        change = f"{name} {math.exp(kept['change']):.3g} times at the larger batch"
+        way = times_text(math.exp(kept["change"]))
+        change = f"{name} {way} at the larger batch, a factor of {math.exp(kept['size']):.2f} up or down"
     else:
-        change = f"{name} changes by {number_text(kept['change'])} at the larger batch"
+        way = number_text(kept["change"])
+        change = f"{name} changes by {way} at the larger batch, {number_text(kept['size'])} up or down"
     return f"{kept['rule']} ({RULES[kept['rule']]}): {change}, in the median of {kept['pairs']} pairs"
 
 
