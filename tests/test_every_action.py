@@ -13,7 +13,8 @@ from torchdoctor.records import Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS, prescribe
 from torchdoctor.treatments.parameters import RULES
-from torchdoctor.treatments.prescription import PRIORS, SUGGESTED
+from torchdoctor.treatments.prescription import SUGGESTED
+from torchdoctor.treatments.priors import PRIORS
 
 BY_SLUG = {action.slug: action for action in ACTIONS}
 every_action = pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.slug)

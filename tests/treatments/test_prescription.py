@@ -3,7 +3,8 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
-from torchdoctor.records import Symptom
+from torchdoctor.records import INFORMATIVE, Suggestion, Symptom
+from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS, prescribe, prescription
 from torchdoctor.treatments.parameters import Case, parameters
 
@@ -11,8 +12,8 @@ N = 400
 STEADY = np.exp(0.1 * np.random.default_rng(0).standard_normal(N))
 
 
-def symptom(name, first=398, last=None, severity="warning"):
-    return Symptom(name, "", severity, 0.9, first, first if last is None else last)
+def symptom(name, first=398, last=None, severity="warning", count=1):
+    return Symptom(name, "", severity, 0.9, first, first if last is None else last, count)
 
 
 def merged(*symptoms, context=None, groups=(), **vitals):
@@ -60,6 +61,48 @@ def test_repetition_escalates():
     assert ["ask-for-help" in found[count] for count in steps] == [False, False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "every", "times"),
+    [
+        ("gradient-explosion", 1, 1, 1),
+        ("gradient-explosion", 4, 1, 4),
+        ("loss-spike", 2, 1, 2),
+        ("gradient-explosion", 31, 1, 1),
+        ("gradient-explosion", 28, 1, 1),
+        ("gradient-explosion", 4, 10, 1),
+        ("gradient-instability", 4, 1, 1),
+    ],
+    ids=["once", "apart", "twice", "in a row", "nearly so", "in a row of a log of every tenth step", "a state"],
+)
+def test_leaps_that_are_apart_in_one_episode_are_several(name, count, every, times):
+    chart = Chart()
+    for step in range(0, 400, every):
+        chart.add({"type": "vitals", "step": step, "vitals": {"grad_norm": 1.0, "loss": 2.0}})
+    assert Case(chart, Problem((symptom(name, 300, 330, count=count),))).repeats == times
+
+
+def test_repetition_within_an_episode_escalates():
+    found = merged(symptom("gradient-explosion", 300, 330, count=4))
+    assert (found["scale-lr"].parameters["factor"], found["set-clip-norm"].parameters["max_norm"]) == (0.1, 0.25)
+    assert "gradient-explosion was seen 4 times" in found["roll-back"].reason and "ask-for-help" in found
+
+
+def test_what_has_grown_is_treated_as_such_wherever_it_was_seen():
+    """The first leap belongs to a problem of its own, and its offers are no surer than those of the others."""
+    leaps = [symptom("gradient-explosion", step) for step in (100, 180, 260, 340)]
+    found = merged(symptom("slow-learning", 0, 99), *leaps)
+    assert (found["scale-lr"].parameters["factor"], found["set-clip-norm"].parameters["max_norm"]) == (0.1, 0.25)
+    assert "was seen 4 times" in found["roll-back"].reason
+
+
+def test_of_two_offers_as_sure_the_escalated_one_is_kept():
+    first, again = (
+        prescription.Offer(Suggestion("scale-lr", code, 0.9), 1, repeats=repeats)
+        for code, repeats in (("learning_rate *= 0.5", 1), ("learning_rate *= 0.1", 3))
+    )
+    assert prescription._merged([first, again]) == prescription._merged([again, first]) == [again]
+
+
 def test_trouble_of_long_ago_does_not_escalate():
     found = merged(*(symptom("gradient-explosion", step) for step in (1, 3000, 6000)))
     assert found["scale-lr"].parameters["factor"] == 0.5
@@ -69,6 +112,23 @@ def test_a_jump_that_healed_without_harm_leaves_the_learning_rate_nearly_alone()
     healed = merged(symptom("gradient-explosion", 300))
     assert healed["scale-lr"].confidence == 0.6
     assert healed["set-clip-norm"].confidence == 0.9
+
+
+def test_what_has_passed_keeps_its_last_suggestion():
+    (left,) = merged(symptom("gradient-vanishing", 300)).values()
+    assert (first_line(left), left.confidence) == ("learning_rate *= 2.0", 0.5)
+    lasting = merged(symptom("gradient-vanishing", 300, 399, count=100))
+    assert lasting["scale-lr"].confidence == 0.7
+    assert merged(symptom("gradient-vanishing", 300, severity="info")) == {}
+
+
+@pytest.mark.parametrize("detector", [kind for kind in DETECTORS if kind.name not in INFORMATIVE], ids=lambda k: k.name)
+@pytest.mark.parametrize("steps", [(100, 100), (398, 399), (100, 399)], ids=["passed", "just now", "lasting"])
+def test_no_finding_that_hurts_ends_without_a_suggestion(detector, steps):
+    for severity in ("warning", "critical"):
+        for vitals in ({}, {"clip": np.full(N, 0.01)}):
+            found = merged(symptom(detector.name, *steps, severity), **vitals)
+            assert found and all(0.5 <= item.confidence <= 0.99 for item in found.values())
 
 
 @pytest.mark.parametrize(("clip", "limit"), [(5.0, 1.0), (1.0, None), (0.5, None)])
@@ -104,6 +164,16 @@ def test_gradient_control_comes_before_regularization_before_the_rest():
 def test_the_worse_problem_decides_which_way_the_learning_rate_goes():
     found = merged(symptom("gradient-vanishing", 100), symptom("loss-divergence", 300, 399, severity="critical"))
     assert found["scale-lr"].parameters["factor"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("severity", "factor", "reason"), [("warning", 0.5, "gradient-explosion"), ("info", 2.0, "gradient-vanishing")]
+)
+def test_the_reason_for_a_rate_is_the_finding_that_asks_for_it(severity, factor, reason):
+    problem = Problem((symptom("gradient-vanishing", 390, 399), symptom("gradient-explosion", 395, severity=severity)))
+    case = Case(Chart.of(loss=2 * np.ones(N), grad_norm=STEADY, lr=np.full(N, 1e-3)), problem)
+    (found,) = [item for item in prescription._for_symptoms(case) if item.action == "scale-lr"]
+    assert found.parameters == {"factor": factor} and found.reason.startswith(reason)
 
 
 def test_diagnoses_carry_the_suggestions_of_their_cause():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torchdoctor.diagnoses import Problem
 from torchdoctor.diagnoses.configuration import configured
 from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
 from torchdoctor.diagnoses.lr_too_low import STILL
-from torchdoctor.records import Severity, worst
+from torchdoctor.records import Severity, Symptom, worst
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
 WINDOW = 1000
@@ -23,6 +24,8 @@ FAST = (*ACUTE, "loss-oscillation", "weight-growth", "activation-explosion", "sk
 """Findings that ask for a lower learning rate."""
 SLOW = ("gradient-vanishing", "loss-plateau", "slow-learning", "learning-rate-vanished")
 """Findings that, if any, ask for a higher one."""
+LEAPS = ("gradient-explosion", "gradient-vanishing", "loss-spike")
+"""Findings that are over in a step or a few, and may come back while their episode is still open."""
 DIRECTIONS = {"lr-too-high": "down", "warmup-missing": "down", "lr-too-low": "up"}
 """Causes that know which way the rate must go, whatever was found."""
 NEAR = 0.02
@@ -50,14 +53,58 @@ class Case:
     @property
     def repeats(self) -> int:
         """How often the finding that came back most was seen in the window: 1 is the first time."""
-        recent = [item for item in self.problem.symptoms if item.last_step >= self.problem.last_step - WINDOW]
-        return max(sum(item.name == name for item in recent) for name in self.problem.names)
+        return self._most_seen[1]
+
+    @property
+    def repeated(self) -> str:
+        """The finding that came back most."""
+        return self._most_seen[0]
+
+    @functools.cached_property
+    def _most_seen(self) -> tuple[str, int]:
+        """Of the problem's findings, those that make a problem of their own nearby included: it is the same trouble."""
+        last, seen = self.problem.last_step, dict.fromkeys(self.problem.names, 0)
+        others = (item for item in self.chart.episodes if item.severity != "info")
+        for item in {id(item): item for item in (*self.problem.symptoms, *others)}.values():
+            if item.name in seen and abs(last - item.last_step) <= WINDOW:
+                seen[item.name] += sightings(self.chart, item)
+        return max(seen.items(), key=lambda item: item[1])
 
     @property
     def healed(self) -> bool:
         """Whether it was brief, is over, and the loss took no harm."""
         hurt = self.problem.grave("loss-spike", "loss-divergence", "nan-or-inf")
         return is_over(self.chart, self.problem) and is_brief(self.problem) and not hurt
+
+
+def sightings(chart: Chart, episode: Symptom) -> int:
+    """How often a leap came within one episode: in a row it is one, after as many calm steps as that it is another.
+
+    >>> chart = Chart.of(grad_norm=[1.0] * 400)
+    >>> in_a_row = Symptom("gradient-explosion", "GR01", "warning", 0.9, 300, 303, count=4)
+    >>> apart = Symptom("gradient-explosion", "GR01", "warning", 0.9, 300, 330, count=4)
+    >>> sightings(chart, in_a_row), sightings(chart, apart)
+    (1, 4)
+    """
+    if episode.name not in LEAPS or episode.count < 2:
+        return 1
+    steps = chart["loss" if episode.name == "loss-spike" else "grad_norm"].steps
+    every = float(steps[-1] - steps[0]) / (steps.size - 1) if steps.size > 1 else 1.0  # a log may have every tenth step
+    looks = 1 + round((episode.last_step - episode.first_step) / max(every, 1.0))
+    return min(episode.count, 1 + max(looks - episode.count, 0) // episode.count)
+
+
+def direction(case: Case) -> str:
+    """Which way the learning rate must go: "down", "up", or "" where nothing says so.
+
+    Something that grows outweighs what does not move, unless it is no more than a note.
+    """
+    if case.cause in DIRECTIONS:
+        return DIRECTIONS[case.cause]
+    problem = case.problem
+    if problem.has(*FAST) and (problem.grave(*FAST) or not problem.grave(*SLOW)):
+        return "down"
+    return "up" if problem.has(*SLOW) else ""
 
 
 def parameters(case: Case, slug: str) -> Values | None:
@@ -68,7 +115,7 @@ def parameters(case: Case, slug: str) -> Values | None:
 
 def _scale_lr(case: Case) -> Values | None:
     """Down, further each time that the trouble comes back, a leap or an absurd height whole; up where nothing moves."""
-    way = DIRECTIONS.get(case.cause) or ("down" if case.problem.has(*FAST) else "up" if case.problem.has(*SLOW) else "")
+    way = direction(case)
     if way == "down":
         rise = lr_rise(case.chart, case.problem.first_step)
         factor = float(f"{1 / rise:.1g}") if rise > 3 else (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]

@@ -7,6 +7,7 @@ action's prior.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,8 @@ from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments.action import Action
 from torchdoctor.treatments.actions import ACTIONS
 from torchdoctor.treatments.configured import highest_rate
-from torchdoctor.treatments.parameters import WINDOW, Case, parameters
+from torchdoctor.treatments.parameters import FAST, SLOW, WINDOW, Case, direction, parameters
+from torchdoctor.treatments.priors import PRIORS
 
 LOWEST, HIGHEST = 0.5, 0.99
 """Suggestions under the lowest confidence are withheld; nothing is ever surer than the highest."""
@@ -34,64 +36,8 @@ REPAIR = 0.8
 PROTECTS = ("skip-step", "roll-back", "ask-for-help")
 """What a finding asks for even where the cause is known: it keeps or restores what there is."""
 
-PRIORS: dict[tuple[str, str], float] = {
-    ("gradient-explosion", "set-clip-norm"): 0.9,
-    ("gradient-explosion", "scale-lr"): 0.9,
-    ("gradient-instability", "set-clip-norm"): 0.8,
-    ("gradient-instability", "scale-lr"): 0.6,
-    ("gradient-vanishing", "scale-lr"): 0.7,
-    ("loss-spike", "set-clip-norm"): 0.7,
-    ("loss-spike", "scale-lr"): 0.6,
-    ("loss-divergence", "scale-lr"): 0.85,
-    ("loss-divergence", "set-clip-norm"): 0.75,
-    ("loss-divergence", "roll-back"): 0.8,
-    ("loss-plateau", "change-schedule"): 0.65,
-    ("nan-or-inf", "skip-step"): 0.75,
-    ("nan-or-inf", "roll-back"): 0.8,
-    ("overfitting", "raise-dropout"): 0.8,
-    ("overfitting", "stop-at-best"): 0.75,
-    ("overfitting", "set-weight-decay"): 0.65,
-    ("data-starvation", "speed-up-data"): 0.8,
-    ("memory-growth", "free-memory"): 0.75,
-    ("double-descent", "keep-training"): 0.8,
-    ("rank-divergence", "synchronize-ranks"): 0.8,
-    ("straggler-rank", "check-hardware"): 0.7,
-    ("lr-too-high", "scale-lr"): 0.9,
-    ("lr-too-high", "set-clip-norm"): 0.8,
-    ("lr-too-high", "roll-back"): 0.75,
-    ("lr-too-low", "scale-lr"): 0.75,
-    ("clip-missing", "set-clip-norm"): 0.95,
-    ("warmup-missing", "restart-warmup"): 0.85,
-    ("warmup-missing", "scale-lr"): 0.7,
-    ("schedule-error", "change-schedule"): 0.85,
-    ("bad-batch", "clean-data"): 0.8,
-    ("bad-batch", "set-clip-norm"): 0.75,
-    ("nan-in-data", "clean-data"): 0.95,
-    ("nan-in-data", "skip-step"): 0.85,
-    ("numeric-precision", "change-precision"): 0.8,
-    ("numeric-precision", "skip-step"): 0.7,
-    ("saturating-nonlinearity", "use-relu-family"): 0.85,
-    ("missing-skip-connections", "add-residuals"): 0.85,
-    ("missing-normalization", "add-normalization"): 0.85,
-    ("bad-initialization", "initialize"): 0.9,
-    ("memorization", "stop-at-best"): 0.85,
-    ("memorization", "augment-data"): 0.75,
-    ("memorization", "raise-dropout"): 0.75,
-    ("under-regularized", "raise-dropout"): 0.85,
-    ("under-regularized", "set-weight-decay"): 0.75,
-    ("over-regularized", "lower-dropout"): 0.85,
-    ("over-regularized", "set-weight-decay"): 0.8,
-    ("insufficient-capacity", "resize-model"): 0.8,
-    ("clip-too-tight", "set-clip-norm"): 0.85,
-    ("stopped-too-early", "train-longer"): 0.85,
-    ("class-imbalance", "rebalance-classes"): 0.85,
-    ("label-noise-or-misalignment", "check-labels"): 0.8,
-    ("collapsed-output", "rebalance-classes"): 0.6,
-    ("adversarial-imbalance", "balance-players"): 0.75,
-    ("policy-collapse", "raise-entropy"): 0.8,
-    ("batch-size-unsuited", "change-batch-size"): 0.75,
-}
-"""By finding or cause, and action: the paper's priors where it has one, else judgement, until measured."""
+OPPOSED = {"down": SLOW, "up": FAST}
+"""By the way that the learning rate must go, the findings that ask for the other."""
 
 BY_SLUG = {action.slug: action for action in ACTIONS}
 SUGGESTED = {rule.name: rule.suggests for rule in DETECTORS} | {cause.name: cause.suggests for cause in CAUSES}
@@ -107,11 +53,13 @@ class Offer:
     order: int = 0
     """Its place among those of its cause."""
     problem: int = 0
+    repeats: int = 1
+    """How often the trouble that it is for was seen."""
 
     @property
-    def weight(self) -> tuple[bool, int, float]:
-        """Which of several offers of one action is kept: the largest."""
-        return self.sure, self.severity, self.suggestion.confidence
+    def weight(self) -> tuple[bool, int, float, int]:
+        """Which of several offers of one action is kept: the largest; of two as sure, what goes further."""
+        return self.sure, self.severity, self.suggestion.confidence, self.repeats
 
     @property
     def place(self) -> tuple[bool, int, int, float]:
@@ -121,40 +69,91 @@ class Offer:
         return True, self.suggestion.priority, -self.severity, -self.suggestion.confidence
 
 
+@dataclass(frozen=True)
+class Draft:
+    """All that one diagnosis makes one think of, however unsure."""
+
+    diagnosis: Diagnosis
+    case: Case
+    first: Diagnosis
+    """The likeliest of its problem."""
+    thought_of: tuple[Suggestion, ...]
+
+    @property
+    def severity(self) -> int:
+        """The worst of what was found: 0 is good to know."""
+        return SEVERITIES.index(self.case.severity)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it has a say; in every problem there is one without a cause: findings speak for themselves."""
+        return not self.case.cause or self.diagnosis.probability >= LIKELY
+
+    @property
+    def treated(self) -> Diagnosis:
+        """The diagnosis with what is sure enough."""
+        return replace(self.diagnosis, suggestions=tuple(_sure_enough(self.thought_of)))
+
+    @property
+    def offers(self) -> list[Offer]:
+        """What of it goes into the merged list."""
+        own = _sure_enough(self.thought_of) if self.is_heard else []
+        # Advice on what does no harm does not jump the queue.
+        sure = bool(self.case.cause) and self.diagnosis.probability >= SURE and self.severity > 0
+        return [self._offer(item, sure, order) for order, item in enumerate(own) if self._counts(item)]
+
+    @property
+    def surest(self) -> Offer:
+        """The surest of its thoughts, as sure as one must be to be told."""
+        best = max(self.thought_of, key=lambda item: item.confidence)
+        return self._offer(replace(best, confidence=max(best.confidence, LOWEST)))
+
+    def _offer(self, suggestion: Suggestion, sure: bool = False, order: int = 0) -> Offer:
+        return Offer(suggestion, self.severity, sure, order, self.diagnosis.problem, self.case.repeats)
+
+    def _counts(self, suggestion: Suggestion) -> bool:
+        """Whether what a finding asks for has a say beside its likeliest cause."""
+        if self.case.cause or self.first.cause == "unknown" or suggestion.action in PROTECTS:
+            return True
+        named = any((name, suggestion.action) in PRIORS for name in self.case.problem.names)
+        return self.first.probability < SURE and named
+
+
 def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagnosis, ...], tuple[Suggestion, ...]]:
     """The diagnoses with their suggestions, and all suggestions merged, best first.
 
     What mends a sure cause comes first. Then gradient control comes before regularization, that before optimizer and
     data, that before architecture; within a kind the worse problem and then the surer suggestion. Of the worst problem,
-    the change that mends its likeliest cause comes first. Each action appears once.
+    the change that mends its likeliest cause comes first. Each action appears once. A problem that does harm is never
+    left without a suggestion.
     """
     treated: list[Diagnosis] = []
     offers: list[Offer] = []
-    leading: dict[int, Diagnosis] = {}
-    for diagnosis in diagnoses:
-        first = leading.setdefault(diagnosis.problem, diagnosis)
-        if not diagnosis.episodes:
-            treated.append(diagnosis)
-            continue
-        problem = Problem(tuple(chart.episodes[place] for place in diagnosis.episodes))
-        case = Case(chart, problem, "" if diagnosis.cause == "unknown" else diagnosis.cause)
-        severity = SEVERITIES.index(case.severity)
-        own = _for_cause(case, diagnosis) if case.cause else _for_symptoms(case)
-        treated.append(replace(diagnosis, suggestions=tuple(own)))
-        if case.cause and diagnosis.probability >= LIKELY:
-            # Advice on what does no harm does not jump the queue.
-            sure = diagnosis.probability >= SURE and severity > 0
-            offers += [Offer(item, severity, sure, order, diagnosis.problem) for order, item in enumerate(own)]
-        if not case.cause:  # there is one in every problem: the findings speak for themselves
-            offers += [Offer(item, severity, problem=diagnosis.problem) for item in own if _counts(item, case, first)]
+    for _, alike in itertools.groupby(diagnoses, key=lambda diagnosis: diagnosis.problem):
+        own = list(alike)
+        drafts = [_draft(chart, diagnosis, own[0]) for diagnosis in own if diagnosis.episodes]
+        by_cause = {draft.diagnosis.cause: draft.treated for draft in drafts}
+        told = [offer for draft in drafts for offer in draft.offers]
+        if not told and (spared := _spared(drafts)) is not None:
+            told = [spared.surest]
+            by_cause[spared.diagnosis.cause] = replace(spared.diagnosis, suggestions=(spared.surest.suggestion,))
+        offers += told
+        treated += [by_cause.get(diagnosis.cause, diagnosis) for diagnosis in own]
     return tuple(treated), _led(treated, _merged(offers))
 
 
-def _counts(suggestion: Suggestion, case: Case, first: Diagnosis) -> bool:
-    """Whether what a finding asks for has a say beside its likeliest cause."""
-    if first.cause == "unknown" or suggestion.action in PROTECTS:
-        return True
-    return first.probability < SURE and any((name, suggestion.action) in PRIORS for name in case.problem.names)
+def _draft(chart: Chart, diagnosis: Diagnosis, first: Diagnosis) -> Draft:
+    problem = Problem(tuple(chart.episodes[place] for place in diagnosis.episodes))
+    case = Case(chart, problem, "" if diagnosis.cause == "unknown" else diagnosis.cause)
+    thought_of = _for_cause(case, diagnosis) if case.cause else _for_symptoms(case)
+    return Draft(diagnosis, case, first, tuple(thought_of))
+
+
+def _spared(drafts: list[Draft]) -> Draft | None:
+    """Of a problem that does harm, and of which nothing is sure enough to be told, the draft whose best is told."""
+    heard = [draft for draft in drafts if draft.is_heard and draft.severity > 0]
+    more = [replace(item, thought_of=tuple(_for_symptoms(item.case, all_of_it=True))) for item in heard]
+    return next((draft for draft in (*heard, *more) if draft.thought_of), None)
 
 
 def _led(treated: list[Diagnosis], offers: list[Offer]) -> tuple[Suggestion, ...]:
@@ -184,10 +183,14 @@ def _for_cause(case: Case, diagnosis: Diagnosis) -> list[Suggestion]:
     likely = 0.6 + 0.4 * diagnosis.probability
     reason = f"{diagnosis.cause} ({min(100 * diagnosis.probability, 100 * HIGHEST):.0f} %)"
     found = [
-        suggest(case, slug, PRIORS.get((diagnosis.cause, slug), BY_SLUG[slug].prior) * likely, reason)
+        thought(case, slug, PRIORS.get((diagnosis.cause, slug), BY_SLUG[slug].prior) * likely, reason)
         for slug in in_question(SUGGESTED.get(diagnosis.cause, ()), diagnosis.evidence)
     ]
     return [item for item in found if item is not None]
+
+
+def _sure_enough(suggestions: Iterable[Suggestion]) -> list[Suggestion]:
+    return [item for item in suggestions if item.confidence >= LOWEST]
 
 
 def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
@@ -203,20 +206,25 @@ def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
     return [slug for slug in words if not named or slug in named or slug not in settings]
 
 
-def _for_symptoms(case: Case) -> list[Suggestion]:
-    """What the findings themselves ask for, whatever the cause; more of it when they come back; surest first."""
+def _for_symptoms(case: Case, all_of_it: bool = False) -> list[Suggestion]:
+    """What the findings themselves ask for, whatever the cause; more of it when they come back; surest first.
+
+    `all_of_it`: also what would be too much for something that has passed, and what mends one definite fault.
+    """
     found = []
     for name in case.problem.names:
         for slug in SUGGESTED.get(name, ()):
             action, known = BY_SLUG[slug], PRIORS.get((name, slug))
-            if case.healed and action.kind != "gradient control":
-                continue  # nothing needs to be rebuilt for what has passed
-            if known is not None or action.prior < REPAIR:
-                found.append(suggest(case, slug, FINDING if known is None else known, name))
-    again = f"{case.problem.names[0]} was seen {case.repeats} times within {WINDOW} steps"
+            if slug == "scale-lr" and name in OPPOSED.get(direction(case), ()):
+                continue  # another finding decides which way the rate goes, and speaks for itself
+            if known is None:
+                known = FINDING if action.prior < REPAIR else LOWEST if all_of_it else 0.0
+            if all_of_it or (known and (action.kind == "gradient control" or not case.healed)):
+                found.append(thought(case, slug, known, name))
+    again = f"{case.repeated} was seen {case.repeats} times within {WINDOW} steps"
     if case.repeats >= 3:
-        found.append(suggest(case, "roll-back", 0.75, again))
-    found.append(suggest(case, "ask-for-help", 0.7, again))
+        found.append(thought(case, "roll-back", 0.75, again))
+    found.append(thought(case, "ask-for-help", 0.7, again))
     best: dict[str, Suggestion] = {}
     for item in found:
         if item is not None and (item.action not in best or item.confidence > best[item.action].confidence):
@@ -226,6 +234,12 @@ def _for_symptoms(case: Case) -> list[Suggestion]:
 
 def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion | None:
     """One action with its parameters for this case; None where it makes no sense or is not sure enough."""
+    made = thought(case, slug, confidence, reason)
+    return made if made is not None and made.confidence >= LOWEST else None
+
+
+def thought(case: Case, slug: str, confidence: float, reason: str) -> Suggestion | None:
+    """The same however unsure it is; None where it makes no sense."""
     action = BY_SLUG[slug]
     values = parameters(case, slug)
     if values is None:
@@ -233,8 +247,6 @@ def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     confidence += {"info": -0.15, "warning": 0.0, "critical": 0.05}[case.severity]
     if slug == "scale-lr" and case.healed:
         confidence -= 0.3
-    if confidence < LOWEST:
-        return None
     words = {name: _word(name, value) for name, value in values.items()}
     return Suggestion(
         action=slug,
