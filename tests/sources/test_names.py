@@ -2,6 +2,7 @@
 
 import pytest
 
+from torchdoctor.sources import read
 from torchdoctor.sources.naming import understand
 
 MEANT = [
@@ -31,6 +32,10 @@ MEANT = [
     ({"train-rmse": 9, "eval-rmse": 9}, {"loss": "train-rmse", "val_loss": "eval-rmse"}),
     ({"xent": 9, "validation perplexity": 9}, {"loss": "xent", "val_loss": None}),  # of another kind: not comparable
     ({"loss": 9, "best_val_loss": 9, "val_loss improved from": 9}, {"val_loss": None}),
+    ({"train_loss_ema": 9, "val_loss": 9}, {"loss": "train_loss_ema", "val_loss": "val_loss"}),
+    ({"loss_smooth": 9, "loss": 9}, {"loss": "loss"}),
+    ({"loss_ema": 9, "box_loss": 9, "cls_loss": 9}, {"loss": "box_loss"}),  # the sum of the parts is as it was
+    ({"smooth_l1_loss": 9}, {"loss": "smooth_l1_loss"}),  # the name of a loss
     ({"loss": 9, "memory/max_active(GiB)": 9, "memory/max_active(%)": 9}, {"memory": "memory/max_active(GiB)"}),
 ]
 
@@ -95,3 +100,19 @@ def test_other_languages_name_training_and_validation_too():
         ("pérdida_entrenamiento",),
         ("pérdida_validación",),
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loss_ema", "ema_loss", "train_loss_ema", "smooth_loss", "smoothed_loss", "loss_smooth", "loss/train_smoothed"],
+)
+def test_a_smoothed_loss_is_read_where_there_is_no_other_and_said_to_be_one(tmp_path, name):
+    path = tmp_path / "log.csv"
+    path.write_text(f"step,{name}\n" + "".join(f"{step},{3 - step / 10}\n" for step in range(9)))
+    run = read(path)
+    assert run.header["context"]["columns"] == {"loss": name}
+    assert [note for note in run.notes if "smoothed" in note and name in note]
+    path.write_text(f"step,{name},loss\n" + "".join(f"{step},2.0,{3 - step / 10}\n" for step in range(9)))
+    run = read(path)
+    assert run.header["context"]["columns"] == {"loss": "loss"}
+    assert not [note for note in run.notes if "logged smoothed" in note]

@@ -14,6 +14,7 @@ from torchdoctor.sources.logged import NAME_LENGTH, Logged, Points
 from torchdoctor.sources.naming import Understood
 from torchdoctor.sources.repair import Mended
 from torchdoctor.sources.single_names import is_machine
+from torchdoctor.sources.words import AVERAGED, taken_apart
 
 SECRET = re.compile(r"(?i)token(?!s|iz|_len|_count)|secret|passw|api_?key|auth|cookie|credential")
 CONFIG_LIMIT = 300
@@ -44,6 +45,14 @@ def context_of(
         "config": config,
     }
     return {key: value for key, value in context.items() if value not in (None, {}, "")}
+
+
+def _smoothed(mended: Mapping[str, Mended], understood: Understood) -> Iterator[str]:
+    """That nothing but a smoothed loss was logged: what is said of spikes and noise is said of that."""
+    name = _origin("loss", understood) if "loss" in mended else ""
+    if taken_apart(name, 0).has(AVERAGED):
+        spikes = "spikes are lower and later than they were; log the plain one too"
+        yield f"the loss was logged smoothed ({name}): {spikes}"
 
 
 def _origin(vital: str, understood: Understood) -> str:
@@ -98,6 +107,7 @@ def remarks_on(
         if len(names) > 1:
             how = "the mean" if vital in understood.averaged else "the sum"
             yield f"{vital} is {how} of {names_text(names, 8)}"
+    yield from _smoothed(mended, understood)
     if not any(vital.endswith("loss") for vital in mended):
         yield "no column was recognised as the loss: name it with --map loss=COLUMN"
     for last, first in resumed[:3]:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from torchdoctor.sources.single_names import RULES, SCALED, Rule, scale_of
 from torchdoctor.sources.words import (
+    AVERAGED,
     EVALUATED,
     FALLBACK,
     FILLERS,
@@ -173,7 +174,9 @@ def _losses(
     whole.sort(key=lambda item: _rank(item, like))
     if prefix and whole and "step" in whole[0].words:  # Lightning writes batches of validation beside its mean
         whole.sort(key=lambda item: item.count < 3 or "epoch" not in item.words)
-    parts = [item for item in losses if item.rest and not item.has(SMOOTHED - FILLERS)]
+    parts = [item for item in losses if item.rest and not item.has(AVERAGED)]
+    if not whole and not parts and not prefix:  # a smoothed loss is better than none
+        whole = sorted((item for item in losses if AVERAGED.issuperset(item.rest)), key=_rank)
     found: dict[str, tuple[str, ...]] = {}
     if whole:
         found[f"{prefix}loss"] = (whole[0].original,)

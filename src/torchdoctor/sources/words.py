@@ -60,6 +60,7 @@ _PAIRS = {
     ("loss", "val"): "loss",
     ("g", "norm"): "gnorm",
     ("l", "r"): "lr",
+    ("smooth", "l1"): "smoothl1",
     ("batch", "cost"): "dt",
     ("reader", "cost"): "runtime",
     ("data", "cost"): "runtime",
@@ -77,6 +78,8 @@ FILLERS = listed(
 """Words that say how something was gathered, not what it is."""
 TOTAL = frozenset({"total", "tot", "sum", "overall", "full", "main"})
 SMOOTHED = frozenset({"smooth", "smoothed", "ema", "running", "epoch", "median", "avg", "average", "mean"})
+AVERAGED = SMOOTHED - FILLERS
+"""Those of them that make another curve of a loss: its spikes are lower, and later."""
 ODD = listed(
     "min max std var best last count num n scale scaler weight weights ratio delta coef coefficient lambda "
     "ppl perplexity acc accuracy per_token improvement target threshold nan diff stdev improved from previous "
