@@ -171,6 +171,16 @@ def test_rules_lists_every_finding():
     assert "lr-too-high" in run("rules", "--kind", "all", "--format", "concise").stdout
 
 
+@pytest.mark.parametrize(
+    ("form", "words"), [("github", "is for what was found in a run"), ("jsn", "Did you mean 'json'?")]
+)
+def test_a_format_that_is_none_of_a_list(form, words):
+    result = run("rules", "--format", form)
+    assert (
+        result.exit_code == 2 and words in result.stderr and "full, concise, json, jsonl or markdown" in result.stderr
+    )
+
+
 def test_everything_listed_can_be_explained():
     for row in json.loads(run("rules", "--kind", "all", "--format", "json").stdout):
         result = run("explain", row["name"])
@@ -187,11 +197,27 @@ def test_explain_takes_codes_in_any_case_and_shows_the_docstring():
     assert "## How it is told apart" in told and "```python\n>>> " in told and "`ratio`" in told
 
 
+def test_formats_of_an_explanation():
+    told = json.loads(run("explain", "GR01", "--format", "json").stdout)
+    assert (told["kind"], told["name"], told["code"]) == ("finding", "gradient-explosion", "GR01")
+    assert run("explain", "GR01", "--format", "markdown").stdout.rstrip("\n") == told["page"]
+    assert run("explain", "GR01", "--format", "full").stdout.rstrip("\n") == told["page"]
+    assert run("explain", "GR01", "--format", "github").exit_code == 2
+
+
 def test_an_unknown_name_gets_the_nearest():
     result = run("explain", "gradient-explosoin")
     assert result.exit_code == 2 and "Did you mean 'gradient-explosion'?" in result.stderr
     assert "torchdoctor rules" in run("explain", "xyzzy").stderr
     assert run("explain", "").exit_code == 2
+
+
+@pytest.mark.parametrize("form", ["full", "json"])
+def test_a_reader_that_has_enough_is_no_finding(form):
+    command = [sys.executable, "-m", "torchdoctor", "rules", "--kind", "all", "--format", form]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
 
 
 def module(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:

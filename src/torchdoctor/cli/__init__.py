@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -66,6 +67,12 @@ class Commands(click.Group):
             if error.name != "torch":
                 raise
             raise Refusal("this needs torch: pip install 'torchdoctor[torch]'.") from error
+        except (BrokenPipeError, SystemExit) as end:
+            if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
+                raise
+            # Whoever reads has had enough, as `| head` does, which is no finding; the rest has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
 
 
 class Refusal(click.ClickException):

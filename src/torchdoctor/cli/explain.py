@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import click
 
 
 @click.command()
 @click.argument("name")
-def explain(name: str) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["full", "markdown", "json"]),
+    default="full",
+    show_default=True,
+    help="How to print; full is drawn on a terminal, and Markdown elsewhere.",
+)
+def explain(name: str, form: str) -> None:
     """Say what a finding, a cause, an action or a check means.
 
     NAME is a finding (gradient-explosion or GR01), a cause (lr-too-high), an action (scale-lr) or a check of a check-up
@@ -17,11 +28,14 @@ def explain(name: str) -> None:
 
     from torchdoctor.reports import catalogue
 
-    page = catalogue.find(name).page
+    entry = catalogue.find(name)
     console = Console()
-    if not console.is_terminal:
-        click.echo(page)
+    if form == "json":
+        click.echo(json.dumps(asdict(entry), indent=2))
+        return
+    if form == "markdown" or not console.is_terminal:
+        click.echo(entry.page)
         return
     from rich.markdown import Markdown
 
-    console.print(Markdown(page, code_theme="ansi_dark"), width=min(console.width, 100))
+    console.print(Markdown(entry.page, code_theme="ansi_dark"), width=min(console.width, 100))

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import click
 
+from torchdoctor.errors import did_you_mean
+
 FORMATS = ("full", "concise", "json", "jsonl", "markdown")
+OF_RUNS = ("github", "sarif", "html")
+"""Formats that point at the findings of a run or a model, of which a list has none."""
+
+
+def _listed(ctx: click.Context, option: click.Parameter, form: str) -> str:
+    if form in FORMATS:
+        return form
+    why = "is for what was found in a run." if form in OF_RUNS else f"is no format. {did_you_mean(form, FORMATS)}"
+    raise click.BadParameter(f"{form!r} {why} A list is printed as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(FORMATS), default="full", show_default=True, help="How to print.")
+@click.option(
+    "--format",
+    "form",
+    default="full",
+    show_default=True,
+    callback=_listed,
+    metavar=f"[{'|'.join(FORMATS)}]",
+    help="How to print.",
+)
 @click.option(
     "--kind",
     type=click.Choice(["finding", "cause", "action", "check", "all"]),
