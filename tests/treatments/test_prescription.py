@@ -142,6 +142,13 @@ def test_a_gradient_that_is_gone_is_not_clipped():
     assert "set-clip-norm" not in merged(symptom("gradient-instability", 300, 399), grad_norm=gone)
 
 
+def test_norms_that_grew_with_the_trouble_are_no_scale():
+    norms = np.concatenate([np.full(300, 1.0), np.geomspace(1.0, 80.0, N - 300)])
+    assert (
+        merged(symptom("loss-divergence", 310, N - 1), grad_norm=norms)["set-clip-norm"].parameters["max_norm"] == 1.0
+    )
+
+
 def test_a_large_usual_norm_is_not_clipped_to_one():
     found = merged(symptom("gradient-explosion"), grad_norm=1e4 * STEADY)
     assert found["set-clip-norm"].parameters["max_norm"] == 20000

@@ -15,6 +15,7 @@ from torchdoctor.diagnoses.configuration import configured
 from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
 from torchdoctor.diagnoses.lr_too_low import STILL
 from torchdoctor.records import Severity, Symptom, worst
+from torchdoctor.series import median
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
 WINDOW = 1000
@@ -32,6 +33,8 @@ NEAR = 0.02
 """Share of the best validation loss within which another is as good: noise decides between them."""
 FRESH = {"step": 10, "epoch": 1, "row": 0}
 """By what a log counts, until when a run has hardly more to go back to than its beginning."""
+CALM = 16
+"""Pieces of the run before the trouble that tell what a norm was."""
 LOWEST_RATE = 1e-5
 """The lowest learning rate at which models are usually trained."""
 Values = dict[str, float]
@@ -147,6 +150,9 @@ def _set_clip_norm(case: Case) -> Values | None:
     norms = case.chart["grad_norm"]
     base = norms.baseline(128, log=True)
     usual = math.exp(min(base.recent, 300.0)) if base else 1.0
+    calm = norms.outline.means()[: norms.outline.before(case.problem.first_step)][-CALM:]
+    if calm.size >= CALM:  # norms that have grown with the trouble are no scale for what it should be held at
+        usual = min(usual, median(calm))
     if usual < 1e-5 * norms.first:
         return None
     limit = 1.0 if 0.02 < usual < 5 else float(f"{2 * usual:.1g}")
