@@ -136,7 +136,13 @@ class Doctor:
     # ── the three calls, and the optional ones ───────────────────────────────────────────────────────────────────
 
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
-        """A training loss: tensor or number, before or after backward or step; never waits for the device."""
+        """A training loss: tensor or number, before or after backward or step; never waits for the device.
+
+        `step` is for those who count otherwise, as a resumed run does. It is followed while it is a whole number that
+        is no smaller than the count so far; from one that goes back on (the place in an epoch, the number of an
+        epoch), steps are those that the optimizer takes, and the report says so. Micro-batches of one step may be
+        numbered by themselves: the step is called by the last of them.
+        """
         try:  # not `guarded`, whose frame is felt in a call that every step makes
             if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
@@ -163,7 +169,10 @@ class Doctor:
 
     @guarded
     def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-        """A validation loss, and any metrics by name, at the step just taken."""
+        """A validation loss, and any metrics by name, at the step just taken.
+
+        `step` is taken as `log_loss` takes it; where losses have numbered the steps, they have the say.
+        """
         if not self._on_duty("log_validation"):
             return
         values = {}

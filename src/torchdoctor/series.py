@@ -129,7 +129,9 @@ class Series:
         return min(self.count, CAPACITY)
 
     def add(self, step: int, value: float) -> None:
-        """Insert one value."""
+        """Insert one value; steps never go back, so that windows can be searched."""
+        if step < self.step:
+            step = self.step
         self.step, self.latest = step, value
         if not math.isfinite(value):
             self.nonfinite += 1
@@ -154,6 +156,8 @@ class Series:
         size = values.size
         if not size:
             return
+        if steps.item(0) < self.step:
+            steps = np.maximum(steps, self.step)
         self.step, self.latest = steps.item(-1), values.item(-1)
         if self.count == 0:
             self.first = values.item(0)
@@ -286,6 +290,8 @@ class Coming:
     __slots__ = ("_come", "_counts", "_end", "_lowest", "_series", "_steps", "_values")
 
     def __init__(self, series: Series, steps: Steps, values: Array) -> None:
+        if steps.item(0) < series.step:
+            steps = np.maximum(steps, series.step)
         finite = np.isfinite(values)
         self._counts: list[int] | None = None
         kept = values

@@ -18,9 +18,9 @@ from torchdoctor.vitals.stopwatch import Stopwatch
 Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
 
-Terms = tuple[Order, bool, tuple[int, int], int, int, dict[str, Tensor | None], bool, bool]
+Terms = tuple[Order, bool, tuple[int, int], int, int | None, dict[str, Tensor | None], bool, bool]
 """On which ordinary steps pass: the gradients in order, whether they are clipped, the shape of the parameter groups,
-how many steps may go before they are worked out, what the next one is called, the losses by name, whether the device is
+how many steps may go before they are worked out, what the next one is called (None: no matter what), the losses by name, whether the device is
 a CUDA one, and whether numbers are on their way."""
 
 
@@ -45,7 +45,7 @@ class Bunching:
         room = min(transfer.room(clock.count), self._looks.sampling.next - clock.count)
         if order is None or previous is None or room < 2 or clips == ("own" in last.facts):
             return None
-        label = clock.label(clock.count)
+        label = clock.label(clock.count) if clock.follows else None
         return order, clips, layout.shapes[0], room, label, previous, layout.is_cuda, transfer.under_way
 
     def absorb(self, steps: Sequence[Raw], order: Order, mark: int, *, clips: bool) -> None:

@@ -58,8 +58,8 @@ class Lane(taps.Listener):
         self._mark = 0
         self._has_stepped = False
         """Whether steps have passed since the lane was opened."""
-        self._label = 0
-        """What its owner calls the step after those that have been worked out."""
+        self._label: int | None = 0
+        """What its owner calls the step after those that have been worked out; None where that is not followed."""
         self._previous: dict[str, Tensor | None] = {}
         """The latest loss of every name that is known to have memory of its own, alive so that it keeps it."""
         self._places: dict[str, int] = {}
@@ -199,7 +199,7 @@ class Lane(taps.Listener):
         # Where nothing has been computed since the step, the loss is that step's.
         number = -1 if sequence_number() == self._mark else _number_of(loss)
         early = number >= self._mark
-        if number >= NO_NUMBER or (step is not None and step != self._label + len(self._steps) - (not early)):
+        if number >= NO_NUMBER or (step is not None and not self._is_called(step, early)):
             return False
         value: Tensor | float
         if loss.is_cpu:
@@ -221,6 +221,11 @@ class Lane(taps.Listener):
         else:  # of a step that has been worked out already, but not read yet
             self._monitor.put_loss(value, loss, name)
         return True
+
+    def _is_called(self, step: Any, early: bool) -> bool:
+        """Whether a step has the name that its owner gives it, or names are not followed."""
+        label = self._label
+        return label is None or (type(step) is int and step == label + len(self._steps) - (not early))
 
     # ── in and out ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +251,8 @@ class Lane(taps.Listener):
         """Have the steps that are over worked out."""
         if self._steps:
             steps, self._steps = self._steps, []
-            self._label += len(steps)
+            if self._label is not None:
+                self._label += len(steps)
             assert self._order is not None
             self._bunching.absorb(steps, self._order, self._mark, clips=self._clips)
             self._has_stepped = True

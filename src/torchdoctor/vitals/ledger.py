@@ -50,6 +50,8 @@ class Ledger:
         """Names of losses that came as numbers."""
         self._since = self._most = 0
         """Losses since the last step, and the most that one has had."""
+        self._labelled: dict[str, int] = {}
+        """By kind, what the latest step that was read is called."""
         self.lay_out(device, tensors)
 
     def lay_out(self, device: torch.device, tensors: int) -> None:
@@ -155,7 +157,7 @@ class Ledger:
             self.last.finished = True
         decoder = self._decoder
         for slot in self.transfer.arrived(decoder.is_odd, wait=wait):
-            label = self.clock.label(slot.number)
+            label = self._label(slot)
             if isinstance(slot, Slot):
                 yield slot, decoder.decode(slot, label, self.is_loss)
                 continue
@@ -164,7 +166,15 @@ class Ledger:
                 rows.extend(label, columns)
                 continue
             for single in slot.slots(calm=True):
-                rows.add(decoder.decode(single, self.clock.label(single.number), self.is_loss))
+                rows.add(decoder.decode(single, label + single.number - slot.number, self.is_loss))
+
+    def _label(self, slot: Slot | Bunch) -> int:
+        """What a slot's first step is called; never less than that of the slot of its kind before it."""
+        kind = slot.kind if isinstance(slot, Slot) else "vitals"
+        label = max(self.clock.label(slot.number), self._labelled.get(kind, 0))
+        self._labelled[kind] = label + len(slot) - 1
+        self.clock.forget(slot.number - 1)
+        return label
 
     def _put(self, slot: Slot, name: str, value: Tensor | float) -> None:
         if isinstance(value, float):

@@ -202,8 +202,8 @@ class Monitor(taps.Listener):
         self.lane.leave()
         self._stepping = False  # a step that raised has left it set
         number = self.put_loss(value, graph, name)
-        if step is not None:
-            self._ledger.clock.relabel(number, int(step))
+        if step is not None and not self._ledger.clock.call(number, step):
+            self._mind_the_step("log_loss", step, number)
 
     def put_loss(self, value: Tensor | float, graph: Tensor | None, name: str) -> int:
         """Enter a loss; returns its step's number."""
@@ -217,7 +217,7 @@ class Monitor(taps.Listener):
         self.lane.leave()
         self.stopwatch.interrupted = True
         if step is not None:
-            self._ledger.clock.relabel(max(self._ledger.clock.count - 1, 0), int(step))
+            self._place_validation(step)
         self._ledger.put_validation(values)
         self.drain()
 
@@ -342,6 +342,27 @@ class Monitor(taps.Listener):
         if count or not losses:
             self._tell({"loop.unstepped": losses})
         return count
+
+    def _place_validation(self, step: Any) -> None:
+        """A validation says what its step is called: the losses' own numbers, where they have any, have the say."""
+        clock = self._ledger.clock
+        number = max(clock.count - 1, 0)
+        if not clock.is_told:
+            if not clock.call(number, step):
+                self._mind_the_step("log_validation", step, number)
+        elif step not in (clock.label(number), clock.label(number) + 1):  # before or after it was counted
+            self._mind_the_step("log_validation", step, number)
+
+    def _mind_the_step(self, call: str, given: Any, number: int) -> None:
+        shown = (
+            f"{type(given).__name__} {given!r:.40}" if not isinstance(given, int | float | str) else f"{given!r:.40}"
+        )
+        self._note(
+            "steps",
+            f"{call}(step={shown}) came where the run was at step {self._ledger.clock.label(number)}: steps are whole "
+            "numbers that never go back, so it was not followed, and steps are counted on from there by the optimizer's "
+            "steps.",
+        )
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
         clock = self._ledger.clock
