@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchdoctor
 from torchdoctor import Doctor, JournalError, PatientError, Settings, SettingsError
 
 QUIET = {"quiet": True}
@@ -170,6 +171,39 @@ def test_losses_of_every_kind(pair, loss, recorded, note):
     found = [record["vitals"].get("loss") for record in seen if record["type"] == "vitals"]
     assert found == [pytest.approx(value.item(), rel=1e-6) if recorded == "attached" else recorded]
     assert [text for text in report.notes if note and note in text] == ([report.notes[0]] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"), [(5, "5"), (None, "None"), (["a"], "['a']"), (("d", 1), "('d', 1)"), ("a" * 1000, "a" * 200)]
+)
+def test_a_name_that_is_none_is_written_out(pair, tmp_path, name, recorded):
+    with Doctor(*pair, journal=tmp_path, settings=QUIET) as doctor:
+        for number in range(30):
+            loss = step(*pair)
+            doctor.log_loss(loss)
+            doctor.log_loss(1.0 + number % 3, name=name)
+        assert doctor.diagnose().notes[0].startswith("log_loss(name=")
+    report = doctor.diagnose()
+    assert len(report.curves[recorded]) and len(report.notes) == 1
+    assert report.to_dict() == torchdoctor.diagnose(tmp_path).to_dict()
+
+
+def test_a_report_that_cannot_be_made_is_a_bare_one(pair, monkeypatch):
+    doctor = Doctor(*pair, settings=QUIET)
+    step(*pair)
+    doctor.log_loss(float("nan"))
+    assert doctor.diagnose().health == "critical"
+
+    def broken(*_):
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr(doctor._examination, "report", broken)
+    for _ in range(3):
+        report = doctor.diagnose()
+    assert report.health == "critical" and report.step == 0
+    assert len([note for note in report.notes if "no such thing" in note]) == 1
+    monkeypatch.setattr(doctor._examination, "take", broken)
+    doctor.detach()
 
 
 def test_a_nan_loss_is_a_finding_not_an_error(pair):

@@ -43,6 +43,8 @@ LEAPS = frozenset({"loss-spike", "gradient-explosion", "gradient-vanishing"})
 """Findings of one moment, of which a note is reason enough to look closely."""
 SILENT = 20
 """Steps without any loss after which a report says that there was none."""
+LONGEST_NAME = 200
+"""Letters that a loss may be called by: of many more, a journal's reader would think that a line is damaged."""
 TOLERATED_FAILURES = 10
 """Internal errors after which the doctor lets go of the run."""
 
@@ -144,8 +146,12 @@ class Doctor:
         numbered by themselves: the step is called by the last of them.
         """
         try:  # not `guarded`, whose frame is felt in a call that every step makes
+            if type(name) is not str:
+                name = self._named(name)
             if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
+            if len(name) > LONGEST_NAME:
+                name = self._named(name)
             value, graph = self._scalar(loss, name)
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)
@@ -216,7 +222,11 @@ class Doctor:
                 self._note_troubles(self._couriers.troubles())
         except Exception as error:  # noqa: BLE001
             self.failed("diagnose", error)
-        return self._examination.report()
+        try:
+            return self._examination.report()
+        except Exception as error:  # noqa: BLE001
+            self.failed("the report", error)
+            return self._bare_report()
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
         """Have every record of the run, measured or concluded, handed to a function as it is made."""
@@ -246,7 +256,10 @@ class Doctor:
             self._mind_the_loss()
         except Exception as error:  # noqa: BLE001
             self.failed("detach", error)
-        self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
+        try:
+            self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
+        except Exception as error:  # noqa: BLE001
+            self.failed("detach", error)
         if self._couriers is not None:
             self._close_sinks(self._couriers)
         if self._journal is not None:
@@ -340,6 +353,22 @@ class Doctor:
         if not self._attached:
             self._note("detached", f"{call}() was called after detach(): nothing is recorded any more.")
         return self._attached
+
+    def _bare_report(self) -> Report:
+        """What was found and said, where no more can be made of it."""
+        chart = self._examination.chart
+        return Report(
+            step=chart.step,
+            symptoms=tuple(chart.episodes),
+            notes=tuple(dict.fromkeys(text for _, text in chart.notes)),
+            context=dict(chart.context),
+        )
+
+    def _named(self, name: object) -> str:
+        """The text that stands for a name which is none, or too long for one."""
+        text = str(name)[:LONGEST_NAME]
+        self._note(f"name {text}", f"log_loss(name={name!r:.40}): a name is a short text, so {text!r:.40} is recorded.")
+        return text
 
     def _scalar(self, value: Any, name: str) -> tuple[Any, Any]:
         """A number, or a detached scalar on a device, and the tensor whose graph tells its step."""

@@ -20,8 +20,8 @@ Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[
 
 Terms = tuple[Order, bool, tuple[int, int], int, int | None, dict[str, Tensor | None], bool, bool]
 """On which ordinary steps pass: the gradients in order, whether they are clipped, the shape of the parameter groups,
-how many steps may go before they are worked out, what the next one is called (None: no matter what), the losses by name, whether the device is
-a CUDA one, and whether numbers are on their way."""
+how many steps may go before they are worked out, what the next one is called (None: it does not matter), the losses by
+name, whether the device is a CUDA one, and whether numbers are on their way."""
 
 
 class Bunching:

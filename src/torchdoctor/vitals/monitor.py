@@ -354,14 +354,12 @@ class Monitor(taps.Listener):
             self._mind_the_step("log_validation", step, number)
 
     def _mind_the_step(self, call: str, given: Any, number: int) -> None:
-        shown = (
-            f"{type(given).__name__} {given!r:.40}" if not isinstance(given, int | float | str) else f"{given!r:.40}"
-        )
+        shown = f"{given!r:.40}" if isinstance(given, int | float | str) else f"a {type(given).__name__}"
         self._note(
             "steps",
             f"{call}(step={shown}) came where the run was at step {self._ledger.clock.label(number)}: steps are whole "
-            "numbers that never go back, so it was not followed, and steps are counted on from there by the optimizer's "
-            "steps.",
+            "numbers that never go back, so it was not followed; they are counted on from there as the optimizer takes "
+            "them.",
         )
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
