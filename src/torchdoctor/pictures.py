@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,13 @@ LOOKS = 8
 OTHER_LOSSES = ("val_", "guess_", "last_position_", "other_position_")
 """Beginnings of vitals that are called a loss and are not the one that is trained on."""
 
+EXTRAORDINARY = 4.0
+"""A value stands out where it is so many times as far from its neighbours' mean as is usual."""
+ROUNDING = 1e-5
+"""Share of a level by which values may differ that are drawn as one."""
+
+Bucket = tuple[int, float, float, float]
+"""The first step of some, and their lowest, mean and highest value."""
 Points = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
@@ -49,6 +57,31 @@ def main_vitals(names: Iterable[str]) -> dict[str, list[str]]:
         "lr": [name for name in known if name == "lr" or name.startswith("lr/")][:4],
     }
     return found | {"others": [] if any(found.values()) else known[:3]}
+
+
+def outstanding(buckets: Sequence[Bucket]) -> list[int]:
+    """The places of buckets in which a value stands out: there a line of means must reach to it, or it is not seen.
+
+    >>> noise = [(step, 1.9, 2.0, 2.1) for step in range(9)]
+    >>> outstanding([*noise, (9, 1.9, 2.1, 8.0)])
+    [9]
+    """
+    found: set[int] = set()
+    for sizes in ([bucket[3] - bucket[2] for bucket in buckets], [bucket[2] - bucket[1] for bucket in buckets]):
+        usual = median(sizes) if sizes else 0.0
+        for place, size in enumerate(sizes):
+            if size > EXTRAORDINARY * usual and size > 0.1 * abs(buckets[place][2]):
+                found.add(place)
+    return sorted(found)
+
+
+def is_flat(low: float, high: float) -> bool:
+    """Whether values differ by rounding only, which must not be drawn at full height.
+
+    >>> is_flat(0.001, 0.0010000000000000002), is_flat(0.001, 0.0011), is_flat(0.0, 0.0)
+    (True, False, True)
+    """
+    return high - low <= ROUNDING * max(abs(low), abs(high))
 
 
 class RowMap(NamedTuple):

@@ -106,6 +106,13 @@ def test_a_spike_of_one_step_is_seen_among_a_thousand() -> None:
     assert rows[0].count("█") + rows[0].count("▇") == 1
 
 
+def test_a_constant_is_drawn_as_one() -> None:
+    """The mean of a thousand times 0.001 is not 0.001: at full height that would look like a comb."""
+    noisy = [(step, 0.001, 0.001 * (1 + 2e-13 * (step % 7)), 0.001) for step in range(90)]
+    assert set(spark(noisy, 30)) == {"▅"} and set(spark([(0, 0.0, 0.0, 0.0), (1, 0.0, 0.0, 0.0)], 9)) == {"▅"}
+    assert len(set(spark([(step, 0.0, 1 + 0.001 * step, 2.0) for step in range(90)], 30))) == 8
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e308, 1e-308, -1e308])
 def test_any_number_can_be_drawn(value: float) -> None:
     for other in (0.0, value, 1e308, -1e308, 1e-300):

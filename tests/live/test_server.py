@@ -255,6 +255,25 @@ def test_beyond_this_computer_addresses_are_known_and_names_are_not() -> None:
         assert ask(server, Host="192.168.0.7:80").startswith("HTTP/1.0 403")
 
 
+def test_the_sickest_run_is_listed_first() -> None:
+    ill = Report(step=9, symptoms=(Symptom("nan-or-inf", "NU01", "critical", 0.9, 5, 9),))
+    runs = [
+        Sight("new", "new", "waiting"),
+        Sight("calm", "calm", "running", Report(step=9)),
+        Sight("over", "over", "ended", ill),
+        Sight("ill", "ill", "running", ill),
+        sight(1, "sick"),
+    ]
+    told = message(runs, {}, "")
+    assert told and told["order"] == [public(name) for name in ("ill", "over", "sick", "calm", "new")]
+
+
+def test_the_line_of_a_page_reaches_what_stands_out() -> None:
+    spiky = {"loss": [(step, 1.9, 2.0, 9.0 if step == 30 else 2.1) for step in range(50)]}
+    told = message([sight(1, "a", replace(SICK, curves=spiky))], {}, "")
+    assert told and told["run"]["panels"][0]["curves"][0]["peaks"] == [30]
+
+
 def test_the_sickest_run_is_shown_and_news_of_another_does_not_push_it_away():
     ill = Report(step=9, symptoms=(Symptom("nan-or-inf", "NU01", "critical", 0.9, 5, 9),))
     sick = Sight("a", "a", "running", ill, heard=1.0, version=1)

@@ -28,6 +28,14 @@ def test_no_extreme_disappears_in_a_long_run():
     assert steps[at] <= 61_234 < steps[at + 1]
 
 
+def test_the_line_is_told_where_a_value_stands_out():
+    noisy = outline(range(0, 100_000), lambda step: 8.0 if step == 50_000 else 2 + 0.1 * math.sin(7.3 * step))
+    ((curve,),) = [panel["curves"] for panel in chart_data(Report(99_999, curves={"loss": noisy}))["panels"]]
+    assert [curve["coarse"][3][place] for place in curve["peaks"]] == [8.0]
+    exact = chart_data(Report(9, curves={"loss": outline(range(10), lambda step: 9.0 if step == 5 else 1.0)}))
+    assert exact["panels"][0]["curves"][0]["peaks"] == []
+
+
 def test_curves_come_in_panels_and_the_rest_can_be_chosen():
     data = chart_data(SICK)
     assert [[curve["name"] for curve in panel["curves"]] for panel in data["panels"]] == [

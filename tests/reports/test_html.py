@@ -200,6 +200,23 @@ def test_labels_never_cover_each_other():
             assert y != other_y or other_x + 6.6 * len(others) < x or x + 6.6 * len(words) < other_x
 
 
+def test_the_line_of_a_still_picture_reaches_a_spike_of_one_step():
+    """The mean of the steps around it would show 3, where the loss was 8."""
+    buckets = [(step, 1.9, 2.0, 8.0 if step == 200 else 2.1) for step in range(400)]
+    drawing = curves.figure(Report(399, curves={"loss": buckets}))
+    line = next(item for item in drawing.iter() if item.get("class") == "line c1")
+    heights = [float(point.split(",")[1]) for point in line.get("points").split()]
+    band = next(item for item in drawing.iter() if item.get("class") == "band c1")
+    assert min(heights) == min(float(point.split(",")[1]) for point in band.get("points").split())
+    assert sorted(heights)[2] > min(heights) + 50, "one step, and no more"
+
+
+def test_the_axis_of_a_constant_has_no_label_twice():
+    axis = curves.value_axis([(0, 0.001, 0.001, 0.001), (9, 0.001, 0.0010000000001, 0.001)], curves.Panel((), 80), 0.0)
+    labels = [f"{tick:.3g}" for tick in axis.ticks(3)]
+    assert "0.001" in labels and len(set(labels)) == len(labels)
+
+
 def test_extremes_survive_thinning():
     buckets = [(step, -50.0 if step == 4001 else 1.0, 1.0, 90.0 if step == 777 else 1.0) for step in range(5000)]
     thin = curves.thinned(buckets)

@@ -211,6 +211,39 @@ def test_a_spike_of_one_step_in_a_million_is_on_the_screen_and_can_be_looked_int
     assert "loss 9" in page.locator(".tip").inner_text()
 
 
+def pixels(page, left: float, top: float, width: float, height: float) -> list[int]:
+    """The opacity of every pixel of a part of the first canvas, in shares of what is inside its axes."""
+    settle(page)
+    return page.locator("canvas").first.evaluate(
+        """(canvas, [left, top, width, height]) => {
+          const across = canvas.clientWidth - 76, down = canvas.clientHeight - 30;
+          const box = [64 + left * across, 8 + top * down, width * across, height * down];
+          const scaled = box.map((side) => Math.round(side * canvas.width / canvas.clientWidth));
+          const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+          const pen = copy.getContext("2d", { willReadFrequently: true });
+          pen.drawImage(canvas, 0, 0);
+          return [...pen.getImageData(...scaled).data].filter((_, at) => at % 4 === 3);
+        }""",
+        [left, top, width, height],
+    )
+
+
+def test_the_line_reaches_a_spike_of_one_step_and_its_band_is_gone_where_values_are_exact(open_page):
+    steps, spike = 100_000, 50_000
+    around = np.arange(spike - 100, spike + 300)
+    report = Report(
+        steps - 1,
+        (Symptom("loss-spike", "LO01", "warning", 0.9, spike + 100, spike + 100),),  # its mark must not be the ink
+        curves={"loss": outline(range(steps), lambda step: 8.0 if step == spike else 2 + 0.2 * np.sin(7.3 * step))},
+        closeups={"loss": ((around, np.where(around == spike, 8.0, 2.0)),)},
+    )
+    page = open_page(report)
+    peak = pixels(page, 0.49, 0.15, 0.012, 0.3)
+    assert max(peak) > 200, "a line, not a pale band"
+    page.locator(".chip").click()
+    assert max(pixels(page, 0.05, 0.3, 0.2, 0.02)) == 0, "no pale block behind exact values"
+
+
 def test_paper_shows_still_pictures_and_no_buttons(open_page):
     page = open_page(SICK)
     page.emulate_media(media="print")

@@ -119,16 +119,16 @@ function showRuns() {
   if (list.hidden) return;
   order.forEach((id, place) => {
     const run = runs.get(id);
-    let row = list.children[place];
-    if (!row || row.dataset.id !== id) {
+    let row = [...list.children].find((item) => item.dataset.id === id);
+    if (!row) {
       row = make("button", "row");
       row.type = "button";
       row.dataset.id = id;
       row.append(make("span", "name"), make("canvas"), make("span", "faint"));
       row.children[0].append(make("bdi"));
       row.addEventListener("click", () => choose(id));
-      list.insertBefore(row, list.children[place] || null);
     }
+    if (list.children[place] !== row) list.insertBefore(row, list.children[place] || null);
     row.className = `row ${run.step < 0 ? "quiet" : oneOf(HEALTHS, run.health)}`;
     row.setAttribute("aria-current", String(id === chosen));
     row.title = run.name;
@@ -263,7 +263,8 @@ function scaleOf(panel) {
     const from = Math.log10(least), to = Math.max(Math.log10(high), from + 0.1), room = (to - from) * 0.06;
     return { log, place: (value) => (Math.log10(Math.max(value, least)) - from + room) / (to - from + 2 * room), low: least, high };
   }
-  const room = Math.max((high - low) * 0.08, Math.abs(high) * 1e-3, 1e-12);
+  const rounding = high - low <= 1e-5 * Math.abs(high); // a constant is drawn as one
+  const room = Math.max((high - low) * 0.08, Math.abs(high) * (rounding ? 0.2 : 1e-3), 1e-12);
   const base = low >= 0 && low < 0.4 * high ? 0 : low - room;
   return { log, place: (value) => (value - base) / (high + room - base), low: base, high: high + room };
 }
@@ -321,7 +322,10 @@ function draw(box, panel, first, last) {
   pen.fillStyle = colour("faint");
   pen.strokeStyle = colour("line");
   pen.textAlign = "right";
+  let before = "";
   for (const tick of ticks(scale, Math.max(2, Math.floor(bottom / 40)))) {
+    if (short(tick) === before) continue;
+    before = short(tick);
     line(pen, [[LEFT, y(tick)], [width - RIGHT, y(tick)]]);
     pen.fillText(short(tick), LEFT - 6, y(tick) + 4);
   }
@@ -338,7 +342,8 @@ function draw(box, panel, first, last) {
     pen.fill();
     pen.globalAlpha = 1;
     pen.lineWidth = 1.6;
-    line(pen, points.map((item) => [x(item[0]), y(item[2])]));
+    const peaks = new Set(curve.peaks); // where a value stands out, the line reaches to it: the mean would hide it
+    line(pen, points.flatMap(([step, low, mean, high], at) => (peaks.has(at) ? [mean, low, high, mean] : [mean]).map((value) => [x(step), y(value)])));
     if ((curve.dots && points.length < 80) || points.length === 1) {
       for (const item of points) {
         pen.beginPath();

@@ -8,8 +8,7 @@ from typing import Any
 
 from torchdoctor.live.pace import pace_text
 from torchdoctor.live.sight import Sight
-from torchdoctor.live.spark import Bucket
-from torchdoctor.pictures import main_vitals
+from torchdoctor.pictures import Bucket, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, Symptom, number_text
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import thinned
@@ -100,6 +99,7 @@ def _curve(sight: Sight, name: str) -> dict[str, Any]:
         "latest": number_text(sight.latest[name]),
         "dots": name.startswith("val_"),
         "buckets": _thinned(sight.report.curves[name]),
+        "peaks": outstanding(thinned(sight.report.curves[name], POINTS)),
     }
 
 

@@ -81,6 +81,12 @@ def _worth_showing(sight: Sight) -> tuple[bool, int, float]:
     return running, list(HEALTH_WORDS).index(sight.report.health), 0.0 if running else sight.heard
 
 
+def _listed(sight: Sight) -> tuple[int, bool]:
+    """The sickest first, of equals those that go on; runs of which nothing is known yet come last."""
+    known = sight.report.step >= 0
+    return -list(HEALTH_WORDS).index(sight.report.health) if known else 1, sight.state != "running"
+
+
 def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[str, Any] | None:
     """What a page does not know yet: rows that have changed, and the chosen run in full; None where it knows all."""
     changed = [sight for sight in sights if sent.get(sight.key) != sight.version]
@@ -93,7 +99,7 @@ def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[
     if found is None and sights:
         found = max(sights, key=_worth_showing)
     return {
-        "order": [public(sight.key) for sight in sights],
+        "order": [public(sight.key) for sight in sorted(sights, key=_listed)],
         "runs": [summary(sight, now) for sight in changed],
         "run": detail(found) if found in changed else None,
     }

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-Bucket = tuple[int, float, float, float]
+from torchdoctor.pictures import EXTRAORDINARY, Bucket, is_flat
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " _.-=+*%#"
@@ -18,8 +18,6 @@ PLAIN = " _.-=+*%#"
 HUGE = 1e100
 LOG_SPAN = 30.0
 """From this ratio of highest to lowest on, heights are logarithms."""
-EXTRAORDINARY = 4.0
-"""A column shows its highest value instead of its mean where that stands out so many times as far as usual."""
 
 
 def columns(buckets: Sequence[Bucket], width: int, first: int, last: int) -> list[float | None]:
@@ -92,9 +90,9 @@ def _shares(values: Sequence[float | None], *, log: bool) -> list[float | None]:
     known = [value for value in values if value is not None]
     low, high = min(known), max(known)
     bend = math.log if low > 0 and (log or high / low > LOG_SPAN) else float
-    low, high = bend(low), bend(high)
-    if low >= high:
+    if is_flat(low, high):
         return [None if value is None else 0.5 for value in values]
+    low, high = bend(low), bend(high)
     return [None if value is None else (bend(value) - low) / (high - low) for value in values]
 
 

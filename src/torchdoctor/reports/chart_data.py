@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.pictures import Points, main_vitals
+from torchdoctor.pictures import Points, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import HUGE, shaded, thinned
@@ -91,6 +91,7 @@ def _curve(report: Report, name: str, limit: int = COARSE) -> dict[str, Any]:
         "name": printable(name),
         "dots": name.startswith("val_"),
         "coarse": columns,
+        "peaks": outstanding(buckets),
         "fine": [_piece(piece) for piece in pieces if piece[0].size],
     }
 

@@ -10,7 +10,8 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.reports.curves import LEFT, RIGHT, WIDTH, Axis, Bucket, Panel, value_axis
+from torchdoctor.pictures import Bucket
+from torchdoctor.reports.curves import LEFT, RIGHT, WIDTH, Axis, Panel, value_axis
 from torchdoctor.reports.markup import element, put
 
 Curves = Mapping[str, Mapping[str, tuple[NDArray[Any], NDArray[Any]]]]

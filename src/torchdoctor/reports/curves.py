@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from torchdoctor.pictures import main_vitals
+from torchdoctor.pictures import Bucket, is_flat, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Severity, Symptom
 from torchdoctor.reports.markup import element, put
 from torchdoctor.reports.report import Report
-
-Bucket = tuple[int, float, float, float]
 
 WIDTH, LEFT, RIGHT = 920, 64, 16
 ROW = 14
@@ -23,6 +21,8 @@ GAP = 26
 HUGE = 1e100
 POINTS = 400
 """Buckets that are drawn; more would be finer than the screen."""
+FLAT = 0.2
+"""Room around a constant, as a share of it."""
 LOG_SPAN = 30.0
 """From this ratio of highest to lowest on, a positive curve is drawn on a logarithmic scale."""
 
@@ -181,7 +181,12 @@ def _drawn(panel: Panel, report: Report, steps: Axis, top: float) -> list[Elemen
 
 
 def _curve(buckets: Sequence[Bucket], colour: str, steps: Axis, values: Axis, *, dots: bool) -> list[Element]:
-    line = " ".join(f"{steps.at(step):.1f},{values.at(mean):.1f}" for step, _, mean, _ in buckets)
+    reached = {place: (buckets[place][1], buckets[place][3]) for place in outstanding(buckets)}
+    line = " ".join(
+        f"{steps.at(step):.1f},{values.at(value):.1f}"
+        for place, (step, _, mean, _) in enumerate(buckets)
+        for value in (mean, *reached.get(place, ()))
+    )
     parts = [element("polyline", class_=f"line {colour}", points=line)]
     if any(low < high for _, low, _, high in buckets):
         upper = [f"{steps.at(step):.1f},{values.at(high):.1f}" for step, _, _, high in buckets]
@@ -210,7 +215,7 @@ def value_axis(buckets: Sequence[Bucket], panel: Panel, top: float) -> Axis:
         )  # a collapse may leave the panel, the rest must stay readable
         room = max((high / low) ** 0.06, 1.1)
         return Axis(max(low / room, 1e-300), min(high * room, 1e300), start, end, log=True)
-    room = max((high - low) * 0.08, abs(high) * 1e-3, 1e-12)
+    room = max((high - low) * 0.08, abs(high) * (FLAT if is_flat(low, high) else 1e-3), 1e-12)
     base = 0.0 if 0 <= low < 0.4 * high else low - room
     return Axis(base, high + (high - base) * 0.12 + room, start, end)
 

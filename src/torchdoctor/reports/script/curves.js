@@ -4,14 +4,16 @@
 // values are drawn when buckets are wide on the screen; before that they would look like a noisier stretch of the run.
 function prepared(curve) {
   const [steps, means, lows = means, highs = means] = curve.coarse;
+  const peaks = new Set(curve.peaks); // where a value stands out, the line reaches to it: the mean would hide it
   const band = steps.map((step, at) => ({
     step, end: Math.max((at + 1 < steps.length ? steps[at + 1] : data.last + 1) - 1, step),
-    low: lows[at], mean: means[at], high: highs[at], exact: curve.coarse.length === 2,
+    low: lows[at], mean: means[at], high: highs[at], exact: curve.coarse.length === 2, peak: peaks.has(at),
   }));
   const pieces = curve.fine.map((piece) => piece.values.map((value, at) => {
     const step = piece.steps ? piece.steps[at] : piece.first + at * piece.every;
     return { step, end: step, low: value, mean: value, high: value, exact: true };
   }));
+  for (const entry of band) entry.known = pieces.some((piece) => piece[0].step <= entry.end && entry.step <= piece.at(-1).step);
   const outside = band.filter(({ step }) => !pieces.some((piece) => piece[0].step <= step && step <= piece.at(-1).step));
   const line = [...outside, ...pieces.flat()].sort((a, b) => a.step - b.step);
   const length = (data.last - data.first + 1) / Math.max(band.length, 1);
@@ -45,7 +47,8 @@ function valueAxis(shown, log, height) {
     low = Math.max(low, (middles[Math.floor(middles.length / 20)] || low) * 1e-3); // a collapse may leave the panel
     [low, high] = [Math.log10(low), Math.log10(high)];
   }
-  const flat = log ? 0.02 : Math.max(Math.abs(high) * (high === low ? 0.2 : 1e-3), 1e-12);
+  const rounding = high - low <= 1e-5 * Math.abs(high); // a constant is drawn as one
+  const flat = log ? 0.02 : Math.max(Math.abs(high) * (rounding ? 0.2 : 1e-3), 1e-12);
   const room = Math.max((high - low) * 0.06, flat);
   low -= room;
   high += room;
@@ -91,7 +94,8 @@ function addPanel(spec, holder, closes) {
     const pen = begin();
     const wide = (line) => x(line.length) - x(0) > WIDE;
     const shown = lines.map((line) => (line.shown ? visible(wide(line) ? line.line : line.band) : []));
-    const bands = lines.map((line) => (line.shown ? visible(line.band) : []));
+    // Where exact values are drawn, what their bucket spans is no help: it would be a pale block behind them.
+    const bands = lines.map((line) => (line.shown ? visible(line.band).filter((entry) => !entry.known || !wide(line)) : []));
     const zoomed = (view.to - view.from) * 4 < data.last - data.first; // then what a wide bucket spans is of no help
     const axis = valueAxis(zoomed ? shown.flat() : [...shown, ...bands].flat(), log, bottom);
     drawValues(pen, axis);
@@ -109,7 +113,10 @@ function addPanel(spec, holder, closes) {
     const decades = log && axis.high - axis.low > 1.2;
     const ends = log && !decades ? [10 ** axis.low, 10 ** axis.high] : [axis.low, axis.high];
     const marks = ticks(...ends, wanted);
+    let before = "";
     for (const value of decades ? marks.filter(Number.isInteger).map((power) => 10 ** power) : marks) {
+      if (number(value) === before) continue;
+      before = number(value);
       const y = axis.at(value);
       pen.fillStyle = colour("--line");
       pen.fillRect(place.left, Math.round(y), place.width - place.left - RIGHT, 1);
@@ -135,15 +142,15 @@ function addPanel(spec, holder, closes) {
       for (const value of column ? [column.first, column.low, column.high, column.last] : []) pen.lineTo(column.at, axis.at(value));
     };
     const known = entries.filter((entry) => !log || entry.mean > 0);
-    for (const { step, mean } of known) {
-      const at = Math.round(x(step));
+    for (const { step, mean, low, high, peak } of known) {
+      const at = Math.round(x(step)), [foot, top] = peak ? [low, high] : [mean, mean];
       if (column && column.at === at) {
-        column.low = Math.min(column.low, mean);
-        column.high = Math.max(column.high, mean);
+        column.low = Math.min(column.low, foot);
+        column.high = Math.max(column.high, top);
         column.last = mean;
       } else {
         flush();
-        column = { at, first: mean, low: mean, high: mean, last: mean };
+        column = { at, first: mean, low: foot, high: top, last: mean };
       }
     }
     flush();
