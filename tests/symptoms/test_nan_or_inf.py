@@ -60,13 +60,18 @@ def test_a_skipped_step_whose_loss_is_not_finite_is_a_warning():
 def test_the_tensor_nearest_the_loss_comes_first():
     symptom = NanOrInf().check(chart(row=[NAN, NAN, 1.0, None], grad_norm=NAN, grad_nonfinite=2))
     assert symptom.where == ("first", "embed")
-    assert "2 of 4 gradients are, first nearest the loss" in symptom.message
+    assert "2 of 3 gradients are, first nearest the loss" in symptom.message
 
 
 def test_all_of_them_means_the_forward_pass():
     symptom = NanOrInf().check(chart(row=[NAN, NAN, NAN, INF], loss=NAN, grad_norm=NAN, grad_nonfinite=4))
     assert symptom.where == ()
     assert "came from the loss or the forward pass" in symptom.message
+
+
+def test_all_that_there_are_as_well():
+    symptom = NanOrInf().check(chart(row=[NAN, NAN, NAN, None], loss=NAN, grad_norm=NAN, grad_nonfinite=3))
+    assert symptom.where == () and "all 3 gradients are not finite" in symptom.message
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_a_loss_that_is_never_finite_is_not_the_scalers_to_mend(losses, severity
     [
         ([1.0] * 12, 1.0, "the loss of step 12 was the first"),
         ([1.0] * 11 + [INF], 1.0, "an earlier step broke them"),
-        ([1.0] * 12, INF, "an earlier step broke them"),
+        ([1.0] * 12, INF, "a.weight was not finite before the loss"),
     ],
     ids=["the loss came first", "a gradient did", "weights did"],
 )
@@ -111,3 +116,53 @@ def test_weights_that_the_step_of_a_bad_loss_broke_are_not_what_came_first(grad_
     built.add({"type": "tensors", "step": 8, "vitals": {"weight_norm": [norms]}})
     built.add({"type": "origin", "step": 14, "module": "a", "kind": "weights"})
     assert words in NanOrInf().check(built).message
+
+
+EIGHT = [f"{part}.{kind}" for part in ("a", "b", "c", "d") for kind in ("weight", "bias")]
+
+
+def searched(**origin):
+    """A run of eight weights whose loss and gradients are not finite at step 12, and what a search found at step 14."""
+    built = Chart.of(loss=[1.0] * 12 + [NAN] * 2, grad_norm=[1.0] * 12 + [INF] * 2)
+    built.add({"type": "header", "step": 0, "tensors": EIGHT})
+    built.add({"type": "tensors", "step": 12, "vitals": {"grad_norm": [INF] * 8}})
+    built.add({"type": "origin", "step": 14, "module": "a", "kind": "weights", **origin})
+    built.add({"type": "vitals", "step": 14, "vitals": {"loss": NAN, "grad_norm": INF}})
+    return NanOrInf().check(built)
+
+
+def test_weights_that_an_update_broke_name_no_place():
+    spread = searched(tensors=EIGHT, broken=8, resting=0)
+    assert spread.where == () and "the loss of step 12 was the first" in spread.message
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{"tensors": ["d.bias"], "broken": 1, "resting": 0}, {"tensors": ["d.bias"], "broken": 8, "resting": 1}],
+    ids=["the others are finite, so no step was made", "it does not learn"],
+)
+def test_a_weight_that_no_update_broke_is_where_it_began(found):
+    symptom = searched(**found)
+    assert symptom.where == ("d.bias",) and "d.bias was not finite" in symptom.message
+
+
+def test_numbers_of_a_search_that_are_none_are_passed_over():
+    assert searched(tensors="all", broken="many", resting=None).where == ()
+
+
+def test_weights_that_were_broken_before_the_loss_come_first_and_later_ones_are_not_added():
+    built = Chart.of(loss=[1.0] * 12 + [NAN] * 2, grad_norm=[1.0] * 12 + [INF] * 2)
+    built.add({"type": "header", "step": 0, "tensors": EIGHT})
+    built.add({"type": "tensors", "step": 8, "vitals": {"weight_norm": [1.0] * 7 + [INF]}})
+    built.add({"type": "tensors", "step": 14, "vitals": {"weight_norm": [INF] * 8}})
+    assert NanOrInf().check(built).where == ("d.bias",)
+    late = Chart.of(loss=[1.0] * 12 + [NAN] * 2)
+    late.add({"type": "header", "step": 0, "tensors": EIGHT})
+    late.add({"type": "tensors", "step": 14, "vitals": {"weight_norm": [INF] * 8}})
+    assert NanOrInf().check(late).where == ()
+
+
+def test_a_module_whose_name_is_a_number_is_called_one():
+    built = chart(loss=NAN)
+    built.add({"type": "origin", "step": 1, "module": "0", "kind": "output"})
+    assert "module 0 made it from finite inputs" in NanOrInf().check(built).message

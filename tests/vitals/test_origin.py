@@ -70,3 +70,46 @@ def test_a_gauge_that_does_not_apply_starts_no_search():
     doctor.diagnose()
     assert any(value != value for value in seen)
     assert doctor._monitor._origin_searches == 0
+
+
+def broken_by_hand(frozen=False):
+    """What is found of a run in which somebody writes to a bias at step 20."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
+    if frozen:
+        model[2].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    for step in range(40):
+        if step == 20:
+            with torch.no_grad():
+                (model[2] if frozen else model[4]).bias.fill_(torch.nan)
+        inputs = torch.randn(32, 8)
+        loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        doctor.log_loss(loss)
+        optimizer.step()
+    report = doctor.diagnose()
+    doctor.detach()
+    return next(item for item in report.symptoms if item.name == "nan-or-inf")
+
+
+def test_a_broken_weight_that_does_not_learn_is_named():
+    assert broken_by_hand(frozen=True).where == ("2.bias",)
+
+
+def test_an_update_that_breaks_all_weights_blames_none_of_them():
+    found = broken_by_hand()
+    assert found.where == () and found.first_step == 20
+    assert "the loss of step 20 was the first that was not finite" in found.message
+
+
+def test_weights_are_told_by_name():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[1].bias[0] = torch.inf
+    search = OriginSearch({"": model})
+    search.arm()
+    model(BATCH)
+    assert search.disarm() == {"module": "1", "kind": "weights", "tensors": ["1.bias"], "broken": 1, "resting": 0}

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite, ran_away
 from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
-from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
+from torchdoctor.diagnoses.origin import broken_before, is_a_plain_stack, origin_kind
 from torchdoctor.records import names_text, number_text
 
 
@@ -54,16 +54,19 @@ class NanInData(Cause):
         elif not chart["grad_norm"].nonfinite and not chart["loss"].nonfinite:
             yield Evidence(-3.0, "neither a loss nor a gradient was ever not finite")
         yield from _about_the_origin(chart, problem)
+        yield from _about_the_beginning(chart, problem)
 
 
 def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
-    """Where the first was seen, and what came before it."""
+    """Where the first was seen."""
     kind, module = origin_kind(chart, problem)
     if kind == "input":
         yield Evidence(6.0, f"the input of {module} was already not finite")
     elif kind in ("output", "between"):
         place = f"in {module}" if kind == "output" else f"before {module}"
         yield Evidence(-5.0, f"the inputs were finite: it began {place}")
+    elif broken := broken_before(chart, problem):
+        yield Evidence(-5.0, f"it began in weights: {names_text(broken)} broke before any update could have done it")
     elif loss_was_finite(chart, problem.first_step):
         yield Evidence(-3.0, "the loss was finite, and its gradients were not")
     elif is_safe_loss(chart):
@@ -74,13 +77,19 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
             yield Evidence(0.5, text)
     elif fragile := fragile_loss(chart):
         yield Evidence(-1.0, f"the loss takes a {fragile}, which can fail by itself")
-    if is_infinite_loss(chart, problem) and kind != "input":
+
+
+def _about_the_beginning(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """What kind of value was the first, and what came before it; nothing more is asked of a bad input."""
+    if origin_kind(chart, problem)[0] == "input":
+        return
+    if is_infinite_loss(chart, problem):
         yield Evidence(-1.5, "the loss was infinite: a value in the data that is no number would make it none either")
     first = next(symptom.first_step for symptom in problem.symptoms if symptom.name == "nan-or-inf")
     trouble = problem.began_with(first, "gradient-explosion", "loss-spike", "loss-divergence")
-    if (trouble or ran_away(chart, first)) and kind != "input":
+    if trouble or ran_away(chart, first):
         yield Evidence(-1.5, "the run was in trouble before the first value that was not finite")
-    elif kind != "input":
+    else:
         yield Evidence(0.5, "nothing had announced it")
 
 

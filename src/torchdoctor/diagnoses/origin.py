@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.symptoms.nan_or_inf import broken_alone, called
 
 TOTAL = re.compile(
     "Linear|Conv.d|.*ReLU|.?ELU|SiLU|Tanh|Sigmoid|Flatten|Dropout.*|Identity|Embedding|.*Norm.*|.*Pool.d"
@@ -28,8 +30,21 @@ def is_a_plain_stack(chart: Chart) -> bool:
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
     """Kind ("input", "weights", "output", "between") and module of the first origin; empty where none was seen."""
+    origin = _first_origin(chart, problem)
+    if origin is None:
+        return "", ""
+    return str(origin.get("kind", "")), called(chart, str(origin.get("module") or "the model"))
+
+
+def broken_before(chart: Chart, problem: Problem) -> tuple[str, ...]:
+    """The weights in which it began: broken before any update could have done it; empty where that is not known."""
+    origin = _first_origin(chart, problem)
+    return broken_alone(chart, origin) if origin is not None and origin.get("kind") == "weights" else ()
+
+
+def _first_origin(chart: Chart, problem: Problem) -> dict[str, Any] | None:
     symptom = problem.get("nan-or-inf")
     for origin in chart.origins:
         if symptom is not None and symptom.first_step - 1 <= origin["step"] <= symptom.last_step + 1:
-            return str(origin.get("kind", "")), str(origin.get("module") or "the model")
-    return "", ""
+            return origin
+    return None

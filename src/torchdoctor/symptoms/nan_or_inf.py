@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, names_text, number_text
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 
@@ -38,7 +39,9 @@ class NanOrInf(Detector):
     stays silent. A loss that is not finite is a warning even so: scaling concerns gradients alone, and the batch or the
     forward pass is bad. The place is read from the order: values that are not finite spread backward from where they
     began, so of the tensors concerned the last in forward order is nearest the source; if all are concerned, the loss
-    or the forward pass was. Where the forward pass was watched, the first module is named.
+    or the forward pass was. Where the forward pass was watched, the first module is named. Weights are named where they
+    were broken before the loss, or where no update has spread it: after one, all are, and the first in forward order is
+    no more to blame than the others.
 
     ## What to do
     Stop, go back to the last checkpoint, skip the step when the loss is not finite. Then follow the place: data,
@@ -83,8 +86,8 @@ class NanOrInf(Detector):
         elif bad_grad or counted:
             parts.append("gradients are not finite")
         if broken:
-            parts.append(f"{len(broken)} weights are not finite")
-            where = where or broken
+            parts.append("1 weight is not finite" if len(broken) == 1 else f"{len(broken)} weights are not finite")
+            where = where or self._broken_first(chart)
         if saved:
             parts.append("the scaler skipped the step")
         value = loss.latest if bad_loss else norm.latest
@@ -113,7 +116,7 @@ class NanOrInf(Detector):
             and current.severity == "critical"
             and current.confidence >= SURE
             and "skipped" not in coming.columns
-            and set(current.where).issuperset(broken)
+            and set(current.where).issuperset(self._broken_first(chart))
         )
         outlook = np.where(found, SAME if same else LOOK, CALM).astype(np.int8)
         if chart.origins:
@@ -131,22 +134,83 @@ class NanOrInf(Detector):
         # NaN stands for "not measured": frozen weights, or those of an optimizer that did not step.
         return tuple(chart.names[index] for index in np.flatnonzero(np.isinf(row)))
 
+    def _broken_first(self, chart: Chart) -> tuple[str, ...]:
+        """The weights that a sample showed to be broken before any loss or gradient was: later ones name nothing."""
+        known = [chart[vital] for vital in ("loss", "grad_norm")]
+        if any(series.nonfinite > len(series.nonfinite_steps) for series in known):
+            return ()  # the first of them is forgotten, and the episode has its place
+        began = min((step for series in known for step in series.nonfinite_steps), default=chart.step + 1)
+        rows = chart.tensors("weight_norm").rows
+        row = next((row for step, row in rows if step < began and bool(np.isinf(row).any())), np.zeros(0))
+        return (
+            tuple(chart.names[index] for index in np.flatnonzero(np.isinf(row))) if row.size == len(chart.names) else ()
+        )
+
     def _place(self, chart: Chart, counted: float, gradients: bool) -> tuple[tuple[str, ...], list[str]]:
         for origin in reversed(chart.origins):
             if origin["step"] >= chart.step - 1:
+                if origin.get("kind") == "weights":
+                    return self._place_of_weights(chart, origin)
                 module = str(origin.get("module") or "the model")
                 text = KINDS.get(str(origin.get("kind")), "first seen in {module}")
-                if origin.get("kind") == "weights" and (first := _loss_before_weights(chart, origin["step"])) >= 0:
-                    text = f"the weights of {{module}} were not by step {origin['step']}: the loss of step {first} was "
-                    text += "the first that was not finite, so look at its batch"
-                return (module,), [text.format(module=module)]
-        names = _concerned(chart) if gradients else ()
+                return (module,), [text.format(module=called(chart, module))]
+        names, total = _concerned(chart) if gradients else ((), 0)
         if not names:
             return (), []
-        total = len(chart.names)
         if len(names) >= total or (counted and counted >= total):
-            return (), [f"all {total} gradients are: it came from the loss or the forward pass"]
+            text = f"all {total} gradients are not finite: it came from the loss or the forward pass, so look at the "
+            return (), [text + "batch of this step, and whether the weights were finite before it"]
         return names[::-1], [f"{len(names)} of {total} gradients are, {names[-1]} nearest the loss"]
+
+    def _place_of_weights(self, chart: Chart, origin: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+        if first := self._broken_first(chart):
+            return first, [f"{names_text(first)} {_was(first)} not finite before the loss"]
+        looked, names = origin["step"], broken_alone(chart, origin)
+        if names:
+            return names, [f"{names_text(names)} {_was(names)} not finite, and no update of this run has spread it"]
+        if (bad := _loss_before_weights(chart, looked)) >= 0:
+            text = (
+                f"the loss of step {bad} was the first that was not finite, and by step {looked} its update had broken "
+            )
+            return (), [text + "the weights: look at its batch, and whether weights were finite before it"]
+        if (count := _count(origin, "broken")) > 1:
+            return (), [f"{count} weights were not finite by step {looked}: an earlier step broke them"]
+        module = str(origin.get("module") or "the model")
+        return (module,), [KINDS["weights"].format(module=called(chart, module))]
+
+
+def broken_alone(chart: Chart, origin: Mapping[str, Any], within: int = 8) -> tuple[str, ...]:
+    """The weights in which it began, where the search for an origin tells; empty where an update may have broken them.
+
+    An update with a gradient that is not finite breaks every weight that has one. Where fewer are broken than had one,
+    it was not made; and none breaks weights that do not learn.
+    """
+    listed, looked = origin.get("tensors"), origin["step"]
+    names = tuple(name for name in chart.names if name in listed) if isinstance(listed, list) else ()
+    rows = [row for step, row in chart.tensors("grad_norm").rows if looked - within <= step < looked]
+    spread = max((int(np.isinf(row).sum()) for row in rows), default=0)
+    return names if _count(origin, "resting") or _count(origin, "broken") < spread else ()
+
+
+def _count(origin: Mapping[str, Any], key: str) -> int:
+    """A number of an origin; 0 where there is none, as in journals of before it was counted."""
+    value = origin.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def called(chart: Chart, module: str) -> str:
+    """A module's name in a sentence.
+
+    >>> called(Chart(), "0"), called(Chart(), "body.0")
+    ('module 0', 'body.0')
+    """
+    if module in chart.module_names:
+        return chart.called(chart.module_names.index(module))
+    return f"module {module}" if module.isdigit() else module
+
+
+def _was(names: Sequence[str]) -> str:
+    return "were" if len(names) > 1 else "was"
 
 
 def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
@@ -163,16 +227,16 @@ def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
     return -1 if broken or gradients else first
 
 
-def _concerned(chart: Chart) -> tuple[str, ...]:
-    """The tensors whose gradient is not finite at this step, in forward order.
+def _concerned(chart: Chart) -> tuple[tuple[str, ...], int]:
+    """The tensors whose gradient is not finite at this step, in forward order; and how many have gradients at all.
 
     NaN in a row also stands for "had no gradient": a tensor that never had a finite one is left out.
     """
     sampled = chart.tensors("grad_norm")
     row = sampled.latest
     if sampled.step != chart.step or row.size != len(chart.names):
-        return ()
+        return (), 0
     earlier = sampled.matrix()[:-1]
     alive = np.isfinite(earlier).any(axis=0) if len(earlier) else np.ones(row.size, dtype=bool)
     concerned = np.isinf(row) | (np.isnan(row) & alive)
-    return tuple(chart.names[index] for index in np.flatnonzero(concerned))
+    return tuple(chart.names[index] for index in np.flatnonzero(concerned)), int((alive | concerned).sum())

@@ -3,6 +3,8 @@
 Hooks on every module would cost each step; so they are put on for a single training pass when gradients or losses have
 turned non-finite, and taken off again. What they find tells a bad input from broken weights and from a module that
 makes the value itself; and, where all that the model was given and holds is finite, from arithmetic between modules.
+Of weights it says which: one update with a gradient that is not finite breaks all that learn, and names nothing; where
+few are broken, or some that do not learn, it began in these.
 Inside a compiled model there is nothing to hook: then nothing is claimed.
 """
 
@@ -16,9 +18,11 @@ from torch import Tensor, nn
 
 from torchdoctor.vitals.context import tensors_in
 from torchdoctor.vitals.hooks import Handle, Hook
-from torchdoctor.vitals.patient import unwrap_model
+from torchdoctor.vitals.patient import tensor_names, unwrap_model
 
 MOST_MODULES = 2000
+MOST_NAMES = 8
+"""Broken weights that are named."""
 
 
 class OriginSearch:
@@ -28,7 +32,8 @@ class OriginSearch:
         self._models = models
         self._handles: list[Handle] = []
         self._names: dict[int, str] = {}
-        self._found: list[tuple[str, str]] = []
+        self._weights: dict[Tensor, str] = {}
+        self._found: list[tuple[str, str, Tensor]] = []
         self._flags: list[Tensor] = []
         self._entries = 0
         """Tensors that whole models were given."""
@@ -40,6 +45,7 @@ class OriginSearch:
 
     def arm(self) -> None:
         """Put hooks on every leaf module that runs eagerly."""
+        self._weights = tensor_names(self._models, ())
         for prefix, model in self._models.items():
             if model is not unwrap_model(model) and type(model).__name__ == "OptimizedModule":
                 continue
@@ -79,7 +85,7 @@ class OriginSearch:
         with torch.no_grad():
             for tensor in tensors:
                 if tensor.is_floating_point() and not tensor.is_sparse:
-                    self._found.append((name, kind))
+                    self._found.append((name, kind, tensor))
                     self._flags.append(torch.isfinite(tensor.detach()).all())
 
     def disarm(self) -> dict[str, Any] | None:
@@ -87,21 +93,33 @@ class OriginSearch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        flags, found, entered = self._flags, self._found, self._entries > 0
-        self._flags, self._found, self._entries = [], [], 0
+        flags, found, entered, names = self._flags, self._found, self._entries > 0, self._weights
+        self._flags, self._found, self._entries, self._weights = [], [], 0, {}
         if not flags:
             return None
         device = flags[0].device
         # A wait for the device, once, after training has already gone wrong.
         finite = torch.stack([flag.to(device) for flag in flags]).tolist()
+        pairs = list(zip(found, finite, strict=True))
+        spoilt = {item[2]: names[item[2]] for item, fine in pairs if not fine and item[2] in names}
         broken = ""
-        for (module, kind), fine in zip(found, finite, strict=True):
+        for (module, kind, _), fine in pairs:
             if kind == "entry":
                 entered = entered and fine
             elif kind == "held":
                 broken = broken or ("" if fine else module)
             elif not fine and kind == "input" and entered:
-                return {"module": broken or module, "kind": "weights" if broken else "between"}
+                return {"module": broken, **_weights(spoilt)} if broken else {"module": module, "kind": "between"}
+            elif not fine and kind == "weights":
+                return {"module": module, **_weights(spoilt)}
             elif not fine:
                 return {"module": module, "kind": kind}
         return None
+
+
+def _weights(spoilt: Mapping[Tensor, str]) -> dict[str, Any]:
+    """What is said of weights that are not finite: those that do not learn first, which no update has broken."""
+    resting = [name for tensor, name in spoilt.items() if not tensor.requires_grad]
+    learning = [name for tensor, name in spoilt.items() if tensor.requires_grad]
+    named = (resting or learning)[:MOST_NAMES]
+    return {"kind": "weights", "tensors": named, "broken": len(learning), "resting": len(resting)}
