@@ -94,6 +94,7 @@ def test_it_writes_a_patch_settings_and_a_transcript(desk: Path) -> None:
     assert tomllib.loads((desk / "new.toml").read_text(encoding="utf-8")) == {"learning_rate": 0.0003}
     assert (desk / "train.py").read_text(encoding="utf-8") == NANOGPT
     assert "git apply fix.patch" in done.stdout
+    assert "read it, then apply it (or: patch -p1 < fix.patch)." in done.stdout
     again = consult(*files, "--fix", "scale-lr", answers=answers)
     assert again.exit_code == 2 and "fix.patch exists" in again.stderr
     json_file = consult("--overrides", "new.json", "--fix", "scale-lr", answers=NAN | {"lr": None})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from torchdoctor.consulting import testimony as said
 from torchdoctor.consulting.complaints import BY_NAME
-from torchdoctor.consulting.trees import MEASURES, TREES, Leaf, Node, printed, walk
+from torchdoctor.consulting.trees import MEASURES, TREES, Leaf, Node, evidence, printed, walk
 from torchdoctor.diagnoses import CAUSES
 from torchdoctor.treatments import ACTIONS
 
@@ -30,6 +32,16 @@ def test_what_leaves_name_exists() -> None:
             for leaf in leaves(root):
                 assert set(leaf.causes) <= causes and set(leaf.actions) <= actions
                 assert leaf.says in printed(tree)
+
+
+def test_evidence_says_what_was_seen_and_not_what_to_do() -> None:
+    ends = [leaf for tree in TREES.values() for root in tree.roots for leaf in leaves(root)]
+    for leaf in ends:
+        told = evidence(leaf, {"nan_step": 12.0})
+        assert told[0].islower() and ":" not in told and told not in leaf.says and "{" not in told
+        assert not set(re.findall("[a-z]+", told)) & {"try", "add", "check", "reduce", "raise", "lower", "clip"}
+    found = said.testimony({"nan_step": 12.0}, {"nan_step": 12.0}, [walk(TREES["nan"], {"nan_step": 12.0})])
+    assert [item.text for item in found["lr-too-high"]] == ["the NaN came in the first steps (step 12)"]
 
 
 WAYS = [

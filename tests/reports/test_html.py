@@ -80,6 +80,11 @@ def test_the_page_holds_what_a_reader_needs():
     assert ("width", "81") in page.attributes
 
 
+def test_findings_are_counted_as_one_says_it():
+    found = [Symptom("loss-spike", "LO01", severity, 0.9, 5, 6) for severity in ("warning", "warning", "info")]
+    assert "2 warnings, 1 note" in html.render(Report(9, tuple(found)))
+
+
 def test_the_first_screen_says_where_why_and_what_to_change():
     head = html.render(SICK).partition("</header>")[0]
     for part in ("since step 1730: loss-divergence", "lr-too-high (81 %)", "learning_rate *= 0.5", "confidence 0.90"):

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.consulting.complaints import BY_NAME
 from torchdoctor.consulting.evidence import UNDATED
 from torchdoctor.consulting.question import Answers
-from torchdoctor.consulting.trees import Walk
+from torchdoctor.consulting.trees import Walk, evidence
 from torchdoctor.diagnoses import CAUSES, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 from torchdoctor.treatments.configured import FAR, LARGE, usual_of_size
@@ -183,9 +183,9 @@ def testimony(
         for leaf, read in zip(walk.leaves, walk.reads, strict=True):
             share = MEASURED if read.isdisjoint(given) else 1.0
             for cause, weight in leaf.causes.items():
-                found.setdefault(cause, []).append(Evidence(share * weight, f"the {walk.tree.name} tree: {leaf.says}"))
-    for cause, evidence in (*_of_the_rate(answers), *_of_players(given), *more):
-        found.setdefault(cause, []).append(evidence)
+                found.setdefault(cause, []).append(Evidence(share * weight, evidence(leaf, answers)))
+    for cause, item in (*_of_the_rate(answers), *_of_players(given), *more):
+        found.setdefault(cause, []).append(item)
     return {cause: tuple(items) for cause, items in found.items()}
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torchdoctor.consulting.question import Answers
+from torchdoctor.reports.clock import clock_of
 
 FEW_STEPS = 20
 """What "the first few steps" are."""
@@ -26,6 +27,8 @@ class Leaf:
     """The end of a way: what to think, and what to do."""
 
     says: str
+    shows: str
+    """What led here, as evidence for its causes; `{when}` is the time of the trouble, as far as it is known."""
     causes: Mapping[str, float]
     """What it speaks for, in log-odds."""
     actions: tuple[str, ...] = ()
@@ -129,6 +132,7 @@ _VANISHING = Node(
             "sigmoid or tanh",
             Leaf(
                 "Vanishing gradients: replace sigmoid and tanh by ReLU, add skip connections.",
+                "gradients are very small, and sigmoid or tanh is between the layers",
                 {"saturating-nonlinearity": 2.5, "missing-skip-connections": 1.0, "lr-too-low": -1.5},
                 ("use-relu-family", "add-residuals"),
             ),
@@ -137,6 +141,7 @@ _VANISHING = Node(
             "ReLU or the like",
             Leaf(
                 "Vanishing gradients: add skip connections and normalization, check the initialization.",
+                "gradients are very small, and no activation function shrinks them",
                 {"missing-skip-connections": 1.5, "missing-normalization": 1.0, "bad-initialization": 1.0},
                 ("add-residuals", "add-normalization", "initialize"),
             ),
@@ -145,6 +150,7 @@ _VANISHING = Node(
             "none",
             Leaf(
                 "Hardly any gradient, and nothing that could make it vanish: look for a cut graph or a scaled loss.",
+                "gradients are very small, with no activation function between the layers",
                 {"detached-graph": 1.5, "accumulation-error": 1.0},
                 ("reattach-graph",),
             ),
@@ -152,6 +158,7 @@ _VANISHING = Node(
     },
     otherwise=Leaf(
         "Vanishing gradients: check the activation functions, add skip connections.",
+        "gradients are very small",
         {
             "saturating-nonlinearity": 1.5,
             "missing-skip-connections": 1.5,
@@ -176,6 +183,7 @@ TREES: Mapping[str, Tree] = {
                         "yes",
                         Leaf(
                             "The learning rate is likely too low: raise it 2 to 10 times.",
+                            "the gradient norm is healthy, and the loss hardly moves",
                             {"lr-too-low": 2.0, "saturating-nonlinearity": -1.0, "missing-skip-connections": -1.0},
                             ("scale-lr",),
                         ),
@@ -184,6 +192,7 @@ TREES: Mapping[str, Tree] = {
                         "rather low (0.01 to 0.1)",
                         Leaf(
                             "Lower than usual, and not yet vanishing: look at the norms by layer before anything else.",
+                            "the gradient norm is rather low",
                             {"lr-too-low": 0.7},
                             ("scale-lr",),
                         ),
@@ -193,6 +202,7 @@ TREES: Mapping[str, Tree] = {
                         "no, high (over 10)",
                         Leaf(
                             "The steps overshoot, or every one is clipped: lower the rate.",
+                            "the gradient norm is high",
                             {"lr-too-high": 1.5, "lr-too-low": -1.5},
                             ("scale-lr",),
                         ),
@@ -205,12 +215,18 @@ TREES: Mapping[str, Tree] = {
                 {
                     "yes": (
                         "yes",
-                        Leaf("The model may have converged: check validation.", {"converged": 3.0}, ()),
+                        Leaf(
+                            "The model may have converged: check validation.",
+                            "the loss is at its theoretical minimum",
+                            {"converged": 3.0},
+                            (),
+                        ),
                     ),
                     "no": (
                         "no",
                         Leaf(
                             "Stuck in a local minimum or at a saddle: try a restart with a warm-up.",
+                            "the loss is above its theoretical minimum",
                             {"converged": -2.0, "saddle-point": 1.0},
                             ("change-schedule", "restart-warmup"),
                         ),
@@ -232,6 +248,7 @@ TREES: Mapping[str, Tree] = {
                         "yes",
                         Leaf(
                             "Initialization or learning rate: reduce the rate, check how weights begin, add a warm-up.",
+                            "the NaN came in the first steps{when}",
                             {"lr-too-high": 1.5, "bad-initialization": 1.5, "warmup-missing": 1.0},
                             ("scale-lr", "initialize", "restart-warmup"),
                         ),
@@ -246,6 +263,7 @@ TREES: Mapping[str, Tree] = {
                                     "they exploded",
                                     Leaf(
                                         "Exploding gradients: clip them, reduce the rate.",
+                                        "gradient norms had grown before the NaN{when}",
                                         {"lr-too-high": 1.5, "clip-missing": 1.5},
                                         ("set-clip-norm", "scale-lr"),
                                     ),
@@ -254,6 +272,7 @@ TREES: Mapping[str, Tree] = {
                                     "they were normal",
                                     Leaf(
                                         "Look for log(0) or a division by zero in the loss, and for NaN in the data.",
+                                        "gradient norms were as usual before the NaN{when}",
                                         {"numeric-precision": 1.5, "nan-in-data": 0.5, "lr-too-high": -1.0},
                                         ("change-precision", "clean-data", "skip-step"),
                                     ),
@@ -278,6 +297,7 @@ TREES: Mapping[str, Tree] = {
                         "yes",
                         Leaf(
                             "Reduce the model, or get more data.",
+                            "the model is much larger than the data set",
                             {"memorization": 1.5},
                             ("stop-at-best", "resize-model", "more-data"),
                         ),
@@ -292,6 +312,7 @@ TREES: Mapping[str, Tree] = {
                                     "hardly any",
                                     Leaf(
                                         "Try dropout 0.1 to 0.3, weight decay 0.01 to 0.1.",
+                                        "there is hardly any dropout or weight decay",
                                         {"under-regularized": 1.5},
                                         ("raise-dropout", "set-weight-decay"),
                                     ),
@@ -300,6 +321,7 @@ TREES: Mapping[str, Tree] = {
                                     "there is some",
                                     Leaf(
                                         "It is regularized already: stop at the best step, or get more data.",
+                                        "there is dropout or weight decay already",
                                         {"memorization": 0.7, "under-regularized": -1.0},
                                         ("stop-at-best", "augment-data", "more-data"),
                                     ),
@@ -336,6 +358,16 @@ def walk(tree: Tree, answers: Answers) -> Walk:
             leaves.append(place)
             reads.append(frozenset(read))
     return Walk(tree, tuple(way), tuple(leaves), tuple(reads), tuple(missing))
+
+
+def evidence(leaf: Leaf, answers: Answers) -> str:
+    """What a leaf has seen, with the time of it where that is known.
+
+    >>> evidence(walk(TREES["nan"], {"nan_step": 12.0}).leaves[0], {"nan_step": 12.0})
+    'the NaN came in the first steps (step 12)'
+    """
+    step = answers.get("nan_step")
+    return leaf.shows.format(when=f" ({clock_of(answers)} {step:.0f})" if isinstance(step, float) else "")
 
 
 def printed(tree: Tree) -> str:

@@ -70,7 +70,8 @@ def commands(test: Test, suggestion: Suggestion) -> tuple[tuple[str, str], ...]:
         )
     ]
     if test.patch:
-        found.append((f"git apply {shlex.quote(test.patch)}", "The change, after you have read it; or patch -p1 < it."))
+        name = shlex.quote(test.patch)
+        found.append((f"git apply {name}", f"The change: read it, then apply it (or: patch -p1 < {name})."))
     elif test.settings:
         found.append((f"cat {shlex.quote(test.settings)}", "The change: give these settings to your script."))
     else:

@@ -22,6 +22,7 @@ from torchdoctor.reports.wording import (
     Problem,
     change_words,
     changes_title,
+    counts_text,
     episodes,
     facts,
     first_change,
@@ -80,11 +81,7 @@ def _section(title: str, *children: Element | None) -> Element:
 
 
 def _verdict(report: Report) -> Element:
-    counts = [
-        (severity, sum(item.severity == severity for item in report.symptoms))
-        for severity in ("critical", "warning", "info")
-    ]
-    told = ", ".join(f"{count} {severity}" for severity, count in counts if count) or "no findings"
+    told = counts_text([item.severity for item in report.symptoms]) or "no findings"
     run = f" · {report.run}" if report.run else ""
     at = f"{clock_of(report.context)} {max(report.step, 0)}"
     return element(

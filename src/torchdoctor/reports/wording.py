@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getdoc
 from typing import Any
@@ -31,6 +31,8 @@ HEALTH_WORDS: dict[Health, str] = {
     "sick": "Sick",
     "critical": "Critical",
 }
+COUNTED = (("critical", "critical", "critical"), ("warning", "warning", "warnings"), ("info", "note", "notes"))
+"""What findings of each severity are called, one and several; the worst first."""
 SHOWN_EPISODES = 4
 """Episodes of one finding that are listed one by one; the rest is summed up."""
 LATELY = 50
@@ -325,6 +327,19 @@ def percent(share: float) -> str:
     if share < 0.01:
         return "under 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+
+
+def counts_text(severities: Sequence[Severity]) -> str:
+    """How many findings there are of each severity, the worst first; empty where there are none.
+
+    >>> counts_text(["info", "warning", "warning", "critical", "info"]), counts_text(["info"])
+    ('1 critical, 2 warnings, 2 notes', '1 note')
+    """
+    told = []
+    for severity, one, many in COUNTED:
+        if count := severities.count(severity):
+            told.append(f"{count} {one if count == 1 else many}")
+    return ", ".join(told)
 
 
 def checkup_texts(report: Report) -> list[str]:
