@@ -185,3 +185,53 @@ def test_lines_without_end_are_read_up_to_a_limit(tmp_path, monkeypatch):
     run = read(path)
     assert 1000 <= run.step < 1500
     assert any("first" in note or "limit" in note or "more" in note for note in run.notes), run.notes
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000 + "]" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000])
+def test_a_whole_document_that_is_nested_deeply_is_not_said_to_be_cut_off(tmp_path, text):
+    with pytest.raises(SourceError, match="nested too deeply.*JSON Lines"):
+        read(put(tmp_path, text, "deep.json"))
+
+
+def test_names_given_twice_are_noted(tmp_path):
+    table = put(tmp_path, "step,loss,loss\n" + "".join(f"{step},{3 - step / 10},9\n" for step in range(9)), "log.csv")
+    assert "several columns are called loss: the first of them is used" in read(table).notes
+    assert vital_series(read(table))["loss"][1][0] == 3.0
+    rows = "".join(f'{{"step": {step}, "loss": 9, "loss": {3 - step / 10}}}\n' for step in range(9))
+    run = read(put(tmp_path, rows, "log.jsonl"))
+    assert "loss is given twice in one object, as in line 1: the later value is used" in run.notes
+    assert not [note for note in read(put(tmp_path, JSONL, "log.jsonl")).notes if "twice" in note]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl", "log.txt"])
+def test_zero_bytes_are_noted_with_their_line(tmp_path, name):
+    rows = {
+        "log.csv": ["step,loss", *(f"{step},{3 - step / 10}" for step in range(20))],
+        "log.jsonl": JSONL.splitlines(),
+        "log.txt": [f"step {step} loss {3 - step / 10}" for step in range(20)],
+    }[name]
+    run = read(put(tmp_path, "\n".join([*rows[:10], "\0" * 50, *rows[10:], ""]), name))
+    assert f"{name} holds zero bytes, the first in line 11: something may be lost there" in run.notes
+    assert len(vital_series(run)["loss"][0]) == len(rows) - (name == "log.csv")
+
+
+def test_a_document_with_zero_bytes_behind_it_is_read(tmp_path):
+    document = json.dumps([{"step": step, "loss": 3 - step / 10} for step in range(9)], indent=1)
+    assert steps_of(put(tmp_path, document + "\n" + "\0" * 100, "log.json")) == list(range(9))
+
+
+@pytest.mark.parametrize("encoding", ["cp932", "shift_jis", "gb18030", "euc_jp"])
+def test_text_of_the_east_is_read(tmp_path, encoding):
+    path = tmp_path / "log.txt"
+    path.write_bytes("".join(f"学習 step: {step} loss: {3 - step / 10:.4f}\n" for step in range(20)).encode(encoding))
+    assert vital_series(read(path))["loss"][1][-1] == pytest.approx(1.1)
+
+
+def test_a_step_of_hundreds_of_figures_is_no_other_step(tmp_path):
+    rows = [f'{{"step": {"9" * 400 if step == 5 else step}, "loss": {3 - step / 10}}}' for step in range(9)]
+    run = read(put(tmp_path, "\n".join(rows) + "\n", "log.jsonl"))
+    assert vital_series(run)["loss"] == (
+        [0, 1, 2, 3, 4, 6, 7, 8],
+        pytest.approx([3, 2.9, 2.8, 2.7, 2.6, 2.4, 2.3, 2.2]),
+    )
+    assert (run.skipped, run.first_skipped) == (1, 6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from torchdoctor.errors import SourceError
+from torchdoctor.records import names_text
 from torchdoctor.sources.cells import ABSENT, column, number
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
@@ -64,6 +66,9 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     if shape.across:
         return [_across(path, shape).logged(path, "CSV", wish)]
     table, kept = Table(), _Rows(shape, path)
+    twice = [name for name, times in Counter(shape.names).items() if name and times > 1]
+    if twice:
+        table.notes.append(f"several columns are called {names_text(twice)}: the first of them is used")
     for line, text in _rows(path, shape, table):
         kept.add(line, text, table)
     kept.flush(table)

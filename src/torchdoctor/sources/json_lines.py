@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.records import names_text
 from torchdoctor.sources.cells import number
+from torchdoctor.sources.clock import counts
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, lines
 from torchdoctor.sources.phases import is_phase_column, named_in_phase, phase_of
@@ -27,15 +29,29 @@ def recognises(path: Path) -> bool:
     """Whether most of the first lines are objects, two or more, and some of them hold numbers."""
     if not beginning(path, 4096).lstrip().startswith("{"):
         return False
-    found, size = [], 0
-    for _, line in islice(lines(path), PROBE):
+    found = [loaded(line) for _, line in _first(path)]
+    objects = [item for item in found if isinstance(item, dict)]
+    return len(objects) > 1 and len(objects) * 2 > len(found) and any(measured(item) for item in objects)
+
+
+def _first(path: Path) -> Iterator[tuple[int, str]]:
+    """The first lines that are not empty."""
+    size = 0
+    for place, line in islice(lines(path), PROBE):
         size += len(line)
         if size > PROBE_SIZE:
             break
         if line.strip():
-            found.append(loaded(line))
-    objects = [item for item in found if isinstance(item, dict)]
-    return len(objects) > 1 and len(objects) * 2 > len(found) and any(measured(item) for item in objects)
+            yield place, line
+
+
+def _remarks_on_names(path: Path) -> list[str]:
+    """Which names are given twice: of the first lines, where all are alike."""
+    for line, text in _first(path):
+        names = repeated(text)
+        if names:
+            return [f"{names_text(names)} is given twice in one object, as in line {line}: the later value is used"]
+    return []
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
@@ -48,7 +64,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             continue
         item = loaded(text)
         last = line
-        if isinstance(item, dict):
+        if isinstance(item, dict) and not _is_beyond(item):
             config.update(configured(item))
             if tidy is None and not table.rows and (found := layout(list(item))) is not None:
                 tidy = Tidy(found)
@@ -63,6 +79,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             table.skip(line)
     if unread == last and unread and not ends_cleanly(path):
         table.tear()
+    table.notes += _remarks_on_names(path)
     tidied = tidy.tables(table) if tidy is not None else {}
     if tidied:
         return [each.logged(path, "JSON Lines", wish, config, run) for run, each in tidied.items()]
@@ -75,6 +92,35 @@ def loaded(text: str) -> Any:
         return json.loads(text)
     except NOT_JSON:
         return None
+
+
+def repeated(text: str) -> list[str]:
+    """The names that an object in a line gives more than once: JSON keeps the last and says nothing.
+
+    >>> repeated('{"step": 1, "loss": 2.5, "loss": 3.5}')
+    ['loss']
+    """
+    found: list[str] = []
+
+    def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        found.extend(name for name in dict.fromkeys(names) if names.count(name) > 1 and name not in found)
+        return dict(pairs)
+
+    try:
+        json.loads(text, object_pairs_hook=paired)
+    except NOT_JSON:
+        return []
+    return found
+
+
+def _is_beyond(item: Mapping[str, Any]) -> bool:
+    """Whether a count in an object is beyond all counting: it belongs to no step, and not to the one before.
+
+    >>> _is_beyond({"step": 10**400, "loss": 2.0}), _is_beyond({"step": 3, "loss": 2.0})
+    (True, False)
+    """
+    return any(type(value) is int and abs(value) >= HUGE and counts(name) for name, value in item.items())
 
 
 def configured(item: Mapping[str, Any]) -> dict[str, Any]:

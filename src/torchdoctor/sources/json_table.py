@@ -14,7 +14,7 @@ from torchdoctor.sources.clock import counts
 from torchdoctor.sources.csv_table import tag_of
 from torchdoctor.sources.json_lines import NOT_JSON, as_number, measured
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import beginning, text_of
+from torchdoctor.sources.opening import ZEROS, beginning, text_of
 from torchdoctor.sources.table import Table, flat
 from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import SPLITS, is_measure, words_of
@@ -62,12 +62,19 @@ def document_of(path: Path) -> Any:
     """The document in a file; an error says where it breaks, or that it is too large."""
     pieces, size = [], 0
     for piece in text_of(path):
+        if piece.startswith(f"\n{ZEROS}"):
+            continue
         size += len(piece)
         if size > SIZE_LIMIT:
             raise SourceError(f"{path} is a JSON document of more than {SIZE_LIMIT // 2**20} MB: write JSON Lines.")
         pieces.append(piece)
     try:
         return json.loads("".join(pieces))
+    except RecursionError as error:
+        raise SourceError(
+            f"{path} is JSON that is nested too deeply to be a log: values lie in lists or objects inside each other, "
+            "hundreds of them. Write one object a line, as JSON Lines."
+        ) from error
     except NOT_JSON as error:
         place = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise SourceError(f"{path} is no whole JSON document: it breaks{place}. Was it cut off?") from error

@@ -37,6 +37,10 @@ TOO_LONG = "\0"
 """Stands for a line beyond the limit."""
 TORN, TOO_MUCH = "\0torn", "\0much"
 """Stand, as the last line, for what is missing at the end of a packed file, and for what comes after the limit."""
+ZEROS = "\0zeros"
+"""Stands, with the number of the first line that held some, for zero bytes: a disk that failed leaves them in text."""
+EASTERN = ("cp932", "gb18030")
+"""Encodings that are tried where text would be full of control characters in Latin-1."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PACKED = b"\x1f\x8b"
@@ -149,6 +153,8 @@ def _taken_out(path: Path, size: int, changed: int) -> str:
     limit = PAGE_LIMIT if kind_of(_start(path, 800)) == "page" else NOTEBOOK_LIMIT
     pieces, left = [], limit
     for piece in plain_text(path):
+        if piece.startswith(f"\n{ZEROS}"):
+            continue
         pieces.append(piece)
         left -= len(piece)
         if left < 0:
@@ -159,10 +165,10 @@ def _taken_out(path: Path, size: int, changed: int) -> str:
 
 
 def plain_text(path: Path) -> Iterator[str]:
-    """The text of a file in pieces; no piece of it holds a NUL, but the last where the file is not whole."""
+    """The text of a file in pieces; no piece of it holds a NUL, but the last ones where the file is not whole."""
     with opened(path) as file:
         decoder: codecs.IncrementalDecoder | None = None
-        read = lines = 0
+        read = lines = zeros = 0
         limit = _limit(path) if isinstance(file, gzip.GzipFile) else UNPACKED_LIMIT
         while read < limit and lines < LINES_LIMIT:
             try:
@@ -173,13 +179,19 @@ def plain_text(path: Path) -> Iterator[str]:
             if decoder is None:
                 encoding = encoding_of(data)
                 decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+            text = decoder.decode(data, final=not data)
+            if not zeros and "\0" in text:
+                zeros = 1 + lines + text.partition("\0")[0].count("\n")
             read += len(data)
             lines += data.count(b"\n")
-            text = decoder.decode(data, final=not data)
             if text:
                 yield text.replace("\0", "").replace("\ufeff", "")
             if not data:
-                return
+                break
+        if zeros:
+            yield f"\n{ZEROS}{zeros}"
+        if not data:
+            return
         yield f"\n{TOO_MUCH}"
 
 
@@ -225,8 +237,27 @@ def encoding_of(data: bytes) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return "utf-8" if error.reason == "unexpected end of data" else "latin-1"
+        return "utf-8" if error.reason == "unexpected end of data" else _eastern(data) or "latin-1"
     return "utf-8"
+
+
+def _eastern(data: bytes) -> str:
+    """An encoding of two bytes a letter in which this is text, where it is none in Latin-1; empty where there is none.
+
+    >>> _eastern("\u30a8\u30dd\u30c3\u30af step: 3 loss: 2.5".encode("cp932")), _eastern(bytes(range(128, 256)))
+    ('cp932', '')
+    """
+    start = data[:BINARY_PROBE]
+    if not is_binary(start.decode("latin-1")):
+        return ""
+    for name in EASTERN:
+        try:
+            text = codecs.getincrementaldecoder(name)().decode(start)  # the last letter may be cut
+        except UnicodeDecodeError:
+            continue
+        if not is_binary(text):
+            return name
+    return ""
 
 
 def ends_cleanly(path: Path) -> bool:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torchdoctor.sources import plain_yaml
 from torchdoctor.sources.clock import TOTAL, Column, tell_time
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
-from torchdoctor.sources.opening import TOO_MUCH, TORN, lines
+from torchdoctor.sources.opening import TOO_MUCH, TORN, ZEROS, lines
 from torchdoctor.sources.words import is_measure, taken_apart
 
 VALUES_LIMIT = 30_000_000
@@ -52,6 +52,11 @@ class Table:
             elif text == TORN:
                 self.torn = True
                 self.notes.append(f"{path.name} is packed and breaks off: what could be unpacked was read")
+            elif text.startswith(ZEROS):
+                first = text.removeprefix(ZEROS)
+                self.notes.append(
+                    f"{path.name} holds zero bytes, the first in line {first}: something may be lost there"
+                )
             elif text == TOO_MUCH:
                 self.notes.append(f"{path.name} is too long: what comes after its first part was not read")
             else:
