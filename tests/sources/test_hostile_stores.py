@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.sources.test_wandb_offline import history, log, message, varint
 
 from torchdoctor.errors import SourceError
-from torchdoctor.sources import mlflow_store, tensorboard, trackio_store, trainer_state, wandb_offline
+from torchdoctor.sources import mlflow_store, read, tensorboard, trackio_store, trainer_state, wandb_offline
 from torchdoctor.sources.crc32c import crc32c, masked
 from torchdoctor.sources.event_shapes import shape_of
 from torchdoctor.sources.logged import Logged
@@ -155,3 +155,32 @@ def test_a_file_of_nothing_but_false_headers_is_linear(tmp_path: Path) -> None:
     path.write_bytes(framed(scalar(1, 1.0)) + wrong * 100_000 + framed(scalar(2, 2.0)))
     (run,) = tensorboard.read(path)
     assert run.points["loss"].steps.tolist() == [1, 2]
+
+
+def test_half_a_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    mlflow_database(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(SourceError, match=r"mlflow\.db is damaged or cut off"):
+        read(path)
+
+
+def test_a_damaged_parquet_file_is_said_to_be_so_in_a_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1" + bytes(500))
+    with pytest.raises(SourceError, match=r"damaged Parquet file: .*[^.]\.\Z"):
+        read(path)
+
+
+def test_damage_in_a_log_of_records_says_which_and_how_many(tmp_path: Path) -> None:
+    path = log(tmp_path / "run-a.wandb", *(history(step, loss=3 - step / 100) for step in range(200)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    run = read(path)
+    kept = run.step + 1
+    lost = next(note for note in run.notes if note.startswith("damage in run-a.wandb cost about"))
+    assert abs(int(lost.split()[5]) - (200 - kept)) <= 3
+    assert f"1 unreadable record is left out of run-a.wandb, the first is record {kept + 1}" in run.notes

@@ -203,9 +203,12 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
     if name is None:
         from torchdoctor.sources.json_table import document_of, is_json_lines
         from torchdoctor.sources.opening import looks_like
+        from torchdoctor.sources.sqlite_store import damage_of
 
         if looks_like(file).startswith("JSON") and not is_json_lines(file):
             document_of(file)  # where it breaks says more
+        if damage := damage_of(file):
+            raise SourceError(damage)
         raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
     return _read_as(name, file, wish)
 

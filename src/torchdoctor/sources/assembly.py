@@ -71,6 +71,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         skipped=logged.skipped,
         first_skipped=logged.first_skipped,
         torn=logged.torn,
+        unit=logged.unit,
         sessions=1 + len(resumed),
         remarks=(*logged.notes, *notes, *remarks_on(understood, mended, resumed, points)),
         open=partial(_pieces, header, training, validation, [start for _, start in resumed]),

@@ -34,21 +34,32 @@ class LogFile:
     """Damaged places."""
     first_skipped: int | None = None
     """The number of the record at the first of them, counted from 1."""
+    lost: int = 0
+    """Bytes that could not be read: the rest of the blocks in which something was damaged."""
     torn: bool = False
     """Whether the last record breaks off."""
+    _whole: int = 0
+    """Records that have come, and
+    """
+    _size: int = 0
+    """their bytes."""
+
+    @property
+    def lost_records(self) -> int:
+        """About how many records were lost, if they were like those that came."""
+        return max(1, round(self.lost / max(1.0, self._size / max(1, self._whole)))) if self.lost else 0
 
     def records(self) -> Iterator[bytes]:
         """The whole records, in order."""
-        number = 0
         parts: list[bytes] = []
         size = 0
         with self.path.open("rb") as file:
             start = HEADER  # the file's own header
             while block := file.read(BLOCK):
-                for kind, data in self._fragments(block, start, number):
+                for kind, data in self._fragments(block, start):
                     if kind in (_FULL, _FIRST):
                         if parts:
-                            self.damaged(number + 1)
+                            self.damaged(self._whole + 1)
                         parts, size = [], 0
                     elif not parts:
                         continue  # its beginning was damaged
@@ -59,8 +70,8 @@ class LogFile:
                         if size <= RECORD_LIMIT:
                             yield b"".join(parts) if len(parts) > 1 else data
                         else:
-                            self.damaged(number + 1)
-                        number += 1
+                            self.damaged(self._whole + 1)
+                        self._whole, self._size = self._whole + 1, self._size + size + HEADER
                         parts = []
                 start = 0
         self.torn |= bool(parts)
@@ -71,7 +82,7 @@ class LogFile:
         if self.first_skipped is None:
             self.first_skipped = record
 
-    def _fragments(self, block: bytes, start: int, number: int) -> Iterator[tuple[int, bytes]]:
+    def _fragments(self, block: bytes, start: int) -> Iterator[tuple[int, bytes]]:
         """The pieces of records in a block."""
         last = len(block) - HEADER
         while start <= last:
@@ -86,7 +97,8 @@ class LogFile:
                 return
             data = block[begin:stop]
             if stop > len(block) or not _FULL <= kind <= _LAST or zlib.crc32(data, _CHECKED[kind]) != check:
-                self.damaged(number + 1)
+                self.damaged(self._whole + 1)
+                self.lost += len(block) - start
                 return
             yield kind, data
             start = stop

@@ -71,6 +71,8 @@ class Logged:
     """The number of the first of them, counted from 1."""
     torn: bool = False
     """Whether the last one breaks off: the writer was killed, or is still writing."""
+    unit: str = "line"
+    """What is counted there."""
 
 
 @dataclass(frozen=True)

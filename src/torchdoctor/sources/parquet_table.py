@@ -47,5 +47,6 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
                     table.extend(name, rows[there], values[there])
                 table.rows += batch.num_rows
     except (pa.ArrowException, OSError, MemoryError) as error:
-        raise SourceError(f"{path} is a damaged Parquet file: {str(error).splitlines()[0]:.200}.") from error
+        said = next(iter(str(error).splitlines()), type(error).__name__)[:200].rstrip(". ")
+        raise SourceError(f"{path} is a damaged Parquet file: {said}.") from error
     return [table.logged(path, "Parquet", wish)]

@@ -28,6 +28,8 @@ class Run:
     """The number of the first such line, counted from 1."""
     torn: bool = False
     """Whether the last line breaks off: the writer was killed, or is still writing."""
+    unit: str = "line"
+    """What the file consists of: lines, or records."""
     sessions: int = 1
     """How often the run was started with this file."""
     remarks: tuple[str, ...] = ()
@@ -58,9 +60,9 @@ class Run:
         name = self.path.name
         found = list(self.remarks)
         if self.skipped:
-            lines = "line is" if self.skipped == 1 else "lines are"
+            lines = f"{self.unit} is" if self.skipped == 1 else f"{self.unit}s are"
             found.append(
-                f"{self.skipped} unreadable {lines} left out of {name}, the first is line {self.first_skipped}"
+                f"{self.skipped} unreadable {lines} left out of {name}, the first is {self.unit} {self.first_skipped}"
             )
         schema = self.header.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
@@ -68,5 +70,5 @@ class Run:
                 f"{name} was written by a later version (schema {schema}, known is {SCHEMA}): update torchdoctor"
             )
         if self.torn:
-            found.append(f"the last line of {name} breaks off: the run was killed or is still going on")
+            found.append(f"the last {self.unit} of {name} breaks off: the run was killed or is still going on")
         return tuple(found)

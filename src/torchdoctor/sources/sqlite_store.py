@@ -49,6 +49,17 @@ def columns(path: Path, table: str) -> frozenset[str]:
         return frozenset()
 
 
+def damage_of(path: Path) -> str:
+    """Why a database cannot be read at all; empty where it can, or is none."""
+    if not is_one(path):
+        return ""
+    try:
+        with opened(path):
+            return ""
+    except SourceError as error:
+        return str(error)
+
+
 class Store:
     """A database that is open for reading."""
 
@@ -92,7 +103,9 @@ def opened(path: Path) -> Iterator[Store]:
             try:
                 connection = _connected(place, "mode=ro&immutable=1")
             except ERRORS as error:
-                raise SourceError(f"the database {path} cannot be opened: {error}.") from error
+                busy = isinstance(error, sqlite3.OperationalError)  # or it may not be opened
+                what = "cannot be opened" if busy else "is damaged or cut off"
+                raise SourceError(f"the database {path} {what}: {error}.") from error
         stack.enter_context(closing(connection))
         yield Store(path, connection)
 

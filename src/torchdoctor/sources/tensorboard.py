@@ -223,6 +223,7 @@ def _logged(path: Path, name: str, part: _Part) -> Logged:
         notes=tuple(notes),
         skipped=sum(file.skipped for file in damaged),
         first_skipped=damaged[0].first_skipped if damaged else None,
+        unit="record",
         torn=bool(part.files) and part.files[-1].torn,
     )
 

@@ -76,16 +76,18 @@ class _Run:
     name: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     table: Table = field(default_factory=Table)
+    unit: str = "line"
+    """What its file consists of."""
 
 
 def _logged(run: _Run) -> Logged:
     found = run.table.logged(run.path, FORMAT, config=dict(flat(run.config)))
     points = {name: points for name, points in found.points.items() if name != STEP}
-    return replace(found, name=run.name, points=points)
+    return replace(found, name=run.name, points=points, unit=run.unit)
 
 
 def _read_log(path: Path, run: _Run) -> None:
-    run.name = run.name or path.stem
+    run.name, run.unit = run.name or path.stem, "record"
     file = LogFile(path)
     for number, record in enumerate(file.records(), 1):
         try:
@@ -97,6 +99,9 @@ def _read_log(path: Path, run: _Run) -> None:
     table = run.table
     table.first_skipped = file.first_skipped if table.first_skipped is None else table.first_skipped
     table.skipped += file.skipped
+    if file.lost:
+        lost = f"about {file.lost_records:,} records ({file.lost:,} bytes)"
+        table.notes.append(f"damage in {path.name} cost {lost}: the rest of the block in which it is")
     table.torn = file.torn
 
 
