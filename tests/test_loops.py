@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_ as imported_early
+from torch.nn.utils import clip_grad_value_ as values_imported_early
 
 from torchdoctor.doctor import Doctor
 
@@ -149,6 +150,70 @@ def test_the_norm_before_clipping_is_seen(net, clip):
         assert row == pytest.approx(expected, rel=1e-5)
     if clip is not log_then_clip_by_hand:
         assert [v["clip"] for v in vitals.values() if "clip" in v] == [0.5]  # said once, when it is first seen
+
+
+def by_value(model):
+    torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+
+
+def by_value_imported_early(model):
+    values_imported_early(list(model.parameters()), 0.05)
+
+
+def by_largest(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05, norm_type=math.inf)
+
+
+def by_sum(model):
+    imported_early(model.parameters(), 1.0, norm_type=1)
+
+
+def by_value_then_norm(model):
+    by_value(model)
+    imported_early(model.parameters(), 0.1)
+
+
+def by_norm_then_value(model):
+    imported_early(model.parameters(), 0.1)
+    by_value(model)
+
+
+@pytest.mark.parametrize(
+    "clip", [by_value, by_value_imported_early, by_largest, by_sum, by_value_then_norm, by_norm_then_value]
+)
+def test_the_norm_before_a_clip_of_another_kind_is_seen(net, clip):
+    """Nothing that such a clip computes is of use, so the norm is taken before it cuts, on the short way too."""
+    plain = copy.deepcopy(net)
+    optimizer, other = (torch.optim.SGD(item.parameters(), lr=0.01) for item in (net, plain))
+    norms, left = [], []
+    for seed in range(150):
+        loss_of(plain, seed).backward()
+        if seed == 120:
+            torch._foreach_mul_([p.grad for p in plain.parameters()], 50.0)
+        norms.append(total_norm(plain))
+        clip(plain)
+        left.append(total_norm(plain))
+        other.step()
+        other.zero_grad()
+    watched = Watched(net, optimizer)
+    for seed in range(150):
+        loss = loss_of(net, seed)
+        loss.backward()
+        if seed == 120:
+            torch._foreach_mul_([p.grad for p in net.parameters()], 50.0)
+        clip(net)
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert [v["grad_norm"] for v in vitals.values()] == pytest.approx(norms, rel=1e-5)
+    assert all(map(torch.equal, net.parameters(), plain.parameters()))
+    report = watched.doctor.diagnose()
+    assert ("gradient-explosion", 120) in [(item.name, item.first_step) for item in report.symptoms]
+    assert not report.notes
+    (limit,) = [v["clip"] for v in vitals.values() if "clip" in v]
+    assert max(left) <= limit * (1 + 1e-6)
+    watched.doctor.detach()
 
 
 @pytest.mark.parametrize("factor", [20.0, 1e-8])

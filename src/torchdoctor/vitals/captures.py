@@ -23,6 +23,8 @@ from torchdoctor.vitals.layout import Layout
 from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.slot import Part, Slot
 
+MOST_BOUNDS = 64
+"""Limits that are remembered: a loop has one, or a new one at every step."""
 LATE_CLIPS = 3
 """Clips after the step that make it a habit."""
 
@@ -38,6 +40,9 @@ class Captures:
         self._clip_mark: int | None = None
         """Autograd's node counter at a clip, if no node was made since the step before it."""
         self._late_clips = 0
+        self.order_of_clip: float | None = None
+        """By a norm of which order the step that comes is clipped, where it is not the usual one."""
+        self._bounds: dict[tuple[int, float, float], float] = {}
         self.thread = get_ident()
         """Where the steps were last seen to be taken."""
         self.lay_out(layout)
@@ -69,6 +74,8 @@ class Captures:
         if order is None or order.owner < 0:
             return
         slot = self._ledger.slot_for(order.owner)
+        if self.order_of_clip is not None and any(capture.slot is slot for capture in self.pending):
+            return  # what was there before another clip is what counts
         slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
         if seen:
             self._capture(slot, order, listed, norms)
@@ -91,10 +98,51 @@ class Captures:
             return
         for capture in self.pending:
             capture.refresh()
+        self._mark_clip()
+        if isinstance(max_norm, int | float) and max_norm < math.inf:  # at infinity a norm is asked for, nothing is cut
+            slot = self._ledger.slot_for(owner)
+            if self.order_of_clip is None:
+                slot.facts["clip"] = float(max_norm)
+            elif isinstance(parameters, list):
+                grads = [item.grad for item in parameters if item.grad is not None]
+                slot.facts["clip"] = self.bound(grads, self.order_of_clip, max_norm)
+
+    def _mark_clip(self) -> None:
         now = sequence_number()
         self._clip_mark = now if now == self._ledger.clock.mark and self._ledger.clock.count else None
-        if isinstance(max_norm, int | float) and max_norm < math.inf:  # at infinity a norm is asked for, nothing is cut
-            self._ledger.slot_for(owner).facts["clip"] = float(max_norm)
+
+    def owners_of(self, tensors: Sequence[Tensor]) -> set[int]:
+        """The optimizers whose gradients are among these."""
+        held = zip(self._layout.tensors, self._layout.held, strict=True)
+        by_gradient = {id(tensor.grad): owner for tensor, owner in held if tensor.grad is not None and owner >= 0}
+        return {by_gradient[id(tensor)] for tensor in tensors if id(tensor) in by_gradient}
+
+    def clips_otherwise(self, index: int, order: float | None, scale: Tensor | None) -> None:
+        """One optimizer's gradients are about to be clipped by something that is no norm of ours: measure them now."""
+        self.order_of_clip = math.inf if order is None else order
+        captured = [capture for capture in self.pending if index in capture.owners]
+        if not captured or not all(capture.untouched for capture in captured):
+            self.take_all(index, scale)
+
+    def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
+        """Gradients that have been measured before were clipped by value."""
+        captured = [capture for capture in self.pending if not capture.untouched]
+        for capture in captured:
+            capture.refresh()
+        if captured and isinstance(limit, int | float) and limit < math.inf:
+            self._mark_clip()
+            captured[0].slot.facts["clip"] = self.bound(tensors, math.inf, limit)
+
+    def bound(self, tensors: Sequence[Tensor], order: float, limit: float) -> float:
+        """The largest L2 norm that is left of tensors whose norm of some order is at most the limit."""
+        key = len(tensors), order, float(limit)
+        if key not in self._bounds:
+            if len(self._bounds) >= MOST_BOUNDS:
+                self._bounds.clear()
+            elements = sum(tensor.numel() for tensor in tensors)
+            self._bounds[key] = l2_bound(elements, order, float(limit))
+            self._tell({"clip.order": str(order)})
+        return self._bounds[key]
 
     def take_all(self, index: int, scale: Tensor | None) -> bool:
         """Measure one optimizer's gradients as they are now; False if there are none."""
@@ -114,6 +162,7 @@ class Captures:
             known = any(capture.slot is slot for capture in self.pending)
             scale = getattr(optimizer, "grad_scale", None)
             self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
+        self.order_of_clip = None
         # another optimizer's share of a common clip stays
         self.pending = [item for item in self.pending if item.slot is slot and item.owners - {index}]
 
@@ -149,6 +198,15 @@ class Captures:
         """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
         grad, known = None if self._layout.witness is None else self._layout.witness.grad, self._gradient_at_step
         return grad is not None and (known is None or known[0]() is not grad or known[1] != grad._version)
+
+
+def l2_bound(elements: int, order: float, limit: float) -> float:
+    """The largest L2 norm of so many elements whose norm of some order is at most the limit.
+
+    >>> l2_bound(100, math.inf, 0.5), l2_bound(100, 1, 0.5), l2_bound(16, 4, 1.0)
+    (5.0, 0.5, 2.0)
+    """
+    return limit * max(elements, 1) ** (0.5 - 1.0 / order) if order > 2 else limit
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:

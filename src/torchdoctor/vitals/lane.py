@@ -114,6 +114,7 @@ class Lane(taps.Listener):
         ends = self._ends
         if (
             ends is not None
+            and self._clips
             and type(max_norm) is float
             and type(parameters) is list
             and sequence_number() != self._mark  # else no forward pass lies between the step and this clip
@@ -123,6 +124,35 @@ class Lane(taps.Listener):
             return
         self.leave()
         self._monitor.clipped(parameters, max_norm)
+
+    def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
+        """Gradients are about to be clipped by value or by another norm than ours: measure all of them before that."""
+        known = self._order
+        if (
+            self.is_open
+            and order is None
+            and not (self._clips or self._stepping or (self._cuda and is_capturing()))
+            and self._total is None
+            and known is not None
+            and len(tensors) == len(known.tensors)
+            and tensors[0] is known.tensors[0].grad
+            and tensors[-1] is known.tensors[-1].grad
+            and self._measure()
+        ):
+            self._ends, self._versions = (tensors[0], tensors[-1]), (-1, -1)
+        elif not self._stepping:
+            self.leave()
+            self._monitor.clips_otherwise(tensors, order)
+
+    def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
+        """Gradients were clipped by value."""
+        ends = self._ends
+        if ends is not None and not self._clips and type(limit) is float and sequence_number() != self._mark:
+            self._clip = self._captures.bound(tensors, math.inf, limit)
+            self._versions = ends[0]._version, ends[1]._version
+        elif not self._stepping:
+            self.leave()
+            self._monitor.clipped_by_value(tensors, limit)
 
     def scaler_updates(self, scaler: Any) -> None:
         """Scaled gradients are not for the short way."""
@@ -273,6 +303,8 @@ class Lane(taps.Listener):
                 self._captures.mark_gradient()
             else:
                 self._captures.forget_gradient()
+        if self._ends is not None and not self._clips:
+            self._captures.order_of_clip = math.inf
         begun = self._total, self._norms, self._ends, self._versions, self._clip, self._losses
         self._forget()
         self._bunching.resume(begun, self._order)

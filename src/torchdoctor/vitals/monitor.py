@@ -195,6 +195,18 @@ class Monitor(taps.Listener):
         """Gradients were clipped, perhaps ours."""
         self._captures.clipped(parameters, max_norm)
 
+    def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
+        """Something is about to be clipped by value or by another norm than ours, perhaps our gradients."""
+        if self._stepping or self._capturing():
+            return
+        for index in self._captures.owners_of(tensors):
+            self._captures.clips_otherwise(index, order, self._pending_scale(self._optimizers[index]))
+
+    def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
+        """Something was clipped by value, perhaps our gradients."""
+        if not (self._stepping or self._capturing()):
+            self._captures.clipped_by_value(tensors, limit)
+
     # ── what the loop says ───────────────────────────────────────────────────────────────────────────────────────
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:

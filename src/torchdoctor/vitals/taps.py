@@ -2,7 +2,8 @@
 
 Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may have been imported before us under
 any name, so the tap is on what it calls: ``torch._foreach_norm`` (which also serves the public `get_total_norm`)
-and the two private halves in ``torch.nn.utils.clip_grad``. ``GradScaler.update`` tells of steps that were skipped,
+and the two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes
+nothing that is of use: whoever listens is told before it cuts. ``GradScaler.update`` tells of steps that were skipped,
 for which no hook fires. The taps are process-wide and counted: they go on with the first listener, off with the
 last, and only if nobody else has replaced them since.
 """
@@ -37,6 +38,12 @@ class Listener:
 
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """The gradients of these parameters were scaled down to max_norm."""
+
+    def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
+        """These are about to be clipped by their norm of an order that is not 2, or by value (None)."""
+
+    def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
+        """No element of these is larger than the limit any more."""
 
     def scaler_updates(self, scaler: GradScaler) -> None:
         """A gradient scaler is about to look at what its optimizers found and change its scale."""
@@ -88,6 +95,8 @@ def _install() -> None:
     total_norm, clip = _tap_total_norm(), _tap_clip()
     for owner, name, tap in (
         (torch, "_foreach_norm", _tap_foreach_norm()),
+        (torch, "_foreach_clamp_min_", _tap_before_values()),
+        (torch, "_foreach_clamp_max_", _tap_after_values()),
         (clip_grad, "_get_total_norm", total_norm),
         (clip_grad, "_clip_grads_with_norm_", clip),
         (nn.utils, "get_total_norm", total_norm),
@@ -121,6 +130,8 @@ def _tap_total_norm() -> Callable[..., Any]:
 
     def get_total_norm(tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Tensor:
         if norm_type != 2 or torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and isinstance(tensors, list):
+                _tell("clips_otherwise", tensors, float(norm_type))
             return original(tensors, norm_type, *args, **kwargs)
         if len(_listeners) == 1 and not kwargs and (not args or args == (False, None)):
             listener = _listeners[0]()
@@ -148,6 +159,29 @@ def _tap_clip() -> Callable[..., Any]:
             _tell("clipped", parameters, max_norm)
 
     return clip_grads_with_norm
+
+
+def _tap_before_values() -> Callable[..., Any]:
+    original = torch._foreach_clamp_min_
+
+    def foreach_clamp_min(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            _tell("clips_otherwise", tensors, None)
+        return original(tensors, *args, **kwargs)
+
+    return foreach_clamp_min
+
+
+def _tap_after_values() -> Callable[..., Any]:
+    original = torch._foreach_clamp_max_
+
+    def foreach_clamp_max(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(tensors, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            _tell("clipped_by_value", tensors, args[0] if args else None)
+        return result
+
+    return foreach_clamp_max
 
 
 def _tap_update() -> Callable[..., Any]:
