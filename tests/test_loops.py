@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_ as imported_early
 from torch.nn.utils import clip_grad_value_ as values_imported_early
 
+import torchdoctor
 from torchdoctor.doctor import Doctor
 
 QUIET = {"quiet": True}
@@ -246,6 +247,65 @@ def test_a_clip_that_cannot_be_seen_is_admitted(net):
         optimizer.zero_grad()
     report = watched.doctor.diagnose()
     assert any("norm before clipping is unknown" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_norm_that_stays_by_itself_is_no_clip(net, logs):
+    """The same batch at every step and weights that hardly move: nothing is cut."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-7)
+    watched = Watched(net, optimizer)
+    for _ in range(150):
+        loss = loss_of(net, 0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if logs:
+            watched.doctor.log_loss(loss)
+    assert not any("clip" in vitals for vitals in watched.vitals().values())
+    assert not [note for note in watched.doctor.diagnose().notes if "clip" in note]
+    watched.doctor.detach()
+
+
+def test_a_hidden_clip_is_told_by_a_loss_that_changes_while_the_norm_does_not(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    watched = Watched(net, optimizer)
+    for seed in range(150):
+        loss = loss_of(net, seed)
+        loss.backward()
+        torch._foreach_mul_([p.grad for p in net.parameters()], 0.2345 / total_norm(net))
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    assert [v["clip"] for v in watched.vitals().values() if "clip" in v] == [pytest.approx(0.2345)]
+    watched.doctor.detach()
+
+
+@pytest.mark.parametrize("number", [3, 120])
+@pytest.mark.parametrize("place", ["before backward", "after backward"])
+def test_a_batch_that_the_loop_passes_over_is_told_by_itself(net, tmp_path, number, place):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer, journal=tmp_path)
+    losses = []
+    for seed in range(150):
+        loss = loss_of(net, seed) * (math.nan if seed == number else 1.0)
+        if place == "after backward":
+            loss.backward()
+        if not math.isfinite(loss.item()):
+            watched.doctor.log_loss(loss)
+            optimizer.zero_grad()
+            continue
+        if place == "before backward":
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+        losses.append(loss.item())
+    assert [v["loss"] for v in watched.vitals().values()] == pytest.approx(losses, rel=1e-6)
+    watched.doctor.detach()
+    report = watched.doctor.diagnose()
+    (finding,) = [item for item in report.symptoms if item.name == "nan-or-inf"]
+    assert finding.first_step == finding.last_step == number
+    assert report.to_dict() == torchdoctor.diagnose(tmp_path).to_dict()
 
 
 def test_two_optimizers_that_take_turns_are_one_step():

@@ -59,7 +59,7 @@ class Ledger:
         pending, self.upcoming, self.last = self.upcoming, None, None
         self.transfer = Transfer(device, tensors)
         self._decoder = Decoder(tensors, self._note)
-        if pending is not None and (pending.cells or pending.kept):
+        if pending is not None and (pending.cells or pending.kept or pending.nonfinite):
             _hand_over(pending, self.next)
 
     @property
@@ -207,5 +207,8 @@ def _hand_over(source: Slot, target: Slot) -> None:
     for name, (total, count) in source.cells.items():
         mine = target.cells.get(name, (0.0, 0))
         target.cells[name] = mine[0] + total, mine[1] + count
+    for name, values in (source.nonfinite or {}).items():
+        for value in values:
+            target.add(name, value)
     target.kept += source.kept
-    source.cells, source.kept = {}, []
+    source.cells, source.kept, source.nonfinite = {}, [], None

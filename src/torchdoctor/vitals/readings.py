@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -15,6 +16,8 @@ EXTRA_ROWS = 8
 """How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
 HIDDEN_AFTER = 20
 """Steps of the same norm that show a clip which cannot be seen."""
+NOISE = 1e-3
+"""Share of itself by which a loss goes up and down where batches differ: then gradients differ as well."""
 HOST_FACTS = ("seconds", "memory")
 SMALLEST, LARGEST = 1e-15, 1e7
 """Between these, the powers of ten that make seven digits a whole number are whole numbers themselves, and exact."""
@@ -35,6 +38,8 @@ class Decoder:
         self._was_well = True
         self._allowance = EXTRA_ROWS
         self._same_norm = (0.0, 0)
+        self._courses: dict[str, deque[float]] = {}
+        """The latest losses by name."""
         self._clip: float | None = None
         self._rate = (math.nan, math.nan)
         """The latest learning rate, as it is and shortened: most are the one before."""
@@ -107,14 +112,18 @@ class Decoder:
         columns = {name: numbers[size * place : size * (place + 1)] for place, name in enumerate(measured)}
         if bunch.clip is None:
             value, count = self._same_norm
-            for norm in columns["grad_norm"]:
+            for place, norm in enumerate(columns["grad_norm"]):
                 if norm > 0 and -1e-4 * norm <= norm - value <= 1e-4 * norm:  # `_is_same`, without a call
                     count += 1
                     if count == HIDDEN_AFTER:
-                        return None
+                        if self._is_cut_to(value, {name: columns[name][: place + 1] for name in bunch.losses}):
+                            return None
+                        count = 0
                 else:
                     value, count = norm, 0
             self._same_norm = value, count
+            for name in bunch.losses:
+                self._follow(name, columns[name])
         elif bunch.clip != self._clip:
             return None
         self._was_well = True
@@ -125,14 +134,19 @@ class Decoder:
         """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
         if slot.groups is not None:
             yield {"type": "groups", "step": step, "groups": slot.groups}
-        vitals = _means(slot)
+        vitals, unused = _means(slot)
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
             return
-        finite = all(math.isfinite(value) for name, value in vitals.items() if is_loss(name))
+        losses = {name: value for name, value in vitals.items() if is_loss(name)}
+        finite = all(map(math.isfinite, losses.values()))
+        for name, value in losses.items():
+            self._follow(name, (value,))
         self._read_facts(slot, vitals)
         if slot.sampled:
             yield from self._by_module(slot, step)
+        if unused:
+            yield {"type": "vitals", "step": step, "vitals": unused}
         if "total" in slot.facts:
             norm = vitals["grad_norm"] = short(slot.facts["total"])
             detailed = all(part.values is not None for part in slot.parts)
@@ -225,7 +239,9 @@ class Decoder:
         value, count = self._same_norm
         if _is_same(norm, value):
             self._same_norm = value, count + 1
-            if count + 1 == HIDDEN_AFTER:
+            if count + 1 == HIDDEN_AFTER and not self._is_cut_to(value, {}):
+                self._same_norm = value, 0
+            elif count + 1 == HIDDEN_AFTER:
                 self._clip = vitals["clip"] = value
                 self._note(
                     "hidden clip",
@@ -236,21 +252,76 @@ class Decoder:
         else:
             self._same_norm = norm, 0
 
+    def _follow(self, name: str, losses: Sequence[float]) -> None:
+        self._courses.setdefault(name, deque(maxlen=HIDDEN_AFTER)).extend(losses[-HIDDEN_AFTER:])
+
+    def _is_cut_to(self, norm: float, coming: Mapping[str, Sequence[float]]) -> bool:
+        """Whether a norm that stays is due to a clip, rather than to gradients that stay; `coming` follows on losses.
+
+        Where a loss goes up and down with its batch, so does the norm of its gradient. Where it does not, all batches
+        may be the same and the weights may hardly move; where none is logged, limits of clips are round numbers.
+        """
+        if not self._courses and not coming:
+            return _is_round(norm)
+        names = {**self._courses, **coming}
+        return any(_is_noisy([*self._courses.get(name, ()), *coming.get(name, ())][-HIDDEN_AFTER:]) for name in names)
+
+
+def _is_round(norm: float) -> bool:
+    """Whether a number has no more than two digits, as far as a clip leaves it so.
+
+    >>> _is_round(0.24999995), _is_round(0.2503)
+    (True, False)
+    """
+    return abs(norm - float(f"{norm:.2g}")) <= 1e-5 * norm
+
+
+def _is_noisy(losses: Sequence[float]) -> bool:
+    """Whether losses go up and down by more than their last digits.
+
+    >>> _is_noisy([1.0, 0.9, 1.1, 0.95, 1.0, 0.9]), _is_noisy([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
+    (True, False)
+    """
+    changes = [after - before for before, after in pairwise(losses)]
+    least = NOISE * max(map(abs, losses), default=0.0)
+    rises, falls = (sum(sign * change > least for change in changes) for sign in (1, -1))
+    return min(rises, falls) > len(changes) // 5
+
 
 def _is_same(norm: float, other: float) -> bool:
     return norm > 0 and abs(norm - other) <= 1e-4 * norm
 
 
-def _means(slot: Slot) -> dict[str, float]:
-    """Losses and gauges by name, averaged over micro-batches."""
+def _means(slot: Slot) -> tuple[dict[str, float], dict[str, float]]:
+    """Losses and gauges by name, averaged over micro-batches; and those that have no part in the step.
+
+    A loss that is not finite has gradients that are not. Where the step's are, and another loss of that name is finite,
+    the loop has passed over that batch: it is told by itself, and the step's loss stays its own.
+    """
     means: dict[str, float] = {}
+    unused: dict[str, float] = {}
     for name, values in slot.values.items():
         if name not in INTERNAL and name not in slot.cells:
-            means[name] = short(values[0] if len(values) == 1 else sum(values) / len(values))
+            means[name] = short(values[0] if len(values) == 1 else _mean(slot, name, values, unused))
     for name, (total, count) in slot.cells.items():
         values = slot.values.get(name, [])
-        means[name] = short((total + sum(values)) / (count + len(values)))
-    return means
+        odd = slot.nonfinite.get(name) if slot.nonfinite else None
+        if odd:
+            means[name] = short(_mean(slot, name, [*odd, *values, *[total / count] * count], unused))
+        else:
+            means[name] = short((total + sum(values)) / (count + len(values)))
+    for name, odd in (slot.nonfinite or {}).items():
+        if name not in slot.cells:
+            means[name] = short(_mean(slot, name, [*odd, *slot.values.get(name, ())], unused))
+    return means, unused
+
+
+def _mean(slot: Slot, name: str, values: Sequence[float], unused: dict[str, float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    if finite and len(finite) < len(values) and math.isfinite(slot.facts.get("total", math.inf)):
+        unused[name] = sum(value for value in values if not math.isfinite(value))
+        values = finite
+    return sum(values) / len(values)
 
 
 def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector | None:

@@ -51,6 +51,7 @@ class Slot:
         "groups",
         "kept",
         "kind",
+        "nonfinite",
         "number",
         "parts",
         "sampled",
@@ -61,6 +62,8 @@ class Slot:
         self.number, self.kind = number, kind
         self.cells: dict[str, tuple[float, int]] = {}
         """Sum and count of numbers that were known on the host, by name."""
+        self.nonfinite: dict[str, list[float]] | None = None
+        """Those among them that were not finite."""
         self.kept: list[Kept] = []
         """Device scalars: what each is, itself, and its version when it was kept."""
         self.parts: list[Part] = []
@@ -88,12 +91,16 @@ class Slot:
 
     def add(self, name: str, value: float) -> None:
         """Add a number that is known on the host."""
+        if not math.isfinite(value):
+            self.nonfinite = self.nonfinite or {}
+            self.nonfinite.setdefault(name, []).append(value)
+            return
         total, count = self.cells.get(name, (0.0, 0))
         self.cells[name] = total + value, count + 1
 
     def has(self, name: str) -> bool:
         """Whether there is anything under this name."""
-        return name in self.cells or any(item[0] == name for item in self.kept)
+        return name in self.cells or name in (self.nonfinite or ()) or any(item[0] == name for item in self.kept)
 
     def enter_losses(self, losses: Sequence[Loss]) -> None:
         """The losses of an ordinary step."""
