@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,50 @@ from torch.optim import Optimizer
 
 from torchdoctor.vitals.patient import unwrap_model
 
-HIDDEN = ("params", "lr")
-"""Keys of a parameter group that are not settings: the tensors, and the rate, which is a vital."""
-
+SETTINGS = frozenset(
+    [
+        "alpha",
+        "amsgrad",
+        "base_momentum",
+        "beta2_decay",
+        "betas",
+        "capturable",
+        "centered",
+        "d",
+        "dampening",
+        "decoupled_weight_decay",
+        "differentiable",
+        "eps",
+        "etas",
+        "foreach",
+        "fused",
+        "history_size",
+        "initial_accumulator_value",
+        "initial_lr",
+        "lambd",
+        "lr_decay",
+        "max_eval",
+        "max_iter",
+        "max_lr",
+        "max_momentum",
+        "maximize",
+        "min_lr",
+        "momentum",
+        "momentum_decay",
+        "nesterov",
+        "ns_coefficients",
+        "ns_steps",
+        "rho",
+        "step_sizes",
+        "t0",
+        "tolerance_change",
+        "tolerance_grad",
+        "weight_decay",
+    ]
+)
+"""What optimizers and schedulers of torch call their numbers and flags; the rate is a vital."""
+WORDS = frozenset({"adjust_lr_fn", "line_search_fn"})
+"""Settings that are words."""
 
 TARGETS = frozenset({"labels", "label", "targets", "target", "y"})
 """What dicts call the targets of a batch."""
@@ -55,6 +96,8 @@ def describe(
 def _built_with(optimizer: Optimizer) -> dict[str, float]:
     """The rate that the optimizer begins with, before a loop sets its own."""
     rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    if isinstance(rate, torch.Tensor) and rate.numel() == 1 and not rate.is_meta:
+        rate = rate.item()
     return {"lr": float(rate)} if isinstance(rate, int | float) else {}
 
 
@@ -69,13 +112,21 @@ def versions(own: str) -> dict[str, str]:
     }
 
 
-def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters of a parameter group that are plain numbers, flags or words."""
+def group_settings(group: Mapping[str, Any], defaults: Collection[str] = ()) -> dict[str, Any]:
+    """The hyper-parameters of a parameter group: numbers and flags that torch, or this optimizer, has a name for.
+
+    Whatever else somebody keeps in a group is theirs, a password perhaps.
+
+    >>> group_settings({"params": [], "lr": 0.1, "momentum": 0.9, "key": "secret", "pin": 1234, "d0": 1e-6}, {"d0"})
+    {'momentum': 0.9, 'd0': 1e-06}
+    """
     settings: dict[str, Any] = {}
     for name, value in group.items():
-        if name in HIDDEN:
+        if name in WORDS and isinstance(value, str):
+            settings[name] = value
+        if name in ("params", "lr") or not (name in SETTINGS or name in defaults):
             continue
-        if isinstance(value, bool | int | float | str):
+        if isinstance(value, bool | int | float):
             settings[name] = value
         elif isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
             settings[name] = list(value)

@@ -55,7 +55,8 @@ class GroupGauge:
             for group, (size, names, values) in zip(groups, seen, strict=True)
         ):
             return
-        settings = [group_settings(group) for group in groups]
+        defaults = self._optimizers[index].defaults
+        settings = [group_settings(group, defaults) for group in groups]
         self._seen[index] = [
             (len(group), list(plain), [group[name] for name in plain])
             for group, plain in zip(groups, settings, strict=True)
