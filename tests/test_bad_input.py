@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
+import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +16,11 @@ import torchdoctor
 from torchdoctor import Doctor, JournalError, PatientError, Settings, SettingsError
 
 QUIET = {"quiet": True}
+
+
+class Unready(torch.optim.Optimizer):
+    def __init__(self):
+        pass
 
 
 @pytest.fixture
@@ -38,6 +47,7 @@ def step(model, optimizer) -> torch.Tensor:
         (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
         (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "a lazy model must see one batch"),
         (lambda m, o: (iter([m]), o), "must be an nn.Module"),
+        (lambda m, o: (m, Unready()), r"Unready is not ready: .* super"),
     ],
 )
 def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
@@ -51,6 +61,7 @@ def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
         ({"treat": "aply"}, PatientError, "show, ask, apply"),
         ({"loss_fn": 3}, PatientError, "loss_fn must be callable"),
         ({"scheduler": 3}, PatientError, "scheduler must have a step"),
+        ({"scaler": 3}, PatientError, "scaler must be a torch.amp.GradScaler, not int"),
         ({"settings": {"presett": "paper"}}, SettingsError, "Did you mean 'preset'"),
         ({"settings": {"preset": "papper"}}, SettingsError, "default, paper"),
         ({"settings": {"overhead": -1}}, SettingsError, "from 0 to 1"),
@@ -158,6 +169,10 @@ def test_a_batch_in_a_dict_is_looked_at(pair):
         (lambda t: None, None, "given as NoneType"),
         (lambda t: "high", None, "given as str"),
         (lambda t: {"loss": t}, None, "given as dict"),
+        (lambda t: 10**400, None, "given as int"),
+        (lambda t: 1 + 2j, None, "given as complex"),
+        (lambda t: torch.tensor(1 + 2j), None, "a tensor of complex numbers"),
+        (lambda t: torch.ones(1).to_sparse(), None, "a tensor of sparse_coo"),
     ],
 )
 def test_losses_of_every_kind(pair, loss, recorded, note):
@@ -204,6 +219,73 @@ def test_a_report_that_cannot_be_made_is_a_bare_one(pair, monkeypatch):
     assert len([note for note in report.notes if "no such thing" in note]) == 1
     monkeypatch.setattr(doctor._examination, "take", broken)
     doctor.detach()
+
+
+@pytest.mark.parametrize("loss", [10**400, torch.tensor(1 + 2j), torch.ones(1).to_sparse()])
+def test_losses_that_cannot_be_read_do_not_end_the_watch(pair, loss):
+    doctor = Doctor(*pair, settings=QUIET)
+    for _ in range(30):
+        step(*pair)
+        doctor.log_loss(loss)
+    doctor.log_loss(2.0)
+    report = doctor.diagnose()
+    assert doctor._attached and report.curves["loss"] and len(report.notes) == 1
+
+
+def test_a_complex_loss_on_the_short_way_is_left_out(pair):
+    doctor = Doctor(*pair, settings=QUIET)
+    for number in range(60):
+        loss = step(*pair)
+        doctor.log_loss(loss * (1 + 0j) if number > 40 else loss)
+    assert doctor._attached and "complex" in doctor.diagnose().notes[0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda item: pickle.loads(pickle.dumps(item))])
+def test_a_copy_of_whoever_holds_a_doctor_watches_nothing(pair, tmp_path, copied):
+    holder = SimpleNamespace(doctor=Doctor(*pair, journal=tmp_path, settings=QUIET), step=1)
+    doctor = copied(holder.doctor) if copied is copy.copy else copied(holder).doctor
+    value = step(*pair)
+    with doctor as entered:
+        entered.log_loss(value)
+        entered.log_gradients()
+        entered.log_validation(1.0)
+        entered.log_batch(torch.ones(2))
+        entered.subscribe(print)
+        entered.send_to(print)
+    report = doctor.diagnose()
+    assert isinstance(doctor, Doctor) and doctor.journal is None and "detached" in repr(doctor)
+    assert report.health == "healthy" and "a copy of a Doctor" in report.notes[0]
+    with pytest.raises(PatientError, match="watches nothing"):
+        doctor.checkup(torch.ones(2, 8))
+    holder.doctor.log_loss(value)
+    assert holder.doctor.diagnose().step == 0 and not holder.doctor.diagnose().notes
+
+
+def test_what_is_quiet_does_not_speak_of_its_predecessor(pair, caplog):
+    with caplog.at_level(logging.INFO, "torchdoctor"):
+        first = Doctor(*pair, settings=QUIET)
+        Doctor(*pair, settings=QUIET)
+    assert not first._attached and not caplog.records
+
+
+def test_what_somebody_keeps_in_a_parameter_group_stays_there(net, tmp_path):
+    class Another(torch.optim.SGD):
+        def __init__(self, params):
+            super().__init__(params, lr=torch.tensor(0.1), momentum=0.9)
+            for group in self.param_groups:
+                group["coupling"] = 0.25
+            self.defaults["coupling"] = 0.25
+
+    optimizer = Another([{"params": net.parameters(), "api_key": "sk-SECRET", "note": "/home/me", "pin": 1234}])
+    with Doctor(net, optimizer, journal=tmp_path, settings=QUIET):
+        for _ in range(3):
+            step(net, optimizer)
+    text = (tmp_path / "journal.jsonl").read_text()
+    assert not any(word in text for word in ("SECRET", "api_key", "/home/me", "1234", "pin"))
+    records = [json.loads(line) for line in text.splitlines()]
+    (groups,) = [record["groups"] for record in records if record["type"] == "groups"]
+    assert groups[0]["momentum"] == 0.9 and groups[0]["coupling"] == 0.25 and groups[0]["nesterov"] is False
+    assert records[0]["context"]["optimizer"][0]["lr"] == pytest.approx(0.1)
 
 
 def test_a_nan_loss_is_a_finding_not_an_error(pair):

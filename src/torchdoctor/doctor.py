@@ -39,6 +39,7 @@ logger = logging.getLogger("torchdoctor")
 TREATMENTS = ("show", "ask", "apply")
 OVERWRITTEN = "overwritten by a subsequent run"
 """What torch says of a tensor that a compiled CUDA graph has given out and taken back."""
+COPIED = "this is a copy of a Doctor, which watches nothing: make a Doctor for the run that it is to watch."
 LEAPS = frozenset({"loss-spike", "gradient-explosion", "gradient-vanishing"})
 """Findings of one moment, of which a note is reason enough to look closely."""
 SILENT = 20
@@ -76,11 +77,11 @@ class Doctor:
         treat: str = "show",
         settings: Settings | Mapping[str, Any] | str | Path | None = None,
     ) -> None:
-        _check_arguments(loss_fn, scheduler, treat)
+        _check_arguments(loss_fn, scheduler, scaler, treat)
         self.settings = Settings.load(settings)
         self._examination = Examination(self.settings)
         try:
-            from torch import Tensor  # here, so that reading logs needs no torch
+            from torch import Tensor, strided  # here, so that reading logs needs no torch
 
             from torchdoctor.vitals import context, patient
             from torchdoctor.vitals.monitor import Monitor
@@ -91,8 +92,8 @@ class Doctor:
         models = patient.named_models(model)
         optimizers = patient.listed_optimizers(optimizer)
         patient.check_match(models, optimizers)
-        _dismiss_older(optimizers)
-        self._tensor = Tensor
+        _dismiss_older(optimizers, quiet=self.settings.quiet)
+        self._tensor, self._strided = Tensor, strided
         self._listeners: list[Callable[[Record], None]] = []
         self._said: set[str] = set()
         self._failures = 0
@@ -280,6 +281,9 @@ class Doctor:
             f"<Doctor {state}, step {self._examination.chart.step}, {len(self._examination.chart.episodes)} findings>"
         )
 
+    def __reduce__(self) -> tuple[type[Doctor], tuple[Settings]]:
+        return Bystander, (self.settings,)
+
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, record: Record) -> None:
@@ -377,13 +381,17 @@ class Doctor:
         if not isinstance(value, self._tensor):
             try:
                 return float(value), None
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 kind = type(value).__name__
                 self._note(f"type {name}", f"{name} was given as {kind}, expected a number or a tensor: left out.")
                 return None, None
         scalar = value.detach()
         if scalar.is_meta:
             self._note(f"meta {name}", f"{name} is a tensor on the meta device, which holds no number: left out.")
+            return None, None
+        if scalar.is_complex() or scalar.layout is not self._strided:
+            kind = "complex numbers" if scalar.is_complex() else str(scalar.layout).removeprefix("torch.")
+            self._note(f"type {name}", f"{name} is a tensor of {kind}, expected one real number: left out.")
             return None, None
         if scalar.dim():
             if not scalar.numel():
@@ -440,6 +448,46 @@ class Doctor:
             logger.debug("the failure could not be recorded", exc_info=True)
 
 
+class Bystander(Doctor):
+    """What a copy of a doctor is, or one that was pickled: there is no run that it could watch.
+
+    So an object that holds a doctor (a trainer, a callback) can be copied and saved, and its copy called as before.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._examination = Examination(settings)
+        self._attached = False
+        self._journal = None
+        self._examination.take({"type": "note", "step": 0, "text": COPIED})
+
+    def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
+        """Nothing."""
+
+    def log_gradients(self) -> None:
+        """Nothing."""
+
+    def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
+        """Nothing."""
+
+    def log_batch(self, *tensors: Any) -> None:
+        """Nothing."""
+
+    def subscribe(self, listener: Callable[[Record], None]) -> None:
+        """Nothing."""
+
+    def send_to(self, sink: Any) -> None:
+        """Nothing."""
+
+    def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
+        """A copy has no model."""
+        raise PatientError(f"{COPIED} Call torchdoctor.checkup with the model.")
+
+    def diagnose(self, *, wait: bool = True) -> Report:
+        """That it is a copy."""
+        return self._examination.report()
+
+
 def _is_news(record: Record) -> bool:
     """Whether something has just happened that a close look may explain: a new finding, or a leap of any size."""
     if record["type"] != "symptom" or record["event"] != "opened":
@@ -462,13 +510,15 @@ def announce(found: list[Record]) -> None:
         logger.warning("%s", text)
 
 
-def _check_arguments(loss_fn: Any, scheduler: Any, treat: str) -> None:
+def _check_arguments(loss_fn: Any, scheduler: Any, scaler: Any, treat: str) -> None:
     if treat not in TREATMENTS:
         raise PatientError(f"treat must be one of {', '.join(TREATMENTS)}, not {treat!r}.")
     if loss_fn is not None and not callable(loss_fn):
         raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
     if scheduler is not None and not hasattr(scheduler, "step"):
         raise PatientError(f"scheduler must have a step() method; {type(scheduler).__name__} has none.")
+    if scaler is not None and not (hasattr(scaler, "update") and hasattr(scaler, "is_enabled")):
+        raise PatientError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}.")
 
 
 def _run_name(setup: Setup) -> str:
@@ -480,14 +530,17 @@ def _run_name(setup: Setup) -> str:
     return (named.stem if named.suffix == ".jsonl" else named.name) or "run"
 
 
-def _dismiss_older(optimizers: list[Any]) -> None:
+def _dismiss_older(optimizers: list[Any], *, quiet: bool) -> None:
     """A second doctor on the same optimizer replaces the first, as re-run notebook cells need."""
     for optimizer in optimizers:
         hooks = list(optimizer._optimizer_step_pre_hooks.values())
         for hook in hooks:
             owner = getattr(getattr(hook, "monitor", None), "owner", None)
             if isinstance(owner, Doctor) and owner._attached:
-                logger.warning("a newer Doctor watches this optimizer now: the older one was detached.")
+                logger.log(
+                    logging.DEBUG if quiet else logging.WARNING,
+                    "a newer Doctor watches this optimizer now: the older one was detached.",
+                )
                 owner.detach()
 
 

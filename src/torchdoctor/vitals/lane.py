@@ -233,8 +233,8 @@ class Lane(taps.Listener):
             return False
         value: Tensor | float
         if loss.is_cpu:
-            value, version = float(loss.item()), 0
-            if not math.isfinite(value):
+            value, version = loss.item(), 0
+            if type(value) is not float or not math.isfinite(value):
                 return False
         else:
             value = loss.detach()

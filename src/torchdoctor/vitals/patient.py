@@ -84,6 +84,11 @@ def listed_optimizers(optimizer: Any) -> list[Optimizer]:
                 f"optimizer must be a torch.optim.Optimizer, or a list of them, but {type(item).__name__} came. "
                 "Pass the object whose step() the loop calls."
             )
+        if not (hasattr(item, "param_groups") and hasattr(item, "_optimizer_step_pre_hooks")):
+            raise PatientError(
+                f"{type(item).__name__} is not ready: its __init__ has not called super().__init__(params, defaults), "
+                "so that it has no parameter groups."
+            )
     if not optimizers:
         raise PatientError("no optimizer was given: pass the one whose step() the loop calls.")
     return optimizers

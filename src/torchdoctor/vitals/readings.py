@@ -138,10 +138,7 @@ class Decoder:
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
             return
-        losses = {name: value for name, value in vitals.items() if is_loss(name)}
-        finite = all(map(math.isfinite, losses.values()))
-        for name, value in losses.items():
-            self._follow(name, (value,))
+        finite = self._take_losses({name: value for name, value in vitals.items() if is_loss(name)})
         self._read_facts(slot, vitals)
         if slot.sampled:
             yield from self._by_module(slot, step)
@@ -251,6 +248,12 @@ class Decoder:
                 )
         else:
             self._same_norm = norm, 0
+
+    def _take_losses(self, losses: Mapping[str, float]) -> bool:
+        """Remember the losses of a step; whether all are finite."""
+        for name, value in losses.items():
+            self._follow(name, (value,))
+        return all(map(math.isfinite, losses.values()))
 
     def _follow(self, name: str, losses: Sequence[float]) -> None:
         self._courses.setdefault(name, deque(maxlen=HIDDEN_AFTER)).extend(losses[-HIDDEN_AFTER:])
