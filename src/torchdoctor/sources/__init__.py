@@ -44,6 +44,8 @@ KNOWN = (
     "JSON Lines, Parquet, or printed text with a loss in it"
 )
 
+NUMBERED = ("MLflow", "W&B")
+"""Stores whose files and folders are called by an identity, while the run has a name besides."""
 NAMED = 5
 """Logs that a note names of those that were not read."""
 
@@ -109,11 +111,19 @@ def locate(path: str | Path) -> list[Path]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each of several runs: its path, and what the log calls it where one path holds several."""
-    paths = [str(run.path) for run in runs]
-    shared = Counter(paths)
-    names = [str(run.header.get("context", {}).get("run", "")) for run in runs]
-    return [f"{path} ({name})" if name and shared[path] > 1 else path for path, name in zip(paths, names, strict=True)]
+    """A name for each of several runs: its path, and what the log calls it where the path does not tell it apart.
+
+    One path may hold several runs; and stores name files and folders by numbers that nobody knows.
+    """
+    shared = Counter(run.path for run in runs)
+    return [_label(run, alone=shared[run.path] == 1) for run in runs]
+
+
+def _label(run: Run, *, alone: bool) -> str:
+    context = run.header.get("context", {})
+    name, path = str(context.get("run", "")), str(run.path)
+    known = alone and (context.get("source") not in NUMBERED or name in run.path.name)
+    return path if known or not name else f"{path} ({name})"
 
 
 def _of_folder(folder: Path, wish: Wish) -> list[Run]:

@@ -20,6 +20,12 @@ SECRET = re.compile(r"(?i)token(?!s|iz|_len|_count)|secret|passw|api_?key|auth|c
 CONFIG_LIMIT = 300
 TEXT_LIMIT = 200
 BATCH_SIZES = ("batch_size", "train_batch_size", "per_device_train_batch_size", "micro_batch_size", "batch")
+EVEN = 30
+"""Points from which on a pace can be told."""
+WIDE = 10
+"""How many times the usual distance of two points is a gap."""
+MOST_GAPS = 3
+"""Beyond these it is the way in which the log was written."""
 SEEDS = ("seed", "random_seed", "manual_seed")
 
 
@@ -45,6 +51,28 @@ def context_of(
         "config": config,
     }
     return {key: value for key, value in context.items() if value not in (None, {}, "")}
+
+
+def _gaps(mended: Mapping[str, Mended]) -> Iterator[str]:
+    """Where a loss that was logged at an even pace was not logged for long: what went on there nobody knows.
+
+    >>> steps = [*range(0, 600), *range(1400, 2000)]
+    >>> list(_gaps({"loss": Mended(Points.of(steps, [2.5] * len(steps)))}))
+    ['no loss between steps 599 and 1400, elsewhere one every step: what went on there is not known']
+    """
+    vital = next((vital for vital in ("loss", "val_loss") if vital in mended), None)
+    points = mended[vital].points if vital is not None else Points.of([], [])
+    if len(points) < EVEN:
+        return
+    apart = np.diff(points.steps)
+    usual = float(np.median(apart))
+    wide = np.flatnonzero(apart > WIDE * usual)
+    if not 0 < len(wide) <= MOST_GAPS or (apart > 2 * usual).sum() > len(wide):
+        return
+    every = f"{usual:g} steps" if usual > 1 else "step"
+    for place in wide:
+        between = f"steps {points.steps[place]} and {points.steps[place + 1]}"
+        yield f"no loss between {between}, elsewhere one every {every}: what went on there is not known"
 
 
 def _smoothed(mended: Mapping[str, Mended], understood: Understood) -> Iterator[str]:
@@ -108,6 +136,7 @@ def remarks_on(
             how = "the mean" if vital in understood.averaged else "the sum"
             yield f"{vital} is {how} of {names_text(names, 8)}"
     yield from _smoothed(mended, understood)
+    yield from _gaps(mended)
     if not any(vital.endswith("loss") for vital in mended):
         yield "no column was recognised as the loss: name it with --map loss=COLUMN"
     for last, first in resumed[:3]:
