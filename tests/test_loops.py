@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_ as imported_early
 from torch.nn.utils import clip_grad_value_ as values_imported_early
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import torchdoctor
 from torchdoctor.doctor import Doctor
@@ -587,6 +588,30 @@ def test_learning_rates_and_settings_are_recorded_as_they_change(net):
     assert [v["lr"] for v in vitals.values()] == pytest.approx([10.0 ** -(2 + step // 2) for step in range(10)])
     groups = [(r["step"], r["groups"][0]["weight_decay"]) for r in watched.records if r["type"] == "groups"]
     assert groups[0] == (0, 0.01) and groups[-1][1] == 0.5  # noticed within sixteen steps
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(64, 8))
+
+
+@pytest.mark.parametrize(
+    ("data", "size"), [(lambda: TensorDataset(torch.randn(100, 8)), 100), (lambda: Stream(), None), (list, None)]
+)
+def test_the_size_of_the_data_set_is_known_where_a_loader_is_gone_through(net, data, size):
+    made = data()
+    training = DataLoader(made, batch_size=16) if made else [[batch(0)[0]]] * 3
+    validation = DataLoader(torch.randn(30, 8), batch_size=10)
+    watched = Watched(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    with torch.no_grad():
+        for x in validation:
+            net(x)
+    for x in training:
+        net(x[0] if isinstance(x, list) else x).square().mean().backward()
+        watched.doctor._setup.optimizers[0].step()
+    context = watched.doctor.diagnose().context
+    assert context["batch_size"] == 16 and context.get("dataset_size") == size
+    watched.doctor.detach()
 
 
 def test_update_ratio_and_weight_norm(net):

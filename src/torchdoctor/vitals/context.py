@@ -158,6 +158,16 @@ def batch_facts(inputs: Any) -> dict[str, Any]:
     return facts
 
 
+def data_facts(loader: Any, batch_size: int) -> dict[str, Any]:
+    """The size of the data set behind a loader, if its batches are of this size; a stream has none."""
+    if getattr(loader, "batch_size", None) != batch_size:
+        return {}
+    try:
+        return {"dataset_size": len(loader.dataset)}
+    except (AttributeError, TypeError, NotImplementedError):
+        return {}
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in nested tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):

@@ -159,6 +159,10 @@ class Lane(taps.Listener):
         self.leave()
         self._monitor.scaler_updates(scaler)
 
+    def loader_begins(self, loader: Any) -> None:
+        """An epoch begins, or a validation."""
+        self._monitor.loader_begins(loader)
+
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let the step pass if all of it is known, or can be measured in one go."""
         if self.is_open:

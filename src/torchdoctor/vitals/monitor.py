@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from torchdoctor.stretch import Rows, Stretch
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.bunching import Bunching, Terms
 from torchdoctor.vitals.captures import Captures
-from torchdoctor.vitals.context import batch_facts, shown_batch, tensors_in
+from torchdoctor.vitals.context import batch_facts, data_facts, shown_batch, tensors_in
 from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.groups import GroupGauge
@@ -64,6 +65,7 @@ class Monitor(taps.Listener):
         self._single = len(self._optimizers) == 1
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
+        self._loader: weakref.ref[Any] | None = None
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
         self._stepping = self._in_closure = self._draining = False
@@ -131,9 +133,16 @@ class Monitor(taps.Listener):
             handle.remove()
         self._batch_handles.clear()
         facts = batch_facts((args, kwargs))
+        loader, self._loader = self._loader and self._loader(), None
         if facts:
+            facts |= data_facts(loader, facts["batch_size"])
             clock = self._ledger.clock
             self._emit([{"type": "context", "step": clock.label(clock.count), "context": facts}])
+
+    def loader_begins(self, loader: Any) -> None:
+        """The first training batch comes from the loader that was begun last before it."""
+        if self._batch_handles:
+            self._loader = weakref.ref(loader)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step is about to apply; with a closure, after its first call."""

@@ -1,11 +1,11 @@
 """Taps on the few functions of torch that compute what we would otherwise compute again.
 
-Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may have been imported before us under
-any name, so the tap is on what it calls: ``torch._foreach_norm`` (which also serves the public `get_total_norm`)
-and the two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes
-nothing that is of use: whoever listens is told before it cuts. ``GradScaler.update`` tells of steps that were skipped,
-for which no hook fires. The taps are process-wide and counted: they go on with the first listener, off with the
-last, and only if nobody else has replaced them since.
+Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may have been imported before us under any
+name, so the tap is on what it calls: ``torch._foreach_norm`` (which also serves the public `get_total_norm`) and the
+two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes nothing
+that is of use: whoever listens is told before it cuts. ``GradScaler.update`` tells of steps that were skipped, for
+which no hook fires, and ``DataLoader.__iter__`` where the batches of an epoch come from. The taps are process-wide
+and counted: they go on with the first listener, off with the last, and only if nobody else has replaced them since.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
+from torch.utils.data import DataLoader
 
 Lists = list[tuple[Sequence[Tensor], Sequence[Tensor]]]
 
@@ -47,6 +48,9 @@ class Listener:
 
     def scaler_updates(self, scaler: GradScaler) -> None:
         """A gradient scaler is about to look at what its optimizers found and change its scale."""
+
+    def loader_begins(self, loader: Any) -> None:
+        """Somebody has begun to go through a data loader."""
 
     failed: Callable[[str, Exception], None]
     """Told when one of the methods above raised."""
@@ -102,6 +106,7 @@ def _install() -> None:
         (nn.utils, "get_total_norm", total_norm),
         (nn.utils, "clip_grads_with_norm_", clip),
         (GradScaler, "update", _tap_update()),
+        (DataLoader, "__iter__", _tap_iter()),
     ):
         if hasattr(owner, name):
             _taps.append((owner, name, getattr(owner, name), tap))
@@ -192,6 +197,16 @@ def _tap_update() -> Callable[..., Any]:
         original(self, *args, **kwargs)
 
     return update
+
+
+def _tap_iter() -> Callable[..., Any]:
+    original = DataLoader.__iter__
+
+    def begin(self: DataLoader[Any]) -> Any:
+        _tell("loader_begins", self)
+        return original(self)
+
+    return begin
 
 
 def _tell(method: str, *args: Any) -> None:
