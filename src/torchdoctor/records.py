@@ -313,16 +313,14 @@ def worst(severities: list[Severity]) -> Severity | None:
 def number_text(value: float) -> str:
     """A number as a person would write it in a sentence.
 
-    >>> number_text(0.00012345), number_text(1234567.0), number_text(2.5), number_text(float("nan"))
-    ('1.23e-04', '1.23e+06', '2.5', 'NaN')
+    >>> number_text(0.0003), number_text(1e-5), number_text(1234567.0), number_text(2.5), number_text(float("nan"))
+    ('0.0003', '1e-05', '1.23e+06', '2.5', 'NaN')
     """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "infinity" if value > 0 else "-infinity"
-    if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2e}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def names_text(names: Sequence[str], most: int = 3) -> str:

@@ -82,7 +82,7 @@ def test_the_last_digit_of_a_guess_is_no_progress():
 def test_a_rate_at_which_nothing_moves_is_too_low_whatever_the_schedule_did():
     chart = Chart.of(loss=[0.66] * 20, lr=[1e-14] * 10 + [1e-15] * 10, context=LOG)
     texts = said("lr-too-low", chart, "not-learning")
-    assert any("never above 1.00e-14" in text and weight > 3 for text, weight in texts.items())
+    assert any("never above 1e-14" in text and weight > 3 for text, weight in texts.items())
 
 
 def test_rows_do_not_say_when_the_run_began():

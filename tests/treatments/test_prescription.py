@@ -311,7 +311,7 @@ def test_there_is_nothing_to_go_back_to_at_the_beginning_of_a_log(first, clock, 
 def test_a_rate_at_which_nothing_moves_is_not_just_doubled():
     found = merged(symptom("slow-learning"), lr=np.full(N, 1e-14))
     assert found["scale-lr"].parameters["factor"] == 1e9
-    assert "Raise the learning rate, from 1.00e-14 to 1.00e-05." in found["scale-lr"].reason
+    assert "Raise the learning rate, from 1e-14 to 1e-05." in found["scale-lr"].reason
 
 
 def test_ranks_that_differ_are_synchronised_before_anybody_looks_at_the_machine():

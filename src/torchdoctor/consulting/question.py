@@ -147,7 +147,7 @@ def answer_text(value: Value) -> str:
     """An answer in one line.
 
     >>> answer_text(0.0003), answer_text(None), answer_text([1.0, 2.5]), answer_text(124e6)
-    ('3.00e-04', 'not known', '1, 2.5', '124,000,000')
+    ('0.0003', 'not known', '1, 2.5', '124,000,000')
     """
     if value is None:
         return "not known"

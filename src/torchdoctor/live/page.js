@@ -33,7 +33,7 @@ function duration(seconds) {
 }
 
 function short(value) {
-  if (value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5)) return value.toExponential(2);
+  if (value && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e5)) return Number(value.toPrecision(3)).toExponential();
   return Math.abs(value) < 1000 ? String(Number(value.toPrecision(3))) : value.toFixed(0);
 }
 

@@ -45,7 +45,7 @@ class ClippingAnomaly(Detector):
     >>> chart = Chart.of(grad_norm=[50.0] * 100, clip=[0.01])
     >>> chart.groups = [{"optimizer": "SGD"}]
     >>> ClippingAnomaly().check(chart).message
-    'every step is clipped at 0.01, to 2.00e-04 of its norm of 50'
+    'every step is clipped at 0.01, to 0.0002 of its norm of 50'
     """
 
     code = "GR04"

@@ -49,7 +49,7 @@ class CollapsedOutput(Detector):
     >>> for step in (25, 50, 75, 100):
     ...     chart.put(step, "output_spread", 1e-7)
     >>> print(CollapsedOutput().check(chart))
-    step 50: OU01 collapsed-output (critical): outputs do not depend on the input: they vary by 1.00e-07 of their size
+    step 50: OU01 collapsed-output (critical): outputs do not depend on the input: they vary by 1e-07 of their size
     """
 
     code = "OU01"

@@ -54,7 +54,7 @@ class GradientVanishing(Detector):
     ## Example
     >>> chart = Chart.of(grad_norm=[1.0, 1.2, 0.9, 1.1] * 16 + [1e-8], loss=[2.0] * 65)
     >>> GradientVanishing().check(chart).message
-    'gradient norm 1.00e-08 fell from its recent 1.05 while the loss stayed at 2'
+    'gradient norm 1e-08 fell from its recent 1.05 while the loss stayed at 2'
     """
 
     code = "GR02"

@@ -63,7 +63,7 @@ class SlowLearning(Detector):
     >>> chart = Chart.of(loss=[2.3 - 1e-5 * step for step in range(300)], lr=[1e-6] * 300)
     >>> chart.add({"type": "tensors", "step": 299, "vitals": {"update_ratio": [2e-7, 5e-7, 4e-7]}})
     >>> print(SlowLearning().check(chart))
-    step 0: LO05 slow-learning (warning): loss gained 0.003 in 300 steps; weights move by 4.00e-07 of themselves a step
+    step 0: LO05 slow-learning (warning): loss gained 0.003 in 300 steps; weights move by 4e-07 of themselves a step
     """
 
     code = "LO05"

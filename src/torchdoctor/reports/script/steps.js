@@ -28,7 +28,7 @@ function make(tag, properties = {}, ...children) {
 
 function number(value) {
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return Number(value.toPrecision(3)).toExponential();
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return Number(value.toPrecision(3)).toExponential();
   return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
 }
 

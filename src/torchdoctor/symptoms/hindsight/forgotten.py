@@ -123,7 +123,7 @@ def worse_than_guessing(chart: Chart) -> Iterator[Symptom]:
 
     >>> chart = Chart.of(loss=[18.2, 20.3, 20.7] * 4, train_ppl=[8e7, 6e8, 1e9] * 4, context={"source": "CSV"})
     >>> print(*worse_than_guessing(chart))
-    step 0: LO02 loss-divergence (warning): the perplexity is 6.00e+08 at the end: worse than guessing among all words
+    step 0: LO02 loss-divergence (warning): the perplexity is 6e+08 at the end: worse than guessing among all words
     """
     curve = Curve.of(chart["train_ppl" if "train_ppl" in chart else "val_ppl"], "perplexity")
     late = curve.values[-max(3, curve.values.size // 4) :]
