@@ -504,9 +504,9 @@ def announce(found: list[Record]) -> None:
         text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
         cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
         if cause is not None:
-            text += f" Most likely: {cause['cause']} ({cause['probability']:.0%})."
+            text += f". Most likely: {cause['cause']} ({cause['probability']:.0%})."
             if cause["suggestions"]:
-                text += f" Try: {cause['suggestions'][0]['code']}"
+                text += f" Try: {cause['suggestions'][0]['code'].splitlines()[0]}"
         logger.warning("%s", text)
 
 
