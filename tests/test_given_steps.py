@@ -18,7 +18,7 @@ from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms import build
 
 STEPS = 160
-NOT_FOLLOWED = "it was not followed"
+NOT_FOLLOWED = "was not followed"
 
 
 def watched(path, given, *, micro_batches: int = 1, blow_up_at: int = -1):

@@ -379,8 +379,8 @@ class Monitor(taps.Listener):
         self._note(
             "steps",
             f"{call}(step={shown}) came where the run was at step {self._ledger.clock.label(number)}: steps are whole "
-            "numbers that never go back, so it was not followed; they are counted on from there as the optimizer takes "
-            "them.",
+            "numbers, from 0 to 1e11, that never go back. So it was not followed, and steps are counted on from there "
+            "as the optimizer takes them.",
         )
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
