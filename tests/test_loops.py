@@ -713,7 +713,7 @@ def test_copies_of_a_watched_model_report_nothing(net, tmp_path):
 
 def test_a_newer_doctor_replaces_the_older(net, caplog):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    first, second = Watched(net, optimizer), Watched(net, optimizer)
+    first, second = (Watched(net, optimizer, settings={}) for _ in range(2))
     loss_of(net, 0).backward()
     optimizer.step()
     assert len(first.vitals()) == 0 and len(second.vitals()) == 1
