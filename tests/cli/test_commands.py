@@ -149,6 +149,7 @@ def test_select_and_ignore(dying):
     assert run("diagnose", dying, "--ignore", "NU01,LO").exit_code == 0
     assert run("diagnose", dying, "--select", "GR").stdout.startswith("Healthy")
     assert run("diagnose", dying, "--select", "nan-or-inf").exit_code == 1
+    assert run("diagnose", dying, "--select", "nu01").exit_code == 1
 
 
 def test_the_preset_of_the_paper(tmp_path):

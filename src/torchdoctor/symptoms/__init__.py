@@ -154,7 +154,8 @@ def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: s
     """The names meant by names, codes or the letters of codes."""
     chosen: set[str] = set()
     for token in tokens:
-        meant = {kind.name for kind in table if token in (kind.name, kind.code, kind.code[:2])}
+        code = str(token).upper()
+        meant = {kind.name for kind in table if token == kind.name or code in (kind.code, kind.code[:2])}
         if not meant:
             known = [word for kind in table for word in (kind.name, kind.code, kind.code[:2])]
             raise SettingsError(f"{setting}: there is no finding {token!r}. {did_you_mean(str(token), set(known))}")
@@ -164,7 +165,7 @@ def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: s
 
 def _one(name: str, table: tuple[type[Detector], ...]) -> str:
     for kind in table:
-        if name in (kind.name, kind.code):
+        if name == kind.name or str(name).upper() == kind.code:
             return kind.name
     near = did_you_mean(str(name), [kind.name for kind in table])
     raise SettingsError(f"thresholds: there is no finding {name!r}. {near}")
