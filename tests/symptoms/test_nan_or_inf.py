@@ -166,3 +166,12 @@ def test_a_module_whose_name_is_a_number_is_called_one():
     built = chart(loss=NAN)
     built.add({"type": "origin", "step": 1, "module": "0", "kind": "output"})
     assert "module 0 made it from finite inputs" in NanOrInf().check(built).message
+
+
+def test_a_batch_that_the_loop_passed_over_is_no_end():
+    chart = Chart.of(loss=[1.0] * 30, grad_norm=[1.0] * 30)
+    chart.add({"type": "vitals", "step": 30, "vitals": {"loss": math.nan, "passed_over": 1.0}})
+    found = NanOrInf().check(chart)
+    assert found.severity == "warning" and "passed over" in found.message
+    chart.add({"type": "vitals", "step": 30, "vitals": {"loss": 1.0, "grad_norm": 1.0}})
+    assert NanOrInf().check(chart) is None

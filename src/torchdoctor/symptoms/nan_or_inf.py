@@ -72,11 +72,13 @@ class NanOrInf(Detector):
             return None
         skipped = chart["skipped"]
         saved = bool(skipped) and skipped.step == chart.step and skipped.latest > 0 and not broken
+        passed = chart["passed_over"]
+        over = bool(passed) and passed.step == chart.step and not (bad_grad or counted or broken)
         if saved and not bad_loss:
             return None  # the scaler's own business: it skips the step and lowers its scale
         # Scaling concerns gradients alone: a loss that is not finite time and again is not the scaler's to mend.
         again = bad_loss and self._is_lasting(chart)
-        severity: Severity = "warning" if saved and not again else "critical"
+        severity: Severity = "warning" if (saved or over) and not again else "critical"
         where, told = self._place(chart, counted, bool(bad_grad or counted))
         parts = []
         if bad_loss:
@@ -90,6 +92,8 @@ class NanOrInf(Detector):
             where = where or self._broken_first(chart)
         if saved:
             parts.append("the scaler skipped the step")
+        if over:
+            parts.append("the loop passed over its batch, and no update was made of it")
         value = loss.latest if bad_loss else norm.latest
         return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=SURE)
 

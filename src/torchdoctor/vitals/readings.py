@@ -143,7 +143,7 @@ class Decoder:
         if slot.sampled:
             yield from self._by_module(slot, step)
         if unused:
-            yield {"type": "vitals", "step": step, "vitals": unused}
+            yield {"type": "vitals", "step": step, "vitals": {**unused, "passed_over": float(len(unused))}}
         if "total" in slot.facts:
             norm = vitals["grad_norm"] = short(slot.facts["total"])
             detailed = all(part.values is not None for part in slot.parts)
