@@ -44,8 +44,6 @@ LEAPS = frozenset({"loss-spike", "gradient-explosion", "gradient-vanishing"})
 """Findings of one moment, of which a note is reason enough to look closely."""
 SILENT = 20
 """Steps without any loss after which a report says that there was none."""
-LONGEST_NAME = 200
-"""Letters that a loss may be called by: of many more, a journal's reader would think that a line is damaged."""
 TOLERATED_FAILURES = 10
 """Internal errors after which the doctor lets go of the run."""
 
@@ -81,9 +79,8 @@ class Doctor:
         self.settings = Settings.load(settings)
         self._examination = Examination(self.settings)
         try:
-            from torch import Tensor, strided  # here, so that reading logs needs no torch
-
-            from torchdoctor.vitals import context, patient
+            from torchdoctor.vitals import context, patient  # here, so that reading logs needs no torch
+            from torchdoctor.vitals.given import Given
             from torchdoctor.vitals.monitor import Monitor
         except ModuleNotFoundError as error:
             raise PatientError(
@@ -93,7 +90,7 @@ class Doctor:
         optimizers = patient.listed_optimizers(optimizer)
         patient.check_match(models, optimizers)
         _dismiss_older(optimizers, quiet=self.settings.quiet)
-        self._tensor, self._strided = Tensor, strided
+        self._given = Given(self._note)
         self._listeners: list[Callable[[Record], None]] = []
         self._said: set[str] = set()
         self._failures = 0
@@ -148,12 +145,12 @@ class Doctor:
         """
         try:  # not `guarded`, whose frame is felt in a call that every step makes
             if type(name) is not str:
-                name = self._named(name)
+                name = self._given.name(name)
             if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
-            if len(name) > LONGEST_NAME:
-                name = self._named(name)
-            value, graph = self._scalar(loss, name)
+            if len(name) > self._given.longest_name:
+                name = self._given.name(name)
+            value, graph = self._given.scalar(loss, name)
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)
         except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
@@ -185,7 +182,7 @@ class Doctor:
         values = {}
         for name, given in {"val_loss": val_loss, **{f"val_{key}": item for key, item in metrics.items()}}.items():
             if name != "val_loss" or given is not None or not metrics:
-                value, _ = self._scalar(given, name)
+                value, _ = self._given.scalar(given, name)
                 if value is not None:
                     values[name] = value
         if values:
@@ -367,42 +364,6 @@ class Doctor:
             notes=tuple(dict.fromkeys(text for _, text in chart.notes)),
             context=dict(chart.context),
         )
-
-    def _named(self, name: object) -> str:
-        """The text that stands for a name which is none, or too long for one."""
-        text = str(name)[:LONGEST_NAME]
-        self._note(f"name {text}", f"log_loss(name={name!r:.40}): a name is a short text, so {text!r:.40} is recorded.")
-        return text
-
-    def _scalar(self, value: Any, name: str) -> tuple[Any, Any]:
-        """A number, or a detached scalar on a device, and the tensor whose graph tells its step."""
-        if type(value) is float:
-            return value, None
-        if not isinstance(value, self._tensor):
-            try:
-                return float(value), None
-            except (TypeError, ValueError, OverflowError):
-                kind = type(value).__name__
-                self._note(f"type {name}", f"{name} was given as {kind}, expected a number or a tensor: left out.")
-                return None, None
-        scalar = value.detach()
-        if scalar.is_meta:
-            self._note(f"meta {name}", f"{name} is a tensor on the meta device, which holds no number: left out.")
-            return None, None
-        if scalar.is_complex() or scalar.layout is not self._strided:
-            kind = "complex numbers" if scalar.is_complex() else str(scalar.layout).removeprefix("torch.")
-            self._note(f"type {name}", f"{name} is a tensor of {kind}, expected one real number: left out.")
-            return None, None
-        if scalar.dim():
-            if not scalar.numel():
-                self._note(f"shape {name}", f"{name} was given as an empty tensor, expected one number: left out.")
-                return None, None
-            if scalar.numel() > 1:
-                shape = tuple(value.shape)
-                self._note(f"shape {name}", f"{name} has shape {shape}, expected one number: its mean is recorded.")
-                scalar = scalar.float().mean()
-            scalar = scalar.reshape(())
-        return (float(scalar.item()) if scalar.device.type == "cpu" else scalar), value
 
     def _mind_the_journal(self) -> None:
         """What the journal has lost is said here, where it can be."""
