@@ -20,7 +20,7 @@ def test_the_total_is_torchs_own(dtype):
     doctor = Doctor(net, optimizer, settings={"quiet": True})
     generator = torch.Generator().manual_seed(0)
     shorts = 0
-    for _ in range(90):
+    for _ in range(600):  # on a busy machine close looks are many in the first hundred
         x = torch.randn(8, 7, generator=generator).to(dtype)
         loss = net(x).square().mean()
         optimizer.zero_grad()
@@ -32,6 +32,8 @@ def test_the_total_is_torchs_own(dtype):
         assert torch.equal(total, expected) and total.dtype == dtype
         optimizer.step()
         doctor.log_loss(loss)
+        if shorts > 30:
+            break
     assert shorts > 30
     doctor.detach()
 
