@@ -183,3 +183,8 @@ def test_training_and_validation_that_are_both_far_above_what_they_were():
 )
 def test_what_is_lost_in_training_or_validation_alone_or_comes_back(losses, evaluations):
     assert LossDivergence().check(evaluated(losses, evaluations)) is None
+
+
+def test_a_run_that_blows_up_from_its_first_step_began_with_its_first_loss():
+    found = LossDivergence().check(Chart.of(loss=[1.2, *(10.0 * 4.0**step for step in range(40))]))
+    assert "above the 1.2 that the run began with" in found.message and "best" not in found.message

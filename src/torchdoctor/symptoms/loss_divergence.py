@@ -296,10 +296,10 @@ class LossDivergence(Detector):
     def _diverged(self, chart: Chart, level: float, limit: float, severity: Severity) -> Symptom:
         progress = Progress.of(chart["loss"])
         verb = "is above" if level > progress.start else "is on its way back to"
-        message = (
-            f"loss level {number_text(level)} {verb} the {number_text(progress.start)} that the run began with; "
-            f"its best was {number_text(progress.best)}"
-        )
+        began = min(progress.start, chart["loss"].first)  # its first levels may be those of a run that blows up
+        message = f"loss level {number_text(level)} {verb} the {number_text(began)} that the run began with"
+        if progress.best < began:
+            message += f"; its best was {number_text(progress.best)}"
         return self.symptom(chart, severity, message, value=level, limit=limit)
 
 
