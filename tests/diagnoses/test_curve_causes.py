@@ -232,6 +232,14 @@ AGAINST = {
 }
 
 
+def test_what_one_step_does_is_no_saddle():
+    """Nor is it the size of inputs, where they are tokens."""
+    lost = np.where(T == 200, 1e-8, 1.0)
+    found = causes(symptom("gradient-vanishing", 200), grad_norm=lost, token_top_share=[0.2] * 5)
+    shares = {item.cause: item.probability for item in found}
+    assert max(shares.get(name, 0.0) for name in ("saddle-point", "unnormalized-inputs")) < 0.02, shares
+
+
 @pytest.mark.parametrize(("cause", "symptoms", "more"), AGAINST.values(), ids=AGAINST)
 def test_unlikely(cause, symptoms, more):
     assert all(item.probability < 0.15 for item in causes(*symptoms, **more) if item.cause == cause)

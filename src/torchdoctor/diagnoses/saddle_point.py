@@ -9,7 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import level_about
 from torchdoctor.records import number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, Series, median
 
 
 class SaddlePoint(Cause):
@@ -49,13 +49,26 @@ class SaddlePoint(Cause):
             yield Evidence(-3.0 if looks.size > 1 else -1.5, f"the loss bends up along the steps: {_listed(looks)}")
         norms, onset = chart["grad_norm"], problem.first_step
         before, after = level_about(norms, 0, onset - 1), level_about(norms, onset, chart.step)
-        if after < 0.1 * before:
+        if fell_within_a_step(norms, onset):
+            yield Evidence(-2.0, "the gradient was lost within one step: a saddle is come to by and by")
+        elif after < 0.1 * before:
             yield Evidence(0.7, f"the gradient norm fell from {number_text(before)} to {number_text(after)}")
         elif after > 0.5 * before:
             yield Evidence(-1.0, "the gradient norm did not fall when progress stopped")
         momenta = [group.get("momentum") for group in chart.groups if "momentum" in group]
         if momenta and not any(momenta):
             yield Evidence(0.4, "SGD runs without momentum")
+
+
+def fell_within_a_step(norms: Series, step: int) -> bool:
+    """Whether a norm is below a hundredth, at a step, of what it was at the step before.
+
+    >>> norms = Chart.of(grad_norm=[1.0, 0.9, 1e-8])["grad_norm"]
+    >>> fell_within_a_step(norms, 2), fell_within_a_step(norms, 1)
+    (True, False)
+    """
+    now, before = norms.values[norms.steps == step], norms.values[norms.steps == step - 1]
+    return bool(now.size and before.size and now[0] < 0.01 * before[0])
 
 
 def _listed(looks: Array) -> str:

@@ -94,6 +94,8 @@ def _about_the_size(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         words = f"inputs of size {number_text(size)} enter, and no normalization takes off what they share"
         yield Evidence(CERTAIN, words)
         return
+    if _are_looked_up(chart):
+        yield Evidence(-4.0, "inputs are whole numbers that are looked up, and have no size")
     if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
         return
     text = f"what enters the first layer has a root mean square of {number_text(size)}"
@@ -125,11 +127,16 @@ def inputs_are_fine(chart: Chart) -> bool:
     size, largest = input_size(chart)
     if last_level(chart["side_entry_rms"], 3) > LOUD:
         return False
-    if chart["token_top_share"] and not chart["input_std"]:
-        return True  # whole numbers that are looked up have no size
+    if _are_looked_up(chart):
+        return True
     tamed = bool(chart.fact("data.normalized_first")) and (removes_offsets(chart) or not size > 3 * LOUD)
     tamed = tamed and not _is_drowned_by_a_bias(chart, largest)
     return tamed or (size < LOUD and largest > QUIET)
+
+
+def _are_looked_up(chart: Chart) -> bool:
+    """Whether all that was seen of the inputs are whole numbers for an embedding."""
+    return bool(chart["token_top_share"]) and not chart["input_std"]
 
 
 def _is_drowned_by_a_bias(chart: Chart, largest: float) -> bool:
