@@ -202,7 +202,8 @@ class Screen:
             self.say(f"      {title:<6} {printable(cause['cause'])} ({percent(cause['probability'])}){evidence}")
         cure = next((cause["suggestions"][0] for cause in ranked if cause["suggestions"]), None)
         if cure is not None:
-            self.say(f"      fix    {first_line(cure['code'])}", STYLES["code"])
+            title = "fix" if ranked[0]["cause"] != "unknown" else "guard"  # no cure is known: it protects meanwhile
+            self.say(f"      {title:<6} {first_line(cure['code'])}", STYLES["code"])
 
     def summarise(self, demonstration: Demonstration, report: Report) -> None:
         """What happened against what was found."""
