@@ -446,3 +446,32 @@ def test_a_run_that_stays_far_above_its_start_has_diverged_however_noisy():
     losses = [*np.linspace(6, 5, 50), *(25 + noise).clip(9)]
     assert "loss-divergence" in raised(loss=losses)
     assert not raised(loss=[*np.linspace(6, 5, 50), *(5 + 0.2 * noise).clip(1)])
+
+
+def test_a_loss_that_never_moves_is_no_learning_though_validation_begins_late():
+    """Two evaluations in three epochs begin in the middle of the log; training was there from the start."""
+    noise = [0.0005, 0.0, -0.0003, 0.003, 0.0015, 0.002, -0.0004, 0.0, 0.0014, -0.0003, -0.0003, -0.0004, 0.0004, 0.0]
+    still = [2.7735 * (1 + item) for item in noise]
+    missing = [float("nan")] * 4
+    assert "not-learning" in raised(every=50, loss=still, val_loss=[*missing, 2.7755, *missing, 2.7737])
+    falling = [value * 0.97**place for place, value in enumerate(still)]
+    assert not raised(every=50, loss=falling, val_loss=[*missing, 2.4, *missing, 2.0])
+
+
+def test_an_accuracy_that_is_one_of_two_shares_is_one_answer_to_everything():
+    better = {"val_accuracy": "higher"}
+    noisy = [0.55 * factor for factor in WAVE * 2]
+    one_or_the_other = [0.274, 0.726, 0.726, 0.274, 0.726, 0.726, 0.274, 0.726, 0.726, 0.726]
+    assert "collapsed-output" in raised(better, loss=noisy, val_loss=noisy, val_accuracy=one_or_the_other)
+    of_ten_samples = [0.4, 0.6, 0.5, 0.4, 0.6, 0.7, 0.6, 0.4, 0.6, 0.6]
+    assert "collapsed-output" not in raised(better, loss=noisy, val_loss=noisy, val_accuracy=of_ten_samples)
+
+
+def test_a_leap_that_the_next_evaluation_takes_back_is_no_spike():
+    def run(leap):
+        falling = [0.015 * 0.985**place for place in range(120)]
+        return [*falling[:30], *leap, *falling[30:]]
+
+    passing, lasting = run([0.026]), run([0.026, 0.026, 0.024])
+    assert not raised(loss=passing, val_loss=passing, context=EPOCHS)
+    assert "loss-spike" in raised(loss=lasting, val_loss=lasting, context=EPOCHS)

@@ -187,10 +187,11 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
     for place in np.flatnonzero(high):
         step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
         back = held_out.values[place:] < 1.3 * level
+        lasted = back.any() and not back[1:2].any()  # one evaluation that the next one takes back is a note
         value = float(held_out.values[place])
         dear = value - level > COST * (held_out.start - level)
         together = np.any((leapt >= step - apart) & (leapt <= step + apart))
-        if value > 1.5 * level and dear and back.any() and together:
+        if value > 1.5 * level and dear and lasted and together:
             until = place + int(np.argmax(back))
             message = (
                 f"validation loss leapt from {number_text(level)} to {number_text(value)} at step {int(step)}, the "

@@ -110,7 +110,7 @@ def idle(chart: Chart) -> Iterator[Symptom]:
     rest = [curve for curve in curves if not any(curve is item for item in still)]
     if not all(map(_has_no_trend, rest)) or not (still or _together(rest)) or is_game(chart):
         return
-    if any(curve.steps[0] > max(1, BEGUN * curve.steps[-1]) for curve in curves) or _has_learnt(chart, curves[0]):
+    if not _tells_of_the_start(curves) or _has_learnt(chart, curves[0]):
         return
     curve = (still or rest)[0]
     gain = gain_of(curve.values)
@@ -122,6 +122,12 @@ def idle(chart: Chart) -> Iterator[Symptom]:
         f"after {number_text(gain.before)} in the first: nothing was gained"
     )
     yield shown(NotLearning, curve, 0, "warning", message, value=gain.after, limit=gain.before)
+
+
+def _tells_of_the_start(curves: list[Curve]) -> bool:
+    """Whether one of the losses was logged from near the beginning on; validation may come later than training."""
+    first, last = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
+    return bool(first <= max(1, BEGUN * last))
 
 
 def _losses(chart: Chart) -> list[Curve]:

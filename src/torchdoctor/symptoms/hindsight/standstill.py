@@ -48,10 +48,11 @@ def hardly(chart: Chart) -> Iterator[Symptom]:
 
 
 def one_answer(chart: Chart) -> Iterator[Symptom]:
-    """One and the same accuracy at nearly every evaluation: every input gets the same answer."""
+    """One and the same accuracy at nearly every evaluation, or one of two: every input gets the same answer."""
     series = chart["val_accuracy"]
     if series.count < 5:
         return
+    yield from _now_one_now_the_other(chart)
     few = series.count < 8
     values, counts = np.unique(series.values[1:] if few else series.values, return_counts=True)
     usual = float(values[int(np.argmax(counts))])
@@ -65,3 +66,26 @@ def one_answer(chart: Chart) -> Iterator[Symptom]:
         "the same answer to everything"
     )
     yield shown(CollapsedOutput, curve, 0, "warning", message, value=usual, confidence=0.9)
+
+
+def _now_one_now_the_other(chart: Chart) -> Iterator[Symptom]:
+    """Two classes, of which the model names one for everything: its share is right, or the other's.
+
+    >>> chart = Chart.of(val_accuracy=[0.274, 0.726, 0.726, 0.274, 0.726, 0.726, 0.726, 0.274],
+    ...     context={"source": "CSV"})
+    >>> print(*one_answer(chart))
+    step 0: OU01 collapsed-output (warning): validation accuracy is 0.274 or 0.726 at all 8 evaluations: one answer ...
+    """
+    series = chart["val_accuracy"]
+    values, counts = np.unique(np.round(series.values, 6), return_counts=True)
+    if values.size != 2 or len(series) < 8 or int(counts.min()) < 2:
+        return
+    low, high = (float(value) for value in values)
+    whole = 1.0 if high <= 1 else 100.0
+    if abs(low + high - whole) > 2e-3 * whole or low < 0.02 * whole:
+        return
+    message = (
+        f"validation accuracy is {number_text(low)} or {number_text(high)} at all {len(series)} evaluations: "
+        "one answer to everything, now of one class and now of the other"
+    )
+    yield shown(CollapsedOutput, Curve.of(series, "accuracy"), 0, "warning", message, value=high, confidence=0.9)
