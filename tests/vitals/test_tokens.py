@@ -48,6 +48,18 @@ def test_attention_that_looks_ahead_is_seen(layers, looks):
     assert (float(look_ahead(x.sum(), TOKENS)) > 0.01) == looks
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize(("decoded", "told"), [(TOKENS - 1, False), (TOKENS, True)])
+def test_tokens_that_something_else_reads_are_those_of_an_encoder(decoded, told, by_hand):
+    source, made = (torch.randn(2, 4, length, 6, requires_grad=True) for length in (TOKENS, decoded))
+    memory = fused()(source)
+    if by_hand:
+        read = (made @ memory.transpose(-2, -1)).softmax(-1) @ memory
+    else:
+        read = functional.scaled_dot_product_attention(made, memory, memory)
+    assert (look_ahead(read.sum(), TOKENS) is not None) == told
+
+
 def test_attention_over_other_things_than_the_tokens_is_not_looked_at():
     x = torch.randn(2, 4, TOKENS, 6, requires_grad=True)
     assert look_ahead(fused()(x).sum(), TOKENS + 1) is None

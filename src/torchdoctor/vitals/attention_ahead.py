@@ -17,12 +17,17 @@ from torchdoctor.vitals.loss_inputs import kept
 
 MOST_LAYERS = 4
 """Attentions that are looked at: those nearest to the loss."""
+SOFTMAX = ("Softmax", "SafeSoftmax")
+"""Nodes of attention that is written by hand."""
 MASKED = -1e3
 """A score below this, added to another, leaves nothing of it."""
 
 
 def look_ahead(loss: Tensor, length: int) -> Tensor | None:
-    """How much of the attention of `length` tokens goes to later ones, in the layer that does so least; else None."""
+    """How much of the attention of `length` tokens goes to later ones, in the layer that does so least; else None.
+
+    Where something of another length reads these tokens, they are those of an encoder, which may look at all of them.
+    """
     shares: list[Tensor] = []
     seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
     for _ in range(MOST_NODES):
@@ -30,11 +35,11 @@ def look_ahead(loss: Tensor, length: int) -> Tensor | None:
         if node is None or len(shares) == MOST_LAYERS:
             break
         name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
-        share = _of_softmax(node, length) if name in ("Softmax", "SafeSoftmax") else None
-        if name.startswith("ScaledDotProduct"):
-            share = _of_fused(node, length, loss)
-        if share is not None:
-            shares.append(share)
+        sides = _sides(node, name)
+        if sides == (length, length):
+            shares.append(_of_softmax(node, length) if name in SOFTMAX else _of_fused(node, length, loss))
+        elif sides is not None and sides[1] == length:
+            return None
         for parent, _ in node.next_functions:
             if parent is not None and parent not in seen:
                 seen.add(parent)
@@ -42,17 +47,20 @@ def look_ahead(loss: Tensor, length: int) -> Tensor | None:
     return torch.stack(shares).amin() if shares else None
 
 
-def _of_softmax(node: Any, length: int) -> Tensor | None:
-    weights = kept(node, "result")
-    if weights is None or weights.dim() < 3 or weights.shape[-2:] != (length, length):
-        return None
-    return _later(weights.detach().reshape(-1, length, length)[0].float())
+def _sides(node: Any, name: str) -> tuple[int, int] | None:
+    """How many look, and at how many, where this is attention."""
+    if name.startswith("ScaledDotProduct"):
+        query, key = kept(node, "query"), kept(node, "key")
+        return None if query is None or key is None else (query.shape[-2], key.shape[-2])
+    weights = kept(node, "result") if name in SOFTMAX else None
+    return None if weights is None or weights.dim() < 3 else (weights.shape[-2], weights.shape[-1])
 
 
-def _of_fused(node: Any, length: int, loss: Tensor) -> Tensor | None:
-    query, key = kept(node, "query"), kept(node, "key")
-    if query is None or key is None or query.shape[-2] != length or key.shape[-2] != length:
-        return None
+def _of_softmax(node: Any, length: int) -> Tensor:
+    return _later(node._saved_result.detach().reshape(-1, length, length)[0].float())
+
+
+def _of_fused(node: Any, length: int, loss: Tensor) -> Tensor:
     masks = [mask for name in ("attn_mask", "attn_bias") if (mask := kept(node, name)) is not None]
     if getattr(node, "_saved_is_causal", True) or any(mask.shape[-2:] != (length, length) for mask in masks):
         return loss.new_zeros((), dtype=torch.float32)
