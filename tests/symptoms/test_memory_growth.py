@@ -82,6 +82,17 @@ def test_batches_that_grow_take_more():
     assert MemoryGrowth().check(chart) is None
 
 
+@pytest.mark.parametrize(("vital", "severity"), [("host_memory", "info"), ("memory", "warning")])
+def test_a_buffer_of_experience_fills(vital, severity):
+    chart = Chart()
+    for number, value in enumerate(GB * (0.25 + 1e-4 * T)):
+        chart.put(25 * number, vital, float(value))
+    chart.add({"type": "facts", "step": 0, "facts": {"loop.acts": True}})
+    assert MemoryGrowth().check(chart).severity == severity
+    chart.add({"type": "facts", "step": chart.step, "facts": {"graph.kept": 25}})
+    assert MemoryGrowth().check(chart).severity == "warning"
+
+
 def test_graphs_that_are_held_are_a_leak_however_small():
     chart = Chart()
     chart.add({"type": "facts", "step": 73, "facts": {"graph.kept": 2}})

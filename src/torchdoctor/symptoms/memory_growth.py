@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.progress import acts
 
 MEGABYTE = 2**20
 LUMPS = 6
@@ -22,6 +23,8 @@ CONTRAST = 5.0
 """Times the largest change of that time that each of these rises must be."""
 SCATTERED = 64.0
 """Megabytes that an allocator may lose between pieces in use, now and then, in a process that keeps nothing."""
+FILLS = "; a buffer of experience grows like this until it is full"
+"""What is added of a process that collects its own experience."""
 FAR = 2 * SCATTERED
 """Megabytes by which no process grows step by step that keeps nothing."""
 
@@ -41,7 +44,8 @@ class MemoryGrowth(Detector):
     time until it is more than that. While batches grow, nothing is said; files that are read
     through a mapping (`np.memmap`) fill memory that is free, and do not count. Whether the graphs of
     steps that are over are still held is looked at as well: that is a leak, however small it is so far. What is
-    collected for an epoch and then let go is not.
+    collected for an epoch and then let go is not. A process that collects its own experience (a replay buffer) grows
+    at one pace until its buffer is full: a note, unless graphs are held.
 
     ## What to do
     Device memory: look for `total += loss` (write `loss.item()`), outputs kept in lists, `retain_graph=True`, a hidden
@@ -74,11 +78,11 @@ class MemoryGrowth(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """The first of both memories that grows like a line; else graphs that nobody lets go."""
+        since = chart.fact("graph.kept")
         for vital, words in (("memory", "device memory"), ("host_memory", "the process's memory")):
             found = self._growth(chart, chart[vital], words)
-            if found is not None:
+            if found is not None and (since is None or found.severity != "info"):
                 return found
-        since = chart.fact("graph.kept")
         if since is None:
             return None
         message = f"the graphs of all steps looked at since step {since} are still held:"
@@ -90,7 +94,10 @@ class MemoryGrowth(Detector):
             return None
         exact = series is chart["memory"]  # of a process it is what the system counts, and other things go on there
         found = self._all_the_time(chart, series, words) or self._of_late(chart, series, words, 0.0 if exact else FAR)
-        return found if found or exact else self._of_late(chart, series, words, 0.0, 2 * NEW)
+        found = found if found or exact else self._of_late(chart, series, words, 0.0, 2 * NEW)
+        if found is None or exact or not acts(chart):
+            return found
+        return replace(found, severity="info", message=found.message + FILLS)
 
     def _of_late(self, chart: Chart, series: Series, words: str, least: float, rises: int = NEW) -> Symptom | None:
         """Memory stood still, and has risen at one pace since, by so many megabytes: a few samples will do."""
