@@ -48,6 +48,10 @@ HEALTHY = {
         FALLING + [3.9] * 40,
         {"state.written": [[50, 75], [100, 125], [150, 175], [190, 215]]},
     ),
+    "the outer loop of meta-learning, at its second turn": (
+        [*np.linspace(11.0, 6.0, 8), *[0.35] * 8, *[5.6] * 8],
+        {"state.written": [[5, 8], [9, 16]]},
+    ),
     "the best checkpoint was loaded": (noisy(FALLING + [2.2] * 40), {"state.loaded": [200]}),
     "loaded at each turn": (FALLING + [3.9] * 40, {"state.loaded": [50, 100, 150, 190, 200]}),
     "the rise is elsewhere": (FALLING[:100] + [3.9] * 140, {"state.written": [[190, 215]]}),

@@ -14,7 +14,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
-from torchdoctor.symptoms.progress import Progress
+from torchdoctor.symptoms.progress import SETTLED, Progress
 from torchdoctor.symptoms.resuming import begins_late, knows_already, resume
 
 ENOUGH = 12
@@ -40,7 +40,8 @@ class StateOverwritten(Detector):
     ## How it is told apart
     Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
     and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
-    it. So does one in which all weights and the optimizer's memory begin anew together, as a next generation does. Only
+    it. So does one in which all weights and the optimizer's memory begin anew together, as a next generation does.
+    Writes among the first dozens of steps are passed over: little is there to be lost, and no habit known yet. Only
     a rise of the loss at that very place, far above its noise and a good share of all that was gained so far, is a
     finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
     one of these steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow
@@ -151,7 +152,7 @@ class StateOverwritten(Detector):
         for first, last, what in (*reversed(whole), *reversed(parts)):
             if last < chart.step - self.recent:
                 continue
-            place = _steepest(chart, int(first), int(last), self.steps // 2)
+            place = _steepest(chart, max(int(first), SETTLED), int(last), self.steps // 2)
             rise = None if place is None else _rise_at(chart, place, self.steps // 2)
             if rise is not None and rise.height > self.noise * rise.noise and rise.share > self.lost:
                 return self._said(chart, f"{what} written to between steps: loss rose from ", rise)
