@@ -96,7 +96,7 @@ key                             value
 ``data.same_tensor``            whether the input is the very tensor of the sample before, or a view of all its rows
 ``data.differentiated``         true: the loop takes derivatives with respect to its inputs
 ``loop.passes``                 the most passes of the model that make a graph, for one step, that were seen so far
-``loop.acts``                   true: the model is asked what to do, and no loss is made of what it says
+``loop.acts``                   true: the model is asked what to do, and learns from what came of it
 ``loss.function``               class of ``loss_fn``, or of the loss at backward; ``loss.classes``: how many it tells
 ``loss.chance``                 the loss of a guess (ln C), where the kind of loss says it
 ``loss.label_smoothing``        share of each label that ``loss_fn`` spreads over all classes

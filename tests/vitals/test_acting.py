@@ -1,6 +1,7 @@
 """Loops that ask their model what to do: told from loops whose single rows are learnt."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ def net(inputs, outputs):
 
 
 def facts_of(run, model):
+    random.seed(0)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     with Doctor(model, optimizer) as doctor:
         for _ in range(STEPS):
@@ -50,6 +52,23 @@ def rolls_out(model):
     return F.smooth_l1_loss(model(torch.randn(32, 4)), torch.ones(32, 2))
 
 
+def learns_an_episode(model):
+    said = [model(torch.randn(1, 4)).log_softmax(-1)[0, 0] for _ in range(random.randint(10, 30))]
+    return -sum(said) / len(said)
+
+
+def learns_samples_one_by_one(model):
+    said = [F.mse_loss(model(torch.randn(1, 4)), torch.ones(1, 2)) for _ in range(random.choice((16, 9)))]
+    return sum(said) / len(said)
+
+
+def is_fed_back(model):
+    state = torch.zeros(1, 4)
+    for _ in range(random.randint(10, 30)):
+        state = model(state)
+    return state.square().sum()
+
+
 def has_a_boundary(model):
     x = torch.randn(32, 4, requires_grad=True)
     slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
@@ -66,7 +85,7 @@ def has_batches_of_one(model):
     return F.mse_loss(model(torch.randn(1, 4)), torch.ones(1, 2))
 
 
-@pytest.mark.parametrize("run", [asks_with_gradients, asks_without, rolls_out])
+@pytest.mark.parametrize("run", [asks_with_gradients, asks_without, rolls_out, learns_an_episode])
 def test_a_loop_that_acts_is_seen(run):
     assert facts_of(run, net(4, 2)) == (True, None)
 
@@ -98,9 +117,13 @@ def test_the_parts_of_a_model_that_is_never_called_are_seen():
     assert chart.fact("modules.outputs") == ["critic", "actor.2"]
 
 
-@pytest.mark.parametrize("run", [has_a_boundary, has_a_teacher, has_batches_of_one])
+@pytest.mark.parametrize("run", [has_a_boundary, has_a_teacher, has_batches_of_one, learns_samples_one_by_one])
 def test_other_loops_do_not_act(run):
     assert facts_of(run, net(4, 2))[0] is None
+
+
+def test_a_state_that_is_fed_back_is_not_an_episode():
+    assert facts_of(is_fed_back, net(4, 4))[0] is None
 
 
 def test_derivatives_by_the_inputs_are_seen():
