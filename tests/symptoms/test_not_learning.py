@@ -117,6 +117,12 @@ def test_evaluations_that_all_get_better_are_a_reason_to_wait():
     assert check(losses, facts=told, val_loss=[0.74, 0.75, 0.74, 0.75]).severity == "warning"
 
 
+@pytest.mark.parametrize(("fallen", "severity"), [(1.0, "info"), (0.0, "warning")])
+def test_a_twentieth_below_a_guess_is_learnt_where_the_loss_came_down_to_it(fallen, severity):
+    losses = 2.7 + fallen * (np.exp(-T / 60) - 0.05) + 0.15 * NOISE
+    assert check(losses, facts={"loss.chance": 2.88}).severity == severity
+
+
 def test_a_run_that_goes_on_from_a_checkpoint_is_not_at_its_start():
     chart = Chart.of(step=50_000, loss=FLAT, lr=RATE)
     assert NotLearning().check(chart) is None

@@ -127,8 +127,9 @@ class NotLearning(Detector):
             stuck = still or (told and not better and level > (1 - self.gain) * chance)
         coming = level < chance and _is_on_its_way(half, later)
         stuck, better = stuck and not coming, better or coming
-        # A head alone may learn little, but for sure.
-        better = better or (chart.fact("graph.frozen_share", 0.0) > 0 and _is_below(half, 0.95 * chance))
+        # A head alone may learn little, but for sure; so may any model that came down to there, as of letters.
+        little = chart.fact("graph.frozen_share", 0.0) > 0 or _falls(later)
+        better = better or (little and _is_below(half, 0.95 * chance))
         young = waited < 2 * self.steps and not still and tells_apart(chart)
         long = waited >= self.steps
         severity: Severity = "warning" if not young and (stuck or (long and not better)) else "info"
