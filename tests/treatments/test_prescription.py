@@ -6,7 +6,9 @@ from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
 from torchdoctor.records import INFORMATIVE, Suggestion, Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS, prescribe, prescription
-from torchdoctor.treatments.parameters import Case, parameters
+from torchdoctor.treatments.case import Case
+from torchdoctor.treatments.fitting import fitting
+from torchdoctor.treatments.parameters import parameters
 
 N = 400
 STEADY = np.exp(0.1 * np.random.default_rng(0).standard_normal(N))
@@ -352,5 +354,4 @@ def test_the_first_line_of_code_is_whole(action):
 def test_weights_that_the_loop_writes_to_are_spoken_of_first(parts, beginning):
     chart = Chart.of(loss=[1.0])
     chart.add({"type": "facts", "step": 0, "facts": {"state.written_in_part": parts}})
-    case = Case(chart, Problem((symptom("state-overwritten"),)), "resume-error")
-    assert prescription.fitting(case, prescription.BY_SLUG["restore-state"].code).startswith(beginning)
+    assert fitting(chart, prescription.BY_SLUG["restore-state"].code).startswith(beginning)

@@ -22,7 +22,7 @@ from torchdoctor.records import Diagnosis, Suggestion
 from torchdoctor.reports.clock import clock_of, counted
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import NOTABLE, percent
-from torchdoctor.treatments.parameters import Case as TreatedCase
+from torchdoctor.treatments.case import Case as TreatedCase
 from torchdoctor.treatments.prescription import BY_SLUG, suggest
 
 LIKELY = 0.35

@@ -50,7 +50,7 @@ class ClassImbalance(Cause):
         "suspiciously-low-loss",
     )
     prior = -3.0
-    suggests = ("rebalance-classes", "more-data", "fix-loss")
+    suggests = ("rebalance-classes", "check-labels", "more-data")
     references = ("https://arxiv.org/abs/1708.02002",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -49,7 +49,7 @@ class DetachedGraph(Cause):
         "collapsed-output",
     )
     prior = -1.7
-    suggests = ("reattach-graph", "fix-loss")
+    suggests = ("reattach-graph",)
     references = ("https://pytorch.org/docs/stable/notes/autograd.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

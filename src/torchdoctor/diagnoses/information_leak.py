@@ -45,7 +45,7 @@ class InformationLeak(Cause):
         "overfitting",
     )
     prior = -2.7
-    suggests = ("fix-mask", "clean-data", "cross-validate")
+    suggests = ("fix-mask",)
     references = ("https://arxiv.org/abs/1706.03762", "https://doi.org/10.1145/2382577.2382579")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

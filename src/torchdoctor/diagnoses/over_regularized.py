@@ -66,7 +66,7 @@ class OverRegularized(Cause):
         "input-anomaly",
     )
     prior = -1.5
-    suggests = ("lower-dropout", "set-weight-decay")
+    suggests = ("lower-dropout", "set-weight-decay", "lower-penalty")
     references = ("https://jmlr.org/papers/v15/srivastava14a.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

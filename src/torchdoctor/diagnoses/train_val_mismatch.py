@@ -52,7 +52,7 @@ class TrainValMismatch(Cause):
     name = "train-val-mismatch"
     explains = ("validation-anomaly", "overfitting")
     prior = -1.2
-    suggests = ("match-validation", "set-train-mode", "cross-validate")
+    suggests = ("match-validation",)
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -55,7 +55,7 @@ class CollapsedOutput(Detector):
     code = "OU01"
     name = "collapsed-output"
     reads = ("output_spread", "modules/act_spread")
-    suggests = ("initialize", "rebalance-classes", "scale-lr", "reinitialize-dead-units", "ask-for-help")
+    suggests = ("initialize", "scale-lr", "reinitialize-dead-units", "ask-for-help")
     references = ("https://karpathy.github.io/2019/04/25/recipe/", "https://arxiv.org/abs/1606.03498")
     closes_after = 3
 

@@ -58,7 +58,7 @@ class NoGradient(Detector):
     code = "GP01"
     name = "no-gradient"
     reads = ("tensors/grad_norm", "facts/graph.detached", "facts/graph.absent", "facts/graph.cut")
-    suggests = ("fix-loss",)
+    suggests = ("reattach-graph",)
     references = ("https://pytorch.org/docs/stable/notes/autograd.html",)
     closes_after = 2
 

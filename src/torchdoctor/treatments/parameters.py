@@ -3,111 +3,37 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses import Problem
 from torchdoctor.diagnoses.configuration import configured
-from torchdoctor.diagnoses.findings import dropout, is_brief, is_over, lr_rise, weight_decay
+from torchdoctor.diagnoses.findings import (
+    dropout,
+    lr_rise,
+    optimizer_names,
+    update_level,
+    weight_decay,
+)
 from torchdoctor.diagnoses.lr_too_low import STILL
-from torchdoctor.records import Severity, Symptom, worst
 from torchdoctor.series import median
+from torchdoctor.treatments.case import ACUTE, FAST, Case, direction
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
-WINDOW = 1000
-"""Steps within which the same finding coming back counts as repeated."""
-ACUTE = ("gradient-explosion", "gradient-instability", "loss-spike", "loss-divergence", "nan-or-inf")
-FAST = (*ACUTE, "loss-oscillation", "weight-growth", "activation-explosion", "skipped-steps", "dead-units")
-"""Findings that ask for a lower learning rate."""
-SLOW = ("gradient-vanishing", "loss-plateau", "slow-learning", "learning-rate-vanished")
-"""Findings that, if any, ask for a higher one."""
-LEAPS = ("gradient-explosion", "gradient-vanishing", "loss-spike")
-"""Findings that are over in a step or a few, and may come back while their episode is still open."""
-DIRECTIONS = {"lr-too-high": "down", "warmup-missing": "down", "lr-too-low": "up"}
-"""Causes that know which way the rate must go, whatever was found."""
 NEAR = 0.02
 """Share of the best validation loss within which another is as good: noise decides between them."""
 FRESH = {"step": 10, "epoch": 1, "row": 0}
 """By what a log counts, until when a run has hardly more to go back to than its beginning."""
 CALM = 16
 """Pieces of the run before the trouble that tell what a norm was."""
+OUTGROWN = 100.0
+"""Times the first norm above which what comes before the trouble is trouble already."""
 LOWEST_RATE = 1e-5
 """The lowest learning rate at which models are usually trained."""
+USUAL_MOVES, FURTHEST = 1e-3, 100.0
+"""The share of themselves by which weights usually move a step, and the furthest that a rate is raised for it."""
 Values = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One problem, the cause that is being treated ("" for none), and what the engine asks about them."""
-
-    chart: Chart
-    problem: Problem
-    cause: str = ""
-
-    @property
-    def severity(self) -> Severity:
-        """The worst of its symptoms."""
-        return worst([symptom.severity for symptom in self.problem.symptoms]) or "info"
-
-    @property
-    def repeats(self) -> int:
-        """How often the finding that came back most was seen in the window: 1 is the first time."""
-        return self._most_seen[1]
-
-    @property
-    def repeated(self) -> str:
-        """The finding that came back most."""
-        return self._most_seen[0]
-
-    @functools.cached_property
-    def _most_seen(self) -> tuple[str, int]:
-        """Of the problem's findings, those that make a problem of their own nearby included: it is the same trouble."""
-        last, seen = self.problem.last_step, dict.fromkeys(self.problem.names, 0)
-        others = (item for item in self.chart.episodes if item.severity != "info")
-        for item in {id(item): item for item in (*self.problem.symptoms, *others)}.values():
-            if item.name in seen and abs(last - item.last_step) <= WINDOW:
-                seen[item.name] += sightings(self.chart, item)
-        return max(seen.items(), key=lambda item: item[1])
-
-    @property
-    def healed(self) -> bool:
-        """Whether it was brief, is over, and the loss took no harm."""
-        hurt = self.problem.grave("loss-spike", "loss-divergence", "nan-or-inf")
-        return is_over(self.chart, self.problem) and is_brief(self.problem) and not hurt
-
-
-def sightings(chart: Chart, episode: Symptom) -> int:
-    """How often a leap came within one episode: in a row it is one, after as many calm steps as that it is another.
-
-    >>> chart = Chart.of(grad_norm=[1.0] * 400)
-    >>> in_a_row = Symptom("gradient-explosion", "GR01", "warning", 0.9, 300, 303, count=4)
-    >>> apart = Symptom("gradient-explosion", "GR01", "warning", 0.9, 300, 330, count=4)
-    >>> sightings(chart, in_a_row), sightings(chart, apart)
-    (1, 4)
-    """
-    if episode.name not in LEAPS or episode.count < 2:
-        return 1
-    steps = chart["loss" if episode.name == "loss-spike" else "grad_norm"].steps
-    every = float(steps[-1] - steps[0]) / (steps.size - 1) if steps.size > 1 else 1.0  # a log may have every tenth step
-    looks = 1 + round((episode.last_step - episode.first_step) / max(every, 1.0))
-    return min(episode.count, 1 + max(looks - episode.count, 0) // episode.count)
-
-
-def direction(case: Case) -> str:
-    """Which way the learning rate must go: "down", "up", or "" where nothing says so.
-
-    Something that grows outweighs what does not move, unless it is no more than a note.
-    """
-    if case.cause in DIRECTIONS:
-        return DIRECTIONS[case.cause]
-    problem = case.problem
-    if problem.has(*FAST) and (problem.grave(*FAST) or not problem.grave(*SLOW)):
-        return "down"
-    return "up" if problem.has(*SLOW) else ""
 
 
 def parameters(case: Case, slug: str) -> Values | None:
@@ -123,23 +49,33 @@ def _scale_lr(case: Case) -> Values | None:
         rise = lr_rise(case.chart, case.problem.first_step)
         factor = float(f"{1 / rise:.1g}") if rise > 3 else (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]
         return {"factor": max(min(factor, float(f"{_far_too_high(case.chart):.1g}")), 1e-4)}
-    return {"factor": _up(highest_rate(case.chart))} if way == "up" else None
+    if way != "up":
+        return None
+    moves = update_level(case.chart, case.chart.step + 1) if case.cause == "lr-too-low" else math.nan
+    return {"factor": _up(highest_rate(case.chart), moves)}
 
 
-def _up(rate: float) -> float:
-    """Twice the rate; of one at which nothing can move, the factor to the lowest at which models are trained.
+def _up(rate: float, moves: float = math.nan) -> float:
+    """Twice the rate; more where weights hardly move, and where nothing can move that to the lowest rate in use.
 
-    >>> _up(3e-4), _up(1e-14)
-    (2.0, 1000000000.0)
+    >>> _up(3e-4), _up(1e-6, moves=8e-6), _up(1e-14)
+    (2.0, 100.0, 1000000000.0)
     """
-    return float(f"{LOWEST_RATE / rate:.1g}") if 0 < rate < STILL else 2.0
+    if 0 < rate < STILL:
+        return float(f"{LOWEST_RATE / rate:.1g}")
+    return float(f"{min(max(USUAL_MOVES / moves, 2.0), FURTHEST):.1g}") if moves > 0 else 2.0
 
 
 def _far_too_high(chart: Chart) -> float:
-    """The factor to a usual rate where the run's is beyond all usual ones: half of 5.0 would cure nothing; else 1."""
-    rate = highest_rate(chart)
+    """The factor to a usual rate where the run's is beyond all usual ones: half of 5.0 would cure nothing; else 1.
+
+    That of a loss which is a sum is too high by as many samples as are added up, unless steps do not feel it.
+    """
+    rate, size = highest_rate(chart), chart.context.get("batch_size")
     usual = usual_rate(chart, rate)
-    return usual / rate if usual < rate else 1.0
+    added = chart.fact("loss.reduction") == "sum" and "Adam" not in optimizer_names(chart)
+    part = 1 / size if added and isinstance(size, int) and size > 0 else 1.0
+    return part * (usual / rate if usual < rate else 1.0)
 
 
 def _set_clip_norm(case: Case) -> Values | None:
@@ -148,16 +84,22 @@ def _set_clip_norm(case: Case) -> Values | None:
     None where the loop clips as tightly already, and where hardly any gradient is left to clip.
     """
     norms = case.chart["grad_norm"]
+    clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
+    if case.chart.fact("clip.after_step") and clip > 0:
+        return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: it comes too late
+    if case.cause == "unnormalized-targets" and not case.problem.has(*FAST):
+        return None
     base = norms.baseline(128, log=True)
     usual = math.exp(min(base.recent, 300.0)) if base else 1.0
     calm = norms.outline.means()[: norms.outline.before(case.problem.first_step)][-CALM:]
     if calm.size >= CALM:  # norms that have grown with the trouble are no scale for what it should be held at
         usual = min(usual, median(calm))
+    if usual > OUTGROWN * norms.first > 0:
+        usual = norms.first
     if usual < 1e-5 * norms.first:
         return None
     limit = 1.0 if 0.02 < usual < 5 else float(f"{2 * usual:.1g}")
     limit /= (1, 2, 4)[min(case.repeats, 3) - 1]
-    clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
     if case.cause == "clip-too-tight":
         limit = 2 * usual
     elif clip <= limit:
@@ -211,7 +153,7 @@ TIME_ONLY = {"straggler-rank", "step-time-regression", "data-starvation", "memor
 def _roll_back(case: Case) -> Values | None:
     """To before the trouble; None where there is nothing to go back to, or nothing was lost but time."""
     clock = str(case.chart.context.get("clock", "step"))
-    if "source" in case.chart.context and case.problem.first_step <= FRESH.get(clock, 0):
+    if case.problem.first_step <= FRESH.get(clock, 0):
         return None
     if set(case.problem.names) <= TIME_ONLY:
         return None
@@ -261,7 +203,30 @@ def _keep_training(case: Case) -> Values | None:
 
 
 def _for_recurrent(case: Case) -> Values | None:
-    return {} if any("weight_hh" in name for name in case.chart.names) else None
+    """Where a plain recurrent layer is known, or may be: a GRU or an LSTM is there already."""
+    kinds = case.chart.fact("modules.kinds") or ()
+    plain = any(kind in ("RNN", "RNNCell") for kind in kinds) if kinds else True
+    return {} if plain and any("weight_hh" in name for name in case.chart.names) else None
+
+
+def _rebalance(case: Case) -> Values | None:
+    """None where there are no classes, or only one: no weight brings back what is not there."""
+    return None if case.chart["pooled_classes"].latest == 1 or case.chart["target_std"] else {}
+
+
+def _check_labels(case: Case) -> Values | None:
+    """Rare classes are rare; only where there is a single one, labels are likely to be wrong."""
+    return None if case.cause == "class-imbalance" and case.chart["pooled_classes"].latest > 1 else {}
+
+
+def _fix_zero_grad(case: Case) -> Values | None:
+    """Micro-batches that are added up on purpose need no other clearing, unless it is that which is wrong."""
+    return None if case.cause == "accumulation-error" and not case.says("cleared") else {}
+
+
+def _unless_clipped_late(values: Values) -> Callable[[Case], Values | None]:
+    """Another way to clip is no answer to a clip that only has to be moved."""
+    return lambda case: None if case.chart.fact("clip.after_step") else values
 
 
 def _reinitialize(case: Case) -> Values | None:
@@ -275,11 +240,16 @@ def _ask_for_help(case: Case) -> Values | None:
 RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "scale-lr": _scale_lr,
     "set-clip-norm": _set_clip_norm,
-    "set-clip-value": lambda case: {"limit": 0.5},
-    "adaptive-clip": lambda case: {"factor": 2.0},
+    "set-clip-value": _unless_clipped_late({"limit": 0.5}),
+    "adaptive-clip": _unless_clipped_late({"factor": 2.0}),
     "skip-window": _skip_window,
+    "skip-step": lambda case: None if case.says("rounded away") else {},
     "raise-dropout": _raise_dropout,
     "lower-dropout": _lower_dropout,
+    "lower-penalty": lambda case: {} if case.says("penalty") else None,
+    "rebalance-classes": _rebalance,
+    "check-labels": _check_labels,
+    "fix-zero-grad": _fix_zero_grad,
     "set-weight-decay": _set_weight_decay,
     "stop-at-best": _stop_at_best,
     "keep-training": _keep_training,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,10 @@ from torchdoctor.records import SEVERITIES, Diagnosis, Suggestion, number_text
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments.action import Action
 from torchdoctor.treatments.actions import ACTIONS
+from torchdoctor.treatments.case import FAST, SLOW, WINDOW, Case, direction
 from torchdoctor.treatments.configured import highest_rate
-from torchdoctor.treatments.parameters import FAST, SLOW, WINDOW, Case, direction, parameters
+from torchdoctor.treatments.fitting import fitting, in_question
+from torchdoctor.treatments.parameters import parameters
 from torchdoctor.treatments.priors import PRIORS
 
 LOWEST, HIGHEST = 0.5, 0.99
@@ -144,7 +145,7 @@ def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagn
 
 def _draft(chart: Chart, diagnosis: Diagnosis, first: Diagnosis) -> Draft:
     problem = Problem(tuple(chart.episodes[place] for place in diagnosis.episodes))
-    case = Case(chart, problem, "" if diagnosis.cause == "unknown" else diagnosis.cause)
+    case = Case(chart, problem, "" if diagnosis.cause == "unknown" else diagnosis.cause, diagnosis.evidence)
     thought_of = _for_cause(case, diagnosis) if case.cause else _for_symptoms(case)
     return Draft(diagnosis, case, first, tuple(thought_of))
 
@@ -193,19 +194,6 @@ def _sure_enough(suggestions: Iterable[Suggestion]) -> list[Suggestion]:
     return [item for item in suggestions if item.confidence >= LOWEST]
 
 
-def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
-    """Without the settings that the evidence does not speak of, where it speaks of one: a cause may have several.
-
-    >>> in_question(["lower-dropout", "set-weight-decay"], ["weight decay takes 0.02 of each weight a step"])
-    ['set-weight-decay']
-    """
-    text = " ".join(item for item in evidence if not item.startswith("against:"))
-    words = {slug: slug.partition("-")[2].replace("-", " ").replace("betas", "beta") for slug in slugs}
-    settings = {slug for slug in words if slug.startswith(("set-", "change-", "raise-", "lower-"))}
-    named = {slug for slug in settings if re.search(rf"\b{words[slug]}", text)}
-    return [slug for slug in words if not named or slug in named or slug not in settings]
-
-
 def _for_symptoms(case: Case, all_of_it: bool = False) -> list[Suggestion]:
     """What the findings themselves ask for, whatever the cause; more of it when they come back; surest first.
 
@@ -248,34 +236,16 @@ def thought(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     if slug == "scale-lr" and case.healed:
         confidence -= 0.3
     words = {name: _word(name, value) for name, value in values.items()}
+    code = action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind
     return Suggestion(
         action=slug,
-        code=fitting(case, action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind),
+        code=fitting(case.chart, code, case.evidence),
         confidence=round(min(confidence, HIGHEST), 2),
         safety=action.safety,
         parameters=values,
         priority=action.priority,
         reason=f"{reason}: {_what(case, action, values)}",
     )
-
-
-FITTING: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("loss.kind", ("bce",), "binary_cross_entropy_with_logits"),
-    ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
-    ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
-    ("state.written_in_part", (), "once, before the loop"),
-)
-"""A fact of the run, what it may be (anything, if nothing is said), and words of the line of code that comes first."""
-
-
-def fitting(case: Case, code: str) -> str:
-    """The code with the line first that fits what is known of the run: the first line is what is read in a hurry."""
-    lines = code.split("\n")
-    for fact, values, words in FITTING:
-        known = case.chart.fact(fact)
-        if known in values if values else known:
-            lines.sort(key=lambda line: words not in line)
-    return "\n".join(lines)
 
 
 def _what(case: Case, action: Action, values: Mapping[str, float]) -> str:

@@ -54,7 +54,6 @@ PRIORS: dict[tuple[str, str], float] = {
     ("stopped-too-early", "train-longer"): 0.85,
     ("class-imbalance", "rebalance-classes"): 0.85,
     ("label-noise-or-misalignment", "check-labels"): 0.8,
-    ("collapsed-output", "rebalance-classes"): 0.6,
     ("adversarial-imbalance", "balance-players"): 0.75,
     ("policy-collapse", "raise-entropy"): 0.8,
     ("batch-size-unsuited", "change-batch-size"): 0.75,

@@ -37,7 +37,8 @@ ARCHITECTURE: tuple[Action, ...] = (
         "A normalization layer before each block: LayerNorm for sequences, GroupNorm or BatchNorm for images.",
         when="Activations grow or shrink from layer to layer, or over time. BatchNorm needs at least eight samples a "
         "batch; GroupNorm and LayerNorm do not care.",
-        code="block = torch.nn.Sequential(torch.nn.LayerNorm(width), block)  # images: GroupNorm(32, channels)",
+        code="block = torch.nn.Sequential(torch.nn.LayerNorm(width), block)  # images: GroupNorm(8, channels)\n"
+        "norm = torch.nn.GroupNorm(8, channels)  # instead of BatchNorm2d; LayerNorm instead of BatchNorm1d",
         check="The RMS of activations is between 0.1 and 10 in every layer, from first to last.",
         references=("https://arxiv.org/abs/1607.06450", "https://arxiv.org/abs/1803.08494"),
     ),

@@ -15,7 +15,8 @@ DATA: tuple[Action, ...] = (
         "targets that are one-hot where indices are meant, a sum where a mean is meant.",
         code="loss = torch.nn.functional.cross_entropy(logits, labels)  # logits: no softmax; labels: class indices\n"
         "loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.float())  # no sigmoid\n"
-        "assert outputs.shape == targets.shape  # before a regression loss",
+        "assert outputs.shape == targets.shape  # before a regression loss\n"
+        'loss = loss_fn(outputs, targets) / len(targets)  # divided by the batch: reduction="mean"',
         check="The first loss is near ln(number of classes), or near the variance of the targets; one batch can be "
         "learnt to under 0.01 within 1,000 steps.",
         references=("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",),
@@ -29,7 +30,8 @@ DATA: tuple[Action, ...] = (
         when="The training loss is below what the data allows, within a fraction of an epoch.",
         code="mask = torch.nn.Transformer.generate_square_subsequent_mask(length)\n"
         "inputs, targets = tokens[:, :-1], tokens[:, 1:]  # predict the next, not the same\n"
-        "inputs = table.drop(columns=answers)  # nothing that is made from the target; a window ends before it",
+        "inputs = table.drop(columns=answers)  # nothing that is made from the target; a window ends before it\n"
+        "train_set, val_set = torch.utils.data.random_split(dataset, [0.9, 0.1])  # no sample in both, copies included",
         check="Change a token behind position t: the output at t stays the same. The loss rises to an honest level.",
         references=("https://arxiv.org/abs/1706.03762",),
     ),
@@ -42,6 +44,7 @@ DATA: tuple[Action, ...] = (
         when="Batches hold one class in turn, the loss swings with the period of an epoch, or the same batch comes "
         "again and again.",
         code="loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=True)\n"
+        "for inputs, targets in loader: ...  # a new batch at each step, not one that was drawn before the loop\n"
         "# distributed: sampler.set_epoch(epoch) at the start of each epoch",
         check="The share of classes in a batch is that of the whole set, and two batches are never the same.",
         references=("https://pytorch.org/docs/stable/data.html",),
@@ -132,9 +135,10 @@ DATA: tuple[Action, ...] = (
         0.75,
         "Prepare validation data exactly as training data, without augmentation, in eval mode.",
         when="Validation is far from training from the first evaluation on, constant, or spikes.",
-        code="model.eval()  # while validating, on data prepared as for training\n"
+        code="val_inputs = preprocess(val_inputs)  # as training inputs: the same scale, mean and std, the same order\n"
+        "model.eval()  # while validating\n"
         "with torch.no_grad():\n"
-        "    val_loss = loss_fn(model(preprocess(inputs)), targets)  # the same preprocess, the same reduction",
+        "    val_loss = loss_fn(model(val_inputs), val_targets)  # the same loss, the same reduction",
         check="Validate on a batch of the training set: the loss is that of training, up to dropout.",
     ),
     Action(

@@ -14,7 +14,7 @@ OPTIMIZER: tuple[Action, ...] = (
         when="The rate reaches zero while the loss still falls, falls per batch though it counts epochs, never moves, "
         "or stays high on a plateau.",
         code="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))\n"
-        "scheduler.step()  # after every batch, after optimizer.step()\n"
+        "scheduler.step()  # once an epoch if its numbers count epochs, once a batch if they count batches\n"
         "# or: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5)  with scheduler.step(val_loss)",
         check="Plot the rate over the whole run before you train: it ends where the run ends.",
         references=("https://arxiv.org/abs/1608.03983",),
@@ -115,11 +115,11 @@ OPTIMIZER: tuple[Action, ...] = (
         "optimizer",
         "ask",
         0.6,
-        "Compute the part that overflows in bfloat16 or float32, with an epsilon inside log, sqrt and divisions.",
+        "An epsilon inside log, sqrt and divisions; what leaves the range of float16 in bfloat16 or float32.",
         when="float16 without a GradScaler, a loss scale that collapses, log(0), 0/0, sqrt at 0, or bfloat16 weights "
         "whose updates are rounded away.",
-        code="with torch.autocast(device_type, dtype=torch.bfloat16): ...  # float16 ends at 65504 and at 6e-8\n"
-        "loss = -torch.log(probability.float().clamp_min(1e-7))  # an epsilon where the value may be 0",
+        code="y = torch.log(x.clamp_min(1e-7))  # and sqrt(x.clamp_min(1e-7)), a / b.clamp_min(1e-7), where 0 comes\n"
+        "with torch.autocast(device_type, dtype=torch.bfloat16): ...  # on weights in float32; float16 ends at 65504",
         check="The same batch gives a finite loss and finite gradients, and agrees with float32 to two digits.",
         references=("https://pytorch.org/docs/stable/notes/amp_examples.html",),
     ),
@@ -170,9 +170,10 @@ OPTIMIZER: tuple[Action, ...] = (
         0.9,
         "Let the loss depend on the parameters again: no detach(), item(), no_grad() or numpy on the way.",
         when="Trainable parameters are never reached from the loss, or the same old loss is sent backward again.",
-        code="outputs = model(inputs)            # not under torch.no_grad(), not outputs.detach()\n"
-        "loss = loss_fn(outputs, targets)   # computed anew at every step\n"
-        "assert loss.grad_fn is not None",
+        code="outputs = model(inputs)  # anew at every step, not under torch.no_grad(), not outputs.detach()\n"
+        "loss = loss_fn(outputs, targets)  # anew at every step\n"
+        "x = second(first(x))  # no detach(), data, item(), numpy() or torch.tensor(x) between two layers\n"
+        "assert all(p.grad is not None for p in model.parameters() if p.requires_grad)  # after backward()",
         check="Every trainable parameter has a gradient that is not None after backward().",
         references=("https://pytorch.org/docs/stable/notes/autograd.html",),
     ),

@@ -13,7 +13,7 @@ REGULARIZATION: tuple[Action, ...] = (
         "Raise dropout by 0.1, up to 0.5.",
         when="Validation worsens while training improves. Begin with 0.1 to 0.3; more than 0.5 forbids learning. Of "
         "little use in convolutions with BatchNorm.",
-        code="dropout += 0.1  # to {rate}\n"
+        code="dropout += 0.1  # to {rate}; where there is none yet, torch.nn.Dropout({rate}) before the last layers\n"
         "for module in model.modules():\n"
         "    if isinstance(module, torch.nn.Dropout): module.p = {rate}",
         blind="dropout += 0.1  # 0.5 at most\n"
@@ -38,6 +38,18 @@ REGULARIZATION: tuple[Action, ...] = (
         check="The training loss falls at once and validation follows. If the gap opens, go half the way back.",
         parameters={"rate": (0.0, 0.5)},
         references=("https://jmlr.org/papers/v15/srivastava14a.html",),
+    ),
+    Action(
+        "lower-penalty",
+        "regularization",
+        "show",
+        0.75,
+        "Weigh the penalty less, or raise its weight slowly from zero.",
+        when="A term of the loss that should only restrain the model has taken it over: the code of an autoencoder is "
+        "the prior, weights are pulled to zero.",
+        code="loss = main_loss + weight * penalty  # weight: a tenth of what it is, or from 0 up over the first epochs",
+        check="The main loss falls again, and the penalty settles above zero.",
+        references=("https://arxiv.org/abs/1511.06349",),
     ),
     Action(
         "set-weight-decay",

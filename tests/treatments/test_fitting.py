@@ -1,0 +1,124 @@
+"""What is suggested first fits what was said of this run, not of its cause in general."""
+
+import pytest
+
+from torchdoctor.chart import Chart
+from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.records import Symptom
+from torchdoctor.treatments.case import Case
+from torchdoctor.treatments.fitting import fitting, in_question
+from torchdoctor.treatments.parameters import parameters
+from torchdoctor.treatments.prescription import BY_SLUG
+
+FIRST = [
+    ("change-precision", "the loss was the first that was not finite, and takes a log", "y = torch.log(x.clamp_min"),
+    ("change-precision", "part of the run is in float16, which ends at 65,504", "with torch.autocast("),
+    ("change-precision", "against: no float16 anywhere", "y = torch.log(x.clamp_min"),
+    (
+        "fix-loss",
+        "the graph of the loss shows softmax before cross entropy",
+        "loss = torch.nn.functional.cross_entropy(",
+    ),
+    ("fix-loss", "the loss is a sum over the batch: gradients grow with it", "loss = loss_fn(outputs, targets) / len("),
+    ("fix-mask", "certain: samples of the validation were seen in training", "train_set, val_set = "),
+    ("fix-mask", "certain: one column of the inputs follows the label", "inputs = table.drop("),
+    ("fix-mask", "certain: the labels are the next tokens", "mask = torch.nn.Transformer"),
+    ("match-validation", "certain: inputs are of size 117 in validation and 1 in training", "val_inputs = preprocess("),
+    ("match-validation", "the model is in training mode whenever it is validated", "model.eval()"),
+    ("change-schedule", "StepLR is stepped at every batch", "scheduler.step()  # once an epoch"),
+    ("change-schedule", "the learning rate is 0 and was 0.1", "scheduler = torch.optim.lr_scheduler.Cosine"),
+    ("reattach-graph", "certain: the same graph was behind the loss", "outputs = model(inputs)  # anew at every step"),
+    ("reattach-graph", "certain: encoder: the module runs, and its tensors never get", "x = second(first(x))"),
+    ("shuffle-data", "the inputs of 16 batches looked at are the same 64 samples", "for inputs, targets in loader"),
+    ("shuffle-data", "two samples of a batch share a class in 90 % of pairs", "loader = torch.utils.data.DataLoader("),
+    ("add-normalization", "certain: 3 BatchNorm layers have at most 2 values", "norm = torch.nn.GroupNorm("),
+]
+
+
+@pytest.mark.parametrize(("slug", "said", "beginning"), FIRST)
+def test_the_line_that_the_evidence_asks_for_comes_first(slug, said, beginning):
+    assert fitting(Chart(), BY_SLUG[slug].code, [said]).startswith(beginning)
+
+
+@pytest.mark.parametrize("slug", BY_SLUG)
+def test_no_line_is_lost_and_no_block_torn(slug):
+    code = BY_SLUG[slug].code
+    for _, said, _ in FIRST:
+        lines = fitting(Chart(), code, [said]).split("\n")
+        assert sorted(lines) == sorted(code.split("\n")) and not lines[0].startswith(" ")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "call"),
+    [
+        ("SGD", "torch.optim.SGD("),
+        ("Muon2", "Muon2("),
+        ("", "torch.optim.AdamW("),
+        ("not a name", "torch.optim.AdamW("),
+    ],
+)
+def test_the_optimizer_is_built_again_as_it_was(optimizer, call):
+    chart = Chart()
+    chart.groups = [{"optimizer": optimizer}]
+    assert fitting(chart, BY_SLUG["add-parameters-to-optimizer"].code).startswith(f"optimizer = {call}model")
+    assert "AdamW" in fitting(chart, BY_SLUG["use-adamw"].code)
+
+
+def test_a_wrong_setting_is_set_right_and_the_optimizer_kept():
+    suggests = next(cause for cause in CAUSES if cause.name == "optimizer-misconfigured").suggests
+    assert in_question(suggests, ["certain: eps is 1 and outweighs 100% of the gradients"]) == ["change-eps"]
+    assert "use-adamw" in in_question(suggests, ["certain: Adam adds weight decay: AdamW is what is usually meant"])
+
+
+def case(cause, *names, evidence=(), facts=None, first=300, **vitals):
+    chart = Chart.of(**vitals)
+    chart.add({"type": "facts", "step": 0, "facts": facts or {}})
+    symptoms = tuple(Symptom(name, "", "warning", 0.9, first, 399) for name in names)
+    return Case(chart, Problem(symptoms), cause, tuple(evidence))
+
+
+OUT_OF_PLACE = [
+    ("rebalance-classes", case("", "collapsed-output", target_std=[1.0])),
+    ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[1.0])),
+    ("check-labels", case("class-imbalance", "target-anomaly", pooled_classes=[2.0])),
+    ("fix-zero-grad", case("accumulation-error", "gradients-not-cleared", evidence=["losses enter with weight 1"])),
+    ("lower-penalty", case("over-regularized", "not-learning", evidence=["dropout is 0.95"])),
+    ("skip-step", case("numeric-precision", "frozen-weights", evidence=["99% did not move: rounded away"])),
+    ("adaptive-clip", case("clip-missing", "clipping-anomaly", facts={"clip.after_step": True}, clip=[0.5])),
+    ("use-gru-or-layernorm-rnn", case("clip-missing", "loss-spike", facts={"modules.kinds": ["GRU"]})),
+    ("roll-back", case("lr-too-high", "loss-divergence", first=4)),
+    ("set-clip-norm", case("unnormalized-targets", "slow-learning", grad_norm=[1e8] * 300)),
+]
+IN_PLACE = [
+    ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[2.0]), {}),
+    ("check-labels", case("class-imbalance", "target-anomaly", pooled_classes=[1.0]), {}),
+    ("fix-zero-grad", case("accumulation-error", "gradients-not-cleared", evidence=["gradients are cleared"]), {}),
+    ("lower-penalty", case("over-regularized", "collapsed-output", evidence=["its penalty outweighs"]), {}),
+    (
+        "set-clip-norm",
+        case("clip-missing", "clipping-anomaly", facts={"clip.after_step": True}, clip=[0.5]),
+        {"max_norm": 0.5},
+    ),
+    ("roll-back", case("lr-too-high", "loss-divergence", first=40), {"step": 40.0}),
+]
+
+
+@pytest.mark.parametrize(("slug", "given"), OUT_OF_PLACE)
+def test_what_would_not_help_is_not_suggested(slug, given):
+    assert parameters(given, slug) is None
+
+
+@pytest.mark.parametrize(("slug", "given", "values"), IN_PLACE)
+def test_what_would_help_is(slug, given, values):
+    assert parameters(given, slug) == values
+
+
+def test_norms_that_had_grown_before_anybody_looked_are_no_scale():
+    given = case("lr-too-high", "loss-divergence", first=350, grad_norm=[3.0] * 4 + [1e6] * 396)
+    assert parameters(given, "set-clip-norm") == {"max_norm": 1.0}
+
+
+def test_the_rate_of_a_sum_is_divided_by_the_batch():
+    given = case("lr-too-high", "loss-divergence", facts={"loss.reduction": "sum"}, lr=[0.05] * 400)
+    given.chart.context["batch_size"] = 64
+    assert parameters(given, "scale-lr") == {"factor": 0.02}
