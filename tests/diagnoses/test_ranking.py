@@ -197,3 +197,38 @@ def test_a_note_beside_what_breaks_is_not_its_cause():
     first = [item for item in causes(note, broken, **vitals) if "nan-or-inf" in item.symptoms]
     assert first
     assert "label-noise-or-misalignment" not in {item.cause for item in first}
+
+
+def test_what_goes_on_at_once_and_has_one_likeliest_cause_is_one_problem():
+    still, slow = symptom("not-learning", 0, 380), symptom("slow-learning", 0, 399)
+    found = causes(still, slow, rows={"update_ratio": [1e-6] * 4}, lr=np.full(N, 1e-7))
+    assert {item.problem for item in found} == {1} and found[0].symptoms == ("not-learning", "slow-learning")
+    later = causes(symptom("not-learning", 0, 100), symptom("slow-learning", 300, 399), lr=np.full(N, 1e-7))
+    assert {item.problem for item in later} == {1, 2}
+
+
+def test_a_setting_that_explains_a_standstill_is_one_problem_with_it():
+    told = "eps is 1 and outweighs 100% of the gradients"
+    found = causes(
+        symptom("optimizer-advice", 0, 399, message=told),
+        symptom("slow-learning", 0, 399),
+        groups=[{"optimizer": "AdamW", "eps": 1.0}],
+        rows={"update_ratio": [3e-5] * 4},
+        adam_eps_share=np.ones(N),
+    )
+    assert {item.problem for item in found} == {1}
+    assert (found[0].cause, found[0].evidence) == ("optimizer-misconfigured", (f"certain: {told}",))
+
+
+def test_a_note_about_the_optimizer_does_not_take_what_others_explain():
+    note = symptom("optimizer-advice", 0, 399, "info", message="Adam adds weight decay 0.01 to the gradient")
+    found = causes(note, EXPLODED, DIVERGED, lr=np.where(np.arange(N) < 299, 1e-3, 0.1))
+    assert found[0].cause == "lr-too-high" and {item.problem for item in found} == {1, 2}
+
+
+def test_a_higher_rate_is_no_answer_to_gradients_that_are_lost_on_their_way():
+    lost = symptom("gradient-vanishing", 4, 399, where=("layers.0.weight",), value=5.8)
+    still = symptom("not-learning", 0, 399)
+    rows = {"update_ratio": [1e-8, 1e-7, 1e-6, 1e-5], "grad_norm": [1e-8, 1e-6, 1e-4, 1e-2]}
+    found = {item.cause: item for item in causes(lost, still, rows=rows)}
+    assert any("on their way back" in text for text in found["lr-too-low"].evidence)

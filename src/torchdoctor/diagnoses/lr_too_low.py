@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.depth import decay_by_layer
 from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, thrown_at_first, working_update
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.slow_learning import ONWARD
 
+UNUSUAL_EPS = 1e-4
+"""An eps of Adam above which it may outweigh gradients that are not tiny."""
 STILL = 1e-8
 """A rate at which no optimizer moves anything in a run's time."""
 
@@ -73,6 +76,7 @@ class LrTooLow(Cause):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
         if not onward:
             yield from _about_the_way(chart, held)
+        yield from _about_what_else_is_short(chart, problem)
         norms = chart["grad_norm"]
         if norms and norms.baseline(128).recent < 1e-10:
             yield Evidence(-4.0, "there is no gradient that a higher rate could scale")
@@ -80,6 +84,15 @@ class LrTooLow(Cause):
             yield Evidence(-3.0, "steps that are too short break nothing")
         if problem.has("gradient-vanishing") and not problem.has("loss-plateau", "slow-learning", "not-learning"):
             yield Evidence(-2.0, "the loss has not stopped falling")
+
+
+def _about_what_else_is_short(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """What makes steps short at any rate."""
+    eps = max((item for group in chart.groups if isinstance(item := group.get("eps"), float)), default=0.0)
+    if eps > UNUSUAL_EPS and chart["adam_eps_share"].latest > 0.5:
+        yield Evidence(-3.0, f"eps of {number_text(eps)} makes steps short, whatever the rate")
+    if problem.grave("gradient-vanishing") and decay_by_layer(chart, problem) > 1:
+        yield Evidence(-2.0, "gradients are lost on their way back: a higher rate would move the last layers only")
 
 
 def _about_the_way(chart: Chart, held: bool) -> Iterator[Evidence]:

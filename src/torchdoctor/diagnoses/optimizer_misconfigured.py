@@ -55,9 +55,10 @@ class OptimizerMisconfigured(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Each group's settings, against what is seen."""
-        if problem.names == ("optimizer-advice",):
+        advice, alone = problem.get("optimizer-advice"), problem.names == ("optimizer-advice",)
+        if advice is not None and (alone or advice.severity != "info"):  # beside more, a note is not the matter
             strength = 3.0 if is_told_of_decay(chart, problem) else CERTAIN  # decay that works is regularization
-            yield Evidence(strength, problem.symptoms[0].message or "a setting is unusual")
+            yield Evidence(strength, advice.message or "a setting is unusual")
             return
         share = multiplied(chart)
         told = share > WeightGrowth.outside

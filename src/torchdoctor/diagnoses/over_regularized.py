@@ -71,9 +71,11 @@ class OverRegularized(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout, the pull of weight decay, what it has done to the weights, and validation against training."""
+        advice = problem.get("optimizer-advice")
+        if advice is not None and is_told_of_decay(chart, problem):
+            yield Evidence(CERTAIN, f"{advice.message}, and weights have shrunk")
+            return
         if problem.names == ("optimizer-advice",):
-            if is_told_of_decay(chart, problem):
-                yield Evidence(CERTAIN, f"{problem.symptoms[0].message}, and weights have shrunk")
             return
         if problem.has("input-anomaly"):
             yield from _about_the_inputs(chart, problem)
@@ -112,8 +114,6 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     rate = dropout(chart)
     if rate >= 0.7:
         yield Evidence(4.0, f"dropout is {number_text(rate)}: it leaves {1 - rate:.0%} of the units")
-    elif rate < 0.3:
-        yield Evidence(-0.5, f"dropout is {number_text(rate)}")
     past = problem.last_step + PAST < chart.step  # what weights have become since says nothing of it
     vanishing = problem.get("gradient-vanishing")
     bare = vanishing is not None and vanishing.message.endswith(DECAY_ALONE)  # weights shrink where nothing holds them
@@ -122,6 +122,8 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         # A usual decay takes as much where the rate is far too high: then that is the matter.
         strength = 0.5 if weight_decay(chart) <= USUAL_DECAY and times_usual(chart, problem) > 1 else 2.0
         yield Evidence(strength, f"weight decay takes {number_text(pull)} of every weight a step")
+    elif rate < 0.3 and not shrunk < 0.5:
+        yield Evidence(-0.5, f"dropout is {number_text(rate)}")
     taken = -float(chart["outside_scaled"].values[:2].max()) if len(chart["outside_scaled"]) >= 2 else 0.0
     if taken > 0.005 and float(chart["outside_cosine"].values[:2].max()) < -0.9:
         yield Evidence(CERTAIN - 1, f"something else than the optimizer takes {taken:.1%} of the weights at each step")

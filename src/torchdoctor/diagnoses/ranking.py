@@ -126,13 +126,40 @@ def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
     """The causes of every problem, worst problem first, then by probability; no suggestions yet."""
     symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
     claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
+    claims = _of_one_cause(chart, claims, causes)
     claims.sort(key=_order)
-    owners = {claim.owner.name for claim in claims if claim.owner is not None}
-    found: list[Diagnosis] = []
-    for number, claim in enumerate(claims, 1):
-        own = claim.owner.name if claim.owner is not None else ""
-        found += _explained(chart, number, claim.problem, causes, owners - {own})
-    return tuple(found)
+    return tuple(item for number, claim in enumerate(claims, 1) for item in _told(chart, number, claim, claims, causes))
+
+
+def _told(
+    chart: Chart, number: int, claim: Claim, all_of_them: Sequence[Claim], causes: Sequence[Cause]
+) -> list[Diagnosis]:
+    """The causes of one claim beside the others."""
+    elsewhere = {other.owner.name for other in all_of_them if other.owner is not None and other.owner != claim.owner}
+    return _explained(chart, number, claim.problem, causes, elsewhere)
+
+
+def _of_one_cause(chart: Chart, claims: list[Claim], causes: Sequence[Cause]) -> list[Claim]:
+    """What goes on at the same time and has the same likeliest cause is one problem, if that stays so when joined."""
+    joined: list[Claim] = []
+    leaders: list[str] = []
+    for claim in claims:
+        leader = _told(chart, 0, claim, claims, causes)[0].cause
+        for nth, (other, its) in enumerate(zip(joined, leaders, strict=True)):
+            if leader == its != "unknown" and _overlap(claim.problem, other.problem):
+                both = Claim(_problem((*other.problem.symptoms, *claim.problem.symptoms)), other.owner or claim.owner)
+                if _told(chart, 0, both, claims, causes)[0].cause == leader:
+                    joined[nth] = both
+                    break
+        else:
+            joined.append(claim)
+            leaders.append(leader)
+    return joined
+
+
+def _overlap(one: Problem, other: Problem) -> bool:
+    first = max(min(item.first_step for item in problem.symptoms) for problem in (one, other))
+    return first <= min(one.last_step, other.last_step)
 
 
 def _order(claim: Claim) -> tuple[int, bool, bool, int]:

@@ -146,7 +146,8 @@ class OptimizerAdvice(Detector):
         yield from self._about_short_steps(chart, group, rate)
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED and not _rate_has_leapt(chart):
-            text = f"weight decay takes {number_text(shrinks)} of each weight a step"
+            text = f"weight decay takes {number_text(shrinks)} of each weight a step: "
+            text += f"{number_text(decay)} times the rate of {number_text(rate)}"
             felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
             felt = felt or (decay >= 1 and _is_held_up(chart))
             yield ("warning" if felt else "info"), text
