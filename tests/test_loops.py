@@ -614,6 +614,18 @@ def test_the_size_of_the_data_set_is_known_where_a_loader_is_gone_through(net, d
     watched.doctor.detach()
 
 
+@pytest.mark.parametrize(("drop_last", "rest"), [(False, 4), (True, None)])
+def test_a_loader_that_nobody_keeps_tells_its_size_and_its_last_batch(net, drop_last, rest):
+    watched = Watched(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    for (x,) in DataLoader(TensorDataset(torch.randn(100, 8)), batch_size=16, drop_last=drop_last):
+        net(x).square().mean().backward()
+        watched.doctor._setup.optimizers[0].step()
+    context = watched.doctor.diagnose().context
+    assert (context["dataset_size"], context.get("last_batch")) == (100, rest)
+    assert context.get("epoch_batches") == (7 if rest else None)
+    watched.doctor.detach()
+
+
 def test_update_ratio_and_weight_norm(net):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 2})

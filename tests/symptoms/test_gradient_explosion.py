@@ -281,3 +281,22 @@ def test_a_rare_error_of_one_sample_whose_loss_is_not_logged(collision, severity
     chart.put(chart.step, "target_top_share", 1.0)
     chart.put(chart.step, "target_collision", collision)
     assert GradientExplosion().check(chart).severity == severity
+
+
+SHORT = {"batch_size": 64, "epoch_batches": 65, "last_batch": 8}
+
+
+@pytest.mark.parametrize(
+    ("context", "norm", "found"),
+    [
+        (SHORT, 7.5, False),
+        (SHORT, 9.0, True),
+        (SHORT | {"last_batch": 32}, 7.5, True),
+        (SHORT | {"epoch_batches": 60}, 7.5, True),
+        ({"batch_size": 64}, 7.5, True),
+    ],
+    ids=["of an eighth", "more than that", "of a half", "in the middle of an epoch", "of an unknown size"],
+)
+def test_the_short_last_batch_of_an_epoch_may_be_noisier(context, norm, found):
+    chart = Chart.of(grad_norm=[*STEADY, norm], context=context)
+    assert (GradientExplosion().check(chart) is not None) == found

@@ -228,3 +228,10 @@ def test_what_is_learnt_anew_may_come_soon_after_the_start():
         chart.put(step, "grad_norm", norm)
         found = LossSpike().check(chart)
         assert found is None or found.severity == "info"
+
+
+@pytest.mark.parametrize(("last", "found"), [(4, False), (60, True)])
+def test_the_short_last_batch_of_an_epoch_may_be_far_off(last, found):
+    losses = [*(2 + 0.06 * np.random.default_rng(0).standard_normal(64)), 3.1]
+    context = {"batch_size": 64, "epoch_batches": 65, "last_batch": last}
+    assert (LossSpike().check(Chart.of(loss=losses, context=context)) is not None) == found

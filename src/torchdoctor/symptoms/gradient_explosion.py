@@ -19,6 +19,7 @@ from torchdoctor.symptoms.leaps import (
     is_steep,
     is_unexplained,
     is_untold,
+    of_fewer,
     share_of_loss,
     steps_by_sign,
 )
@@ -130,6 +131,8 @@ class GradientExplosion(Detector):
         if rise > limit:
             if float(before.min()) < NO_GRADIENT:
                 return None  # steps without any gradient are usual here: a median of both kinds is no scale
+            if rise < math.log(of_fewer(chart)):
+                return None
             if self._is_multiplied(chart, rise):
                 return self._exploded(chart, _as_grave_as("warning", chart), base, limit)
             limit = max(limit, self._reach(chart, base, spread))

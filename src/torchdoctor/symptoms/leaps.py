@@ -47,6 +47,21 @@ def keeps_rhythm(series: Series) -> bool:
     return float(earlier[-2 * gap]) > max(0.25 * latest, float(earlier[-2 * gap + 1 : -gap].max()))
 
 
+def of_fewer(chart: Chart) -> float:
+    """How many times fewer samples this step has than others: it is the last of an epoch; 1 for all others.
+
+    The mean of few samples is noisier, and what one of them says is not averaged away.
+
+    >>> chart = Chart.of(loss=[1.0] * 40, context={"batch_size": 64, "epoch_batches": 40, "last_batch": 4})
+    >>> of_fewer(chart), of_fewer(Chart.of(loss=[1.0] * 39, context=chart.context))
+    (16.0, 1.0)
+    """
+    size, batches, last = (chart.context.get(name) for name in ("batch_size", "epoch_batches", "last_batch"))
+    if not (size and batches and last) or chart.fact("loop.passes", 1) != 1:
+        return 1.0
+    return size / last if (chart.step + 1) % batches == 0 else 1.0
+
+
 def is_held(chart: Chart) -> bool:
     """Whether clipping cuts this leap, or Adam, which knows the scale of earlier gradients, makes little of it."""
     if is_cut(chart):

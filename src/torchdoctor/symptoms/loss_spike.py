@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Baseline, Series
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
-from torchdoctor.symptoms.leaps import is_cut, is_relearnt, keeps_rhythm
+from torchdoctor.symptoms.leaps import is_cut, is_relearnt, keeps_rhythm, of_fewer
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import (
     JUMP,
@@ -110,7 +110,7 @@ class LossSpike(Detector):
         if base.count < self.history:
             return self._young(chart) if base.count >= SKIP and loss > ABSURD * series.first > 0 else None
         rise = loss - base.recent
-        scale = max(base.noise, 0.003 * abs(base.recent))
+        scale = max(base.noise, 0.003 * abs(base.recent)) * math.sqrt(of_fewer(chart))
         if not ALERT * scale < rise < math.inf:
             return self._wrong_as_a_whole(chart, base) if self.name in chart.open_episodes else None
         loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time

@@ -158,14 +158,18 @@ def batch_facts(inputs: Any) -> dict[str, Any]:
     return facts
 
 
-def data_facts(loader: Any, batch_size: int) -> dict[str, Any]:
-    """The size of the data set behind a loader, if its batches are of this size; a stream has none."""
-    if getattr(loader, "batch_size", None) != batch_size:
-        return {}
+def data_facts(loader: Any) -> dict[str, Any]:
+    """What a loader tells of its data: how many samples, how many batches, how many samples the last one has.
+
+    A stream has no size, and a sampler that makes batches itself no batch size.
+    """
     try:
-        return {"dataset_size": len(loader.dataset)}
+        facts = {"batch_size": loader.batch_size, "dataset_size": len(loader.dataset)}
+        if loader.batch_size and not loader.drop_last and (rest := len(loader.sampler) % loader.batch_size):
+            facts |= {"epoch_batches": len(loader), "last_batch": rest}
     except (AttributeError, TypeError, NotImplementedError):
         return {}
+    return facts
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -65,7 +64,7 @@ class Monitor(taps.Listener):
         self._single = len(self._optimizers) == 1
         self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
-        self._loader: weakref.ref[Any] | None = None
+        self._data: dict[str, Any] = {}
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
         self._stepping = self._in_closure = self._draining = False
@@ -133,16 +132,17 @@ class Monitor(taps.Listener):
             handle.remove()
         self._batch_handles.clear()
         facts = batch_facts((args, kwargs))
-        loader, self._loader = self._loader and self._loader(), None
         if facts:
-            facts |= data_facts(loader, facts["batch_size"])
+            if self._data.get("batch_size") == facts["batch_size"]:
+                facts |= self._data
             clock = self._ledger.clock
             self._emit([{"type": "context", "step": clock.label(clock.count), "context": facts}])
 
+    @guarded
     def loader_begins(self, loader: Any) -> None:
-        """The first training batch comes from the loader that was begun last before it."""
+        """The first training batch comes from the loader that was begun last before it; it may be gone by then."""
         if self._batch_handles:
-            self._loader = weakref.ref(loader)
+            self._data = data_facts(loader)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step is about to apply; with a closure, after its first call."""
