@@ -91,15 +91,19 @@ class Chart:
         """A per-module vital, empty if it was never measured."""
         return self._modules.get(vital) or TensorSeries()
 
-    def called(self, module: int) -> str:
+    def called(self, module: int | str) -> str:
         """A module's name in a sentence: with its class where the name is no more than a number.
 
         >>> chart = Chart()
         >>> facts = {"modules.names": ["body.0", "3"], "modules.kinds": ["Linear", "ReLU"]}
         >>> chart.add({"type": "facts", "step": 0, "facts": facts})
-        >>> chart.called(0), chart.called(1)
-        ('body.0', 'ReLU 3')
+        >>> chart.called(0), chart.called(1), chart.called("3"), chart.called("5")
+        ('body.0', 'ReLU 3', 'ReLU 3', 'module 5')
         """
+        if isinstance(module, str):
+            if module not in self.module_names:
+                return f"module {module}" if module.isdigit() else module
+            module = self.module_names.index(module)
         name, kinds = self.module_names[module], self.fact("modules.kinds") or ()
         return f"{kinds[module]} {name}" if name.isdigit() and module < len(kinds) else name
 

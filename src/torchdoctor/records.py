@@ -62,7 +62,7 @@ key                             value
 ``zeroing.backwards``           by optimizer: the fewest backward passes a step at the last three samples
 ``mode.eval``                   modules in eval mode in a training pass that behave otherwise there
 ``mode.whole``                  whether a whole model was
-``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the worst layer
+``mode.batchnorm``              {"layers": .., "most_values": ..  a channel, "most_samples": ..}: of the "worst" layer
 ``mode.batchnorm_momentum``     share of a new batch in the running statistics of its last layer; None: the mean of all
 ``state.written``               stretches of steps in which something else than the optimizer wrote to all weights
 ``state.written_in_part``       stretches in which it wrote to some weights, and the first of these

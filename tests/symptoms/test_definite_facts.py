@@ -160,3 +160,19 @@ def test_a_loss_whose_graph_stays_the_same_is_old_if_its_value_does_too(vitals, 
     chart = Chart.of(**vitals)
     chart.add({"type": "facts", "step": max(map(len, vitals.values()), default=1) - 1, "facts": {"loss.stale": True}})
     assert (SuspiciousLoss().check(chart) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("total", "every", "fires"), [(470, 94, True), (470, 90, False), (30, 94, False), (470, 1, False)]
+)
+def test_a_one_cycle_by_epochs_is_known_after_the_first(total, every, fires):
+    built = Chart.of(lr=[0.004 + 1e-5 * (step // every) for step in range(99)])
+    facts = {"schedule.class": "OneCycleLR", "schedule.total": total}
+    built.add({"type": "facts", "step": 98, "facts": facts})
+    assert (ScheduleAnomaly().check(built) is not None) == fires
+
+
+def test_the_worst_layer_is_named_and_speaks_for_itself():
+    known = {"layers": 3, "most_values": 2, "most_samples": 2, "worst": "8"}
+    found = SmallNormalizationBatch().check(chart({"mode.batchnorm": known}))
+    assert found.message.startswith("the worst of 3 BatchNorm layers, module 8, takes") and found.where == ("8",)

@@ -60,13 +60,19 @@ def test_a_skipped_step_whose_loss_is_not_finite_is_a_warning():
 def test_the_tensor_nearest_the_loss_comes_first():
     symptom = NanOrInf().check(chart(row=[NAN, NAN, 1.0, None], grad_norm=NAN, grad_nonfinite=2))
     assert symptom.where == ("first", "embed")
-    assert "2 of 3 gradients are, first nearest the loss" in symptom.message
+    assert "2 of 3 gradients are concerned, first nearest the loss" in symptom.message
 
 
 def test_all_of_them_means_the_forward_pass():
     symptom = NanOrInf().check(chart(row=[NAN, NAN, NAN, INF], loss=NAN, grad_norm=NAN, grad_nonfinite=4))
     assert symptom.where == ()
     assert "came from the loss or the forward pass" in symptom.message
+
+
+@pytest.mark.parametrize(("loss", "said"), [(2.0, "forward pass is sound"), (1e30, "came from the loss")])
+def test_all_of_them_beside_a_sound_loss_means_the_backward_pass(loss, said):
+    symptom = NanOrInf().check(chart(row=[NAN, NAN, NAN, INF], loss=loss, grad_norm=NAN, grad_nonfinite=4))
+    assert symptom.where == () and said in symptom.message
 
 
 def test_all_that_there_are_as_well():

@@ -110,7 +110,7 @@ def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(3.0, f"{text}, {sizes}")
     elif 0 < gain < 0.2:
         yield Evidence(2.5, f"{text}, {sizes}")
-    elif not math.isnan(gain) and not problem.has(*AT_FIRST):
+    elif not math.isnan(gain) and not problem.has(*AT_FIRST) and not silent_at_first(chart):
         yield Evidence(-1.2, text)
     entry = chart["entry_rms"].first
     if low < 0.01 * entry and inputs_are_fine(chart):
@@ -128,8 +128,10 @@ def _about_the_signal(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     where = dead.where[0] if dead is not None and dead.where else ""
     zeros = zeros_at_first(chart, where)
     if zeros > 0.9:
-        yield Evidence(6.0, f"{100 * zeros:.0f} % of the values of {where} were zero before the first step")
+        yield Evidence(
+            6.0, f"{100 * zeros:.0f} % of the values of {chart.called(where)} were zero before the first step"
+        )
     elif dead is None and (silent := silent_at_first(chart)) and inputs_are_fine(chart):
-        yield Evidence(6.0, f"{silent} gave nothing but zeros before the first step, whatever came in")
+        yield Evidence(6.0, f"{chart.called(silent)} gave nothing but zeros before the first step, whatever came in")
     elif zeros < 0.8:
-        yield Evidence(-1.5, f"only {100 * zeros:.0f} % of the values of {where} were zero at first")
+        yield Evidence(-1.5, f"only {100 * zeros:.0f} % of the values of {chart.called(where)} were zero at first")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.small_normalization_batch import worst_layer
 from torchdoctor.symptoms.validation_inputs import first_statistics
 
 FEW, ENOUGH = 4, 16
@@ -53,7 +54,7 @@ class BatchnormMisuse(Cause):
         """How many values a channel its layers have."""
         known = chart.fact("mode.batchnorm")
         if known:
-            values, layers = known["most_values"], known["layers"]
+            values = known["most_values"]
             share = chart.fact("mode.batchnorm_momentum")
             if first_statistics(chart) > 0.5:
                 text = f"its running statistics are still {first_statistics(chart):.0%} what they began with"
@@ -62,11 +63,11 @@ class BatchnormMisuse(Cause):
                 text = f"the momentum of its BatchNorm layers is {number_text(share)}, and 0.1 is usual"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values <= FEW or known.get("most_samples", FEW) <= PAIR:
-                text = f"{layers} BatchNorm layers have at most {values} values a channel"
+                text = f"{worst_layer(chart)} has at most {values} values a channel"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values >= ENOUGH:
                 yield Evidence(-2.0, f"its BatchNorm layers have up to {values} values a channel")
             else:
-                yield Evidence(1.0, f"{layers} BatchNorm layers have at most {values} values a channel")
+                yield Evidence(1.0, f"{worst_layer(chart)} has at most {values} values a channel")
         elif chart.fact("mode.whole") is not None:
             yield Evidence(-6.0, "no BatchNorm layer computes statistics of its batch")

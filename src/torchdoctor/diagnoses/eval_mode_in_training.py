@@ -52,9 +52,9 @@ class EvalModeInTraining(Cause):
         """What the mode census saw in passes that were trained on."""
         whole = chart.fact("mode.whole")
         if whole:
-            resting = names_text(chart.fact("mode.eval") or [])
+            resting = names_text([chart.called(name) for name in chart.fact("mode.eval") or []])
             since = chart.facts["mode.whole"].step
-            yield Evidence(CERTAIN, f"since step {since} the model is trained in eval mode ({resting})")
+            yield Evidence(CERTAIN, f"the model is trained in eval mode, seen since step {since} ({resting})")
         elif rests_unlearnt(chart):
             text = f"{names_text(chart.fact('mode.eval'))} are in eval mode, with statistics of no data at all"
             yield Evidence(CERTAIN, text)

@@ -65,7 +65,9 @@ class InformationLeak(Cause):
             weight = CERTAIN if problem.grave(*problem.names) else 3.0  # an autoencoder is asked for its inputs
             yield Evidence(weight, "the targets are equal to the inputs, position by position")
         elif last_level(chart["target_is_next"], 3) > 0.99 and looks_ahead(chart) > 0.01:
-            yield Evidence(CERTAIN, "the labels are the next tokens, and no layer's attention is masked against them")
+            yield Evidence(
+                CERTAIN, "the labels are the next tokens, and attention reaches them: the mask does not hide them all"
+            )
         elif is_given_away(chart):
             yield Evidence(CERTAIN, "one column of the inputs follows the label, and no other comes near")
         elif is_copied(chart):

@@ -131,9 +131,9 @@ def _about_a_leap(chart: Chart, problem: Problem, chance: float) -> Iterator[Evi
     if math.isnan(chance):
         yield Evidence(0.5, words)
     elif AT_GUESS[0] * chance < now < AT_GUESS[1] * chance:
-        yield Evidence(3.5, f"{words}; {number_text(chance)}, what guessing gives")
+        yield Evidence(3.5, f"{words}; a guess gives {number_text(chance)}")
     else:
-        yield Evidence(-2.0, f"{words}; {number_text(chance)} would be what guessing gives")
+        yield Evidence(-2.0, f"{words}; a guess would give {number_text(chance)}")
 
 
 def _about_the_model(chart: Chart) -> Iterator[Evidence]:
@@ -210,7 +210,7 @@ def guessing(chart: Chart) -> float:
 def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
     own = chart["criterion"] if chart.fact("loss.function") in ELEMENTWISE else chart["loss"]  # of several terms
     now, best = last_level(own, 8 if own is not chart["loss"] else 20), chart["val_loss"].lowest
-    guess = f"{number_text(chance)}, what guessing gives"
+    guess, level = f"a guess gives {number_text(chance)}", f"the {number_text(chance)} of a guess"
     lowest = _lowest_level(own)
     if lowest < 0.85 * chance and now > 0.95 * chance:
         yield Evidence(-5.0, f"the training loss had come down to {number_text(lowest)} before: labels were learnt")
@@ -219,7 +219,7 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
     elif 0.9 * chance < now < chance:
         yield Evidence(0.9, f"the training loss is still {number_text(now)}; {guess}")
     elif now > 1.1 * chance:
-        yield Evidence(-1.0, f"the training loss is {number_text(now)}, worse than {guess}")
+        yield Evidence(-1.0, f"the training loss is {number_text(now)}, worse than {level}")
     elif now < 0.9 * chance and math.isfinite(best) and best > 0.97 * chance:
         strength, low = 3.0 if now < 0.7 * chance else 2.0, number_text(now)
         yield Evidence(strength, f"training fell to {low}, yet validation was never under {number_text(best)}; {guess}")
@@ -227,12 +227,12 @@ def _about_the_losses(chart: Chart, chance: float) -> Iterator[Evidence]:
             yield Evidence(-2.0, "the training loss fell within the first fifth: these labels can be learnt")
     elif now < 0.7 * chance:
         if math.isfinite(best):
-            yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {guess}")
+            yield Evidence(-2.5, f"validation reached {number_text(best)}, better than {level}")
         else:
-            yield Evidence(-1.0, f"the training loss fell to {number_text(now)}, well below {guess}")
+            yield Evidence(-1.0, f"the training loss fell to {number_text(now)}, well below {level}")
     if math.isfinite(best) and best < 0.9 * chance <= now and dropout(chart) > 0:
         # without dropout, the labels of the training set alone may be wrong
-        yield Evidence(-1.5, f"validation reached {number_text(best)}, better than {guess}")
+        yield Evidence(-1.5, f"validation reached {number_text(best)}, better than {level}")
 
 
 def _lowest_level(series: Series, width: int = 16) -> float:

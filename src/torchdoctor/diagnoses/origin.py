@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
-from torchdoctor.symptoms.nan_or_inf import broken_alone, called
+from torchdoctor.symptoms.nan_or_inf import broken_alone
 
 TOTAL = re.compile(
     "Linear|Conv.d|.*ReLU|.?ELU|SiLU|Tanh|Sigmoid|Flatten|Dropout.*|Identity|Embedding|.*Norm.*|.*Pool.d"
@@ -33,7 +33,7 @@ def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
     origin = _first_origin(chart, problem)
     if origin is None:
         return "", ""
-    return str(origin.get("kind", "")), called(chart, str(origin.get("module") or "the model"))
+    return str(origin.get("kind", "")), chart.called(str(origin.get("module") or "the model"))
 
 
 def broken_before(chart: Chart, problem: Problem) -> tuple[str, ...]:

@@ -94,7 +94,9 @@ def _about_the_cadence(chart: Chart) -> Iterator[Evidence]:
         return  # a warm-up, or one that holds the rate up: its end is no loss
     total, milestones = chart.fact("schedule.total"), chart.fact("schedule.milestones") or ()
     planned = max([item for item in (total, *milestones) if isinstance(item, int)], default=0)
-    if 0 < planned < 0.7 * chart.step:
+    if name == "StepLR" and 0 < planned < 0.3 * chart.step:
+        yield Evidence(3.0, f"StepLR is stepped at every batch, and cuts the rate after every {planned} of them")
+    elif 0 < planned < 0.7 * chart.step:
         plan = "its milestones end" if milestones else "its plan ends"
         yield Evidence(3.0, f"{name} is stepped at every batch, and {plan} after {planned} of {chart.step + 1} steps")
 

@@ -104,7 +104,7 @@ class BatchSizeAdvice(Detector):
     def check(self, chart: Chart) -> Symptom | None:
         """The noise scale with its interval, against the batch."""
         found = noise_scale(chart)
-        if found is None:
+        if found is None or not math.isfinite(found.low):  # there is nothing but noise: no batch would help
             return None
         batch, times = number_text(found.batch), number_text(found.batch / found.scale)
         if (

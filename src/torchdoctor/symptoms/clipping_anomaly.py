@@ -180,4 +180,4 @@ def is_cut_by_value(chart: Chart, samples: int = 6, tensors: int = 2) -> bool:
     if len(rows) < samples or np.unique(chart["input_checksum"].last(samples)).size < 3:
         return False
     low, high = rows.min(axis=0), rows.max(axis=0)
-    return int(((low > 0) & (high - low < 1e-5 * low)).sum()) >= tensors
+    return int(((low > 0) & (high < (1 + 1e-5) * low)).sum()) >= tensors

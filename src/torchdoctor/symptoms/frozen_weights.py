@@ -179,13 +179,14 @@ class FrozenWeights(Detector):
             behind = bool(chart.fact("graph.frozen_behind"))
             if behind:
                 message += ", behind layers that learn"
-            still = _still_tensors(chart)
+            names = _still_tensors(chart)
+            still = len(names)
             wait = self.early if behind or still >= self.deep else self.patience
             if 0 < still <= LAYER and not behind and _has_fallen(chart, share=0.8):
                 wait = chart.step + 1  # one layer of random features
             alone = chart.step >= wait or only_biases_learn(chart) or "not-learning" in chart.open_episodes
             severity: Severity = "warning" if alone and not _has_fallen(chart) else "info"
-            return self._said(chart, severity, message, (), "graph.frozen_share")
+            return self._said(chart, severity, message, names, "graph.frozen_share")
         return None
 
     def _rounded(self, chart: Chart) -> Symptom | None:
@@ -279,10 +280,12 @@ def share_text(share: float) -> str:
     return f"{share:.0%}" if share < 0.995 else f"{share:.1%}"
 
 
-def _still_tensors(chart: Chart) -> int:
-    """How many tensors have no gradient."""
+def _still_tensors(chart: Chart) -> tuple[str, ...]:
+    """The tensors that have no gradient."""
     norms = chart.tensors("grad_norm").latest
-    return int(np.isnan(norms).sum()) if norms.size == len(chart.names) else 0
+    return (
+        tuple(chart.names[index] for index in np.flatnonzero(np.isnan(norms))) if norms.size == len(chart.names) else ()
+    )
 
 
 def only_biases_learn(chart: Chart) -> bool:

@@ -69,11 +69,10 @@ class IdenticalUnits(Detector):
             return self._began(chart, known)
         severity: Severity = "critical" if len(same) == len(known) else "warning"
         where = tuple(names[index] for index in same[:4])
-        message = f"all units of {where[0]} have the same weights, and training keeps them so"
+        message = f"all units of {chart.called(where[0])} have the same weights, and training keeps them so"
         if len(same) > 1:
-            message = (
-                f"all units of {len(same)} layers, {where[0]} first, have the same weights, and training keeps them so"
-            )
+            layers = f"{len(same)} layers, {chart.called(where[0])} first"
+            message = f"all units of {layers}, have the same weights, and training keeps them so"
         return self.symptom(chart, severity, message, value=float(len(same)), where=where, since=series.rows[0][0])
 
     def _began(self, chart: Chart, known: list[int]) -> Symptom | None:
@@ -86,5 +85,6 @@ class IdenticalUnits(Detector):
         if first > 0 or len(same) < 2 or len(same) < self.most * len(known):
             return None
         where = tuple(chart.module_names[index] for index in same[:4])
-        message = f"all units of {len(same)} of {len(known)} hidden layers, {where[0]} first, began with equal weights"
+        layers = f"{len(same)} of {len(known)} hidden layers, {chart.called(where[0])} first"
+        message = f"all units of {layers}, began with equal weights"
         return self.symptom(chart, "warning", message, value=float(len(same)), where=where, since=first)

@@ -22,6 +22,8 @@ KINDS = {
     "between": "the model was given finite values, and what enters {module} is not: look at what comes before it",
 }
 
+HUGE = 1e15
+"""A loss above which a square of something is infinite, and nothing need be undefined."""
 AGAIN = 3
 """Steps in a row at which the loss itself is not finite, though the scaler skips them: more than its own business."""
 
@@ -79,7 +81,7 @@ class NanOrInf(Detector):
         # Scaling concerns gradients alone: a loss that is not finite time and again is not the scaler's to mend.
         again = bad_loss and self._is_lasting(chart)
         severity: Severity = "warning" if (saved or over) and not again else "critical"
-        where, told = self._place(chart, counted, bool(bad_grad or counted))
+        where, told = self._place(chart, counted, bool(bad_grad or counted), abs(loss.latest) < HUGE)
         parts = []
         if bad_loss:
             parts.append(f"loss is {number_text(loss.latest)}")
@@ -150,21 +152,27 @@ class NanOrInf(Detector):
             tuple(chart.names[index] for index in np.flatnonzero(np.isinf(row))) if row.size == len(chart.names) else ()
         )
 
-    def _place(self, chart: Chart, counted: float, gradients: bool) -> tuple[tuple[str, ...], list[str]]:
+    def _place(self, chart: Chart, counted: float, gradients: bool, finite: bool) -> tuple[tuple[str, ...], list[str]]:
+        """Where it was first seen, and what is said of it; `finite`: the loss is, and is none that overflows."""
         for origin in reversed(chart.origins):
             if origin["step"] >= chart.step - 1:
                 if origin.get("kind") == "weights":
                     return self._place_of_weights(chart, origin)
                 module = str(origin.get("module") or "the model")
                 text = KINDS.get(str(origin.get("kind")), "first seen in {module}")
-                return (module,), [text.format(module=called(chart, module))]
+                return (module,), [text.format(module=chart.called(module))]
         names, total = _concerned(chart) if gradients else ((), 0)
         if not names:
             return (), []
         if len(names) >= total or (counted and counted >= total):
+            if finite:
+                text = (
+                    f"all {total} are concerned: the forward pass is sound, and the backward pass breaks at its start: "
+                )
+                return (), [text + "a root, a norm, a logarithm or a division of 0 in the loss or just before it"]
             text = f"all {total} gradients are not finite: it came from the loss or the forward pass, so look at the "
             return (), [text + "batch of this step, and whether the weights were finite before it"]
-        return names[::-1], [f"{len(names)} of {total} gradients are, {names[-1]} nearest the loss"]
+        return names[::-1], [f"{len(names)} of {total} gradients are concerned, {names[-1]} nearest the loss"]
 
     def _place_of_weights(self, chart: Chart, origin: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
         if first := self._broken_first(chart):
@@ -180,7 +188,7 @@ class NanOrInf(Detector):
         if (count := _count(origin, "broken")) > 1:
             return (), [f"{count} weights were not finite by step {looked}: an earlier step broke them"]
         module = str(origin.get("module") or "the model")
-        return (module,), [KINDS["weights"].format(module=called(chart, module))]
+        return (module,), [KINDS["weights"].format(module=chart.called(module))]
 
 
 def broken_alone(chart: Chart, origin: Mapping[str, Any], within: int = 8) -> tuple[str, ...]:
@@ -200,17 +208,6 @@ def _count(origin: Mapping[str, Any], key: str) -> int:
     """A number of an origin; 0 where there is none, as in journals of before it was counted."""
     value = origin.get(key)
     return value if isinstance(value, int) else 0
-
-
-def called(chart: Chart, module: str) -> str:
-    """A module's name in a sentence.
-
-    >>> called(Chart(), "0"), called(Chart(), "body.0")
-    ('module 0', 'body.0')
-    """
-    if module in chart.module_names:
-        return chart.called(chart.module_names.index(module))
-    return f"module {module}" if module.isdigit() else module
 
 
 def _was(names: Sequence[str]) -> str:

@@ -195,11 +195,11 @@ class ScheduleAnomaly(Detector):
 
     def _by_epochs(self, chart: Chart) -> str:
         """A one-cycle of so many whole epochs of batches that is stepped once an epoch."""
-        total, interval = chart.fact("schedule.total"), chart.fact("schedule.interval", 0)
+        total, interval = chart.fact("schedule.total"), _interval(chart)
         if chart.fact("schedule.class") != "OneCycleLR" or not total or interval < self.interval:
             return ""
         epochs = round(total / interval)
-        # the interval is known to a sample or so, and better the longer the run
+        # where no rates tell it, the interval is known to a sample or so, and better the longer the run
         if epochs < 2 or abs(total - epochs * interval) > 0.02 * total:
             return ""
         message = f"OneCycleLR plans {total} steps of its own and takes one every {interval} of the optimizer's: "
@@ -244,6 +244,22 @@ class ScheduleAnomaly(Detector):
             return False
         means = np.cumsum(first) / np.arange(1, first.size + 1)
         return bool((np.abs(means - best) <= 1e-5 * abs(best)).any()) and rates.latest < 0.99 * rates.outline.highest
+
+
+def _interval(chart: Chart) -> int:
+    """The optimizer's steps between two of the scheduler's: between two changes of the rate, or up to the first.
+
+    The gauge knows it from its looks alone, and therefore as somewhat more.
+
+    >>> _interval(Chart.of(lr=[0.004] * 94 + [0.0041] * 6))
+    94
+    """
+    rates, about = chart["lr"], int(chart.fact("schedule.interval", 0))
+    changes = rates.steps[1:][np.diff(rates.values) != 0]
+    if not changes.size or (changes.size == 1 and rates.steps[0] > 0):
+        return about
+    exact = int(changes[-1] - (changes[-2] if changes.size > 1 else 0))
+    return exact if not about or 0.7 * about < exact <= about else about
 
 
 def _same(one: float, other: float) -> bool:

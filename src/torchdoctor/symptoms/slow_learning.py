@@ -62,8 +62,8 @@ class SlowLearning(Detector):
     ## Example
     >>> chart = Chart.of(loss=[2.3 - 1e-5 * step for step in range(300)], lr=[1e-6] * 300)
     >>> chart.add({"type": "tensors", "step": 299, "vitals": {"update_ratio": [2e-7, 5e-7, 4e-7]}})
-    >>> print(SlowLearning().check(chart))
-    step 0: LO05 slow-learning (warning): loss gained 0.003 in 300 steps; weights move by 4e-07 of themselves a step
+    >>> SlowLearning().check(chart).message
+    'loss fell by only 0.003 in 300 steps; weights move by 4e-07 of themselves a step'
     """
 
     code = "LO05"
@@ -139,7 +139,8 @@ class SlowLearning(Detector):
             severity = "info"
         else:
             return None
-        message = f"loss gained {number_text(max(gain, 0.0))} in {chart.step - since + 1} steps"
+        fell = f"fell by only {number_text(gain)}" if gain > 0 else "did not fall"
+        message = f"loss {fell} in {chart.step - since + 1} steps"
         if severity == "warning":
             message += f"; {self._reason(chart, ratio, rounded)}"
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)

@@ -36,7 +36,7 @@ class SmallNormalizationBatch(Detector):
     >>> chart = Chart()
     >>> chart.add({"type": "facts", "step": 0, "facts": {"mode.batchnorm": {"layers": 3, "most_values": 2}}})
     >>> print(SmallNormalizationBatch().check(chart))  # doctest: +ELLIPSIS
-    step 0: GP05 small-normalization-batch (warning): 3 BatchNorm layers take their statistics from at most 2 values ...
+    step 0: GP05 small-normalization-batch (warning): the worst of 3 BatchNorm layers takes its statistics from at ...
     """
 
     code = "GP05"
@@ -67,11 +67,12 @@ class SmallNormalizationBatch(Detector):
         if not 0 < values <= 2 * self.few and not (values and pair):
             return self._forgetful(chart, samples) if known else None
         severity: Severity = "warning" if values <= self.few or (pair and values <= self.small) else "info"
-        message = f"{known['layers']} BatchNorm layers take their statistics from at most {values} values a channel"
+        message = f"{worst_layer(chart)} takes its statistics from at most {values} values a channel"
         if pair:
             message += f", of {samples} samples" if samples > 1 else ", of 1 sample"
         since = chart.facts["mode.batchnorm"].step
-        return self.symptom(chart, severity, message, value=values, limit=self.few, since=since)
+        where = (known["worst"],) if "worst" in known else ()
+        return self.symptom(chart, severity, message, value=values, limit=self.few, where=where, since=since)
 
     def _forgetful(self, chart: Chart, samples: int) -> Symptom | None:
         """Running statistics that hold the last batch only, or nothing of any."""
@@ -89,3 +90,11 @@ class SmallNormalizationBatch(Detector):
             message += "values of its statistics; 0.1 is usual"
             return self.symptom(chart, "warning", message, value=share, since=since)
         return None
+
+
+def worst_layer(chart: Chart) -> str:
+    """The BatchNorm layer with the fewest values, in a sentence: others may have more."""
+    known = chart.fact("mode.batchnorm") or {}
+    many = known.get("layers", 1)
+    name = f", {chart.called(known['worst'])}," if known.get("worst") else ""
+    return f"the worst of {many} BatchNorm layers{name}" if many > 1 else f"a BatchNorm layer{name}"

@@ -180,8 +180,9 @@ class StateOverwritten(Detector):
             return None
         losses = chart["loss"].values
         after = losses[4 : 2 * self.steps]
-        rise = median(after) - float(losses[:2].mean()) if after.size >= ENOUGH else 0.0
-        rose = rise > max(self.noise * float(after.std()) / 2, 0.05 * abs(float(losses[0])))
+        rose = after.size >= ENOUGH and median(after) - float(losses[:2].mean()) > max(
+            self.noise * float(after.std()) / 2, 0.05 * abs(float(losses[0]))
+        )
         message = f"steps are counted from {first} on, and the optimizer's memory is empty"
         message += f": loss rose from {number_text(float(losses[0]))} to {number_text(median(after))}" if rose else ""
         return self.symptom(

@@ -49,7 +49,8 @@ class WrongMode(Detector):
         """The whole model, or BatchNorm layers that have learnt nothing yet."""
         resting = tuple(chart.fact("mode.eval") or ())
         if chart.fact("mode.whole"):
-            what = f"{names_text(resting)} {'does not do its' if len(resting) == 1 else 'do not do their'} work"
+            names = names_text([chart.called(name) for name in resting])
+            what = f"{names} {'does not do its' if len(resting) == 1 else 'do not do their'} work"
             message = f"the whole model is trained in eval mode: {what}"
             since = chart.facts["mode.whole"].step
             return self.symptom(chart, "warning", message, where=resting, since=since, confidence=0.95)

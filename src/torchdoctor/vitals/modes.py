@@ -207,7 +207,12 @@ class ModeCensus(PassGauge):
         }
         if self._batches:
             values, samples = (min(counts) for counts in zip(*self._batches.values(), strict=True))
-            facts["mode.batchnorm"] = {"layers": len(self._batches), "most_values": values, "most_samples": samples}
+            facts["mode.batchnorm"] = {
+                "layers": len(self._batches),
+                "most_values": values,
+                "most_samples": samples,
+                "worst": min(self._batches, key=lambda name: self._batches[name][0]),
+            }
             facts["mode.batchnorm_momentum"] = self._momentum
         self._eval.clear()
         self._look_at_statistics(slot)
