@@ -5,12 +5,14 @@ import pytest
 
 from torchdoctor import examination as module
 from torchdoctor.chart import Chart
-from torchdoctor.episodes import EPISODES_LIMIT, merge
+from torchdoctor.episodes import EPISODES_LIMIT, follow, merge
 from torchdoctor.examination import Examination
 from torchdoctor.phases import judge_phase
 from torchdoctor.records import Symptom
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms import Detector
+from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
+from torchdoctor.watch import Watch
 
 
 def vitals(step, **values):
@@ -189,3 +191,16 @@ def test_a_finding_on_facts_is_of_their_step_although_vitals_are_behind():
     assert {item["step"] for item in told} == {30}
     later = examination.take({"type": "vitals", "step": 10, "vitals": {"loss": float("nan"), "grad_norm": 1.0}})
     assert {item["step"] for item in later if item["type"] == "symptom"} == {10}
+
+
+def test_what_is_said_to_have_begun_within_an_episode_is_that_episode():
+    """A finding that pauses and comes back with its old beginning was not over."""
+    chart = Chart.of(loss=[1.0] * 100)
+    watch = Watch(UpdateRatioAbnormal())
+    seen = [Symptom("update-ratio-abnormal", "OP01", "warning", 0.9, first, last) for first, last in ((0, 8), (0, 48))]
+    events = [event for item in (seen[0], None, None, seen[1]) for event, _ in follow(chart, watch, item)]
+    assert events == ["opened", "closed"] and [(item.first_step, item.last_step) for item in chart.episodes] == [
+        (0, 48)
+    ]
+    later = Symptom("update-ratio-abnormal", "OP01", "warning", 0.9, 60, 62)
+    assert [event for item in (None, None, later) for event, _ in follow(chart, watch, item)] == ["closed", "opened"]

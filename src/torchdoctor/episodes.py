@@ -27,6 +27,8 @@ def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tupl
                 yield "closed", current
         return
     watch.silent = 0
+    if current is None:
+        current = _reopened(chart, symptom)
     if current is None and watch.opened < EPISODES_LIMIT:
         watch.opened += 1
         chart.episodes.append(symptom)
@@ -39,6 +41,15 @@ def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tupl
     chart.update(current, merged)
     if (merged.severity, merged.where) != (current.severity, current.where):
         yield "changed", merged
+
+
+def _reopened(chart: Chart, symptom: Symptom) -> Symptom | None:
+    """The last episode of this finding, if what is said now began within it: it was not over."""
+    last = next((item for item in reversed(chart.episodes) if item.name == symptom.name), None)
+    if last is None or not symptom.first_step <= last.last_step < symptom.last_step:
+        return None
+    chart.open_episodes[symptom.name] = last
+    return last
 
 
 def merge(current: Symptom, latest: Symptom) -> Symptom:
