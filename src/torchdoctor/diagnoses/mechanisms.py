@@ -66,6 +66,8 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
     ),
     "gradients-not-cleared": (
         "update-ratio-abnormal",
+        "weight-growth",
+        "activation-explosion",
         "dead-units",
         "gradient-explosion",
         "gradient-instability",
