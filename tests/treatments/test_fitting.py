@@ -78,7 +78,7 @@ def case(cause, *names, evidence=(), facts=None, first=300, **vitals):
 
 
 OUT_OF_PLACE = [
-    ("rebalance-classes", case("", "collapsed-output", target_std=[1.0])),
+    ("rebalance-classes", case("", "collapsed-output", facts={"loss.kind": "mse"})),
     ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[1.0])),
     ("check-labels", case("class-imbalance", "target-anomaly", pooled_classes=[2.0])),
     ("fix-zero-grad", case("accumulation-error", "gradients-not-cleared", evidence=["losses enter with weight 1"])),
@@ -91,6 +91,11 @@ OUT_OF_PLACE = [
 ]
 IN_PLACE = [
     ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[2.0]), {}),
+    (
+        "rebalance-classes",
+        case("class-imbalance", "collapsed-output", target_std=[0.1], facts={"loss.kind": "bce"}),
+        {},
+    ),
     ("check-labels", case("class-imbalance", "target-anomaly", pooled_classes=[1.0]), {}),
     ("fix-zero-grad", case("accumulation-error", "gradients-not-cleared", evidence=["gradients are cleared"]), {}),
     ("lower-penalty", case("over-regularized", "collapsed-output", evidence=["its penalty outweighs"]), {}),

@@ -9,6 +9,7 @@ from torchdoctor.chart import Chart
 
 KNOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("loss.kind", ("bce",), "binary_cross_entropy_with_logits"),
+    ("loss.kind", ("bce",), "BCEWithLogitsLoss(pos_weight"),
     ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
     ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
     ("state.written_in_part", (), "once, before the loop"),
@@ -25,7 +26,7 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"in training mode whenever", "model.eval()"),
     (r"the module runs", "between two layers"),
     (r"are the same .* samples|different ones, of", "a new batch"),
-    (r"BatchNorm layers", "instead of BatchNorm"),
+    (r"BatchNorm layer", "instead of BatchNorm"),
 )
 """What the evidence says, and words of the line of code that comes first then; of several the last."""
 SWAPS = ("use-adamw", "switch-optimizer")

@@ -211,7 +211,8 @@ def _for_recurrent(case: Case) -> Values | None:
 
 def _rebalance(case: Case) -> Values | None:
     """None where there are no classes, or only one: no weight brings back what is not there."""
-    return None if case.chart["pooled_classes"].latest == 1 or case.chart["target_std"] else {}
+    numbers = case.chart.fact("loss.kind") in ("mse", "l1", "huber")
+    return None if numbers or case.chart["pooled_classes"].latest == 1 else {}
 
 
 def _check_labels(case: Case) -> Values | None:

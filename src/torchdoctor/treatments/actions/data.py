@@ -103,6 +103,7 @@ DATA: tuple[Action, ...] = (
         "Draw rare classes more often, or weigh them in the loss.",
         when="One class makes up most of the labels and the model predicts nothing else.",
         code="loss_fn = torch.nn.CrossEntropyLoss(weight=class_counts.sum() / (classes * class_counts))\n"
+        "loss_fn = torch.nn.BCEWithLogitsLoss(pos_weight=negatives / positives)  # of two classes, with one output\n"
         "# or: torch.utils.data.WeightedRandomSampler(1.0 / class_counts[labels], num_samples=len(labels))",
         check="Predictions hold every class, and the balanced accuracy rises above 1 / classes.",
         references=("https://arxiv.org/abs/1901.05555",),
