@@ -105,6 +105,8 @@ IN_PLACE = [
         {"max_norm": 0.5},
     ),
     ("roll-back", case("lr-too-high", "loss-divergence", first=40), {"step": 40.0}),
+    ("skip-window", case("bad-batch", "loss-spike", first=160), {"first": 150.0, "last": 180.0}),
+    ("skip-window", case("bad-batch", "loss-spike", first=5000), {"first": 4990.0, "last": 5190.0}),
 ]
 
 

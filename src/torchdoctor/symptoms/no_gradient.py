@@ -79,7 +79,8 @@ class NoGradient(Detector):
         if cut:
             verb = "gets" if len(cut) == 1 else "get"
             runs = "its module runs" if len(cut) == 1 else "their modules run"
-            message = f"{names_text(cut)} never {verb} a gradient, although {runs}"
+            message = f"{names_text(cut)} never {verb} a gradient, although {runs}: "
+            message += f"{'it is' if len(cut) == 1 else 'they are'} not used, or cut off from the loss"
             severity: Severity = "warning"
             if all(name.endswith("bias") and f"{name[:-4]}weight" in set(chart.names) - set(cut) for name in cut):
                 severity, message = "info", message + "; a loss of derivatives does not depend on a shift"

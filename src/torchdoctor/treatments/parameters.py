@@ -162,8 +162,9 @@ def _roll_back(case: Case) -> Values | None:
 
 
 def _skip_window(case: Case) -> Values:
+    """As long as in the training of large models, but no more than a fifth of what a short run has done."""
     first = max(case.problem.first_step - 10, 0)
-    return {"first": float(first), "last": float(first + 200)}
+    return {"first": float(first), "last": float(first + min(200, max(20, first // 5)))}
 
 
 def _restart_warmup(case: Case) -> Values:
