@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from torchdoctor.consulting.complaints import COMPLAINTS, told_by
 from torchdoctor.consulting.document import as_text
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.questions import QUESTIONS
+from torchdoctor.consulting.settings_file import overrides
 from torchdoctor.consulting.telling import how_to_see, told, what
+from torchdoctor.records import Suggestion
 from torchdoctor.reports.wording import stands_out
+from torchdoctor.treatments import ACTIONS
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "plateau": (
@@ -106,6 +110,29 @@ def test_who_says_nothing_more_gets_the_usual_cause_first(name: str, first: tupl
     interview.accept_all({"symptoms": [name]})
     ranked = [item.cause for item in conclude(interview).report.diagnoses if item.cause != "unknown"]
     assert ranked[0] in first and "numeric-precision" not in ranked[:4]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"symptoms": ["vanishing"], "activation": "saturating"},
+        {"symptoms": ["slow-machine"], "pace": "always", "waiting_share": 0.6},
+    ],
+)
+def test_evidence_has_no_number_that_nobody_gave(answers: dict[str, Any]) -> None:
+    """How many layers there are, and how long a step takes, was not said."""
+    interview = Interview()
+    interview.accept_all(answers)
+    best = conclude(interview).report.diagnoses[0]
+    told = " ".join(best.evidence)
+    assert best.cause in ("saturating-nonlinearity", "slow-data-loading") and told
+    assert set(re.findall(r"\d+(?: %)?", told)) <= {"60 %"}
+
+
+def test_settings_are_those_of_the_code() -> None:
+    fix = Suggestion("speed-up-data", next(item.code for item in ACTIONS if item.slug == "speed-up-data"), 0.8)
+    for name, value in overrides(fix, {}).items():
+        assert f"{name}={value}" in fix.code
 
 
 def test_half_precision_is_still_thought_of() -> None:

@@ -112,7 +112,7 @@ def _facts(answers: Answers) -> dict[str, Any]:
         facts["loss.fragile"] = fragile
     kind, layers = KINDS.get(str(answers.get("activation"))), _whole(answers, "layers")
     if kind and (layers or kind == "Sigmoid"):
-        facts["modules.kinds"] = ["Linear", kind] * min(layers or 4, 500)
+        facts["modules.kinds"] = ["Linear", kind] * min(layers or 1, 500)  # nobody is told a number that nobody gave
     return facts
 
 

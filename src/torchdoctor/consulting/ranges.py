@@ -119,16 +119,23 @@ FIX_RANGES: Mapping[str, str] = {
 
 
 def fix_range(suggestion: Suggestion) -> str:
-    """The range in which a fix is worth trying; empty where it has no number.
+    """The range in which a fix is worth trying, which begins with what is proposed; empty where it has no number.
 
-    >>> fix_range(Suggestion("scale-lr", "learning_rate *= 2.0", 0.7, parameters={"factor": 2.0}))
+    >>> for factor in (2.0, 0.5, 0.25, 0.1):
+    ...     fix_range(Suggestion("scale-lr", "", 0.7, parameters={"factor": factor}))
     'times 2 to 10'
+    'times 0.5 first, then 0.1'
+    'times 0.25 first, then 0.1'
+    'times 0.1 first, then a third of that'
     """
+    values = suggestion.parameters
     if suggestion.action == "scale-lr":
-        factor = suggestion.parameters.get("factor", 1.0)
-        if not isinstance(factor, float) or 0.1 <= factor <= 1:
-            return "times 0.5 first, then 0.1"
-        return "times 2 to 10" if factor > 1 else f"times {factor:g} first, then a third of that"
+        factor = float(values.get("factor", 0.5))
+        if factor > 1:
+            return "times 2 to 10" if factor <= 10 else f"times {factor:g} first, then 2 to 10 times that"
+        return f"times {factor:g} first, then {'0.1' if factor > 0.1 else 'a third of that'}"
+    if suggestion.action == "set-clip-norm" and (limit := float(values.get("max_norm", 1.0))) != 1:
+        return f"{number_text(limit)} first; one to two times the usual norm lets ordinary steps pass"
     return FIX_RANGES.get(suggestion.action, "")
 
 

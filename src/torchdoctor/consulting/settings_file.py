@@ -39,7 +39,7 @@ def overrides(suggestion: Suggestion, answers: Answers) -> dict[str, Setting]:
         case "shuffle-data":
             return {"shuffle": True}
         case "speed-up-data":
-            return {"num_workers": 8, "pin_memory": True, "persistent_workers": True}
+            return {"num_workers": 4, "pin_memory": True, "persistent_workers": True}
     plain = PLAIN.get(suggestion.action)
     if plain is None or plain[1] not in values:
         return {}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.records import number_text
 from torchdoctor.series import median
 
 
@@ -44,9 +43,9 @@ class SlowDataLoading(Cause):
             share = median(wait) / max(median(passed), 1e-12)
             if share > 0.5:
                 weight = 3.0 if problem.grave(*self.explains) else 1.0  # a note: something else may happen there
-                yield Evidence(weight, f"{number_text(median(wait))} s of each step pass before its forward")
+                yield Evidence(weight, f"{100 * share:.0f} % of a step pass before its forward")
             elif share < 0.2:
-                yield Evidence(-4.0, f"only {number_text(median(wait))} s of each step are spent on data")
+                yield Evidence(-4.0, f"only {100 * share:.0f} % of a step are spent on data")
         elif not problem.has("data-starvation"):
             yield Evidence(-2.0, "the time spent on data is not known")
         busy = chart["gpu_utilisation"].last(8)
