@@ -300,6 +300,21 @@ def test_the_best_step_is_that_of_the_whole_run_and_the_one_that_the_finding_nam
     assert parameters(far, "stop-at-best")["step"] == pytest.approx(100, abs=4)
 
 
+def test_there_is_nothing_to_go_back_to_at_the_best_step_and_at_the_first():
+    chart = Chart.of(loss=[12.0] * 100)
+    for step in range(9, 100, 10):
+        chart.put(step, "val_loss", 14.0 - 0.01 * step)  # a gap, and still falling
+    assert parameters(Case(chart, Problem((symptom("overfitting", 9, 99),))), "stop-at-best") is None
+    assert parameters(Case(chart, Problem((symptom("loss-divergence", 0, 99),))), "roll-back") is None
+    assert parameters(Case(chart, Problem((symptom("loss-divergence", 50, 99),))), "roll-back") == {"step": 50.0}
+
+
+def test_a_plateau_and_dead_units_are_told_all_ways_out():
+    code = {action.slug: action.code for action in ACTIONS}
+    assert all(word in code["change-schedule"] for word in ("CosineAnnealing", "CyclicLR", "patience=10", "Restarts"))
+    assert all(word in code["use-relu-family"] for word in ("LeakyReLU(0.01)", "PReLU", "ELU", "dead"))
+
+
 @pytest.mark.parametrize(
     ("first", "clock", "there"),
     [(2, "step", False), (200, "step", True), (1, "epoch", False), (9, "epoch", True), (0, "row", False)],

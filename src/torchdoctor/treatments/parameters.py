@@ -127,11 +127,16 @@ def _set_weight_decay(case: Case) -> Values | None:
     return None if decay >= 0.1 else {"value": 0.1 if decay >= 0.01 else 0.01}
 
 
-def _stop_at_best(case: Case) -> Values:
-    """The step from which on the finding says that validation got worse, unless it was lower yet elsewhere."""
+def _stop_at_best(case: Case) -> Values | None:
+    """The step from which on the finding says that validation got worse, unless it was lower yet elsewhere.
+
+    None where it is at its best now: there is nothing to go back to.
+    """
     validation = case.chart["val_loss"]
     if not validation:
         return {}
+    if len(validation) > 1 and validation.latest <= validation.lowest:
+        return None
     steps, lows, *_ = zip(*validation.outline.buckets(), strict=True)
     lowest = min(range(len(lows)), key=lows.__getitem__)
     found = case.problem.get("overfitting")

@@ -10,12 +10,13 @@ OPTIMIZER: tuple[Action, ...] = (
         "optimizer",
         "ask",
         0.6,
-        "Fit the schedule to the run: its real length and cadence, or a cut when the loss stops falling.",
+        "Fit the schedule to the run: its real length and cadence; a cut, or a restart, when the loss stops falling.",
         when="The rate reaches zero while the loss still falls, falls per batch though it counts epochs, never moves, "
         "or stays high on a plateau.",
         code="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))\n"
         "scheduler.step()  # once an epoch if its numbers count epochs, once a batch if they count batches\n"
-        "# or: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5)  with scheduler.step(val_loss)",
+        "# on a plateau: ReduceLROnPlateau(optimizer, factor=0.5, patience=10)  with scheduler.step(val_loss)\n"
+        "# or, to get away from it: CyclicLR(optimizer, base_lr=1e-4, max_lr=1e-3), CosineAnnealingWarmRestarts",
         check="Plot the rate over the whole run before you train: it ends where the run ends.",
         references=("https://arxiv.org/abs/1608.03983",),
     ),
