@@ -268,6 +268,17 @@ def test_what_is_quiet_does_not_speak_of_its_predecessor(pair, caplog):
     assert not first._attached and not caplog.records
 
 
+def test_phases_are_told_as_they_end_to_those_who_ask_for_them(pair, caplog):
+    doctor = Doctor(*pair, settings={"report_every": 1})
+    with caplog.at_level(logging.INFO, "torchdoctor"):
+        for _ in range(20):
+            doctor.log_loss(step(*pair))
+        doctor.log_validation(1.0)
+        doctor.diagnose()
+    told = [item for item in caplog.records if item.message.startswith("steps 0 to 19: ")]
+    assert [item.levelname for item in told] == ["INFO"] and "loss decreasing" in told[0].message
+
+
 def test_what_somebody_keeps_in_a_parameter_group_stays_there(net, tmp_path):
     class Another(torch.optim.SGD):
         def __init__(self, params):

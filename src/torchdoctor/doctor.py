@@ -457,9 +457,14 @@ def _is_news(record: Record) -> bool:
 
 
 def announce(found: list[Record]) -> None:
-    """Log findings of warning and above as they are made, with the likeliest cause and the change to make."""
+    """Log findings of warning and above as they are made, with the likeliest cause and the change to make.
+
+    Phases, where reports on them are asked for, are no trouble: they are logged as information.
+    """
     causes = [item for item in found if item["type"] == "diagnosis"]
     for item in found:
+        if item["type"] == "phase":
+            logger.info("%s", item["message"])
         if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
             continue
         text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"

@@ -57,3 +57,11 @@ def test_a_page_leads_on():
     assert "`scale-lr`" in find("lr-too-high").page
     assert "`lr-too-high`" in find("scale-lr").page
     assert "0.1 to 10" in find("gradient-vanishing").page
+    assert "`rank-divergence`" in find("synchronize-ranks").page
+
+
+def test_what_the_paper_says_is_on_the_page_with_its_own_thresholds():
+    page = find("gradient-explosion").page
+    assert "exceeds 10, or μ + 3σ" in page and "`limit` = 10.0, `k` = 3.0, `window` = 50" in page
+    assert "0.2 (moderate) or 0.5 (severe)" in find("overfitting").page
+    assert "preset paper" not in find("nan-or-inf").page  # the same rule in both

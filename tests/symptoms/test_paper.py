@@ -86,3 +86,27 @@ def test_the_rule_can_be_set_for_one_finding():
     assert build(settings)[0].check(Chart.of(grad_norm=[*STEADY, 2.0])) is None
     with pytest.raises(SettingsError, match="must be 'either', 'fixed' or 'adaptive', not 'both'"):
         build(Settings(preset="paper", thresholds={"gradient-explosion": {"rule": "both"}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "vitals", "says"),
+    [
+        ("gradient-explosion", {"grad_norm": [*STEADY, 2.0]}, "exceeds μ + 3σ = 1.38"),
+        ("gradient-explosion", {"grad_norm": [*STEADY, 12.0]}, "exceeds 10"),
+        ("gradient-vanishing", {"grad_norm": [*STEADY, 0.5]}, "is under μ - 3σ = 0.71"),
+        ("loss-spike", {"loss": [*STEADY, 1.6]}, "exceeds μ + 3σ = 1.38"),
+    ],
+)
+def test_messages_say_the_limit(name, vitals, says):
+    assert says in found(**vitals)[name].message
+
+
+def test_a_project_s_settings_bear_the_preset():
+    """What the preset does not have need not be ignored; what cannot be, is said of the preset."""
+    assert "loss-spike" not in {rule.name for rule in build(Settings(preset="paper", ignore=("dead-units", "LO01")))}
+    with pytest.raises(SettingsError, match="the preset 'paper' has no finding 'dead-units'"):
+        build(Settings(preset="paper", select=("dead-units",)))
+    with pytest.raises(SettingsError, match=r"no threshold 'ratio' with the preset 'paper'. Known: k, limit"):
+        build(Settings(preset="paper", thresholds={"gradient-explosion": {"ratio": 3}}))
+    with pytest.raises(SettingsError, match="there is no finding 'dead-unit'"):
+        build(Settings(preset="paper", ignore=("dead-unit",)))

@@ -14,7 +14,9 @@ from torchdoctor.errors import TorchDoctorError, did_you_mean
 from torchdoctor.reports.check_pages import CheckPage, check_pages
 from torchdoctor.reports.markdown import escaped
 from torchdoctor.symptoms import DETECTORS, Detector
+from torchdoctor.symptoms.paper import PAPER_DETECTORS
 from torchdoctor.treatments import ACTIONS, Action
+from torchdoctor.treatments.prescription import SUGGESTED
 
 STOP = (
     "When three changes in a row have not helped, or when the search costs more than another approach would: another "
@@ -31,7 +33,8 @@ SAFETY = {
 }
 _GRADIENTS = (
     "Rules of thumb, which depend on the loss's scale: a global gradient norm of 0.1 to 10, layers within two orders "
-    "of magnitude of each other (embeddings may be larger); below 0.01 it is suspicious."
+    "of magnitude of each other (embeddings may be larger); below 0.01 it is suspicious, above 100 an explosion in "
+    "most runs, and under 1e-7 early layers no longer learn."
 )
 HEALTHY: Mapping[str, str] = {
     "gradient-explosion": _GRADIENTS,
@@ -97,9 +100,19 @@ def _finding(detector: type[Detector]) -> Entry:
         _section("Healthy ranges", HEALTHY.get(detector.name, "")),
         _section("Possible causes", _names(causes)),
         _section("Thresholds", "\n".join(thresholds)),
+        _section("With the preset paper", _published(detector)),
         *_ending(doc, detector.references),
     ]
     return Entry("finding", detector.name, detector.code, _summary(doc), _joined(page))
+
+
+def _published(detector: type[Detector]) -> str:
+    """The rule that takes a finding's place with the preset "paper", and its own thresholds; empty where none does."""
+    rule = next((item for item in PAPER_DETECTORS if item.name == detector.name and item is not detector), None)
+    if rule is None:
+        return ""
+    thresholds = [f"`{item.name}` = {item.default!r}" for item in fields(rule) if item.name != "rule"]
+    return f"{_summary(inspect.getdoc(rule) or '')} Thresholds: {', '.join(thresholds)}."
 
 
 def _cause(cause: type[Cause]) -> Entry:
@@ -129,7 +142,7 @@ def _action(action: Action) -> Entry:
         _section("How to see that it helped", action.check),
         _section("When to stop", TRY),
         _section("Facts", "\n".join(facts)),
-        _section("Suggested for", _names(cause.name for cause in CAUSES if action.slug in cause.suggests)),
+        _section("Suggested for", _names(name for name, slugs in SUGGESTED.items() if action.slug in slugs)),
         *_ending("## When to stop", action.references),
     ]
     return Entry("action", action.slug, "", action.summary, _joined(page))

@@ -129,7 +129,7 @@ def build(settings: Settings) -> tuple[Detector, ...]:
     """
     table = PAPER_DETECTORS if settings.preset == "paper" else DETECTORS
     selected = _chosen(settings.select, table, "select") or {kind.name for kind in table}
-    ignored = _chosen(settings.ignore, table, "ignore")
+    ignored = _chosen(settings.ignore, (*table, *DETECTORS), "ignore")  # what a preset lacks is ignored already
     thresholds = {_one(name, table): values for name, values in settings.thresholds.items()}
     built: list[Detector] = []
     for kind in table:
@@ -137,7 +137,8 @@ def build(settings: Settings) -> tuple[Detector, ...]:
         known = {field.name: field for field in fields(kind)}
         for key, value in values.items():
             if key not in known:
-                raise SettingsError(f"{kind.name} has no threshold {key!r}. {_nearest(key, known)}")
+                where = " with the preset 'paper'" if settings.preset == "paper" else ""
+                raise SettingsError(f"{kind.name} has no threshold {key!r}{where}. {_nearest(key, known)}")
             values[key] = _checked(f"{kind.name}.{key}", value, known[key])
         if "rule" in known:
             values.setdefault("rule", settings.rule)
@@ -158,7 +159,7 @@ def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: s
         meant = {kind.name for kind in table if token == kind.name or code in (kind.code, kind.code[:2])}
         if not meant:
             known = [word for kind in table for word in (kind.name, kind.code, kind.code[:2])]
-            raise SettingsError(f"{setting}: there is no finding {token!r}. {did_you_mean(str(token), set(known))}")
+            raise SettingsError(f"{setting}: {_unknown(token)}. {did_you_mean(str(token), set(known))}")
         chosen |= meant
     return chosen
 
@@ -168,7 +169,13 @@ def _one(name: str, table: tuple[type[Detector], ...]) -> str:
         if name == kind.name or str(name).upper() == kind.code:
             return kind.name
     near = did_you_mean(str(name), [kind.name for kind in table])
-    raise SettingsError(f"thresholds: there is no finding {name!r}. {near}")
+    raise SettingsError(f"thresholds: {_unknown(name)}. {near}")
+
+
+def _unknown(name: str) -> str:
+    """What is wrong with a name: nothing is called so, or nothing in this preset."""
+    elsewhere = any(name == kind.name or str(name).upper() in (kind.code, kind.code[:2]) for kind in DETECTORS)
+    return f"the preset 'paper' has no finding {name!r}" if elsewhere else f"there is no finding {name!r}"
 
 
 def _checked(name: str, value: Any, field: Field[Any]) -> Any:

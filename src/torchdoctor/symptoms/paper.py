@@ -77,12 +77,13 @@ class PaperGradientExplosion(PaperDetector):
         """Fixed first, then adaptive."""
         norm = chart["grad_norm"].latest
         mean, deviation = mean_and_deviation(chart["grad_norm"], self.window)
-        for active, limit, text in (
-            (self.fixed, self.limit, f"gradient norm {number_text(norm)} exceeds {number_text(self.limit)}"),
-            (self.adaptive, mean + self.k * deviation, f"gradient norm {number_text(norm)} exceeds μ + {self.k:g}σ"),
+        for active, limit, formula in (
+            (self.fixed, self.limit, ""),
+            (self.adaptive, mean + self.k * deviation, f"μ + {self.k:g}σ = "),
         ):
             if active and limit < norm < math.inf:
-                return self.symptom(chart, "warning", text, value=norm, limit=limit, where=risen(chart)[0])
+                message = f"gradient norm {number_text(norm)} exceeds {formula}{number_text(limit)}"
+                return self.symptom(chart, "warning", message, value=norm, limit=limit, where=risen(chart)[0])
         return None
 
 
@@ -107,7 +108,7 @@ class PaperGradientVanishing(PaperDetector):
         mean, deviation = mean_and_deviation(chart["grad_norm"], self.window)
         floor = max(self.limit, mean - self.k * deviation)
         if self.adaptive and norm < floor:
-            text = f"gradient norm {number_text(norm)} is under μ - {self.k:g}σ"
+            text = f"gradient norm {number_text(norm)} is under μ - {self.k:g}σ = {number_text(floor)}"
             return self.symptom(chart, "warning", text, value=norm, limit=floor)
         return None
 
@@ -158,9 +159,10 @@ class PaperLossSpike(PaperDetector):
             text = f"loss {number_text(loss)} is more than {self.ratio:g} times the {number_text(previous)} before it"
             return self.symptom(chart, "warning", text, value=loss, limit=self.ratio * previous)
         mean, deviation = mean_and_deviation(series, self.window)
-        if self.adaptive and loss > mean + self.k * deviation:
-            text = f"loss {number_text(loss)} exceeds μ + {self.k:g}σ"
-            return self.symptom(chart, "warning", text, value=loss, limit=mean + self.k * deviation)
+        limit = mean + self.k * deviation
+        if self.adaptive and loss > limit:
+            text = f"loss {number_text(loss)} exceeds μ + {self.k:g}σ = {number_text(limit)}"
+            return self.symptom(chart, "warning", text, value=loss, limit=limit)
         return None
 
 
@@ -201,7 +203,7 @@ class PaperLossPlateau(PaperDetector):
             return None
         variance = float(np.var(values))
         if variance < self.limit:
-            text = f"the last {self.window} losses vary by {number_text(variance)} only"
+            text = f"the variance of the last {self.window} losses is {number_text(variance)} only"
             return self.symptom(chart, "warning", text, value=variance, limit=self.limit)
         return None
 

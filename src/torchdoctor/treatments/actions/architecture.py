@@ -13,7 +13,7 @@ ARCHITECTURE: tuple[Action, ...] = (
         "LeakyReLU, PReLU, ELU or GELU between layers, instead of sigmoid, tanh or dead ReLUs.",
         when="Sigmoid or tanh between layers divide the gradient at each of them; ReLU units that are dead for good "
         "come back with LeakyReLU, PReLU or ELU. Gates and outputs keep their sigmoid.",
-        code="activation = torch.nn.LeakyReLU(0.01)  # between layers, instead of Sigmoid, Tanh, or ReLU with dead units\n"
+        code="activation = torch.nn.LeakyReLU(0.01)  # between layers, for Sigmoid, Tanh, or dead ReLU units\n"
         "# or torch.nn.PReLU(), which learns its slope; ELU, GELU",
         check="Gradient norms of first and last layer are within two orders of magnitude, and under 10 % of units are "
         "dead.",
