@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torchdoctor.checks.activation_statistics import activation_statistics
-from torchdoctor.checks.gradient_statistics import gradient_statistics, recorded_gradients
+from torchdoctor.checks.gradient_statistics import LayerGradient, gradient_statistics, judge, recorded_gradients
 from torchdoctor.clinic.patient import GPT, Recipe
 from torchdoctor.errors import PatientError, SourceError
 from torchdoctor.journal import Journal, encode
@@ -243,3 +244,15 @@ def test_recorded_gradients_need_no_model(tmp_path: Path) -> None:
         journal.write({"type": "vitals", "step": 0, "vitals": {"loss": 2.0}})
     with pytest.raises(SourceError, match="no gradients by layer"):
         recorded_gradients(tmp_path / "bare")
+
+
+def test_a_large_norm_is_told_whatever_the_loss() -> None:
+    """A mean in the hundreds is no sum: only whoever made the loss knows."""
+    layers = [LayerGradient(name, 600.0, 0.0, 1.0, 1.0, -1.0, 0, 9) for name in ("a.weight", "b.weight")]
+    told = [(item.severity, item.message) for loss in (1.0, 250.0, math.nan) for item in judge(layers, loss=loss)]
+    assert told == [
+        ("warning", "the gradient of a.weight has norm 600 at a loss of 1"),
+        ("info", "the gradient of a.weight has norm 600 at a loss of 250"),
+        ("warning", "the gradient of a.weight has norm 600"),
+    ]
+    assert judge([replace(layers[0], norm=99.0)]) == []

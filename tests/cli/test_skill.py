@@ -146,8 +146,9 @@ def test_and_otherwise_they_explain_how_to_convert(desk: Path) -> None:
     assert "torch.save(model.state_dict()" in done.stderr and "--trust-pickle" in done.stderr
 
 
-def test_plot_losses(desk: Path) -> None:
-    done = call(desk, "python scripts/plot_losses.py --log-dir logs/")
+@pytest.mark.parametrize("option", ["--log-dir ", "--log-dir="])
+def test_plot_losses(desk: Path, option: str) -> None:
+    done = call(desk, f"python scripts/plot_losses.py {option}logs/")
     assert done.exit_code == 0, done.stderr
     assert any((desk / f"loss_curve.{suffix}").is_file() for suffix in ("png", "html"))
 

@@ -14,5 +14,5 @@ import sys
 from torchdoctor.cli import main
 
 if __name__ == "__main__":
-    sys.argv[1:] = ["plot", *(word for word in sys.argv[1:] if word != "--log-dir")]
+    sys.argv[1:] = ["plot", *(word.removeprefix("--log-dir=") for word in sys.argv[1:] if word != "--log-dir")]
     main()

@@ -224,16 +224,9 @@ def _norms(layers: Sequence[LayerGradient]) -> list[float]:
     return [layer.norm for layer in layers if layer.is_matrix and not layer.nonfinite and layer.norm > 0]
 
 
-def judge(layers: Sequence[LayerGradient], missing: Sequence[str] = (), loss: float = 1.0) -> list[Remark]:
+def judge(layers: Sequence[LayerGradient], missing: Sequence[str] = (), loss: float = math.nan) -> list[Remark]:
     """What the gradients say, worst first. Rules are relative: a summed loss or a large model is no fault."""
-    remarks = [*_broken(layers, missing), *_through_depth(layers)]
-    limit = LARGE * min(max(1.0, abs(loss)), SUMMED) if math.isfinite(loss) else LARGE
-    if huge := [layer for layer in layers if layer.norm > limit and not layer.nonfinite]:
-        top = max(huge, key=lambda layer: layer.norm)
-        text = f"the gradient of {top.name} has norm {number_text(top.norm)} at a loss of {number_text(loss)}"
-        advice = "Clip gradients (clip_grad_norm_ at 1.0), normalize the inputs, look at the initialization."
-        where = tuple(layer.name for layer in huge)
-        remarks.append(Remark("warning", "gradient-explosion", text, advice, where))
+    remarks = [*_broken(layers, missing), *_through_depth(layers), *_large(layers, loss)]
     order: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
     return sorted(remarks, key=lambda remark: order[remark.severity])
 
@@ -261,6 +254,24 @@ def _broken(layers: Sequence[LayerGradient], missing: Sequence[str]) -> list[Rem
         advice = "Units that never fire, or a table of which a batch uses few rows: `torchdoctor activations` tells."
         remarks.append(Remark("info", "dead-units", text, advice, tuple(layer.name for layer in sparse)))
     return remarks
+
+
+def _large(layers: Sequence[LayerGradient], loss: float) -> list[Remark]:
+    """Norms that are large for their loss; where both are large, only whoever made the loss knows whether it should."""
+    known = math.isfinite(loss)
+    limit = LARGE * min(max(1.0, abs(loss)), SUMMED) if known else LARGE
+    large = [layer for layer in layers if layer.norm > LARGE and not layer.nonfinite]
+    if not large:
+        return []
+    top = max(large, key=lambda layer: layer.norm)
+    text = f"the gradient of {top.name} has norm {number_text(top.norm)}"
+    text += f" at a loss of {number_text(loss)}" if known else ""
+    if top.norm > limit:
+        advice = "Clip gradients (clip_grad_norm_ at 1.0), normalize the inputs, look at the initialization."
+        where = tuple(layer.name for layer in large if layer.norm > limit)
+        return [Remark("warning", "gradient-explosion", text, advice, where)]
+    advice = "Of a sum that is to be expected; of a mean, `torchdoctor check` compares the first loss with a guess's."
+    return [Remark("info", "gradient-explosion", text, advice, tuple(layer.name for layer in large))]
 
 
 def _through_depth(layers: Sequence[LayerGradient]) -> list[Remark]:
