@@ -43,6 +43,8 @@ def step(model, optimizer) -> torch.Tensor:
         (lambda m, o: ("model", o), "must be an nn.Module"),
         (lambda m, o: ([m, 3], o), "must be an nn.Module"),
         (lambda m, o: (m, "sgd"), "must be a torch.optim.Optimizer"),
+        (lambda m, o: (nn.Linear, o), "the class Linear came"),
+        (lambda m, o: (m, torch.optim.SGD), "the class SGD came"),
         (lambda m, o: (m, []), "no optimizer was given"),
         (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
         (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "a lazy model must see one batch"),
@@ -60,6 +62,7 @@ def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
     [
         ({"treat": "aply"}, PatientError, "show, ask, apply"),
         ({"loss_fn": 3}, PatientError, "loss_fn must be callable"),
+        ({"loss_fn": nn.MSELoss}, PatientError, r"the class MSELoss, not a loss: make one, MSELoss\(\)"),
         ({"scheduler": 3}, PatientError, "scheduler must have a step"),
         ({"scaler": 3}, PatientError, "scaler must be a torch.amp.GradScaler, not int"),
         ({"settings": {"presett": "paper"}}, SettingsError, "Did you mean 'preset'"),

@@ -215,6 +215,8 @@ def test_paths_that_hold_no_run(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "data.jsonl").write_text('{"text": "hello"}\n' * 5)
     (tmp_path / "binary").write_bytes(random.Random(0).randbytes(10_000))
+    (tmp_path / "heading.csv").write_text("step,train/loss,val_loss\n")
+    (tmp_path / "greeting.txt").write_text("hello, world\n")
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "b").mkdir()
     written(tmp_path / "runs" / "a", HEADER)
@@ -225,6 +227,8 @@ def test_paths_that_hold_no_run(tmp_path):
         "empty": "holds no log that can be read",
         "data.jsonl": "looks like JSON without series of numbers. Known are a journal",
         "binary": "looks like binary data. Known are a journal",
+        "heading.csv": "looks like the heading of a table without a row",
+        "greeting.txt": "looks like text without a line that gives a loss",
         "runs": "holds 2 runs: .*a.*, .*b",
     }
     for name, sentence in expected.items():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchdoctor.errors import PatientError
+from torchdoctor.errors import PatientError, check_loss
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
 from torchdoctor.journal import Journal, journal_place
@@ -479,8 +479,7 @@ def announce(found: list[Record]) -> None:
 def _check_arguments(loss_fn: Any, scheduler: Any, scaler: Any, treat: str) -> None:
     if treat not in TREATMENTS:
         raise PatientError(f"treat must be one of {', '.join(TREATMENTS)}, not {treat!r}.")
-    if loss_fn is not None and not callable(loss_fn):
-        raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
+    check_loss(loss_fn)
     if scheduler is not None and not hasattr(scheduler, "step"):
         raise PatientError(f"scheduler must have a step() method; {type(scheduler).__name__} has none.")
     if scaler is not None and not (hasattr(scaler, "update") and hasattr(scaler, "is_enabled")):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class TorchDoctorError(Exception):
@@ -57,3 +58,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"Did you mean {' or '.join(map(repr, near))}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"Known: {', '.join(names[:MOST_NAMES])}{more}."
+
+
+def check_loss(loss_fn: Any) -> None:
+    """Refuse what cannot be a loss.
+
+    >>> check_loss(dict)
+    Traceback (most recent call last):
+    ...
+    torchdoctor.errors.PatientError: loss_fn is the class dict, not a loss: make one, dict().
+    """
+    if loss_fn is not None and not callable(loss_fn):
+        raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
+    if isinstance(loss_fn, type):
+        raise PatientError(f"loss_fn is the class {loss_fn.__name__}, not a loss: make one, {loss_fn.__name__}().")

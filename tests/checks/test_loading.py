@@ -110,7 +110,7 @@ WRONG_NAMES = {
     "zoo_of_nets": "names nothing",
     "zoo_of_nets:": "names nothing",
     "zoo_of_nets:Nett": "Did you mean 'Net'",
-    "no_such_module:Net": "No module named 'no_such_module'",
+    "no_such_module:Net": "No module named 'no_such_module'. Call it from the folder in which it lies",
     "missing.py:Net": "does not exist",
     "zoo_of_nets:wrong": "made int",
     "zoo_of_nets:raises": "RuntimeError: no disk (zoo_of_nets.py, line",

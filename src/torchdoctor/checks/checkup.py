@@ -18,7 +18,7 @@ from torchdoctor.checks.nested import leading, moved
 from torchdoctor.checks.subject import Subject
 from torchdoctor.checks.untouched import Memory
 from torchdoctor.checks.unwatched import unwatched
-from torchdoctor.errors import PatientError
+from torchdoctor.errors import check_loss
 from torchdoctor.records import CheckResult
 from torchdoctor.reports.checkup import Checkup
 
@@ -80,8 +80,7 @@ def checkup(  # noqa: PLR0913  one call with all that a run consists of
     checks = build(quick=quick, select=select, ignore=ignore, thresholds=thresholds)
     started = time.monotonic()
     seconds = (QUICK_BUDGET if quick else BUDGET) if budget is None else budget
-    if loss_fn is not None and not callable(loss_fn):
-        raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
+    check_loss(loss_fn)
     subject = Subject.of(
         model,
         loss_fn,

@@ -70,6 +70,7 @@ def load(
     loss: str | None = None,
     trust_pickle: bool = False,
     needs_data: bool = True,
+    needs_loss: bool = True,
 ) -> Material:
     """Everything that the options of a command name.
 
@@ -91,7 +92,9 @@ def load(
         raise PatientError(
             "there is no data. Give --data sample.pt, or let the factory return (model, loss_fn, batch)."
         )
-    return material if material.loss_fn is not None or material.batch is None else _with_usual_loss(material)
+    if not needs_loss or material.loss_fn is not None or material.batch is None:
+        return material
+    return _with_usual_loss(material)
 
 
 def made_by(name: str, arguments: Sequence[str] = ()) -> Material:
@@ -165,7 +168,9 @@ def _imported(place: str, name: str) -> Any:
     except PatientError:
         raise
     except (Exception, SystemExit) as error:  # somebody else's module may raise anything, or be a script that ends
-        raise PatientError(f"cannot import {place}: {_told(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and str(error.name) == place.partition(".")[0]
+        hint = ". Call it from the folder in which it lies, or name its file: path/file.py:factory." if missing else ""
+        raise PatientError(f"cannot import {place}: {_told(error)}{hint}") from error
 
 
 def _called(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -183,7 +188,8 @@ def _told(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})" if trace is not None else ""
+    file = trace.tb_frame.f_code.co_filename if trace is not None else "<"
+    place = f" ({Path(file).name}, line {trace.tb_lineno})" if trace is not None and not file.startswith("<") else ""
     return f"{type(error).__name__}: {error}{place}"
 
 

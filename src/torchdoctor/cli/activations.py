@@ -28,7 +28,7 @@ def activations(form: str, output: Path | None, no_plot: bool, fail_on: str, eva
     from torchdoctor.reports.plots import activation_figure
     from torchdoctor.reports.statistics_text import activation_text
 
-    material = load(given)
+    material = load(given, needs_loss=False)
     found = activation_statistics(material.model, material.loader or material.batch, training=not evaluating)
     told = found.to_dict()
     click.echo(as_json(told) if form == "json" else activation_text(told))

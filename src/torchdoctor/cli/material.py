@@ -76,7 +76,7 @@ def fails(command: Command) -> Command:
     )(command)
 
 
-def load(given: Mapping[str, Any], *, needs_data: bool = True) -> Material:
+def load(given: Mapping[str, Any], *, needs_data: bool = True, needs_loss: bool = True) -> Material:
     """What the options name; says on stderr what was assumed, and what is being trusted."""
     from torchdoctor.checks.loading import load as loaded
 
@@ -89,6 +89,7 @@ def load(given: Mapping[str, Any], *, needs_data: bool = True) -> Material:
         loss=given["loss"],
         trust_pickle=given["trust_pickle"],
         needs_data=needs_data,
+        needs_loss=needs_loss,
     )
     for note in material.notes:
         click.echo(f"Note: {note}.", err=True)

@@ -297,4 +297,6 @@ def looks_like(path: Path) -> str:
         return "JSON without series of numbers"
     if start == "<":
         return "a page of HTML or XML"
+    if re.fullmatch(r"[^\W\d][^\s,;]*(?:[,;\t][^\W\d][^\s,;]*)+", text.strip()):
+        return "the heading of a table without a row"
     return "text without a line that gives a loss or another number by name"

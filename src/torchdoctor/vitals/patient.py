@@ -58,7 +58,7 @@ def named_models(model: Any) -> dict[str, nn.Module]:
     for item in models.values():
         if not isinstance(item, nn.Module):
             raise PatientError(
-                f"model must be an nn.Module, or a list or dict of them, but {type(item).__name__} came. "
+                f"model must be an nn.Module, or a list or dict of them, but {_kind(item)} came. "
                 "Pass the module whose parameters the optimizer updates."
             )
     parameters = [tensor for item in models.values() for tensor in item.parameters()]
@@ -74,6 +74,10 @@ def named_models(model: Any) -> dict[str, nn.Module]:
     return {name: item for item, name in names.items()}
 
 
+def _kind(item: Any) -> str:
+    return f"the class {item.__name__}" if isinstance(item, type) else type(item).__name__
+
+
 def listed_optimizers(optimizer: Any) -> list[Optimizer]:
     """The torch optimizers, unwrapped."""
     given = list(optimizer) if isinstance(optimizer, Sequence | set) else [optimizer]
@@ -81,7 +85,7 @@ def listed_optimizers(optimizer: Any) -> list[Optimizer]:
     for item in optimizers:
         if not isinstance(item, Optimizer):
             raise PatientError(
-                f"optimizer must be a torch.optim.Optimizer, or a list of them, but {type(item).__name__} came. "
+                f"optimizer must be a torch.optim.Optimizer, or a list of them, but {_kind(item)} came. "
                 "Pass the object whose step() the loop calls."
             )
         if not (hasattr(item, "param_groups") and hasattr(item, "_optimizer_step_pre_hooks")):
