@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,6 +51,29 @@ def test_the_report_of_a_live_run_is_that_of_its_journal(net, tmp_path, preset, 
         assert live["symptoms"]
     elif preset == "default" and sickness == "none":
         assert live["health"] == "healthy"
+
+
+def test_a_report_by_other_settings_than_the_run_had_says_so(net, tmp_path):
+    settings = {
+        "quiet": True,
+        "preset": "paper",
+        "ignore": ["LO03"],
+        "thresholds": {"gradient-explosion": {"limit": 20}},
+        "sinks": [f"prometheus:{tmp_path}/hunter2.prom"],
+    }
+    with Doctor(net, torch.optim.SGD(net.parameters(), lr=0.1), journal=tmp_path / "run", settings=settings):
+        pass
+    run = torchdoctor.read(tmp_path / "run")
+    assert run.header["settings"] == {key: settings[key] for key in ("preset", "ignore", "thresholds")}
+    assert not torchdoctor.diagnose(run, settings=settings).notes
+    (note,) = torchdoctor.diagnose(run).notes
+    assert note == (
+        "while it went on, this run was judged with other settings (preset paper, ignore, thresholds) than in this "
+        "report."
+    )
+    for strange in ("x" * 9999, ["paper"], None, {"preset": 3}):  # the words of a file are not repeated
+        odd = replace(run, header={**run.header, "settings": {"preset": strange} if strange else strange})
+        assert all("xx" not in item and len(item) < 120 for item in torchdoctor.diagnose(odd).notes)
 
 
 def test_the_header_says_what_a_colleague_would_ask_and_no_secrets(net, tmp_path, monkeypatch):

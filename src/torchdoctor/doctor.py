@@ -118,6 +118,7 @@ class Doctor:
             "versions": context.versions(_own_version()),
             "tensors": list(self._monitor.names),
             "context": context.describe(models, optimizers, scheduler, scaler),
+            "settings": self.settings.judging(),
         }
         for name in self.settings.sinks:
             self._open_sink(name)

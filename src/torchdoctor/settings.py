@@ -26,6 +26,10 @@ CHOICES = {
 }
 
 
+JUDGING = ("preset", "rule", "select", "ignore", "thresholds")
+"""The settings that decide which findings are made."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a run is watched and judged."""
@@ -89,6 +93,16 @@ class Settings:
             f"settings must be a Settings, a dict or the path of a TOML file, not {type(given).__name__}."
         )
 
+    def judging(self) -> dict[str, Any]:
+        """What decides which findings are made, where it is not the default, as plain data for the journal.
+
+        >>> Settings(preset="paper", ignore=("loss-plateau",), quiet=True).judging()
+        {'preset': 'paper', 'ignore': ['loss-plateau']}
+        """
+        plain = Settings()
+        changed = {name: getattr(self, name) for name in JUDGING if getattr(self, name) != getattr(plain, name)}
+        return {name: list(value) if isinstance(value, tuple) else _plain(value) for name, value in changed.items()}
+
     @classmethod
     def _from(cls, values: Mapping[str, Any], origin: str = "") -> Settings:
         known = {item.name for item in fields(cls)}
@@ -101,6 +115,10 @@ class Settings:
             if origin:
                 raise SettingsError(f"{str(error).removesuffix('.')}{origin}.") from error
             raise
+
+
+def _plain(value: Any) -> Any:
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _names(setting: str, given: object) -> tuple[str, ...]:
