@@ -335,3 +335,10 @@ def test_validation_that_is_seldom_finite_is_said_though_it_came_back():
     late = [*[math.nan] * 8, *np.linspace(2.3, 1.0, 12)]  # not measured from the start on
     assert "nan-or-inf" in raised(examined(loss=FALL, val=often))
     assert "nan-or-inf" not in raised(examined(loss=FALL, val=seldom)) | raised(examined(loss=FALL, val=late))
+
+
+def test_records_are_counted_as_the_log_has_them():
+    """A long log is judged by its outline of a thousand points."""
+    report = examined(loss=2.3 + 0.01 * np.random.default_rng(1).standard_normal(3000), clock="step")
+    found = next(item for item in report.symptoms if item.name == "not-learning")
+    assert "of 3000 records" in found.message and found.count == 3000

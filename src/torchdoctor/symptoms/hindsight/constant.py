@@ -65,8 +65,8 @@ def frozen(chart: Chart) -> Iterator[Symptom]:
     converged = float(rates[0][-1]) > RIGHT * top if rates else values.size < LONG or level < 1
     if not begins and converged:  # it is told from the midst on
         return
-    count = int(same.sum())
-    message = f"{curve.name} is exactly {number_text(level)} at {count} of {values.size} records: nothing moves"
+    count = round(curve.thinned * int(same.sum()))
+    message = f"{curve.name} is exactly {number_text(level)} at {count} of {curve.records} records: nothing moves"
     yield shown(NotLearning, curve, since, "warning", message, value=level)
 
 

@@ -30,12 +30,20 @@ class Curve(NamedTuple):
     name: str
     steps: Array
     values: Array
+    thinned: float = 1.0
+    """How many values of the log a point stands for."""
 
     @classmethod
     def of(cls, series: Series, name: str) -> Curve:
         """The outline of a series: exact where the run is short."""
         buckets = series.outline.buckets()
-        return cls(name, np.array([item[0] for item in buckets]), np.array([item[2] for item in buckets]))
+        steps, means = np.array([item[0] for item in buckets]), np.array([item[2] for item in buckets])
+        return cls(name, steps, means, series.count / max(len(buckets), 1))
+
+    @property
+    def records(self) -> int:
+        """How many values the log has of it."""
+        return round(self.thinned * self.values.size)
 
     def __bool__(self) -> bool:
         return len(self.values) >= FEW
@@ -187,7 +195,7 @@ def shown(
 ) -> Symptom:
     """A finding that a curve shows from one of its points on, up to its end."""
     first, last = int(curve.steps[since]), int(curve.steps[-1])
-    count = len(curve.values) - since
+    count = round(curve.thinned * (len(curve.values) - since))
     return Symptom(
         detector.name, detector.code, severity, confidence, first, last, count, (), None, value, limit, message
     )

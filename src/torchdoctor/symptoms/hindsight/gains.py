@@ -118,7 +118,7 @@ def idle(chart: Chart) -> Iterator[Symptom]:
         return
     unit = "epochs" if in_epochs else "records"
     message = (
-        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.values.size} {unit}, "
+        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.records} {unit}, "
         f"after {number_text(gain.before)} in the first: nothing was gained"
     )
     yield shown(NotLearning, curve, 0, "warning", message, value=gain.after, limit=gain.before)
@@ -232,7 +232,7 @@ def lost_ground(chart: Chart) -> Iterator[Symptom]:
     if gain is None:
         return
     message = (
-        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.values.size} records, "
+        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.records} records, "
         f"after {number_text(gain.before)} in the first"
     )
     yield shown(LossDivergence, curve, curve.best, "warning", message, value=gain.after, limit=gain.before)

@@ -85,7 +85,8 @@ def unearned(chart: Chart) -> Iterator[Symptom]:
     none = values == lowest
     more = float(np.mean(values[half:])) > float(np.mean(values[:half]))
     if float(np.mean(none)) >= NOTHING and float(np.mean(none[half:])) >= NOTHING and not more:
-        said = f"reward is {number_text(lowest)} at {int(none.sum())} of {values.size} records, and no more is earned"
+        count = round(curve.thinned * int(none.sum()))
+        said = f"reward is {number_text(lowest)} at {count} of {curve.records} records, and no more is earned"
         yield shown(NotLearning, curve, 0, "warning", f"{said} at the end", value=lowest)
 
 
