@@ -370,3 +370,14 @@ def test_weights_that_the_loop_writes_to_are_spoken_of_first(parts, beginning):
     chart = Chart.of(loss=[1.0])
     chart.add({"type": "facts", "step": 0, "facts": {"state.written_in_part": parts}})
     assert fitting(chart, prescription.BY_SLUG["restore-state"].code).startswith(beginning)
+
+
+def test_a_second_descent_is_trained_on():
+    chart = Chart.of(loss=np.geomspace(2.0, 0.01, N))
+    for step, loss in zip(
+        range(19, N, 20), [2.0, 1.5, 1.2, 1.4, 1.6, 1.6, 1.5, 1.3, 1.1, 1.0] + [0.9] * 10, strict=True
+    ):
+        chart.put(step, "val_loss", loss)
+    chart.episodes += [symptom("overfitting", 59, 159, "info"), symptom("double-descent", 59, 399, "info")]
+    found = prescribe(chart, rank(chart))[1]
+    assert found[0].action == "keep-training" and "stop-at-best" not in {item.action for item in found}

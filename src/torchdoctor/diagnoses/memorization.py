@@ -44,7 +44,7 @@ class Memorization(Cause):
     name = "memorization"
     explains = ("overfitting", "validation-anomaly", "suspiciously-low-loss", "double-descent")
     prior = 0.0
-    suggests = ("stop-at-best", "augment-data", "raise-dropout", "more-data", "keep-training", "ensemble")
+    suggests = ("keep-training", "stop-at-best", "augment-data", "raise-dropout", "more-data", "ensemble")
     references = ("https://arxiv.org/abs/1611.03530",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -42,6 +42,7 @@ PRIORS: dict[tuple[str, str], float] = {
     ("missing-skip-connections", "add-residuals"): 0.85,
     ("missing-normalization", "add-normalization"): 0.85,
     ("bad-initialization", "initialize"): 0.9,
+    ("memorization", "keep-training"): 0.8,
     ("memorization", "stop-at-best"): 0.85,
     ("memorization", "augment-data"): 0.75,
     ("memorization", "raise-dropout"): 0.75,
