@@ -240,6 +240,8 @@ def test_recorded_gradients_need_no_model(tmp_path: Path) -> None:
         journal.write({"type": "vitals", "step": 0, "vitals": {"loss": 2.0, "grad_norm": 1.0}})
     found = recorded_gradients(tmp_path / "run", {"w": torch.tensor([math.nan])})
     assert [remark.name for remark in found.remarks] == ["nan-or-inf", "gradient-vanishing"]
+    page = found.save(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "norm" in page and "exact zeros" not in page and "largest element" not in page  # nobody has counted them
     with Journal(tmp_path / "bare", {"type": "header", "schema": 1, "context": {}}) as journal:
         journal.write({"type": "vitals", "step": 0, "vitals": {"loss": 2.0}})
     with pytest.raises(SourceError, match="no gradients by layer"):

@@ -62,16 +62,16 @@ def gradient_figure(found: Mapping[str, Any]) -> Figure:
     """Gradient norms from the first tensor to the last."""
     layers = found["layers"]
     places = list(range(len(layers)))
-    lines = (
-        Line("norm", places, [item["norm"] if item["norm"] > 0 else math.nan for item in layers]),
-        Line("largest element", places, [_largest(item) for item in layers], "faint"),
-    )
-    zeros = Plot(
-        "zeros", (Line("share of exact zeros", places, [item["zero_share"] for item in layers]),), 70, share=True
-    )
+    norms = Line("norm", places, [item["norm"] if item["norm"] > 0 else math.nan for item in layers])
+    largest = [_largest(item) for item in layers]
     names = tuple(item["name"] for item in layers)
-    plots = (Plot("gradient", lines, 220, log=True), zeros)
-    return Figure("Gradient flow", plots, "layer", x_names=names, notes=_told(found))
+    if all(map(math.isnan, largest)):  # a recorded run has norms only
+        plots = [Plot("gradient", (norms,), 220, log=True)]
+    else:
+        zeros = Line("share of exact zeros", places, [item["zero_share"] for item in layers])
+        lines = (norms, Line("largest element", places, largest, "faint"))
+        plots = [Plot("gradient", lines, 220, log=True), Plot("zeros", (zeros,), 70, share=True)]
+    return Figure("Gradient flow", tuple(plots), "layer", x_names=names, notes=_told(found))
 
 
 def _largest(item: Mapping[str, Any]) -> float:
