@@ -32,6 +32,15 @@ def unused():
 
 def bare():
     return nn.Linear(8, 3)
+
+def torn():
+    model, loss, (x, y), _ = sound()
+    x[3, 2] = torch.nan
+    return model, loss, (x, y)
+
+def beyond():
+    model, loss, (x, y), _ = sound()
+    return model, loss, (x, y + 1)
 """
 
 
@@ -51,6 +60,12 @@ def test_a_sound_model_is_told_to_be_well():
     assert result.stdout.startswith("All is well: ")
     assert "passed   CK03 gradient-flow" in result.stdout
     assert "Check-up within 5 s" in result.stderr and "Check-up within" not in result.stdout
+
+
+def test_the_first_line_says_that_it_is_the_batch():
+    told = run("factories:torn", "--quick", "--format", "concise").stdout
+    assert told.endswith("the loss is NaN on the batch itself, which holds values that are not finite.\n")
+    assert "..\n" not in run("factories:beyond", "--quick", "--format", "concise").stdout
 
 
 def test_a_failure_is_exit_code_one_from_its_severity_on():

@@ -61,3 +61,8 @@ def test_no_rate_is_exit_code_1(here: Path) -> None:
 
 def test_wrong_bounds_are_exit_code_2(here: Path) -> None:
     assert run("--start", 1, "--end", 0.1).exit_code == 2
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_trials(here: Path) -> None:
+    done = run("--output", "range.pdf")
+    assert done.exit_code == 2 and done.stdout == "" and "must be .png or .html" in done.stderr

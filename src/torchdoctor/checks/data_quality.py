@@ -93,7 +93,7 @@ class DataQuality(Check):
 
     def _finite(self, subject: Subject, inputs: Tensor) -> Outcome | None:
         for what, thing in (("inputs", subject.inputs), ("targets", subject.targets)):
-            for tensor in _numbers(thing):
+            for tensor in numbers(thing):
                 bad = int((~torch.isfinite(tensor)).sum())
                 if bad and not _reaches_nothing(subject):
                     message = f"{bad} of {tensor.numel()} values of the {what} {'is' if bad == 1 else 'are'} not finite"
@@ -197,7 +197,7 @@ class DataQuality(Check):
         )
 
 
-def _numbers(thing: Any) -> Iterator[Tensor]:
+def numbers(thing: Any) -> Iterator[Tensor]:
     """Float tensors in a batch that are no masks."""
     if isinstance(thing, Tensor):
         if thing.is_floating_point():
@@ -205,10 +205,10 @@ def _numbers(thing: Any) -> Iterator[Tensor]:
     elif isinstance(thing, dict):
         for key, item in thing.items():
             if "mask" not in str(key):
-                yield from _numbers(item)
+                yield from numbers(item)
     elif isinstance(thing, tuple | list):
         for item in thing:
-            yield from _numbers(item)
+            yield from numbers(item)
 
 
 def _reaches_nothing(subject: Subject) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.checks.check import Check, Outcome
+from torchdoctor.checks.data_quality import numbers
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.precision import in_precision
 from torchdoctor.checks.subject import Subject
@@ -106,8 +107,10 @@ class NumericalStability(Check):
                 text = f"the gradient of {names[0]} is {_kind(gradients[names[0]])}" if names else ""
         if not text:
             return None
+        spoilt = any(map(_kind, numbers((subject.inputs, subject.targets))))
+        why = ", which holds values that are not finite" if spoilt else ""
         return self.failed(
-            f"{text} on the batch itself",
+            f"{text} on the batch itself{why}",
             "Look at the named module, and at the batch for values that are not finite.",
             where=tuple(_culprits(subject, subject.inputs)),
         )

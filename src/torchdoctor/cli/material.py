@@ -38,6 +38,13 @@ def names_a_model(command: Command) -> Command:
     return command
 
 
+def _drawable(context: click.Context, option: click.Parameter, place: Path | None) -> Path | None:
+    """A picture that cannot be drawn is refused before anything is computed."""
+    from torchdoctor.reports.plots import drawable
+
+    return None if place is None else drawable(place)
+
+
 def shows(picture: str) -> Callable[[Command], Command]:
     """The options that say how to print, and where the picture goes."""
 
@@ -47,6 +54,7 @@ def shows(picture: str) -> Callable[[Command], Command]:
             click.option(
                 "--output",
                 type=click.Path(path_type=Path),
+                callback=_drawable,
                 metavar="FILE",
                 help=f"The picture, .png or .html; default: {picture}.",
             ),

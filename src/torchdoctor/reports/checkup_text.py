@@ -40,7 +40,7 @@ def verdict(checkup: Checkup) -> str:
     worst = checkup.failed[0]
     count = f"{len(checkup.failed)} of {len(checkup.failed) + len(checkup.passed)} checks failed"
     count += f" ({late} more were not done in the time that was given)" if late else ""
-    return f"{count}, first {printable(worst.name)}: {printable(worst.message)}."
+    return f"{count}, first {printable(worst.name)}: {printable(worst.message).removesuffix('.')}."
 
 
 def status(result: CheckResult) -> str:

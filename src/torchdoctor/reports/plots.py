@@ -197,14 +197,17 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a figure: .png or .html, by its suffix."""
     if figure.is_empty:
         raise TorchDoctorError(f"{figure.title}: there is nothing to draw.")
+    return _png(figure, path) if drawable(path).suffix.lower() == ".png" else write_whole(path, page([figure]))
+
+
+def drawable(path: Path) -> Path:
+    """The place of a picture, if one can be drawn there."""
     suffix = path.suffix.lower()
-    if suffix == ".html":
-        return write_whole(path, page([figure]))
-    if suffix != ".png":
+    if suffix not in (".png", ".html"):
         raise TorchDoctorError(f"cannot draw {path.name!r}: its suffix must be .png or .html.")
-    if not can_draw_png():
+    if suffix == ".png" and not can_draw_png():
         raise TorchDoctorError("drawing a .png needs matplotlib: pip install 'torchdoctor[plots]', or write .html.")
-    return _png(figure, path)
+    return path
 
 
 def page(figures: Sequence[Figure]) -> str:
