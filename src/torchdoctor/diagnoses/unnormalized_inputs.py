@@ -75,6 +75,8 @@ class UnnormalizedInputs(Cause):
         told = times > InputAnomaly.leap or (times > 1 and problem.grave("input-anomaly"))
         if told and problem.last_step >= since:
             yield Evidence(6.0, f"inputs are {number_text(times)} times larger or smaller since step {since}")
+        elif _are_looked_up(chart) and not chart["side_entry_rms"]:
+            yield Evidence(-4.0, "inputs are whole numbers that are looked up, and have no size")
         else:
             yield from _about_the_size(chart, problem)
 
@@ -94,8 +96,6 @@ def _about_the_size(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         words = f"inputs of size {number_text(size)} enter, and no normalization takes off what they share"
         yield Evidence(CERTAIN, words)
         return
-    if _are_looked_up(chart):
-        yield Evidence(-4.0, "inputs are whole numbers that are looked up, and have no size")
     if math.isnan(size) or (not largest and not problem.has("input-anomaly")):  # a boundary point at the origin
         return
     text = f"what enters the first layer has a root mean square of {number_text(size)}"
