@@ -51,8 +51,8 @@ class NoGradient(Detector):
     >>> chart = Chart()
     >>> chart.add({"type": "facts", "step": 2, "facts": {"graph.absent": ["encoder.weight"],
     ...                                                  "graph.cut": ["encoder.weight"]}})
-    >>> print(NoGradient().check(chart))
-    step 2: GP01 no-gradient (warning): encoder.weight never gets a gradient, although its module runs
+    >>> NoGradient().check(chart).message
+    'encoder.weight never gets a gradient, although its module runs: it is not used, or cut off from the loss'
     """
 
     code = "GP01"
