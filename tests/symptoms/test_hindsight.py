@@ -9,6 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.examination import Examination
 from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.settings import Settings
+from torchdoctor.symptoms import hindsight
 from torchdoctor.symptoms.hindsight import in_hindsight
 
 RANDOM = np.random.default_rng(0)
@@ -342,3 +343,13 @@ def test_records_are_counted_as_the_log_has_them():
     report = examined(loss=2.3 + 0.01 * np.random.default_rng(1).standard_normal(3000), clock="step")
     found = next(item for item in report.symptoms if item.name == "not-learning")
     assert "of 3000 records" in found.message and found.count == 3000
+
+
+def test_a_look_that_fails_costs_no_other_and_is_said(monkeypatch):
+    def broken(chart):
+        raise ZeroDivisionError("no records")
+
+    monkeypatch.setattr(hindsight, "LOOKS", (broken, *hindsight.LOOKS))
+    report = examined(loss=[1.9105] * 12, clock="epoch")
+    assert "not-learning" in {item.name for item in report.symptoms}
+    assert any("(broken) failed: ZeroDivisionError" in note for note in report.notes)

@@ -63,12 +63,22 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
         episodes = [softened(chart, counted(chart, episode)) for episode in chart.episodes]
         judged.episodes = [episode for episode in episodes if not outlived(chart, episode)]
         replace_overfitting(judged)
-        for found in (found for look in LOOKS for found in look(chart)):
+        for found in (found for look in LOOKS for found in _seen(look, chart, judged)):
             _enter(judged, found)
     if names is not None:
         judged.episodes = [episode for episode in judged.episodes if episode.name in names]
     judged.episodes = sorted(_gathered(judged.episodes), key=lambda episode: episode.first_step)
     return judged
+
+
+def _seen(look: Callable[[Chart], Iterator[Symptom]], chart: Chart, judged: Chart) -> list[Symptom]:
+    """What a look finds; where it stumbles over what a log has made up, the others are not lost, and it is said."""
+    try:
+        return list(look(chart))
+    except Exception as error:  # noqa: BLE001
+        said = f"one look at the whole log ({look.__name__}) failed: {type(error).__name__}: {error}"
+        judged.notes = [*judged.notes, (chart.step, said)]
+        return []
 
 
 def at_the_end(chart: Chart, names: Collection[str] | None = None) -> list[Symptom]:
