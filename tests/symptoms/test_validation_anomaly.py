@@ -28,6 +28,7 @@ SICK = {
     "at chance throughout": (lambda step: 2.31 + 0.02 * WOBBLE[step], "never under"),
     "above the untrained model": (lambda step: 6 + 0.3 * WOBBLE[step], "never under"),
     "from one evaluation to the next": (lambda step: TRAIN[step] + (1.0 if step > 550 else 0.05), "and stays"),
+    "beyond anything, at the very end": (lambda step: 1e6 if step == 999 else TRAIN[step], "far above anything"),
     "erratic": (lambda step: 9.0 if step % 300 == 299 else TRAIN[step], "leapt"),
 }
 
@@ -43,6 +44,12 @@ def test_one_leap_that_healed_is_a_note():
     symptom = ValidationAnomaly().check(chart_of(lambda step: 6.0 if step == 499 else TRAIN[step]))
     assert symptom.severity == "info"
     assert "at step 499" in symptom.message
+
+
+def test_running_statistics_may_be_far_off_for_once():
+    chart = chart_of(lambda step: 1e6 if step == 999 else TRAIN[step])
+    chart.add({"type": "facts", "step": 0, "facts": {"mode.batchnorm": {"layers": 4, "most_values": 900}}})
+    assert ValidationAnomaly().check(chart).severity == "info"
 
 
 HEALTHY = {

@@ -18,6 +18,7 @@ from torchdoctor.symptoms.validation_curve import (
     Course,
     added_up,
     better_than_training,
+    beyond_all,
     constant,
     departed,
     empty,
@@ -56,17 +57,18 @@ class ValidationAnomaly(Detector):
     statistics are off, or still those that they began with. Or it leaps up, for one evaluation or for good.
 
     ## How it is told apart
-    Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is no
-    anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same because
-    training has stopped moving is explained. One leap that heals is a note; one that stays, from one evaluation to the
-    next and by far more than they ever differed, is no overfitting, which grows; nor is one that grows to far above the
-    untrained model while training stays where it is. What is fed to the model without gradients is looked at as well:
-    inputs of quite another size are a finding where validation is worse for it, and so is a model that is never in eval
-    mode there, if it has dropout or batch statistics, and samples that training was given too; nor should a loss that
-    takes scores be given probabilities there. A gap that is there in the first pass through the data, while each sample
-    of training is as new as those of validation, was not learnt by heart: where it takes most of what training has
-    gained, and stays, training is told something that validation is not. Validation that is far better than training is
-    one where training samples come again unchanged and nothing else makes training harder.
+    Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is
+    no anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same
+    because training has stopped moving is explained. One leap that heals is a note, unless it is beyond all that
+    the run has had; one that stays, from one evaluation to the next and by far more than they ever differed, is no
+    overfitting, which grows; nor is one that grows to far above the untrained model while training stays where it
+    is. What is fed to the model without gradients is looked at as well: inputs of quite another size are a finding
+    where validation is worse for it, and so is a model that is never in eval mode there, if it has dropout or batch
+    statistics, and samples that training was given too; nor should a loss that takes scores be given probabilities
+    there. A gap that is there in the first pass through the data, while each sample of training is as new as those
+    of validation, was not learnt by heart: where it takes most of what training has gained, and stays, training is
+    told something that validation is not. Validation that is far better than training is one where training samples
+    come again unchanged and nothing else makes training harder.
 
     ## What to do
     Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
@@ -145,6 +147,7 @@ class ValidationAnomaly(Detector):
             added_up(course)
             or constant(course, self.evaluations)
             or untrained(course, self.learnt, self.followed)
+            or beyond_all(course)
             or leapt(course)
             or stepped_up(course, self.evaluations, self.learnt)
             or departed(course, self.departs, self.followed)

@@ -17,6 +17,8 @@ from torchdoctor.symptoms.validation_inputs import comes_unchanged
 
 LATE = 1.25
 """Times the first training loss, in other people's logs: it may have been written long after the start."""
+BEYOND = 1000.0
+"""Times the highest loss that a run ever had, training's first among them, at which one evaluation is enough."""
 EARLY = 40
 """Steps before which running statistics are of no use yet, and training is not what it will be."""
 
@@ -129,6 +131,22 @@ def untrained(course: Course, learnt: float, followed: float) -> Seen | None:
     message = f"validation loss was never under {number_text(float(values.min()))} while training fell from "
     message += f"{number_text(start)} to {number_text(course.level)}"
     return Seen(message, course.steps[0], best, start, confidence=0.8)
+
+
+def beyond_all(course: Course) -> Seen | None:
+    """The latest evaluation is far above anything before: the weights, or what validation is fed with, are broken.
+
+    Running statistics that are still young do the same, and a finished log is judged by its end: a note there.
+    """
+    last, high = float(course.values[-1]), max(course.progress.start, float(course.values[:-1].max()))
+    if not last > BEYOND * high > 0:
+        return None
+    message = (
+        f"validation loss is {number_text(last)} after {number_text(float(course.values[-2]))}, far above anything "
+    )
+    message += f"that this run has had ({number_text(high)} at most); training is at {number_text(course.level)}"
+    excused = course.chart.fact("mode.batchnorm") or "source" in course.chart.context
+    return Seen(message, course.steps[-1], last, BEYOND * high, severity="info" if excused else "warning")
 
 
 def leapt(course: Course) -> Seen | None:
