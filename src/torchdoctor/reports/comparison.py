@@ -201,11 +201,12 @@ def _faster(found: Found) -> Iterator[str]:
     if math.isfinite(first["reached_after"]):
         text += f", after {seconds_text(first['reached_after'])}"
     if last is not first:
-        text += f"; {printable(last['run'])} needs {last['reached_at']:,} steps"
+        steps = "as many" if last["reached_at"] == first["reached_at"] else f"{last['reached_at']:,}"
+        text += f"; {printable(last['run'])} needs {steps} steps"
         if math.isfinite(last["reached_after"]):
             text += f" and {seconds_text(last['reached_after'])}"
-        if first["reached_at"] > 0:
-            ratio = last["reached_at"] / first["reached_at"]
+        ratio = last["reached_at"] / first["reached_at"] if first["reached_at"] > 0 else 1.0
+        if ratio >= 1.05:
             text += f", {ratio:,.{0 if ratio >= 10 else 1}f} times as many"
     yield f"{text}."
     timed = [row for row in arrived if math.isfinite(row["reached_after"])]
