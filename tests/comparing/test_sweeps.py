@@ -9,6 +9,7 @@ import pytest
 from tests.comparing.worlds import grid, run
 
 from torchdoctor.comparing import compare_runs
+from torchdoctor.reports.comparison import headline
 from torchdoctor.reports.comparison_effects import batch_lines, effect_lines, rate_lines
 
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -125,3 +126,8 @@ def test_a_single_run_of_each_is_said_to_be_one():
     runs = [run(str(lr), {"lr": lr, "model": "a", "depth": 2}, 1 + abs(math.log10(lr / 0.1))) for lr in RATES]
     found = compare_runs(runs).found["learning_rate"]
     assert found["best"] == 0.1 and not found["noise_known"]
+
+
+def test_where_all_diverge_none_is_the_best():
+    found = compare_runs(grid(lambda lr: math.nan, lr=RATES, seeds=1)).found
+    assert headline(found) == ["No run can be called the best: all of them diverged."]

@@ -42,7 +42,8 @@ def headline(found: Found) -> list[str]:
     """The answer first: the best run, and the best configuration where runs were repeated."""
     metric = found["metric"]
     if found["best"] is None or metric is None:
-        return ["No run can be called the best: none has a finite score."]
+        lost = bool(found["runs"]) and all(row["diverged"] for row in found["runs"])
+        return [f"No run can be called the best: {'all of them diverged' if lost else 'none has a finite score'}."]
     best = found["runs"][0]
     lines = [f"Best: {printable(best['run'])}, by its {metric['words']} {number_text(best['score'])}{_with(best)}."]
     if found.get("unlike"):
