@@ -34,7 +34,7 @@ def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> floa
     differ by little are one thing, measured more than once.
     """
     changed = chart["answer_changed"].last(samples)
-    if changed.size < samples or chart["input_again"].first > 0 or chart.fact("loop.acts"):
+    if changed.size < samples or _are_alike(chart) or chart.fact("loop.acts"):
         return 0.0
     whole = bool(chart.fact("loss.classes"))
     always = float(changed.max()) > 0.9 and not whole
@@ -42,6 +42,22 @@ def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> floa
     moved = chart["answer_moved"].last(samples)
     share = float((moved if moved.size == samples else changed).mean())
     return share if share > least and not meant else 0.0
+
+
+def _are_alike(chart: Chart, looks: int = 3) -> bool:
+    """Whether samples came again before any could: at once, or, of short windows of tokens, in the first few looks.
+
+    Many a name begins with the same letters and goes on otherwise.
+
+    >>> _are_alike(Chart.of(input_again=[0.0, 0.09, 0.06], token_top_share=[0.5] * 3))
+    True
+    >>> _are_alike(Chart.of(input_again=[0.0, 0.09, 0.06]))
+    False
+    """
+    again = chart["input_again"]
+    short = bool(chart["token_top_share"]) and not chart["input_std"]
+    soon = short and again.steps[:1].sum() < looks and (again.values[:looks] > 0).any()
+    return bool(again.first > 0 or soon)
 
 
 def is_a_guess_again(chart: Chart, samples: int = 4, low: float = 0.5, near: float = 0.9) -> bool:
