@@ -8,8 +8,8 @@ causes are therefore two problems, and a third that merely fits is explained awa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.calibration import ECHO, INTENDED, RESERVE, SHIFTS, TEMPERATURE
@@ -126,34 +126,36 @@ def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
     """The causes of every problem, worst problem first, then by probability; no suggestions yet."""
     symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
     claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
-    claims = _of_one_cause(chart, claims, causes)
-    claims.sort(key=_order)
-    return tuple(item for number, claim in enumerate(claims, 1) for item in _told(chart, number, claim, claims, causes))
+    elsewhere = {claim.owner.name for claim in claims if claim.owner is not None}
+
+    def explain(claim: Claim) -> list[Diagnosis]:
+        own = claim.owner.name if claim.owner is not None else ""
+        return _explained(chart, claim.problem, causes, elsewhere - {own})
+
+    told = sorted(_of_one_cause(claims, explain), key=lambda pair: _order(pair[0]))
+    return tuple(replace(item, problem=number) for number, (_, found) in enumerate(told, 1) for item in found)
 
 
-def _told(
-    chart: Chart, number: int, claim: Claim, all_of_them: Sequence[Claim], causes: Sequence[Cause]
-) -> list[Diagnosis]:
-    """The causes of one claim beside the others."""
-    elsewhere = {other.owner.name for other in all_of_them if other.owner is not None and other.owner != claim.owner}
-    return _explained(chart, number, claim.problem, causes, elsewhere)
+Told = tuple[Claim, list[Diagnosis]]
 
 
-def _of_one_cause(chart: Chart, claims: list[Claim], causes: Sequence[Cause]) -> list[Claim]:
-    """What goes on at the same time and has the same likeliest cause is one problem, if that stays so when joined."""
-    joined: list[Claim] = []
-    leaders: list[str] = []
+def _of_one_cause(claims: Iterable[Claim], explain: Callable[[Claim], list[Diagnosis]]) -> list[Told]:
+    """What goes on at the same time and has the same likeliest cause is one problem, if that stays so when joined.
+
+    Each with its causes: weighing them is what ranking costs, and it is paid in the loop.
+    """
+    joined: list[Told] = []
     for claim in claims:
-        leader = _told(chart, 0, claim, claims, causes)[0].cause
-        for nth, (other, its) in enumerate(zip(joined, leaders, strict=True)):
-            if leader == its != "unknown" and _overlap(claim.problem, other.problem):
+        found = explain(claim)
+        for nth, (other, its) in enumerate(joined):
+            if found[0].cause == its[0].cause != "unknown" and _overlap(claim.problem, other.problem):
                 both = Claim(_problem((*other.problem.symptoms, *claim.problem.symptoms)), other.owner or claim.owner)
-                if _told(chart, 0, both, claims, causes)[0].cause == leader:
-                    joined[nth] = both
+                together = explain(both)
+                if together[0].cause == its[0].cause:
+                    joined[nth] = both, together
                     break
         else:
-            joined.append(claim)
-            leaders.append(leader)
+            joined.append((claim, found))
     return joined
 
 
@@ -235,9 +237,7 @@ def _joined(claims: Iterable[Claim]) -> list[Claim]:
     return list(joined.values())
 
 
-def _explained(
-    chart: Chart, number: int, problem: Problem, causes: Sequence[Cause], elsewhere: set[str]
-) -> list[Diagnosis]:
+def _explained(chart: Chart, problem: Problem, causes: Sequence[Cause], elsewhere: set[str]) -> list[Diagnosis]:
     """The causes of one problem; those that are certain of another one have nothing to add by the same fact."""
     weighed = [
         item
@@ -260,7 +260,7 @@ def _explained(
     episodes = tuple(places[id(symptom)] for symptom in problem.symptoms)
     return [
         Diagnosis(
-            problem=number,
+            problem=0,  # numbered when all problems are known
             cause=weighed[place].cause.name,
             probability=probability,
             evidence=_sentences(weighed[place].evidence),
