@@ -325,7 +325,8 @@ def test_a_kill_leaves_whole_lines_and_at_most_one_torn(tmp_path):
         records = [strict(line) for line in whole]
         steps = [record["step"] for record in records if record["type"] == "symptom"]  # a note of overflow runs ahead
         assert steps == sorted(steps)
-        assert rest == b"" or rest.startswith(b'{"type"')
+        start = b'{"type"'
+        assert rest[: len(start)] == start[: len(rest)]  # torn anywhere, so perhaps shorter than that
 
 
 def test_a_forked_child_writes_nothing(tmp_path):
