@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gradients import norms_of
-from torchdoctor.vitals.reduction import FEWEST, MOST, ROWS, Reduction
+from torchdoctor.vitals.reduction import FEWEST, GLANCES, MOST, ROWS, Reduction, _form_of
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available() or not hasattr(torch.cuda, "_compile_kernel"),
@@ -39,6 +39,18 @@ def ready(tensors: list[Tensor]) -> Reduction:
 
 def test_says_nothing_on_the_host() -> None:
     assert Reduction(parameters([torch.ones(3) for _ in range(FEWEST)]))() is None
+
+
+def test_a_form_is_type_sizes_and_strides() -> None:
+    given = [torch.ones(2, 3), torch.ones(4, 4)]
+    is_known = _form_of(given)
+    assert is_known is not None
+    assert is_known(torch.zeros(2, 3), torch.zeros(4, 4))
+    other_type, other_size = torch.ones(4, 4).double(), torch.ones(4, 5)
+    with_holes, transposed = torch.ones(4, 8)[:, ::2], torch.ones(4, 4).t()
+    repeated, sparse = torch.ones(1, 1).expand(4, 4), torch.ones(4, 4).to_sparse()
+    for other in (other_type, other_size, with_holes, transposed, repeated, sparse, torch.ones(4, 4, device="meta")):
+        assert not is_known(given[0], other)
 
 
 @needs_cuda
@@ -120,3 +132,15 @@ def test_a_gradient_with_holes_is_left_to_torch() -> None:
     assert reduction() is None
     tensors[-1].grad = torch.ones(10, 10, device="cuda").t()
     assert reduction() is not None
+
+
+@needs_cuda
+def test_a_form_that_always_changes_is_measured_all_the_same() -> None:
+    tensors = parameters([torch.ones(10, 10, device="cuda") for _ in range(FEWEST)])
+    reduction = ready(tensors)
+    for number in range(3 * GLANCES):
+        grad = torch.full((10, 10), float(number), device="cuda")
+        give(tensors, [grad.t() if number % 2 else grad] * FEWEST)
+        measured = reduction()
+        assert measured is not None
+        torch.testing.assert_close(measured[0], torch.full((FEWEST,), 10.0 * number, device="cuda"))

@@ -15,7 +15,7 @@ import itertools
 import logging
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,9 @@ READ = {torch.float32: "p[i]", torch.bfloat16: "__uint_as_float((unsigned)p[i] <
 STORED = {torch.float32: "float", torch.bfloat16: "unsigned short"}
 ROWS = 32
 """Steps whose results are given room at a time: making two tensors a step would cost as much as a launch."""
-_grad, _bytes = operator.attrgetter("grad"), operator.attrgetter("nbytes")
+GLANCES = 8
+"""How often the gradients' form is learnt anew; where it changes more often than that, it is looked at by itself."""
+_grad = operator.attrgetter("grad")
 
 SOURCE = r"""
 __device__ double lanes_sum(double x) {
@@ -95,8 +97,9 @@ class Reduction:
         self._launches: list[_Launch] | None = None
         self._known: list[int] = []
         """Where the gradients were last seen."""
-        self._shapes: tuple[list[int], list[bool]] = [], []
-        """How many bytes each of them takes, and whether it is contiguous: as long as that is so, it is as it was."""
+        self._has_known_form: Callable[..., bool] | None = None
+        """Whether types, devices, sizes and strides are those that were last found to be in order."""
+        self._glances = GLANCES
         self._room: list[tuple[Tensor, Tensor]] = []
         """For steps to come: where the norms go, and the total."""
         self._stream = 0
@@ -111,10 +114,8 @@ class Reduction:
         if torch._C._cuda_getDevice() != self._device.index or (self._launches is None and not self._load()):
             return None
         grads: list[Tensor] = list(map(_grad, self._tensors))
-        shapes = list(map(_bytes, grads)), list(map(Tensor.is_contiguous, grads))
-        if (shapes != self._shapes or not all(shapes[1])) and not self._are_whole(grads):
+        if (self._has_known_form is None or not self._has_known_form(*grads)) and not self._are_whole(grads):
             return None
-        self._shapes = shapes
         assert self._launches is not None
         addresses = list(map(Tensor.data_ptr, grads))
         if addresses != self._known:
@@ -136,11 +137,15 @@ class Reduction:
         self._room, self._stream = list(zip(norms.unbind(), totals.unbind(), strict=True)), stream
 
     def _are_whole(self, grads: list[Tensor]) -> bool:
-        """Whether each of the gradients is a whole, dense one, as the kernel reads it."""
-        return all(
+        """Whether each of the gradients is a whole, dense one, as the kernel reads it; if so, their form is known."""
+        whole = all(
             grad.dtype == self._type and grad.numel() == size and grad.device == self._device and _is_dense(grad)
             for grad, size in zip(grads, self._sizes, strict=True)
         )
+        if whole and self._glances:
+            self._glances -= 1
+            self._has_known_form = _form_of(grads)
+        return whole
 
     def _compile(self) -> None:
         source = SOURCE.replace("STORED", STORED[self._type]).replace("READ", READ[self._type])
@@ -176,6 +181,20 @@ class Reduction:
             self._launches = None
             logger.debug("norms are measured by torch's multi-tensor kernel: %s", error)
         return self._launches is not None
+
+
+def _form_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
+    """A test of tensors for having the form of these, in one call: two passes over 150 of them take twice as long."""
+    try:
+        from torch._C._dynamo import guards
+
+        make: Any = guards.TensorGuards
+        sizes, strides = [list(tensor.shape) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
+        test: Callable[..., bool] = make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    except Exception as error:  # noqa: BLE001  as with the kernel, there is the long way
+        logger.debug("the form of gradients is looked at one by one: %s", error)
+        return None
+    return test
 
 
 def _runtime() -> Any:
