@@ -42,6 +42,8 @@ def test_fires(losses, more):
         (-2.3 - 1e-3 * T**2.0, 1.3, True),  # a minus sign too many
         (-2.3 - 1e-3 * T**2.0, 1.0, False),  # returns that grow are no weights that grow
         (9 - np.exp(T / 30), 1.0, True),  # ever faster: nothing stops it
+        (-14 - 3e-2 * T**3.0, 1.0, True),  # a power of the steps, but no likelihood goes that far
+        (-14 - 3e-4 * T**3.0, 1.0, False),
         (5 - 60 * (1 - np.exp(-T / 80)), 1.3, False),  # a log-likelihood, on its way to its bottom
     ],
 )

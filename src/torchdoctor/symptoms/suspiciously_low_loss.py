@@ -20,6 +20,8 @@ NONNEGATIVE = (
 )
 # fmt: on
 """Losses that no target allows to be negative."""
+ABYSS = 1e4
+"""Times its start, or one, that no likelihood goes below zero."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def _is_bottomless(chart: Chart, level: float, times: float = 5.0, growth: float
     first, second, third, last = (median(part) for part in np.array_split(outline_levels(series), 4))
     if not (last < third < second < first and third - last > 1.2 * (first - second)):
         return False
-    return total_growth(chart) > growth or third - last > 3 * (second - third) > 9 * (first - second)
+    runs_away = third - last > 3 * (second - third) > 9 * (first - second) or -level > ABYSS * max(abs(start), 1.0)
+    return total_growth(chart) > growth or runs_away
 
 
 def _epochs(chart: Chart) -> float:

@@ -28,11 +28,11 @@ from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, counted, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
-from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned
+from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
 from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
-from torchdoctor.symptoms.hindsight.unstable import unstable
+from torchdoctor.symptoms.hindsight.unstable import ends_beyond, unstable
 
 __all__ = ["at_the_end", "in_hindsight"]
 
@@ -40,10 +40,10 @@ MANY = 3
 """Notes of one name that are shown one by one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
-    *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, dead, unstable),
+    *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, dead),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, one_answer),
-    *(frozen, no_gradient, nothing_right),
-    *(vanished, not_finite, broke_off, scaled_away, lost, unearned, estimates_diverge),
+    *(frozen, no_gradient, nothing_right, unstable, ends_beyond),
+    *(vanished, not_finite, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
 

@@ -1,4 +1,4 @@
-"""Rewards that were earned and lost again, or never.
+"""Rewards that were earned and lost again, or never, and policies that never change.
 
 >>> values = [2.0 + 3 * step for step in range(20)] + [60.0] * 10 + [60.0 - 4 * step for step in range(15)] + [1.0] * 9
 >>> print(*lost(Chart.of(reward=values, context={"source": "CSV", "better": {"reward": "higher"}})))
@@ -7,7 +7,7 @@ step 20: LO02 loss-divergence (warning): reward fell from 59.4 to 1, where it be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -29,6 +29,10 @@ OUT = 3
 """How many times all that a reward had swung the last ones are below its lowest, where a policy has collapsed."""
 NOTHING = 0.75
 """Share of all rewards that are the lowest of them, from which on there is next to nothing to learn from."""
+ENTROPY, DIVERGENCE = ("entropy",), ("kl", "kullback")
+"""Words in the names of what tells how sure a policy is, and how far an update has moved it."""
+UPDATES = 8
+"""Updates that left a policy as it was, from which on it is no accident."""
 FAR = 5
 """How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
 
@@ -116,3 +120,26 @@ def lost(chart: Chart) -> Iterator[Symptom]:
         now = float(values[-1])
         said = f"reward fell from {number_text(float(values[0]))} to {number_text(now)}, and does so still"
         yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=float(values[0]))
+
+
+def unmoved(chart: Chart) -> Iterator[Symptom]:
+    """The policy is the same after each update, and its entropy one number.
+
+    >>> chart = Chart.of(entropy_loss=[-0.35] * 10, approx_kl=[0.0] * 10, context={"source": "CSV"})
+    >>> print(*unmoved(chart))
+    step 0: LO04 not-learning (warning): entropy loss is -0.35 and approx kl 0 at all 10 updates: nothing moves
+    """
+    entropy, shift = (_constant(chart, words) for words in (ENTROPY, DIVERGENCE))
+    if entropy and shift and not shift.start:
+        said = f"{entropy.name} is {number_text(entropy.start)} and {shift.name} 0 at all {shift.records} updates"
+        yield shown(NotLearning, shift, 0, "warning", f"{said}: nothing moves", value=entropy.start)
+
+
+def _constant(chart: Chart, words: Collection[str]) -> Curve | None:
+    """A vital with one of these words in its name that is the same number at every record."""
+    for name in chart.vitals:
+        if chart[name].count >= UPDATES and not set(words).isdisjoint(name.split("_")):
+            curve = Curve.of(chart[name], name.replace("_", " "))
+            if not np.ptp(curve.values):
+                return curve
+    return None

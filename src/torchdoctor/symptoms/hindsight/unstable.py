@@ -36,6 +36,8 @@ RIGHT = 0.2
 """How far an accuracy must swing with it, where there is one."""
 
 
+BEYOND = 5.0
+"""Times the highest loss of a run, of training or validation, that its last evaluation is: nobody knows it to heal."""
 SOME = 24
 """Evaluations that tell how far they range, whatever training does."""
 BAD, WELL = 0.8, 0.45
@@ -79,6 +81,22 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
     low, high = number_text(float(late.min())), number_text(float(late.max()))
     message = f"validation loss swings between {low} and {high} up to the end; training is calm"
     yield shown(ValidationAnomaly, curve, curve.values.size - late.size, "warning", message, value=float(late.max()))
+
+
+def ends_beyond(chart: Chart) -> Iterator[Symptom]:
+    """The last evaluation is far above anything that the run has had.
+
+    >>> chart = Chart.of(loss=[78, 36, 23, 14, 8, 4], val_loss=[9.8, 8.9, 6.3, 4.2, 19, 489], context={"source": "CSV"})
+    >>> print(*ends_beyond(chart))
+    step 5: VA01 validation-anomaly (warning): validation loss ends at 489, far above all before it (78 at most)
+    """
+    curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"]
+    if not curve or not train or is_game(chart):
+        return
+    now, high = float(chart["val_loss"].latest), max(float(curve.values[:-1].max()), train.outline.highest)
+    if now > BEYOND * high > 0:
+        message = f"{curve.name} ends at {number_text(now)}, far above all before it ({number_text(high)} at most)"
+        yield shown(ValidationAnomaly, curve, curve.values.size - 1, "warning", message, value=now, limit=high)
 
 
 def _swing(values: Array) -> float:
