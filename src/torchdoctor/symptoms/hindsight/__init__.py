@@ -31,6 +31,7 @@ from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
 from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer
+from torchdoctor.symptoms.hindsight.too_good import too_good
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
 from torchdoctor.symptoms.hindsight.unstable import ends_beyond, unstable
 
@@ -42,7 +43,7 @@ MANY = 3
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, dead),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, one_answer),
-    *(frozen, no_gradient, nothing_right, unstable, ends_beyond),
+    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good),
     *(vanished, not_finite, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""

@@ -22,6 +22,8 @@ STRONG = 0.15
 """Share of its best that validation lost: overfitting, however far it had come down before."""
 MODERATE, SLIGHT = 0.05, 0.04
 """Shares of its gain, and of its best, that validation must have lost at least."""
+SLIGHTLY = 0.25
+"""Share of its best that validation may lose where every score is at its own best at the end."""
 LOSING = 0.5
 """How much more of what it lacks a metric must gain, for as much as validation lost: a loss that doubles is dear."""
 FAR = 8
@@ -72,6 +74,8 @@ def _excuse(chart: Chart, found: Symptom) -> str:
     metric = improved(chart, found.first_step, 0.1 + LOSING * min(lost, 1.0))
     if metric:
         return f"{metric.removeprefix('val_')} got better all the same"
+    if lost < SLIGHTLY and _every_score_gains(chart, found.first_step):
+        return "every score is at its best at the end"
     whole = Curve.of(chart["val_loss"], "")
     before = whole.values[whole.steps <= found.first_step]
     if before.size and now < 0.8 * float(before.min()):
@@ -87,6 +91,23 @@ def _excuse(chart: Chart, found: Symptom) -> str:
         return "it came back, or is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
+
+
+def _every_score_gains(chart: Chart, since: int) -> bool:
+    """Whether all scores of validation, whatever they are, have done nothing but gain since a step.
+
+    >>> better = {"val_f1": "higher"}
+    >>> _every_score_gains(Chart.of(val_f1=[0.73, 0.84, 0.852, 0.859], context={"better": better}), 1)
+    True
+    >>> _every_score_gains(Chart.of(val_f1=[0.73, 0.84, 0.859, 0.852], context={"better": better}), 1)
+    False
+    """
+    gains = []
+    for name, way in (chart.context.get("better") or {}).items():
+        curve = Curve.of(chart[name], name)
+        if name.startswith("val_") and curve.values.size:
+            gains.append((1 if way == "higher" else -1) * np.diff(curve.values[curve.steps >= since]))
+    return bool(gains) and all(gain.size > 1 and float(gain.min()) > 0 for gain in gains)
 
 
 def _measures_others(chart: Chart) -> bool:
