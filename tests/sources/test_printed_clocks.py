@@ -229,3 +229,47 @@ def test_a_count_that_starts_over_where_a_run_was_resumed_goes_on(tmp_path):
     assert [record["step"] for record in run.records if record["type"] == "vitals"] == [
         7142 * place for place in range(1, 17)
     ]
+
+
+CODE = """
+def log_step():
+    print(f"step:{step}/{steps} train_loss:{loss:.4f}")
+    print(f"{step}/{steps} val_loss: {val_loss:.4f} val_bpb: {val_bpb:8.4f}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "later"),
+    [
+        ("step:{}/9000 ", "  ttt_chunk [{}/1893] bpb=1.2 time=1.5s\n"),
+        ("{}/9000 ", "tttg: c{}/250 lr:0.001000 t:2.5s\n"),
+        ("step {}/9000 | ", "eval window {} running_bpb: 1.2\n"),
+    ],
+)
+def test_what_is_evaluated_in_many_pieces_after_the_end_does_not_count_the_steps(step, later, tmp_path):
+    steps, evaluated = [1, 2, 3, *range(500, 5001, 500)], {0: 6.9, 2500: 3.1, 5000: 2.2}
+    rows = {at: [f"train_loss: {5.0 / (i + 1):.4f} train_time: 100ms"] for i, at in enumerate(steps)}
+    for at, loss in evaluated.items():
+        rows[at] = [*rows.get(at, []), f"val_loss: {loss} val_bpb: 2.1"]
+    lines = "".join(f"{step.format(at)}{text}\n" for at in sorted(rows) for text in rows[at])
+    path = tmp_path / "train.log"
+    path.write_text(CODE + lines + "".join(later.format(1 + 5 * i) for i in range(300)))
+    run = read(path)
+    found = vital_series(run.records)
+    assert run.header["context"]["clock"] == "step"
+    assert found["loss"][0] == steps
+    assert found["val_loss"] == ([*evaluated], [*evaluated.values()])
+    assert found["val_bpb"] == ([*evaluated], [2.1, 2.1, 2.1])
+
+
+@pytest.mark.parametrize(("start", "last"), [([6.9, 6.9, 6.9], 2000), ([6.9, 4.1, 3.3], 6000)])
+def test_a_count_that_starts_over_counts_on_unless_training_begins_anew_with_it(start, last, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(
+            f"step:{100 * i}/2000 train_loss:{first - (first - 2.5 - first / 4) * i / 20:.4f}\n"
+            for first in start
+            for i in range(1, 21)
+        )
+    )
+    assert read(path).step == last

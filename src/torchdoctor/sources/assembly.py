@@ -92,8 +92,12 @@ def _as_the_file_says(path: Path, points: dict[str, Points]) -> dict[str, Points
 
 
 def _over_rows(points: dict[str, Points]) -> tuple[dict[str, Points], tuple[str, ...]]:
-    """Series whose steps were never counted up are taken in the order in which they were written."""
-    longest = max(points.values(), key=len, default=Points.of([], []))
+    """Series whose steps were never counted up are taken in the order in which they were written.
+
+    Where the losses were counted, what was not belongs to their last step: an evaluation after the end, in pieces.
+    """
+    losses = [series for name, series in points.items() if taken_apart(name, 0).is_loss]
+    longest = max(losses or points.values(), key=len, default=Points.of([], []))
     if len(longest) < UNCOUNTED or (longest.steps != longest.steps[0]).any():
         return points, ()
     note = f"every value was logged at step {longest.steps[0]}: they are taken in their order"

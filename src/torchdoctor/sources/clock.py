@@ -36,6 +36,8 @@ SELDOM = 4
 """How many times as often a measure may be given as what counts it; half as often where epochs come with each."""
 EVENLY = 8
 """Numbers from which on even gaps between them are no accident."""
+FALLEN = 0.7
+"""Share of what the loss begins at that it must have fallen under, for its next beginning to be another run's."""
 EACH = 3
 """Rows that each part of a log has, on the average, where its epochs go back because training began anew."""
 TOTAL = " of"
@@ -63,6 +65,10 @@ class Time:
     notes: tuple[str, ...] = ()
 
 
+_Counted = tuple[tuple[str, ...], Column]
+"""What counts: the names of its columns, and what these count together."""
+
+
 def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None) -> Time:
     """Choose what counts the rows; `named` is what the user says."""
     if named is not None:
@@ -86,7 +92,8 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
     ):
         often = [(names, count) for names, count in often if _is_beside(columns, count, 0.0)]
     rising = [(names, count) for names, count in often if not _falls(count)]
-    for names, count in (rising or often)[:1]:
+    chosen = (rising or often)[:1]
+    for names, count in chosen if epochs and not chosen else _of_the_loss(columns, candidates, chosen):
         return _by_count(count, names, columns, epochs, rows)
     if epochs:
         return _by_epoch(columns, epochs, rows)
@@ -132,6 +139,34 @@ def _is_beside(columns: Mapping[str, Column], count: Column, share: float = 0.99
     rows = [found.rows for name, found in columns.items() if is_measure(name)]
     measured = union(rows) if rows else np.zeros(0, np.int64)
     return len(measured) > 0 and bool(np.isin(measured, count.rows).mean() > share)
+
+
+def _of_the_loss(
+    columns: Mapping[str, Column], candidates: Sequence[_Counted], chosen: Sequence[_Counted]
+) -> Sequence[_Counted]:
+    """The count that stands beside every loss, where the chosen one stands beside none: it counts what comes later.
+
+    >>> early, late = np.arange(9), np.arange(9, 99)
+    >>> step, loss, chunk = Column(early, early * 500.0), Column(early, 1.0 / (early + 1)), Column(late, late * 10.0)
+    >>> tell_time({"step": step, "loss": loss, "chunk": chunk, "bpb": Column(late, 9.0 / late)}, 99).columns
+    ('step',)
+    """
+    loss = _loss_of(columns)
+    if loss is None or len(loss.rows) < EVENLY or any(np.isin(loss.rows, count.rows).any() for _, count in chosen):
+        return chosen
+    return [each for each in candidates if np.isin(loss.rows, each[1].rows).all()][:1] or chosen
+
+
+def _loss_of(columns: Mapping[str, Column]) -> Column | None:
+    """The loss of training that is given most often."""
+    losses = [found for name, found in columns.items() if _is_trained(name)]
+    return max(losses, key=lambda found: len(found.rows), default=None)
+
+
+@lru_cache(maxsize=4096)
+def _is_trained(name: str) -> bool:
+    part = taken_apart(name, 0)
+    return part.is_loss and part.split in ("", "train")
 
 
 def _unknown_count(columns: Mapping[str, Column]) -> str:
@@ -270,6 +305,24 @@ def _starts_over(count: Column) -> bool:
     return bool((np.abs(tops - np.median(tops)) <= 0.1 * np.median(tops)).all() and (starts <= starts.min() + 1).all())
 
 
+def _is_trained_anew(columns: Mapping[str, Column], count: Column) -> bool:
+    """Whether training begins anew wherever its count does: each part of the loss begins well above where all end.
+
+    >>> rows, falling = np.arange(9), np.array([6.9, 3.5, 2.5])
+    >>> count = Column(rows, np.tile([0.0, 500.0, 1000.0], 3))
+    >>> _is_trained_anew({"loss": Column(rows, np.tile(falling, 3))}, count)
+    True
+    >>> _is_trained_anew({"loss": Column(rows, np.linspace(6.9, 2.5, 9))}, count)
+    False
+    """
+    loss = _loss_of(columns)
+    if loss is None:
+        return False
+    borders = np.searchsorted(loss.rows, count.rows[np.flatnonzero(np.diff(count.values) < 0) + 1])
+    parts = [part for part in np.split(loss.values, borders) if len(part)]
+    return bool(max(part[-1] for part in parts) < FALLEN * min(part[0] for part in parts))
+
+
 def _filled(column: Column, rows: int) -> NDArray[np.float64]:
     """A value for every row: the last one given, and before the first that one."""
     places = np.searchsorted(column.rows, np.arange(rows), side="right") - 1
@@ -289,7 +342,10 @@ def _by_count(
     totals = columns.get(f"{names[0]}{TOTAL}")
     last = float(totals.values[-1]) if totals is not None and len(totals.values) else 0.0
     total = int(last) if 0 < last < STEP_LIMIT else 0
-    borders = _at_borders(count, epochs) if epochs is not None else float(_starts_over(count))
+    if epochs is not None:
+        borders = _at_borders(count, epochs)
+    else:
+        borders = float(_starts_over(count) and not _is_trained_anew(columns, count))
     if not borders:
         return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
     note = f"{names[0]} starts over in every epoch: counted on"

@@ -62,6 +62,8 @@ _COUNTED = re.compile(r"(?i)\s*([a-z][a-z ]{0,20})\s?\[(\d+),\s?(\d+)\]\s?(?:\([
 """A measure before its epoch and batch: "Loss [1, 100](epoch, minibatch): 9.66"."""
 _JOINED = re.compile(r"\b(step|loss)_(-?\d[\d.]*)(?=[:\s]|$)")
 """What is one word with its number: "step_20: loss_-4.1"."""
+_FORMAT = re.compile(r":[<>^+,]?\d{0,2}\.\d[defg%]\}")
+"""How a number is to be written, in source code that a log begins with: f"loss {loss:.4f}"."""
 _TUPLE = re.compile(r"(?<=['\"]),(?=\s)|(?<!\w)u(?=['\"])")
 """What Python 2 puts between the things that it prints."""
 _LOSSES = re.compile(r"(?i)(?<![a-z])losses['\"]?\s{0,4}[:=,]?\s{0,4}\{[^{}]{0,2000}\}")
@@ -81,6 +83,8 @@ def clean(line: str) -> str:
         line = line[bar.end() :]
     if line.startswith(("('", '("')):
         line = _TUPLE.sub("", line)
+    if "}" in line and ":" in line:
+        line = _FORMAT.sub("}", line)
     if "osses" in line and "{" in line:  # spaCy: Losses {'ner': 0.25}
         line = _LOSSES.sub(lambda found: _KEY.sub(r"\1_loss", found[0]), line)
     elif "Score at iteration " in line:  # Deeplearning4j
