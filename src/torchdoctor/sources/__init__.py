@@ -31,13 +31,14 @@ FORMATS = (
     "parquet_table",
     "json_lines",
     "json_table",
+    "yolo_results",
     "csv_table",
     "text_log",
 )
 """Modules of this package, in the order in which they are asked; the last ones take almost anything."""
 FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store", "json_files")
 """Those that keep whole folders: they are asked about these too."""
-WISHING = ("json_table", "json_lines", "csv_table", "parquet_table", "text_log")
+WISHING = ("json_table", "json_lines", "yolo_results", "csv_table", "parquet_table", "text_log")
 """Those whose ``read`` takes what the user says of the file as well."""
 KNOWN = (
     "a journal, TensorBoard events, W&B offline files, MLflow, Trackio, a Hugging Face trainer_state.json, CSV, JSON, "
