@@ -14,8 +14,9 @@ from tests.consulting.journals import recorded
 
 from torchdoctor.consulting import Interview, conclude
 from torchdoctor.consulting.casebook import Casebook, default_place, project_of
+from torchdoctor.consulting.outcomes import judge_runs
 from torchdoctor.consulting.question import ConsultError
-from torchdoctor.consulting.session import Wishes, scripted, settle
+from torchdoctor.consulting.session import Wishes, scripted, settle, settled_text
 from torchdoctor.errors import TorchDoctorError
 from torchdoctor.sources import read
 
@@ -241,10 +242,69 @@ def test_an_outcome_must_be_known(book: Casebook) -> None:
         book.close_case(case.id, "great", by="answer")
 
 
-def test_a_change_at_the_noise_floor_is_a_reason_to_stop(book: Casebook) -> None:
-    case = book.open_case(project="here", complaints=["exploding"], cause="lr-too-high", action="scale-lr", code="x")
-    book.close_case(case.id, "nothing", by="comparison", note="loss 1 before, 1 after, at step 9: within the noise")
+NOISE = "loss 1 before, 1 after, at step 9: within the noise"
+
+
+def closed_within_the_noise(book: Casebook, complaint: str) -> None:
+    case = book.open_case(project="here", complaints=[complaint], cause="lr-too-high", action="scale-lr", code="x")
+    book.close_case(case.id, "nothing", by="comparison", note=NOISE)
+
+
+def test_two_changes_within_the_noise_are_a_reason_to_stop(book: Casebook) -> None:
+    closed_within_the_noise(book, "exploding")
+    assert not conclude(interview(), book.cases()).stop, "one change may have been the wrong one"
+    closed_within_the_noise(book, "exploding")
     assert "noise floor" in conclude(interview(), book.cases()).stop[0]
     broke = interview()
     broke.answer("budget", 0)
     assert "budget" in conclude(broke).stop[0]
+
+
+def test_a_plateau_is_no_noise_floor(book: Casebook) -> None:
+    """A loss that stands does not move: that is the complaint, and the next change is proposed and written down."""
+    stuck = Interview()
+    stuck.accept_all(
+        {"symptoms": ["plateau"], "grad_norm": 1.0, "lr": 1e-5, "at_floor": "no", "fell_before": "no"}
+        | {"losses": [2.3, 2.31, 2.29] * 4}
+    )
+    for _ in range(2):
+        closed_within_the_noise(book, "plateau")
+    found = scripted(stuck, book, "here", Wishes())
+    assert not found.stop and found.plan is not None and len(book.open_cases("here")) == 1
+    closed_within_the_noise(book, "plateau")
+    assert "3 changes in a row" in conclude(stuck, book.cases()).stop[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"nan_at": 200}, {"nan_at": 450, "steps": 500}, "nothing: still there: nan-or-inf at step 450 (before: 200)"),
+        ({"nan_at": 450, "steps": 500}, {"nan_at": 200}, "worse: new: nan-or-inf at step 200 (before: 450)"),
+        ({"nan_at": 200}, {"steps": 201}, "helped: gone: nan-or-inf"),
+        ({"nan_at": 200}, {"steps": 900, "floor": 0.5}, "helped: gone: nan-or-inf"),
+    ],
+    ids=["later", "sooner", "just long enough", "longer"],
+)
+def test_what_comes_later_is_still_there(tmp_path: Path, before: dict, after: dict, told: str) -> None:
+    runs = [recorded(tmp_path / str(number), norms=False, **given) for number, given in enumerate((before, after))]
+    found = judge_runs(*runs)
+    assert f"{found.outcome}: {found.note}".startswith(told)
+
+
+@pytest.mark.parametrize("floor", [1.0, 0.4, 2.0], ids=["alike", "lower", "higher"])
+def test_a_run_that_ends_before_the_trouble_tells_nothing(book: Casebook, tmp_path: Path, floor: float) -> None:
+    """Neither does one that was not as long as that in which the trouble is new."""
+    case = book.open_case(project="p", complaints=["nan"], cause="lr-too-high", action="scale-lr", code="x")
+    sick, short = recorded(tmp_path / "sick", nan_at=200), recorded(tmp_path / "short", steps=190, floor=floor)
+    with pytest.raises(ConsultError, match="too short to tell: it ends at step 189 .*Train it at least to step 300"):
+        settle(book, "p", str(sick), str(short))
+    if floor == 2.0:
+        with pytest.raises(ConsultError, match="the run after the change shows nan-or-inf at step 200"):
+            settle(book, "p", str(short), str(sick))
+    assert [item.id for item in book.open_cases("p")] == [case.id], "it stays open"
+
+
+def test_a_change_without_a_cause_is_against_nothing(book: Casebook, tmp_path: Path) -> None:
+    book.open_case(project="p", complaints=["nan"], action="change-schedule", code="x")
+    runs = [str(recorded(tmp_path / name, floor=floor)) for name, floor in (("before", 1.0), ("after", 0.6))]
+    assert settled_text(*settle(book, "p", *runs)).startswith("change-schedule (x): helped. ")

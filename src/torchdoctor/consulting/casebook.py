@@ -55,8 +55,14 @@ class Case:
 
     @property
     def at_noise_floor(self) -> bool:
-        """Whether the change moved nothing, and there was nothing that it had to mend."""
-        return self.outcome == "nothing" and WITHIN_NOISE in self.note and STILL_THERE not in self.note
+        """Whether the change moved nothing, and there was nothing that it had to mend: a loss that stands is not that."""
+        moved = self.outcome != "nothing" or WITHIN_NOISE not in self.note
+        return not (moved or STILL_THERE in self.note or "plateau" in self.complaints)
+
+    @property
+    def against(self) -> str:
+        """What it was meant for, as the end of a sentence; empty where no cause was known."""
+        return f" against {self.cause}" if self.cause else ""
 
     @property
     def day(self) -> str:

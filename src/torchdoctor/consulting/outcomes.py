@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.comparing.naming import short_names
+from torchdoctor.comparing.outcome import DIVERGING
 from torchdoctor.comparing.summary import Summary, summarise
 from torchdoctor.comparing.tasks import unlike
 from torchdoctor.consulting.casebook import STILL_THERE, WITHIN_NOISE, Outcome
 from torchdoctor.consulting.question import ConsultError
+from torchdoctor.consulting.trials import MARGIN
 from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE, SEVERITIES, number_text
 from torchdoctor.reports.clock import clock_of
@@ -81,6 +83,8 @@ def _in_one_clock(summaries: list[Summary]) -> None:
 def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, Array]) -> Verdict:
     """Findings first: what broke is worse, what is gone has helped if the loss did not pay for it. Then the loss.
 
+    A finding is gone where the whole run after the change is without it, and came as far as where it began.
+
     Series are arrays of two rows: steps and values.
 
     >>> steps = np.arange(200.0)
@@ -88,32 +92,73 @@ def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, A
     >>> judge(Report(step=199), old, Report(step=199), new).outcome
     'helped'
     """
-    loss = _difference(old, new, clock_of(before.context))
+    clock = clock_of(before.context)
+    loss = _difference(old, new, clock)
     common = min(before.step, after.step)
-    was, now = _grave(before, common), _grave(after, common)
-    fresh = [name for name in now if name not in was]
-    gone = [name for name in was if name not in now]
+    was, now = _onsets(before), _onsets(after)
+    here = [name for name, step in now.items() if step <= common or was.get(name, math.inf) <= common]
+    fresh = [name for name in here if was.get(name, math.inf) > common]
+    gone = [name for name, step in was.items() if step <= common and name not in now]
+    left = f"{STILL_THERE}: {', '.join(_dated(name, was, now, clock) for name in here)}; " if here else ""
     said = loss[1] if loss is not None else "the losses cannot be compared"
-    if fresh and _worst(after, common) > _worst(before, common):
-        return Verdict("worse", f"new: {', '.join(fresh)}; {said}")
-    if gone and not fresh and (loss is None or loss[0] <= 0):
+    broke, had = _breaks(after), any(was.get(name, math.inf) <= common for name in DIVERGING)
+    if fresh and (_worst(after, common) > _worst(before, common) or (set(fresh) & set(broke) and not had)):
+        return Verdict("worse", f"new: {', '.join(_dated(name, was, now, clock) for name in fresh)}; {said}")
+    missed = [name for name, step in was.items() if step > common and name not in now]
+    moved = gone or (loss is not None and loss[0] != 0)
+    if missed and (not moved or set(missed) & set(_breaks(before))):
+        last = max(missed, key=was.__getitem__)
+        raise ConsultError(_longer("after", after, _dated(last, {}, was, clock), was[last], clock, said))
+    if loss is not None and loss[0] > 0:
+        return Verdict("worse", said)
+    if broke and not had:
+        raise ConsultError(_longer("before", before, _dated(broke[0], {}, now, clock), now[broke[0]], clock, said))
+    if broke:
+        return Verdict("nothing", f"{left}{said}")
+    if gone and not fresh:
         return Verdict("helped", f"gone: {', '.join(gone)}; {said}")
-    if loss is None and not was:
+    if loss is None and not here and not gone:
         raise ConsultError(
             f"these runs cannot tell whether a change helped: neither shows trouble in the first {common + 1:,} "
-            f"{clock_of(before.context)}s, and they have too few losses in common: {LEAST} of each are needed, or "
+            f"{clock}s, and they have too few losses in common: {LEAST} of each are needed, or "
             f"{FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to show."
         )
     if loss is None or loss[0] == 0:
-        left = f"{STILL_THERE}: {', '.join(now)}; " if now else ""
         return Verdict("nothing", f"{left}{said}")
-    return Verdict("helped" if loss[0] < 0 else "worse", said)
+    return Verdict("helped", said)
 
 
-def _grave(report: Report, until: int) -> list[str]:
-    """Findings of warning and above that began within the steps that both runs have."""
-    found = [item for item in report.symptoms if item.severity != "info" and item.name not in INFORMATIVE]
-    return list(dict.fromkeys(item.name for item in found if item.first_step <= until))
+def _onsets(report: Report) -> dict[str, int]:
+    """By finding of warning and above, where it began."""
+    found: dict[str, int] = {}
+    for item in report.symptoms:
+        if item.severity != "info" and item.name not in INFORMATIVE:
+            found[item.name] = min(item.first_step, found.get(item.name, item.first_step))
+    return found
+
+
+def _breaks(report: Report) -> list[str]:
+    """What ended the run, wherever it began: no lower loss before it makes up for that."""
+    return list(
+        dict.fromkeys(item.name for item in report.symptoms if item.name in DIVERGING and item.severity == "critical")
+    )
+
+
+def _dated(name: str, was: dict[str, int], now: dict[str, int], clock: str) -> str:
+    """A finding of the run after, and where it began in both if that is not the same."""
+    if name not in now or was.get(name) == now[name]:
+        return name
+    return f"{name} at {clock} {now[name]}{f' (before: {was[name]})' if name in was else ''}"
+
+
+def _longer(which: str, short: Report, told: str, onset: int, clock: str, said: str) -> str:
+    """Which run to train longer, since the other one shows something that it never came to."""
+    other = "after" if which == "before" else "before"
+    return (
+        f"these runs cannot tell whether a change helped: the run {other} the change shows {told}, and the one "
+        f"{which} it is too short to tell: it ends at {clock} {short.step} (until there: {said}). Train it at least to "
+        f"{clock} {math.ceil(MARGIN * onset)}."
+    )
 
 
 def _worst(report: Report, until: int) -> int:
@@ -140,7 +185,7 @@ def _compared(old: Array, new: Array, words: str, least: int, clock: str) -> tup
     if not all(np.isfinite(tail).all() for tail in tails):
         broken = [not np.isfinite(tail).all() for tail in tails]
         where = "in both" if all(broken) else "after" if broken[1] else "before"
-        return broken[1] - broken[0], f"the {words} is not finite {where}"
+        return broken[1] - broken[0], f"the {words} up to {clock} {end:.0f} is not finite {where}"
     levels = [float(np.median(tail)) for tail in tails]
     difference = levels[1] - levels[0]
     told = f"{words} {number_text(levels[0])} before, {number_text(levels[1])} after, at {clock} {end:.0f}"

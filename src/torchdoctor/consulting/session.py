@@ -20,7 +20,7 @@ from torchdoctor.consulting.terminal import LeavingError, Talk, ask_outcome, hol
 from torchdoctor.errors import TorchDoctorError, did_you_mean
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import first_line, printable, stands_out, verdict
+from torchdoctor.reports.wording import first_line, printable, verdict
 
 NOTHING = "none"
 
@@ -185,9 +185,7 @@ def _ask_for_fix(consultation: Consultation, wishes: Wishes, talk: Talk) -> Prop
         return _chosen(consultation, wishes.fix)
     offered = [(item.suggestion.action, proposal_text(item)) for item in consultation.proposals]
     text = "What to try: one change at a time. Which one change would you like to try?"
-    leading = consultation.report.diagnoses[0] if consultation.report.diagnoses else None
-    settled = consultation.stop or leading is None or not stands_out(leading)
-    default = len(offered) + 1 if settled else 1
+    default = len(offered) + 1 if _chosen(consultation, "") is None else 1
     return _chosen(consultation, talk.choose(text, [*offered, (NOTHING, "none of them")], default))
 
 
@@ -266,7 +264,7 @@ def close_by_answer(casebook: Casebook, project: str, outcome: object) -> None:
 
 def settled_text(found: Verdict, case: Case | None, stop: tuple[str, ...]) -> str:
     """What a comparison said, in words."""
-    what = f"{case.action} ({case.code}) against {case.cause}" if case is not None else "The change"
+    what = f"{case.action} ({case.code}){case.against}" if case is not None else "The change"
     lines = [f"{printable(what)}: {OUTCOME_WORDS[found.outcome]}. {printable(found.note)}."]
     if case is None:
         lines.append("No open case of this project is about this run: nothing was written into the casebook.")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from torchdoctor.consulting.casebook import IN_VAIN, Case
+from torchdoctor.consulting.complaints import seen
 from torchdoctor.consulting.question import Answers
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import stands_out
 
 PATIENCE = 3
 """Changes without effect after which the next one is not worth trying."""
+FLOOR = 2
+"""Changes in a row within the noise, with nothing left to mend: one of them may simply have been the wrong one."""
 INSTEAD = (
     "Consider instead: a different architecture, another formulation of the task, more or better data, or a "
     "colleague and the literature."
@@ -19,13 +23,11 @@ INSTEAD = (
 
 def in_vain(history: Sequence[Case]) -> int:
     """How many changes in a row, up to the latest, did nothing or harm."""
-    told = [case.outcome for case in history if case.outcome not in (None, "not-tried")]
-    count = 0
-    for outcome in reversed(told):
-        if outcome not in IN_VAIN:
-            break
-        count += 1
-    return count
+    return len(list(takewhile(lambda case: case.outcome in IN_VAIN, reversed(_told(history)))))
+
+
+def _told(history: Sequence[Case]) -> list[Case]:
+    return [case for case in history if case.outcome not in (None, "not-tried")]
 
 
 def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -> tuple[str, ...]:
@@ -48,8 +50,10 @@ def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -
         found.append("The likeliest explanation is that nothing is wrong: the run is finished.")
     elif answers.get("at_floor") == "yes":
         found.append("You say that the loss is at its theoretical minimum: there is nothing left to gain.")
-    if history and history[-1].at_noise_floor:
-        found.append("The last change moved the loss by less than its own noise: this is the noise floor.")
+    latest = _told(history)[-FLOOR:]
+    stands = "plateau" in seen(report.symptoms)
+    if len(latest) == FLOOR and all(case.at_noise_floor for case in latest) and not stands:
+        found.append(f"The last {FLOOR} changes moved the loss by less than its own noise: this is the noise floor.")
     if answers.get("budget") == 0:
         found.append("The budget for test runs is gone: keep the best weights, and write down what is known.")
     step, total = answers.get("current_step"), answers.get("total_steps")

@@ -180,9 +180,7 @@ def remembered(consultation: Consultation) -> Iterator[Block]:
         for case in told:
             note = f": {case.note}" if case.note else ""
             done = OUTCOME_WORDS[str(case.outcome)]
-            yield Block(
-                "item", f"{case.day}: {case.action} ({first_line(case.code)}) against {case.cause}: {done}{note}"
-            )
+            yield Block("item", f"{case.day}: {case.action} ({first_line(case.code)}){case.against}: {done}{note}")
     if consultation.stop:
         yield Block("title", "When to stop")
         for reason in consultation.stop:

@@ -151,7 +151,5 @@ def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
 
 def ask_outcome(case: Case, talk: Talk) -> str:
     """What came of an open case."""
-    text = (
-        f"On {case.day} you wanted to try {case.action} ({first_line(case.code)}) against {case.cause}. What happened?"
-    )
+    text = f"On {case.day} you wanted to try {case.action} ({first_line(case.code)}){case.against}. What happened?"
     return talk.choose(printable(text), [(name, OUTCOME_WORDS[name]) for name in OUTCOMES], default=len(OUTCOMES))
