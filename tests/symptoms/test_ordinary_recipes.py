@@ -11,6 +11,7 @@ from torchdoctor.symptoms.collapsed_output import CollapsedOutput
 from torchdoctor.symptoms.data_starvation import DataStarvation
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import Overfitting
+from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.slow_learning import SlowLearning
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
@@ -124,6 +125,15 @@ def test_returns_that_a_critic_foretells(parts, severity):
         chart.put(step, "target_std", 3.0)
         chart.put(step, "target_mean", 4.0 * place)
     assert BatchAnomaly().check(chart).severity == severity
+    chart.context["batch_size"] = 2  # two differ less than all do
+    assert BatchAnomaly().check(chart) is None
+
+
+@pytest.mark.parametrize(("names", "plays"), [(("G", "D"), True), (("encoder", "decoder"), False)])
+def test_players_are_known_by_their_names_where_one_loss_is_logged(names, plays):
+    chart = Chart.of(loss=[1.4], context={"optimizer": [{}, {}]})
+    chart.names = tuple(f"{name}.0.weight" for name in names)
+    assert is_game(chart) == plays
 
 
 @pytest.mark.parametrize("joins", [True, False], ids=["layers join", "steps are cut"])

@@ -146,6 +146,7 @@ AWAY = {
     "it learns": ([0.2, 0.5, 0.1, 0.4], False, False),
     "they walk at random": ([0.9, 1.1, 1.0, 0.9], True, False),
     "too few looks": ([0.2, 0.5, 0.1], True, False),
+    "they swing about a plateau": ([0.27, 0.53, 0.36, 0.45], True, False),
 }
 
 
@@ -155,6 +156,19 @@ def test_weights_that_get_nowhere(away, stuck, fires):
     if stuck:
         chart.open_episodes["not-learning"] = 0
     assert bool(StateOverwritten().check(chart)) == fires
+
+
+@pytest.mark.parametrize(("away", "writes", "fires"), [(1e-4, 2, True), (1e-4, 0, False), (0.8, 2, False)])
+def test_weights_that_are_put_back_from_some_step_on(away, writes, fires):
+    chart = Chart.of(update_kept=[18.0] * 8)
+    for step in range(8, 400):
+        chart.put(step, "loss", 0.5)
+    chart.put(400, "update_away", away)
+    known(chart, state__written_always=writes)
+    found = StateOverwritten().check(chart)
+    assert bool(found) == fires
+    if found:
+        assert found.first_step == 400
 
 
 OUTSIDE = {

@@ -31,6 +31,7 @@ FIRST = [
     ("reattach-graph", "certain: encoder: the module runs, and its tensors never get", "x = second(first(x))"),
     ("shuffle-data", "the inputs of 16 batches looked at are the same 64 samples", "for inputs, targets in loader"),
     ("shuffle-data", "two samples of a batch share a class in 90 % of pairs", "loader = torch.utils.data.DataLoader("),
+    ("restore-state", "steps are undone: in dozens of them weights come 0.01 of one step far", "average.lerp_("),
     ("add-normalization", "certain: 3 BatchNorm layers have at most 2 values", "norm = torch.nn.GroupNorm("),
 ]
 

@@ -82,13 +82,14 @@ def test_what_stays_frozen_or_is_held_or_changed_is_not_left_out(case):
     assert "graph.thawed" not in census(**case)
 
 
-def pair(*, steps_both=False, writes=False, samples=21, name="loss"):
+def pair(*, steps_both=False, writes=False, samples=21, name="loss", takes_part=0):
     first, second = nn.Linear(4, 4), nn.Linear(4, 1)
     both, told = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (first, second)], {}
     gauge = GraphCensus(Setup({"a": first, "b": second}, both), told.update)
     for sample in range(samples):
         gauge.arm()
-        loss = second(first(torch.randn(8, 4))).square().mean()
+        made = first(torch.randn(8, 4))
+        loss = second(made if sample >= takes_part else made.detach()).square().mean()
         gauge.loss_logged(name, loss)
         loss.backward()
         for index in (0, 1) if steps_both else (1,):
@@ -112,6 +113,7 @@ def test_an_optimizer_that_never_steps_is_known_by_what_it_holds():
     assert pair(samples=10) == ["a.weight", "a.bias"]
     assert pair(samples=10, name="d_loss") is None  # a critic may be ahead
     assert pair(samples=21, name="d_loss") == ["a.weight", "a.bias"]
+    assert pair(samples=11, takes_part=9) is None  # seen once: whether it was changed is not known yet
 
 
 def scheduled(make, advance, steps=100):

@@ -15,6 +15,9 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, acts, is_game
 from torchdoctor.symptoms.validation_inputs import evenly, is_like_training
 
+FEWEST = 4
+"""Samples of a batch from which on it is known how they vary."""
+
 
 @dataclass(frozen=True)
 class BatchAnomaly(Detector):
@@ -178,7 +181,8 @@ class BatchAnomaly(Detector):
         within, between = within_and_between(chart)
         forgets = _forgets(chart)
         limit = self.forgotten if forgets else self.narrow
-        if not within < limit * between or chart.context.get("batch_size") == 1:
+        size = chart.context.get("batch_size")
+        if not within < limit * between or (isinstance(size, int) and size < FEWEST):
             return None
         hurt = forgets or _is_binary(chart) or _has_hurt(chart) or _lags(chart)
         severity: Severity = "warning" if hurt else "info"

@@ -22,6 +22,11 @@ Mask = NDArray[np.bool_]
 
 JUMP = 3.0
 """Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+PLAYERS = (
+    frozenset({"g", "gen", "generator", "netg", "net_g", "forger"}),
+    frozenset({"d", "dis", "disc", "discriminator", "netd", "net_d", "critic"}),
+)
+"""What people call the two players of a game."""
 LEAPT = 0.4
 """Share of the rate of these steps that the leap must have reached: a warm-up from next to nothing does not."""
 DRIFT = 0.3
@@ -151,13 +156,16 @@ def has_gained(series: Series, guess: float = math.nan) -> bool:
 def is_adversarial(chart: Chart) -> bool:
     """Whether several optimizers play against each other: several losses, none of which has to fall.
 
+    Where the sum of them is logged alone, the players' names tell.
+
     >>> is_adversarial(Chart.of(loss=[1.0], d_loss=[1.0], context={"optimizer": [{}, {}]}))
     True
     """
     if len(chart.context.get("optimizer") or ()) < 2:
         return False
     losses = [name for name in chart.vitals if "loss" in name.split("_") and not name.startswith("val_")]
-    return len(losses) > 1
+    roots = {name.partition(".")[0].lower() for name in chart.names}
+    return len(losses) > 1 or not any(map(roots.isdisjoint, PLAYERS))
 
 
 def is_of_one_sample(chart: Chart) -> bool:

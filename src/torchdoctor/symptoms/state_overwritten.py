@@ -11,7 +11,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import SETTLED, Progress
@@ -101,7 +101,11 @@ class StateOverwritten(Detector):
     kept: float = 0.3
     """Lengths of one step that weights come in dozens of them where each is undone."""
     away: float = 0.6
-    """What a walk at random would come far that weights of a run that does not learn stay under, at each sample."""
+    """What a walk at random would come far that weights of a run that does not learn stay under, at each sample;"""
+    near: float = 0.35
+    """and what they stay under at most of them: weights that swing about a plateau come further."""
+    back: float = 0.05
+    """The same where somebody else writes to them at every step, and one sample is enough."""
     written: float = 1.2
     """The same where weights were written to at every step from the start on: at random they would come further."""
 
@@ -112,13 +116,11 @@ class StateOverwritten(Detector):
         if chart.fact("state.forgotten", 0) >= self.samples and not meant:
             message = "the optimizer's memory is emptied again and again: no momentum, no scale ever builds up"
             return self.symptom(chart, "warning", message, since=chart.facts["state.forgotten"].step, confidence=0.95)
-        kept = self._undone(chart)
-        if kept.size:
-            message = (
-                f"steps are undone: in dozens of them weights come {number_text(float(kept.max()))} of one step far"
-            )
-            since = int(chart["update_kept"].steps[-kept.size])
-            return self.symptom(chart, "warning", message, value=float(kept.max()), limit=self.kept, since=since)
+        undone = self._undone(chart)
+        if undone is not None:
+            far, since = undone
+            message = f"steps are undone: in dozens of them weights come {number_text(far)} of one step far"
+            return self.symptom(chart, "warning", message, value=far, limit=self.kept, since=since)
         resumed = self._resumed(chart)
         if resumed is not None and resumed.severity == "warning":
             return resumed
@@ -201,22 +203,27 @@ class StateOverwritten(Detector):
         message += f"to {number_text(median(after))} in the first steps"
         return self.symptom(chart, "warning", message, value=median(after), limit=first, since=0, confidence=0.8)
 
-    def _undone(self, chart: Chart) -> Array:
-        """How far weights came of late, where that is next to nothing; where they are written to, one look will do."""
-        kept, written = chart["update_kept"], chart.fact("state.written_always", 0)
-        few = kept.last(self.samples)
-        if written and float(kept.latest) < self.kept / 3:
-            return kept.last(1)
-        if written >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
-            return kept.values  # never came further; weights that are clamped do, until they reach their bounds
+    def _undone(self, chart: Chart) -> tuple[float, int] | None:
+        """How far weights came of late, and since when, where that is next to nothing.
+
+        Where somebody else writes to them at every step, one look will do.
+        """
+        kept, away, writes = chart["update_kept"], chart["update_away"], chart.fact("state.written_always", 0)
+        if writes and float(kept.latest) < self.kept / 3:
+            return _of_last(kept, 1)
+        if writes and float(away.latest) < self.back:
+            return _of_last(away, 1)
+        if writes >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
+            return _of_last(kept, len(kept))  # never came further; clamped weights do, until they reach their bounds
         if _stands_still(chart):
-            return few[:0]  # a last bias alone moves, and is drawn to its mean again and again
-        away = chart["update_away"].last(self.samples + 1)
+            return None  # a last bias alone moves, and is drawn to its mean again and again
         idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
         idle = idle and "collapsed-output" not in chart.open_episodes  # there the last bias goes about its mean
-        if idle and away.size > self.samples and float(away.max()) < self.away:
-            return kept.last(1) if kept else away[-1:]
-        return few if few.size == self.samples and float(few.max()) < self.kept else few[:0]
+        near = away.last(self.samples + 1)
+        if idle and near.size > self.samples and float(near.max()) < self.away and median(near) < self.near:
+            return _of_last(kept if kept else away, 1)
+        few = kept.last(self.samples)
+        return _of_last(kept, few.size) if few.size == self.samples and float(few.max()) < self.kept else None
 
     def _said(self, chart: Chart, message: str, rise: _Rise) -> Symptom:
         message += f"{number_text(rise.before)} to {number_text(rise.before + rise.height)}"
@@ -239,6 +246,11 @@ class _Rise(NamedTuple):
     def doubles(self) -> bool:
         """Whether the loss is at more than twice what it was."""
         return self.height > self.before > 0
+
+
+def _of_last(series: Series, count: int) -> tuple[float, int]:
+    """The highest of the last values, and the step of the first of them."""
+    return float(series.last(count).max()), int(series.steps[-count])
 
 
 def _was_cut(chart: Chart, step: int) -> bool:

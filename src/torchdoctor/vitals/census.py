@@ -261,8 +261,9 @@ class GraphCensus(PassGauge):
             holder = holders.get(id(tensor))
             if holder is None or self._stepped[holder] or name not in self._pushed:
                 continue
+            seen = name in self._versions
             first = self._versions.setdefault(name, tensor._version)
-            if waited and first == tensor._version:
+            if waited and seen and first == tensor._version:
                 idle.append(name)
         return idle[:LISTED]
 

@@ -40,50 +40,72 @@ class Compared(NamedTuple):
     """Whether the target is no data, but an output that learns too."""
     skipped: int | None
     """The first position of a sequence of outputs that is compared; None where that is not to be seen."""
+    weight: float = 1.0
+    """What it is multiplied by in the loss, where that is a number."""
 
 
 def what_is_compared(loss: Tensor) -> Compared | None:
     """The one comparison that a loss is made of; None where there is none, or more than one."""
     found = _comparisons(loss)
-    return _compared(*found[0]) if len(found) == 1 else None
+    return _compared(*found[0][:2]) if len(found) == 1 else None
 
 
 def parts_compared(loss: Tensor) -> list[Compared]:
     """The comparisons of a loss that is a sum of several, as for boxes and classes; empty where it is none."""
     found = _comparisons(loss, (*MODULES, "Abs"))
-    known = [part for name, node in found if (part := _compared(name, node)) is not None] if len(found) > 1 else []
+    parts = [(_compared(name, node), weight) for name, node, weight in found] if len(found) > 1 else []
+    known = [part._replace(weight=weight) for part, weight in parts if part is not None]
     return known if len(known) == len(found) and not any(part.between_outputs for part in known) else []
 
 
 def part_numbers(parts: Sequence[Compared]) -> dict[str, Tensor]:
-    """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are."""
+    """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are in it.
+
+    >>> output, labels = torch.ones(4, requires_grad=True) * 1, torch.ones(4, dtype=torch.long)
+    >>> loss = 1e-4 * nn.functional.mse_loss(output, torch.full((4,), 101.0))
+    >>> loss = loss + nn.functional.cross_entropy(output[:, None] * torch.zeros(2), labels)
+    >>> round(float(part_numbers(parts_compared(loss))["part_loss_ratio"]), 2)
+    1.44
+    """
     sizes = [rms(part_of(part.target).float()) for part in parts if part.target.is_floating_point()]
     if not sizes or any(getattr(part.module, "reduction", "") != "mean" for part in parts):
         return {}
-    losses = torch.stack([part.module.forward(part.output, part.target).float() for part in parts])
+    losses = torch.stack([part.module.forward(part.output, part.target).float() * abs(part.weight) for part in parts])
     return {
         "part_target_size": torch.stack(sizes).amax(),
         "part_loss_ratio": losses.amax() / losses.amin().clamp_min(1e-12),
     }
 
 
-def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[str, Any]]:
-    """The nodes of torch's losses next to the end of the graph."""
-    found: list[tuple[str, Any]] = []
-    seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
+def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[str, Any, float]]:
+    """The nodes of torch's losses next to the end of the graph, and what each is multiplied by on the way there."""
+    found: list[tuple[str, Any, float]] = []
+    seen, waiting = {loss.grad_fn}, deque([(loss.grad_fn, 1.0)])
     for _ in range(HEAD):
-        node = waiting.popleft() if waiting else None
+        node, weight = waiting.popleft() if waiting else (None, 1.0)
         if node is None:
             break
         name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
         if name in names:
-            found.append((name, node))
+            found.append((name, node, weight))
             continue  # what lies behind it is the model
+        if name in ("Mul", "Div"):
+            number = _number(node)
+            weight = weight * number if name == "Mul" else weight / (number or 1.0)
         for parent, _ in node.next_functions:
             if parent is not None and parent not in seen:
                 seen.add(parent)
-                waiting.append(parent)
+                waiting.append((parent, weight))
     return found
+
+
+def _number(node: Any) -> float:
+    """The number that a product or a quotient was taken with; 1 where that is a tensor of the device, or another one.
+
+    A number of Python's is kept as one on the host: nobody waits for it.
+    """
+    other = kept(node, "other")
+    return float(other) if other is not None and not other.dim() and other.device.type == "cpu" else 1.0
 
 
 def _compared(name: str, node: Any) -> Compared | None:

@@ -122,7 +122,7 @@ class OutputGauge(PassGauge):
             if not self._asked and is_attraction(loss):
                 self.tell({"loss.between_outputs": True})
             return
-        module, output, target, between, _ = compared
+        module, output, target, between, *_ = compared
         if between:
             self.tell({"loss.between_outputs": True})
         if between or len(self._models) > 1:
