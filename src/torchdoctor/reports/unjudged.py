@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchdoctor.chart import Chart
+from torchdoctor.records import NO_LOSS
 
 FEW = 10
 """Losses under which a trend is hardly known."""
@@ -45,12 +46,27 @@ def unjudged(chart: Chart) -> tuple[str, ...]:
     gaps = list(_gaps(chart))
     if not gaps:
         return ()
+    silent = () if _tells_how_it_went(chart) else (f"{NO_LOSS}, nor a metric: how the run went cannot be told",)
     asked = TRAINERS.get(str(chart.context["source"]), {})
     asks = [f"{gap.ask} ({asked[gap.vital]})" if gap.vital in asked else gap.ask for gap in gaps]
     return (
+        *silent,
         "not judged: " + ", ".join(f"{gap.what} ({gap.why})" for gap in gaps),
         f"to log next time: {'; '.join(dict.fromkeys(asks))}. Layers, weights and activations are seen by a live run "
         "only: Doctor(model, optimizer)",
+    )
+
+
+def _tells_how_it_went(chart: Chart) -> bool:
+    """Whether a log has any loss, metric or reward, finite or not: silence about one that has none is no health.
+
+    >>> _tells_how_it_went(Chart.of(lr=[0.1] * 9)), _tells_how_it_went(Chart.of(val_accuracy=[0.1] * 9))
+    (False, True)
+    """
+    better = chart.context.get("better") or {}
+    told = (name for name in chart.vitals if chart[name].count or chart[name].nonfinite)
+    return any(
+        name in better or name.endswith(("loss", "reward")) or name.startswith(("train_", "val_")) for name in told
     )
 
 

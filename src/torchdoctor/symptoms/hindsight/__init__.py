@@ -26,7 +26,7 @@ from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, 
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing, worsened
 from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
-from torchdoctor.symptoms.hindsight.missing import broke_off, counted, not_finite, scaled_away, vanished
+from torchdoctor.symptoms.hindsight.missing import broke_off, counted, left_empty, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
@@ -44,7 +44,7 @@ LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, dead),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, one_answer),
     *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good),
-    *(vanished, not_finite, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
+    *(vanished, not_finite, left_empty, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
 )
 """All looks at a whole run but that at overfitting, which replaces what was said on the way."""
 

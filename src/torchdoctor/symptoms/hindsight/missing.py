@@ -26,6 +26,12 @@ OFTEN = 1 / 3
 """Share of all evaluations that are not finite, from which on a validation that came back is harmed all the same."""
 ENOUGH = 5
 """Evaluations that were finite, after which one that is not, with nothing behind it, has ended the run."""
+STEPS = {"lr": "the learning rate", "grad_norm": "the gradient norm", "loss_scale": "the loss scale"}
+"""What a step has beside its loss, whatever that is."""
+APART = 0.02
+"""Share of its records by which a loss and what is beside it may differ in number where they are logged together."""
+SURELY = 3
+"""Records without a loss that are no accident of the end."""
 
 
 def vanished(chart: Chart) -> Iterator[Symptom]:
@@ -123,6 +129,43 @@ def scaled_away(chart: Chart) -> Iterator[Symptom]:
     begun, last = int(series.steps[0]), int(series.steps[-1])
     code, count = SkippedSteps.code, series.count
     yield Symptom(SkippedSteps.name, code, "warning", 0.8, begun, last, count, (), None, now, SMALLEST, message)
+
+
+def left_empty(chart: Chart) -> Iterator[Symptom]:
+    """A loss that ends while what each step had beside it goes on as before: NaN, written as null or an empty cell.
+
+    Where that went on at evaluations alone, or was logged more often than the loss before, nothing is missing.
+
+    >>> chart = Chart.of(loss=[2.0, 1.9, 1.8, 1.7], lr=[0.1] * 8, context={"source": "CSV"})
+    >>> print(*left_empty(chart))
+    step 4: NU01 nan-or-inf (critical): loss has no value after step 3, while the learning rate goes on: NaN is ...
+    """
+    series = chart["loss"]
+    if series.count < SURELY or series.nonfinite or is_game(chart):
+        return
+    evaluated = [chart[name].steps for name in chart.vitals if name.startswith("val_")]
+    for name, words in STEPS.items():
+        later = chart[name].steps[chart[name].steps > series.step]
+        alone = later[~np.isin(later, np.concatenate(evaluated))] if evaluated else later
+        if alone.size < SURELY or not _go_together(series, chart[name]):
+            continue
+        starts, last = chart[name].outline.columns()[0], int(later[-1])
+        first = int(starts[starts > series.step][0])
+        message = f"loss has no value after step {series.step}, while {words} goes on: NaN is often written as null "
+        message += "or left empty"
+        count = max(later.size, chart[name].count - series.count)
+        yield Symptom(NanOrInf.name, NanOrInf.code, "critical", 0.85, first, last, count, (), None, None, None, message)
+        return
+
+
+def _go_together(series: Series, other: Series) -> bool:
+    """Whether two vitals were logged at the same steps for as long as there were both."""
+    starts, size = other.outline.columns()[0], other.outline.stride
+    both = int(np.count_nonzero((starts >= series.outline.start) & (starts <= series.step)))
+    known = other.steps[(other.steps >= series.steps[0]) & (other.steps <= series.step)]
+    if abs(both * size - series.count) > APART * series.count + (size if size > 1 else 0):
+        return False
+    return not known.size or float(np.isin(known, series.steps).mean()) >= 1 - APART
 
 
 def broke_off(chart: Chart) -> Iterator[Symptom]:
