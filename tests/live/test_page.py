@@ -154,7 +154,7 @@ def test_it_says_when_the_connection_is_lost_and_comes_back_by_itself(browser: A
         append(path, steps(5, 9))
         context.set_offline(False)
         has(page, "step 8")
-        assert page.locator("#link").inner_text() == "live"
+        assert page.locator("#link").inner_text() == "connected"
     has(page, "no connection")
     context.close()
 

@@ -8,6 +8,7 @@ import pytest
 from tests.live.growing import HEADER, append, lines, seen, steps
 
 from torchdoctor.live import ward as ward_module
+from torchdoctor.live.sight import Sight
 from torchdoctor.live.ward import Ward
 from torchdoctor.settings import Settings
 
@@ -95,3 +96,62 @@ def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path: Path) -> None:
     ward.poll()
     names = [sight.name for sight in ward.sights()]
     assert [name.removeprefix(f"{tmp_path}/") for name in names] == ["first/seed0", "second/seed0"]
+
+
+def table(path: Path, stop: int) -> None:
+    append(path, "step,loss\n" + "".join(f"{step},{2 - step / 100}\n" for step in range(stop)))
+
+
+def again(ward: Ward) -> tuple[Sight, ...]:
+    """What is to be seen, without the rest between two readings."""
+    for log in ward.places[0]._logs.values():
+        log._due = float("-inf")
+    return seen(ward)
+
+
+def test_a_log_that_was_deleted_is_said_to_be_gone_until_it_is_back(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    table(path, 20)
+    ward = Ward([path], Settings())
+    assert [sight.state for sight in seen(ward)] == ["running"]
+    path.unlink()
+    (sight,) = again(ward)
+    assert (sight.state, sight.report.step) == ("gone", 19) and "not there any more" in sight.problem
+    assert sight.progress(0.0) == "step 19, its log is gone"
+    table(path, 25)
+    (sight,) = again(ward)
+    assert (sight.state, sight.report.step, sight.problem) == ("running", 24, "")
+
+
+def test_a_journal_that_was_deleted_is_said_to_be_gone_unless_it_had_ended(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    append(path, lines(HEADER) + steps(0, 5))
+    ward = Ward([path], Settings())
+    seen(ward)
+    path.unlink()
+    assert ward.poll()
+    (sight,) = ward.sights()
+    assert (sight.state, sight.report.step) == ("gone", 4)
+    assert not ward.poll()
+    append(path, lines(HEADER) + steps(0, 7) + lines({"type": "end", "step": 6}))
+    assert [(sight.state, sight.problem) for sight in seen(ward)] == [("ended", "")]
+    path.unlink()
+    assert [sight.state for sight in seen(ward)] == ["ended"]
+
+
+def test_a_log_that_took_the_place_of_another_is_told_apart_from_it(tmp_path: Path) -> None:
+    table(tmp_path / "old.csv", 20)
+    ward = Ward([tmp_path], Settings())
+    assert named(ward) == {str(tmp_path): 19}
+    (tmp_path / "old.csv").unlink()
+    table(tmp_path / "second" / "new.csv", 30)
+    assert {sight.name: sight.state for sight in again(ward)} == {
+        "old.csv": "gone",
+        str(Path("second/new.csv")): "running",
+    }
+
+
+def test_a_run_that_was_given_twice_is_seen_once(tmp_path: Path) -> None:
+    append(tmp_path / "a" / "journal.jsonl", lines(HEADER) + steps(0, 3))
+    assert named(Ward([tmp_path, tmp_path], Settings())) == {"a": 2}
+    assert named(Ward([tmp_path, tmp_path / "a"], Settings())) == {"a": 2}

@@ -36,7 +36,7 @@ class Teller:
                 self._states[sight.key] = state
                 continue
             self._states[sight.key] = state
-            if state in ("waiting", "unreadable", "silent"):
+            if state in ("waiting", "unreadable", "silent", "gone"):
                 yield f"{name}: {printable(sight.problem) or sight.progress(now)}"
             else:
                 yield f"{name}: {verdict(sight.report)}" + (" The run has ended." if state == "ended" else "")

@@ -46,6 +46,7 @@ function progress(run) {
   const silence = run.silence + (performance.now() - run.came) / 1000;
   if (run.state === "reading") parts.push("still reading its past");
   else if (run.state === "ended") parts.push("ended");
+  else if (run.state === "gone") parts.push("its log is gone");
   else if (silence > run.patience) parts.push(`no new ${run.clock} for ${duration(silence)}`);
   else {
     if (run.pace) parts.push(run.pace);
@@ -59,7 +60,7 @@ function progress(run) {
 function connect() {
   if (source) source.close();
   source = new EventSource(`/events?run=${encodeURIComponent(chosen)}`);
-  source.onopen = () => status("live", false);
+  source.onopen = () => status("connected", false);
   source.onmessage = (event) => take(JSON.parse(event.data));
   source.onerror = () => {
     status("no connection to torchdoctor watch: is it still running? Trying again", true);

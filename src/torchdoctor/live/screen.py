@@ -177,7 +177,7 @@ def several(sights: Sequence[Sight], width: int, most: int, now: float, *, plain
             Text(HEALTH_WORDS[report.health], style=HEALTH_STYLES[report.health]) if seen else Text(""),
             Text(number_text(sight.latest[loss]) if loss else ""),
             Text(spark(report.curves[loss], curve, plain=plain) if loss else "", style=_colour(0)),
-            Text(printable(sight.problem) or sight.progress(now)),
+            Text((sight.state != "gone" and printable(sight.problem)) or sight.progress(now)),
         )
     if len(listed) < len(sights):
         table.add_row(Text(f"and {len(sights) - len(listed)} more", style="dim"))

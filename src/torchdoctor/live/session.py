@@ -52,8 +52,8 @@ class JournalSession:
     def poll(self) -> bool:
         """Take in what is new; whether there was anything."""
         if not self._kept:
-            if _signature(self.path) == self._signature:
-                return False
+            if _signature(self.path) in ((), self._signature):
+                return self._miss()
             self._begin()
         news = self._follower.news()
         if news.anew:
@@ -68,7 +68,14 @@ class JournalSession:
             self._caught_up = finished = True
             self._pace.wrote(_written(self.path))
         self._changed = self._changed or bool(news.pieces) or news.anew or finished
-        return self._changed
+        return self._miss() or self._changed
+
+    def _miss(self) -> bool:
+        """Whether its journal, and no new one in its place, is found to be gone just now."""
+        if self._sight.state != "running" or self._changed or self.path.exists():
+            return False
+        self._sight = gone(self._sight, self.path)
+        return True
 
     def _enter(self, pieces: Sequence[Piece]) -> None:
         """Examine what has come; what no examination can take is passed over: a watch must not end because of it."""
@@ -102,7 +109,7 @@ class JournalSession:
             note = f"{count} unreadable {'line is' if count == 1 else 'lines are'} left out of {self.path.name}"
             seen = replace(seen, report=replace(seen.report, notes=(*seen.report.notes, note)))
         state: State = "reading" if self.more else "ended" if self._ended else "running"
-        return replace(seen, state="waiting" if state == "running" and self._chart.step < 0 else state)
+        return replace(seen, state="waiting" if state == "running" and self._chart.step < 0 else state, problem="")
 
 
 class LogSession:
@@ -135,6 +142,19 @@ class LogSession:
         self._sight = replace(seen, state=state, report=replace(seen.report, notes=notes), problem="")
         self._changed = True
 
+    def miss(self, problem: str = "") -> None:
+        """The log as it is now does not hold this run, or cannot be read."""
+        lost = replace(self._sight, problem=problem) if problem else gone(self._sight, self.path)
+        if (lost.state, lost.problem) != (self._sight.state, self._sight.problem):
+            self._sight = replace(lost, version=self._sight.version + 1)
+            self._changed = True
+
+    def call(self, name: str) -> None:
+        """Give it another name."""
+        if name != self._sight.name:
+            self._sight = replace(self._sight, name=name, version=self._sight.version + 1)
+            self._changed = True
+
     def sight(self) -> Sight:
         """What is to be seen now."""
         self._changed = False
@@ -161,6 +181,14 @@ def look(before: Sight, examination: Examination, pace: Pace) -> Sight:
         patience=pace.patience(rate),
         version=before.version + 1,
     )
+
+
+def gone(before: Sight, path: Path) -> Sight:
+    """What remains of a run whose log is not there any more; one that had ended has ended."""
+    if before.state not in ("running", "reading"):
+        return before
+    problem = f"{path} is not there any more: what is shown is the last that was seen of it"
+    return replace(before, state="gone", problem=problem, version=before.version + 1)
 
 
 def _written(path: Path) -> float:

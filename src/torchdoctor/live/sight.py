@@ -11,7 +11,7 @@ from torchdoctor.records import Symptom
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 
-State = Literal["waiting", "reading", "running", "ended", "unreadable"]
+State = Literal["waiting", "reading", "running", "ended", "gone", "unreadable"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Sight:
     patience: float = 0.0
     """Seconds of silence from which on it is worth a word."""
     problem: str = ""
-    """Why it cannot be read, if so."""
+    """Why it cannot be read, or not any more, if so."""
     version: int = 0
     """Grows with every change."""
 
@@ -72,6 +72,8 @@ class Sight:
             parts.append("still reading its past")
         elif self.state == "ended":
             parts.append("ended")
+        elif self.state == "gone":
+            parts.append("its log is gone")
         elif silent is not None:
             parts.append(f"no new {clock} for {duration(silent)}")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,9 @@ class Ward:
     """
 
     def __init__(self, paths: Sequence[str | Path], settings: Settings) -> None:
-        self.places = [Place(Path(path), str(path), settings) for path in paths]
+        self.places = [
+            Place(path, title, settings) for path, title in {Path(path): str(path) for path in paths}.items()
+        ]
         self.left_out = 0
         """Runs that are there and not watched: there are too many."""
         self._search_due = float("-inf")
@@ -65,7 +67,11 @@ class Ward:
 
     def sights(self) -> tuple[Sight, ...]:
         """What is to be seen of every run; where two places have runs of one name, with the places' names."""
-        seen = [(place, sight) for place in self.places for sight in place.sights()]
+        found: dict[str, tuple[Place, Sight]] = {}
+        for place in self.places:
+            for sight in place.sights():
+                found.setdefault(sight.key, (place, sight))
+        seen = list(found.values())
         times = Counter(sight.name for _, sight in seen)
         return tuple(
             replace(sight, name=f"{place.title}/{sight.name}")
@@ -138,17 +144,28 @@ class Place:
             runs, log.problem = [], str(error)
         except Exception as error:  # noqa: BLE001  a watch must not end because of a file
             runs, log.problem = [], f"{log.path} cannot be read: {type(error).__name__}: {error}"
-        for label, run in zip(labels(runs), runs, strict=True):
-            key = label
-            session = self.sessions.get(key)
+        named = dict(zip(labels(runs), runs, strict=True))
+        for label, run in named.items():
+            session = self.sessions.get(label)
             if isinstance(session, LogSession):
                 session.reread(run)
             elif len(self.sessions) < RUNS:
-                name = label.replace(str(run.path), self._name(run.path), 1) if len(runs) > 1 else self._name(log.path)
-                self.sessions[key] = LogSession(key, name, run, self._settings)
-                log.keys.add(key)
+                self.sessions[label] = LogSession(label, self._name(log.path), run, self._settings)
+                log.keys.add(label)
+        self._settle(log, named)
         log.rest(CHEAP * (time.monotonic() - began))
         return bool(runs) or log.problem != before
+
+    def _settle(self, log: Log, there: Container[str]) -> None:
+        """Say of which runs that the log held it holds nothing any more, and tell several apart."""
+        for key in log.keys:
+            session = self.sessions[key]
+            if not isinstance(session, LogSession):
+                continue
+            if key not in there:
+                session.miss(log.problem if session.path.exists() else "")
+            if len(log.keys) > 1:
+                session.call(key.replace(str(session.path), self._name(session.path), 1))
 
     def _name(self, path: Path) -> str:
         """A run's name: the part of its path that was not given."""
