@@ -271,3 +271,11 @@ def test_targets_that_changed_are_remembered_when_all_of_them_are_wrong():
     found = ranked(symptom("target-anomaly", 50, message=said), symptom("loss-spike", 50), answer_changed=1.0)
     assert found["label-noise-or-misalignment"] > 0.9
     assert ranked(symptom("target-anomaly", 50), answer_changed=1.0).get("label-noise-or-misalignment", 0.0) < 0.5
+
+
+@pytest.mark.parametrize(("size", "leads"), [(0.7, True), (700.0, False)])
+def test_outputs_in_hundreds_of_a_model_without_layers(size, leads):
+    inputs = {"input_mean": [0.0] * 3, "input_std": [size] * 3, "input_absmax": [3 * size] * 3}
+    chart = Chart.of(loss=[2e5, 1e5, 9e4], output_rms=[448.0] * 3, **inputs)
+    chart.episodes.append(Symptom("unexpected-initial-loss", "OU02", "warning", 0.9, 0, 2))
+    assert (rank(chart)[0].cause == "bad-initialization") == leads

@@ -123,8 +123,14 @@ def input_size(chart: Chart) -> tuple[float, float]:
 
 
 def inputs_are_fine(chart: Chart) -> bool:
-    """Whether the inputs are known to be of a usual size, or are made so."""
+    """Whether the inputs are known to be of a usual size, or are made so.
+
+    What enters a model that is compiled, or has no layers, is what it was given.
+    """
     size, largest = input_size(chart)
+    if math.isnan(size) and chart["input_std"]:
+        size = math.hypot(last_level(chart["input_mean"], 3), last_level(chart["input_std"], 3))
+        largest = last_level(chart["input_absmax"], 3)
     if last_level(chart["side_entry_rms"], 3) > LOUD:
         return False
     if _are_looked_up(chart):

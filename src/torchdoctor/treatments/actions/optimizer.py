@@ -188,7 +188,7 @@ OPTIMIZER: tuple[Action, ...] = (
         code='optimizer.load_state_dict(checkpoint["optimizer"])  # beside model.load_state_dict(checkpoint["model"])\n'
         'scheduler.load_state_dict(checkpoint["scheduler"])  # and scaler, step, epoch, random state\n'
         "layer.reset_parameters()  # once, before the loop: nothing but the optimizer writes to weights inside it\n"
-        "average.lerp_(parameter.detach(), 0.001)  # an average or a target copies from the model; nothing writes to it",
+        "average.lerp_(parameter.detach(), 0.001)  # an average copies from the model, never into it",
         check="Save, resume and train ten steps: loss and learning rate are those of the run that was not interrupted.",
         references=("https://pytorch.org/tutorials/beginner/saving_loading_models.html",),
     ),
