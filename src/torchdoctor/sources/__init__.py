@@ -27,6 +27,7 @@ FORMATS = (
     "wandb_offline",
     "mlflow_store",
     "trackio_store",
+    "sqlite_store",
     "trainer_state",
     "parquet_table",
     "json_lines",
@@ -36,6 +37,8 @@ FORMATS = (
     "text_log",
 )
 """Modules of this package, in the order in which they are asked; the last ones take almost anything."""
+TEXTS = ("trainer_state", "json_lines", "json_table", "yolo_results", "csv_table", "text_log")
+"""Those of text: they are not asked about what begins as a file of another kind, in which words may be found too."""
 FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store", "json_files")
 """Those that keep whole folders: they are asked about these too."""
 WISHING = ("json_table", "json_lines", "yolo_results", "csv_table", "parquet_table", "text_log")
@@ -214,12 +217,9 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
     if name is None:
         from torchdoctor.sources.json_table import document_of, is_json_lines
         from torchdoctor.sources.opening import looks_like
-        from torchdoctor.sources.sqlite_store import damage_of
 
         if looks_like(file).startswith("JSON") and not is_json_lines(file):
             document_of(file)  # where it breaks says more
-        if damage := damage_of(file):
-            raise SourceError(damage)
         raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
     return _read_as(name, file, wish)
 
@@ -230,7 +230,10 @@ def _format_of(place: Path) -> str | None:
         return next((name for name in FOLDERS if _is_kept_as(name, place)), None)
     if journal.recognises(place):
         return "journal"
-    return next((name for name in FORMATS if _module(name).recognises(place)), None)
+    from torchdoctor.sources.opening import kind_by_mark
+
+    barred = TEXTS if kind_by_mark(place) else ()
+    return next((name for name in FORMATS if name not in barred and _module(name).recognises(place)), None)
 
 
 def _is_kept_as(name: str, folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """SQLite databases of other programs: opened for reading only, with nothing in them believed.
 
 A training program may be writing to the database. Locks are taken as any reader takes them and never held for longer
-than one query; a write-ahead log beside the file is read too.
+than one query; a write-ahead log beside the file is read too. As a format this is a database that cannot be read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from torchdoctor.errors import SourceError
@@ -58,6 +58,22 @@ def damage_of(path: Path) -> str:
             return ""
     except SourceError as error:
         return str(error)
+
+
+def recognises(path: Path) -> bool:
+    """Whether a file is a database that is damaged or cut off: nobody can tell any more what it held."""
+    return path.is_file() and bool(damage_of(path))
+
+
+def read(path: Path) -> NoReturn:
+    """Say what is wrong with it.
+
+    >>> read(Path(__file__))
+    Traceback (most recent call last):
+    ...
+    torchdoctor.errors.SourceError: ...sqlite_store.py is no database that is damaged.
+    """
+    raise SourceError(damage_of(path) or f"{path} is no database that is damaged.")
 
 
 class Store:
