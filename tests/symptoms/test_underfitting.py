@@ -51,8 +51,9 @@ def test_dropout_disturbs_training_alone():
     assert check(HIGH, lambda step: 2.6, dropout=[0.9]) is None
 
 
-def narrow(*widths, entering=20, takers=()):
+def narrow(*widths, entering=20, takers=(), kind="mse"):
     facts = {
+        "loss.kind": kind,
         "modules.entering": list(takers),
         "modules.names": [f"fc{index}" for index in range(len(widths))],
         "modules.kinds": ["Linear"] * len(widths),
@@ -73,6 +74,7 @@ def test_two_units_that_all_must_pass_are_a_reason_even_at_a_lower_loss():
     assert narrow(2, 5).severity == "warning"
     assert narrow(64, 5) is None
     assert narrow(64, 2, 64, 20) is None  # an autoencoder's code
+    assert "goes through 2 units" in narrow(64, 2, 64, 24, kind="cross-entropy").message  # many classes
     assert narrow(2, 1, entering=2) is None
     assert "goes through 1 units" in narrow(64, 1, 64, 20, takers=(20, 64, 1, 64)).message  # no code is that narrow
     assert narrow(64, 1, 64, 20, takers=(20, 64, 64, 64)) is None

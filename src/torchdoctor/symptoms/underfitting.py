@@ -160,7 +160,8 @@ def narrowest(chart: Chart) -> int:
     if len(layers) > PLAIN:
         return _narrow_end(chart)
     entering = (chart.context.get("input_shape") or [0])[-1]
-    wide = max((width for width, last in layers if last), default=0) >= entering
+    names_classes = chart.fact("loss.kind") == "cross-entropy"  # it gives back nothing, however many there are
+    wide = not names_classes and max((width for width, last in layers if last), default=0) >= entering
     return min(hidden, default=0) if hidden and not wide and min(hidden) < entering else 0
 
 
