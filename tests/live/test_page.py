@@ -98,6 +98,18 @@ def test_it_follows_a_run_from_before_it_exists_to_its_end(browser: Any, tmp_pat
         has(page, "ended")
 
 
+def test_where_a_loss_is_not_finite_the_curve_breaks_off_and_says_so(browser: Any, tmp_path: Path) -> None:
+    append(tmp_path / "journal.jsonl", lines(HEADER) + steps(0, 100) + steps(100, 160, nan_at=100) + steps(160, 200))
+    with watching(tmp_path) as address, opened(browser, address) as page:
+        has(page, "step 199")
+        canvas = page.locator("#panels canvas").first
+        box = canvas.bounding_box()
+        for share, told in ((0.3, "loss 2."), (0.65, "loss NaN or infinite"), (0.95, "loss 1.")):
+            canvas.hover(position={"x": 58 + (box["width"] - 68) * share, "y": 40})
+            has(page, told)
+        assert page.evaluate("unbroken(detail.panels[0].curves[0]).map((piece) => piece.length)") == [100, 40]
+
+
 def test_several_runs_and_one_that_appears(browser: Any, tmp_path: Path) -> None:
     append(tmp_path / "a" / "journal.jsonl", lines(HEADER) + steps(0, 50))
     append(tmp_path / "b" / "journal.jsonl", lines(HEADER) + steps(0, 140, jump_at=130))

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from tests.reports.samples import HEALTHY, SICK, layers, outline
 
+from torchdoctor.outline import Outline
 from torchdoctor.pictures import RowMap
 from torchdoctor.records import Symptom
 from torchdoctor.reports.chart_data import EPISODES, chart_data
+from torchdoctor.reports.curves import figure
 from torchdoctor.reports.heat_map import FIRST, MISSING, ROWS, STRANGE, ZERO, coloured, grouped, palette, png
 from torchdoctor.reports.page import as_data
 from torchdoctor.reports.report import Report
@@ -53,6 +55,44 @@ def test_uneven_steps_are_told_one_by_one():
     odd = (np.array([1, 2, 5]), np.array([1.0, 2.0, 3.0]))
     made = chart_data(replace(SICK, closeups={"grad_norm": (odd,)}))["panels"][1]["curves"][0]["fine"]
     assert made == [{"first": 1, "steps": [1, 2, 5], "values": [1.0, 2.0, 3.0]}]
+
+
+def broken(first: int, last: int) -> Symptom:
+    return Symptom("nan-or-inf", "NU01", "critical", 1.0, first, last)
+
+
+@pytest.mark.parametrize(
+    ("steps", "last", "bad", "gaps"),
+    [
+        (range(0, 100), 99, (40, 59), [(40, 59)]),
+        (range(0, 100), 99, (80, 99), [(80, 99)]),  # up to the end of the run
+        (range(0, 100), 99, (50, 50), [(50, 50)]),
+        (range(0, 100), 99, (40, 44), [(40, 40), (42, 42), (44, 44)]),  # of an episode, only what is missing
+        (range(0, 1000, 10), 999, (500, 509), [(500, 509)]),
+        (range(0, 100_000), 99_999, (50_000, 69_999), [(50_000, 69_999)]),  # buckets hold a hundred steps
+    ],
+)
+def test_a_curve_breaks_off_where_it_was_not_finite(steps, last, bad, gaps):
+    lost = {step for first, end in gaps for step in range(first, end + 1)}
+    made = Outline()
+    for step in steps:
+        if step not in lost:
+            made.add(step, 1.0)
+    other = outline(steps, lambda step: 1.0)
+    report = Report(last, (broken(*bad),), curves={"loss": made.buckets(), "grad_norm": other})
+    loss, norm = [panel["curves"][0] for panel in chart_data(report)["panels"]]
+    assert (loss["gaps"], norm["gaps"]) == (gaps, [])
+    still = [item for item in figure(report).iter() if item.get("class") == "line c1"]
+    assert len(still) == 2 + sum(end < last for _, end in gaps)
+
+
+def test_a_rate_over_more_than_two_orders_of_magnitude_is_first_on_a_logarithmic_scale():
+    rates = {"lr": lambda step: 1e-3 * 0.9**step if step else 0.0, "lr/head": lambda step: 0.1 if step else 0.0}
+    for name, log in (("lr", True), ("lr/head", False)):
+        report = Report(99, curves={name: outline(range(100), rates[name])})
+        (panel,) = chart_data(report)["panels"]
+        assert panel["log"] is log
+        assert any("(log scale)" in (item.text or "") for item in figure(report).iter()) is log
 
 
 def test_a_run_without_anything_is_still_data():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -167,6 +168,30 @@ def test_hovering_tells_values_of_curves_and_cells(open_page):
     settle(page)
     told = page.locator(".tip").inner_text()
     assert "blocks.0.weight" in told and "gradient norm not finite" in told
+
+
+def test_where_a_loss_is_not_finite_nothing_is_drawn_and_the_tip_says_so(open_page):
+    """Of 100,000 steps the last tenth is NaN: a bucket of 128 steps must not stand for them."""
+    steps = 100_000
+    broken = Symptom("nan-or-inf", "NU01", "critical", 1.0, 90_000, steps - 1)
+    wavy = outline(range(90_000), lambda step: 2 + math.sin(step))
+    page = open_page(
+        Report(steps - 1, (broken,), curves={"loss": wavy, "lr": outline(range(steps), lambda step: 1e-3)})
+    )
+    blue = """(canvas) => {
+      const { width, data } = canvas.getContext("2d").getImageData(0, 0, canvas.clientWidth, 230);
+      return [0.5, 0.95].map((share) => {
+        const at = Math.round(64 + (width - 76) * share);
+        const rows = Array.from({ length: 220 }, (_, y) => 4 * ((10 + y) * width + at));
+        return rows.filter((place) => data[place + 2] > data[place] + 20).length;
+      });
+    }"""
+    before, after = page.locator("canvas").first.evaluate(blue)
+    assert before > 10 and after == 0, "the band of the loss"
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 64 + (box["width"] - 76) * 0.95, box["y"] + 100)
+    settle(page)
+    assert "loss NaN or infinite, steps 90,000 to 99,999" in page.locator(".tip").inner_text()
 
 
 def test_the_scale_is_switched_and_curves_are_hidden_and_added(open_page):

@@ -236,12 +236,28 @@ function drawAll() {
 
 const clock = () => runs.get(chosen)?.clock ?? "step";
 
+const inGap = (curve, step) => curve.gaps.some(([first, last]) => first <= step && step <= last);
+
+function unbroken(curve) { // the points between stretches that were not finite, which no line may cross
+  const pieces = [[]];
+  let left = curve.gaps;
+  curve.buckets.forEach((item, at) => {
+    if (left.length && item[0] >= left[0][0]) {
+      left = left.filter(([first]) => first > item[0]);
+      pieces.push([]);
+    }
+    pieces.at(-1).push([item, at]);
+  });
+  return pieces;
+}
+
 function legend(box, panel, step) {
   const parts = panel.curves.map((curve, place) => {
     let value = curve.latest;
     if (step !== null) {
       const bucket = curve.buckets.findLast((item) => item[0] <= step) || curve.buckets[0];
-      value = bucket[1] < bucket[3] ? `${short(bucket[2])} (${short(bucket[1])} to ${short(bucket[3])})` : short(bucket[2]);
+      if (inGap(curve, Math.round(step))) value = "NaN or infinite";
+      else value = bucket[1] < bucket[3] ? `${short(bucket[2])} (${short(bucket[1])} to ${short(bucket[3])})` : short(bucket[2]);
     }
     return make("span", `key c${place % 4}`, `${curve.name} ${value}`);
   });
@@ -337,14 +353,19 @@ function draw(box, panel, first, last) {
     const points = curve.buckets;
     pen.fillStyle = pen.strokeStyle = colour(`curve-${(place % 4) + 1}`);
     pen.globalAlpha = 0.2;
-    pen.beginPath();
-    points.forEach((item) => pen.lineTo(x(item[0]), y(item[3])));
-    for (let place = points.length - 1; place >= 0; place--) pen.lineTo(x(points[place][0]), y(points[place][1]));
-    pen.fill();
+    const pieces = unbroken(curve);
+    for (const piece of pieces) {
+      pen.beginPath();
+      piece.forEach(([item]) => pen.lineTo(x(item[0]), y(item[3])));
+      for (const [item] of [...piece].reverse()) pen.lineTo(x(item[0]), y(item[1]));
+      pen.fill();
+    }
     pen.globalAlpha = 1;
     pen.lineWidth = 1.6;
     const peaks = new Set(curve.peaks); // where a value stands out, the line reaches to it: the mean would hide it
-    line(pen, points.flatMap(([step, low, mean, high], at) => (peaks.has(at) ? [mean, low, high, mean] : [mean]).map((value) => [x(step), y(value)])));
+    for (const piece of pieces) {
+      line(pen, piece.flatMap(([[step, low, mean, high], at]) => (peaks.has(at) ? [mean, low, high, mean] : [mean]).map((value) => [x(step), y(value)])));
+    }
     if ((curve.dots && points.length < 80) || points.length === 1) {
       for (const item of points) {
         pen.beginPath();

@@ -11,7 +11,7 @@ from torchdoctor.live.sight import Sight
 from torchdoctor.pictures import Bucket, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, Symptom, number_text
 from torchdoctor.reports.clock import clock_of
-from torchdoctor.reports.curves import thinned
+from torchdoctor.reports.curves import gaps, scale, thinned
 from torchdoctor.reports.wording import (
     HEALTH_WORDS,
     Problem,
@@ -28,8 +28,6 @@ from torchdoctor.reports.wording import (
 )
 
 TITLES = {"loss": "loss", "grad_norm": "gradient norm", "validation": "validation", "lr": "learning rate"}
-LOG = {"grad_norm": True, "lr": False}
-"""Whose scale is logarithmic, and whose is not, whatever its values are."""
 POINTS = 400
 """Buckets of a curve: a screen shows no more."""
 SPARK = 60
@@ -79,7 +77,11 @@ def detail(sight: Sight) -> dict[str, Any]:
         "id": public(sight.key),
         "advice": advice(report),
         "panels": [
-            {"title": TITLES[key], "log": LOG.get(key), "curves": [_curve(sight, name) for name in panels[key]]}
+            {
+                "title": TITLES[key],
+                "log": scale(key, panels[key], report),
+                "curves": [_curve(sight, name) for name in panels[key]],
+            }
             for key in TITLES
             if panels[key]
         ],
@@ -94,12 +96,14 @@ def detail(sight: Sight) -> dict[str, Any]:
 
 
 def _curve(sight: Sight, name: str) -> dict[str, Any]:
+    buckets = sight.report.curves[name]
     return {
         "name": printable(name)[:80],
         "latest": number_text(sight.latest[name]),
         "dots": name.startswith("val_"),
-        "buckets": _thinned(sight.report.curves[name]),
-        "peaks": outstanding(thinned(sight.report.curves[name], POINTS)),
+        "buckets": _thinned(buckets),
+        "peaks": outstanding(thinned(buckets, POINTS)),
+        "gaps": gaps(thinned(buckets, POINTS), sight.report),
     }
 
 

@@ -9,14 +9,12 @@ import numpy as np
 from torchdoctor.pictures import Points, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom
 from torchdoctor.reports.clock import clock_of
-from torchdoctor.reports.curves import HUGE, shaded, thinned
+from torchdoctor.reports.curves import HUGE, gaps, scale, shaded, thinned
 from torchdoctor.reports.heat_map import heat_maps, palette
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 
 TITLES = {"loss": "Loss", "validation": "Validation", "grad_norm": "Gradient norm", "lr": "Learning rate"}
-LOG = {"grad_norm": True, "lr": False}
-"""Panels whose scale is logarithmic or not whatever the values are."""
 EPISODES = 60
 """Episodes that are marked; the worst where there are more."""
 OTHERS = 60
@@ -33,7 +31,7 @@ def chart_data(report: Report) -> dict[str, Any]:
     panels = [
         {
             "title": title,
-            "log": LOG.get(key),
+            "log": scale(key, names, report),
             "curves": [_curve(report, name) for name in names],
         }
         for key, title in TITLES.items()
@@ -92,6 +90,7 @@ def _curve(report: Report, name: str, limit: int = COARSE) -> dict[str, Any]:
         "dots": name.startswith("val_"),
         "coarse": columns,
         "peaks": outstanding(buckets),
+        "gaps": gaps(buckets, report),
         "fine": [_piece(piece) for piece in pieces if piece[0].size],
     }
 

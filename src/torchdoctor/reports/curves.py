@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
 from xml.etree.ElementTree import Element
 
 from torchdoctor.pictures import Bucket, is_flat, main_vitals, outstanding
@@ -23,6 +26,10 @@ POINTS = 400
 """Buckets that are drawn; more would be finer than the screen."""
 FLAT = 0.2
 """Room around a constant, as a share of it."""
+WIDE = 100.0
+"""From this ratio of highest to lowest on, a learning rate is drawn on a logarithmic scale."""
+NOT_FINITE = "nan-or-inf"
+"""The finding in whose episodes curves break off."""
 LOG_SPAN = 30.0
 """From this ratio of highest to lowest on, a positive curve is drawn on a logarithmic scale."""
 
@@ -69,7 +76,7 @@ class Axis:
 
 def figure(report: Report) -> Element | None:
     """Loss with validation, gradient norm, and learning rate over the steps; None where there is nothing to draw."""
-    panels = [panel for panel in _panels(report.curves) if panel.names]
+    panels = [panel for panel in _panels(report) if panel.names]
     if not panels:
         return None
     shown = [report.curves[name] for panel in panels for name in panel.names]
@@ -108,15 +115,64 @@ def figure(report: Report) -> Element | None:
     return drawing
 
 
-def _panels(curves: Mapping[str, Sequence[Bucket]]) -> list[Panel]:
-    main = main_vitals(name for name, buckets in curves.items() if buckets)
+def _panels(report: Report) -> list[Panel]:
+    main = main_vitals(name for name, buckets in report.curves.items() if buckets)
     return [
         Panel(tuple(main["loss"]), 210),
         Panel(tuple(main["validation"]), 110),
-        Panel(tuple(main["grad_norm"]), 150, log=True),
-        Panel(tuple(main["lr"]), 80, log=False),
+        *(
+            Panel(tuple(main[key]), height, scale(key, main[key], report))
+            for key, height in (("grad_norm", 150), ("lr", 80))
+        ),
         *(Panel((name,), 150) for name in main["others"]),
     ]
+
+
+def is_wide(report: Report, names: Sequence[str]) -> bool:
+    """Whether learning rates cover more than two orders of magnitude, zeros aside: a linear scale would hide the small.
+
+    >>> report = Report(1, curves={"lr": [(0, 0.0, 1e-6, 1e-3)], "lr/head": [(0, 0.0, 0.0, 0.0), (1, 0.1, 0.1, 0.1)]})
+    >>> [is_wide(report, [name]) for name in report.curves]
+    [True, False]
+    """
+    exact = [values[values > 0] for name in names for _, values in report.closeups.get(name, ())]
+    known = [value for name in names for _, *values in report.curves[name] for value in values if value > 0]
+    known += [float(end) for values in exact if values.size for end in (values.min(), values.max())]
+    return bool(known) and max(known) > WIDE * min(known)
+
+
+def scale(panel: str, names: Sequence[str], report: Report) -> bool | None:
+    """Whether the scale of a panel is first a logarithmic one; None: as the values ask for."""
+    return {"grad_norm": True, "lr": is_wide(report, names)}.get(panel)
+
+
+def gaps(buckets: Sequence[Bucket], report: Report) -> list[tuple[int, int]]:
+    """The stretches in which a curve has no value because it was not finite: there nothing may be drawn.
+
+    A bucket does not say where it ends. So the steps to the next one are held against the usual ones, and what is too
+    much, against the episodes in which something was not finite: where another vital was, this one goes on.
+
+    >>> broken = Symptom("nan-or-inf", "NU01", "critical", 1, 20, 90)
+    >>> gaps([(step, 1.0, 1.0, 1.0) for step in (0, 10, 100)], Report(step=109, symptoms=(broken,)))
+    [(20, 90)]
+    """
+    spans = [(first, last) for _, first, last in shaded([item for item in report.symptoms if item.name == NOT_FINITE])]
+    starts = [bucket[0] for bucket in buckets]
+    usual = median_low([after - start for start, after in pairwise(starts)]) if len(starts) > 1 else 1
+    found = []
+    for start, after in pairwise([*starts, report.step + 1]):
+        excess = after - start - usual
+        for first, last in spans if excess >= usual else ():
+            inside = max(first, start + 1), min(last, after - 1)
+            if 0 < inside[1] - inside[0] + 1 <= 2 * excess:
+                found.append(inside)
+    return sorted(found)
+
+
+def unbroken(buckets: Sequence[Bucket], broken: Sequence[tuple[int, int]]) -> list[list[Bucket]]:
+    """The buckets between the gaps: what a line may connect."""
+    cuts = [bisect_left(buckets, first, key=lambda bucket: bucket[0]) for first, _ in broken]
+    return [list(buckets[start:end]) for start, end in pairwise([0, *cuts, len(buckets)]) if start < end]
 
 
 def place_labels(symptoms: Sequence[Symptom], steps: Axis) -> tuple[list[tuple[Severity, str, float, float]], int]:
@@ -172,7 +228,8 @@ def _drawn(panel: Panel, report: Report, steps: Axis, top: float) -> list[Elemen
     x = float(LEFT + 10)
     for index, (name, buckets) in enumerate(curves.items(), 1):
         colour = f"c{(index - 1) % 4 + 1}"
-        parts.extend(_curve(buckets, colour, steps, values, dots=name.startswith("val_")))
+        for piece in unbroken(buckets, gaps(buckets, report)):
+            parts.extend(_curve(piece, colour, steps, values, dots=name.startswith("val_")))
         words = name + (" (log scale)" if values.log and index == len(curves) else "")
         parts.append(element("rect", class_=f"swatch {colour}", x=x, y=top + 5.0, width=10.0, height=10.0, rx=2.0))
         parts.append(element("text", words, class_="name", x=x + 15, y=top + 14.0))

@@ -6,7 +6,7 @@ function prepared(curve) {
   const [steps, means, lows = means, highs = means] = curve.coarse;
   const peaks = new Set(curve.peaks); // where a value stands out, the line reaches to it: the mean would hide it
   const band = steps.map((step, at) => ({
-    step, end: Math.max((at + 1 < steps.length ? steps[at + 1] : data.last + 1) - 1, step),
+    step, end: endOf(steps, at, curve.gaps),
     low: lows[at], mean: means[at], high: highs[at], exact: curve.coarse.length === 2, peak: peaks.has(at),
   }));
   const pieces = curve.fine.map((piece) => piece.values.map((value, at) => {
@@ -17,7 +17,23 @@ function prepared(curve) {
   const outside = band.filter(({ step }) => !pieces.some((piece) => piece[0].step <= step && step <= piece.at(-1).step));
   const line = [...outside, ...pieces.flat()].sort((a, b) => a.step - b.step);
   const length = (data.last - data.first + 1) / Math.max(band.length, 1);
-  return { name: curve.name, dots: curve.dots, band, line: pieces.length ? line : band, length, shown: true };
+  const made = { name: curve.name, dots: curve.dots, band, line: pieces.length ? line : band, length, gaps: curve.gaps, shown: true };
+  for (const [first] of curve.gaps) { // what comes after a gap is not joined to what came before it
+    for (const entries of new Set([made.band, made.line])) {
+      const after = entries[firstAfter(entries, first)];
+      if (after) after.apart = true;
+    }
+  }
+  return made;
+}
+
+// A bucket ends where the next one begins, unless values that were not finite, or none at all, lie between them.
+function endOf(steps, at, gaps) {
+  const step = steps[at], next = at + 1 < steps.length ? steps[at + 1] : data.last + 1;
+  const before = at ? step - steps[at - 1] : next - step, after = at + 2 < steps.length ? steps[at + 2] - next : 0;
+  const alone = at + 1 === steps.length || next - step > 4 * Math.max(before, after);
+  const gap = gaps.find(([first]) => step < first && first < next);
+  return Math.max(Math.min(next - 1, alone ? step + before - 1 : Infinity, gap ? gap[0] - 1 : Infinity), step);
 }
 
 function firstAfter(entries, step) { // of entries in order, the first that begins later
@@ -142,8 +158,13 @@ function addPanel(spec, holder, closes) {
       for (const value of column ? [column.first, column.low, column.high, column.last] : []) pen.lineTo(column.at, axis.at(value));
     };
     const known = entries.filter((entry) => !log || entry.mean > 0);
-    for (const { step, mean, low, high, peak } of known) {
+    for (const { step, mean, low, high, peak, apart } of known) {
       const at = Math.round(x(step)), [foot, top] = peak ? [low, high] : [mean, mean];
+      if (apart) {
+        flush();
+        column = null;
+        pen.moveTo(at - 0.5, axis.at(mean));
+      }
       if (column && column.at === at) {
         column.low = Math.min(column.low, foot);
         column.high = Math.max(column.high, top);
@@ -175,7 +196,9 @@ function nearest(entries, step, x) {
 function readings(x) {
   const rows = [[data.clock, count(Math.max(hover, data.first))]];
   for (const line of charts.flatMap((chart) => chart.lines || []).filter((line) => line.shown)) {
-    const entry = nearest(line.line, hover, x);
+    const gap = line.gaps.find(([first, last]) => first <= Math.round(hover) && Math.round(hover) <= last);
+    if (gap) rows.push([line.name, `NaN or infinite, ${spanText(...gap)}`]);
+    const entry = gap ? null : nearest(line.line, hover, x);
     if (!entry) continue;
     const range = entry.exact ? "" : ` (${number(entry.low)} to ${number(entry.high)} over ${spanText(entry.step, entry.end)})`;
     const other = entry.exact && Math.abs(entry.step - hover) > 1 ? ` at ${count(entry.step)}` : "";
