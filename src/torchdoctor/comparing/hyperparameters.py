@@ -131,7 +131,7 @@ def _flatten(value: Any, path: tuple[str, ...], found: dict[str, Value]) -> None
     if isinstance(value, Mapping):
         for key, item in value.items():
             if str(key) not in LEFT_OUT and len(path) < 6:
-                _flatten(item, (*path, str(key)), found)
+                _flatten(item, (*path, *str(key).split("/")), found)  # a file beside a log has nested names joined
     elif isinstance(value, list | tuple):
         if len(value) == 1 or (value and all(isinstance(item, Mapping) for item in value)):
             _flatten(value[0], path, found)

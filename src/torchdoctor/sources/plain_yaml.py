@@ -1,4 +1,4 @@
-"""Hyper-parameters out of YAML, as far as they are plain: names, numbers, flags and words, nested by indentation.
+"""Hyper-parameters out of YAML or JSON, as far as they are plain: names, numbers, flags and words, nested.
 
 A YAML library can build any object that a file names. Here nothing is built: lists, references and tags are left out.
 
@@ -8,8 +8,11 @@ A YAML library can build any object that a file names. Here nothing is built: li
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from torchdoctor.sources.cells import number
 
@@ -18,25 +21,53 @@ Plain = bool | int | float | str
 SIZE_LIMIT = 2**20
 LINE_LIMIT = 1000
 TEXT_LIMIT = 200
-NAMES = ("hparams.yaml", "args.yaml", "config.yaml")
-"""Where Lightning, Ultralytics and others write the configuration of a run, beside its log."""
+NAMES = (
+    *("hparams.yaml", "args.yaml", "config.yaml"),
+    *("params.json", "args.json", "hparams.json", "config.json"),
+)
+"""Where Lightning, Ultralytics, Ray and others write the configuration of a run, beside its log."""
+DEPTH = 6
 _ENTRY = re.compile(r"^( *)([A-Za-z_][\w./-]*):(?: +(.*?))?\s*$")
 _COMMENT = re.compile(r"\s+#.*$")
 
 
 def beside(folder: Path) -> dict[str, Plain]:
-    """The configuration in a folder, empty where there is none."""
-    for name in NAMES:
-        file = folder / name
-        if file.is_file() and not file.is_symlink():
-            return read(file)
-    return {}
+    """The configuration in a folder, of the first file that tells any; empty where there is none."""
+    files = (folder / name for name in NAMES)
+    return next((found for file in files if file.is_file() and not file.is_symlink() and (found := read(file))), {})
 
 
 def read(path: Path) -> dict[str, Plain]:
     """The plain entries of a file."""
     with path.open("rb") as file:
-        return plain(file.read(SIZE_LIMIT).decode("utf-8", "replace"))
+        text = file.read(SIZE_LIMIT).decode("utf-8", "replace")
+    return plain_json(text) if path.suffix == ".json" else plain(text)
+
+
+def plain_json(text: str) -> dict[str, Plain]:
+    """The plain entries of an object in JSON, nested names joined.
+
+    >>> plain_json('{"lr": 1e-3, "optimizer": {"name": "adamw", "betas": [0.9, 0.95]}, "amp": true, "clip": null}')
+    {'lr': 0.001, 'optimizer/name': 'adamw', 'amp': True}
+    """
+    try:
+        return dict(_leaves(json.loads(text), ""))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _leaves(value: Any, name: str, depth: int = DEPTH) -> Iterator[tuple[str, Plain]]:
+    if isinstance(value, dict) and depth:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}/{key}" if name else key, depth - 1)
+    elif name and _is_plain(value):
+        yield name, value
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value) <= TEXT_LIMIT
+    return isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**53)
 
 
 def plain(text: str) -> dict[str, Plain]:
