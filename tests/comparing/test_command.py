@@ -16,6 +16,7 @@ from tests.reports.samples import XSS
 from torchdoctor.cli import group
 from torchdoctor.comparing import compare
 from torchdoctor.comparing.naming import short_names
+from torchdoctor.sources import plain_yaml
 
 HOSTILE = "x\x1b[2J\x1b]0;owned\x07" + " ".join(XSS)
 
@@ -253,7 +254,7 @@ def test_runs_of_different_tasks_are_not_ranked_without_a_word(tmp_path: Path) -
         write(tmp_path / name, scale * curve(), context={"batch_size": 32, "seed": 0})
     text = call(tmp_path).stdout
     assert text.startswith("These runs do not seem to be of one task: training begins at a loss of ")
-    assert "Best:" in text and "part at" not in text and "is first at" not in text
+    assert "None is best:" in text and "part at" not in text and "is first at" not in text
     alike = call(tmp_path / "mnist", tmp_path / "mnist_again").stdout
     assert "one task" not in alike
 
@@ -267,3 +268,44 @@ def test_other_metrics_and_other_data_are_other_tasks(tmp_path: Path) -> None:
     for name in ("cifar10", "svhn"):
         write(tmp_path / "more" / name, curve(), context={"config": {"dataset": name}, "seed": 0})
     assert "their dataset differs" in call(tmp_path / "more").stdout
+
+
+def test_runs_that_are_equal_are_not_ranked(tmp_path: Path) -> None:
+    """Neither is the best; and where the seed alone differs, one line says that runs do not part."""
+    for name in ("a", "b"):
+        write(tmp_path / "same" / name, curve())
+    assert call(tmp_path / "same").stdout.startswith("None is best: a, b have the same final loss ")
+    for seed in range(4):
+        noise = 0.02 * np.random.default_rng(seed).standard_normal(120)
+        write(tmp_path / "seeds" / f"s{seed}", curve() * (1 + noise), context={"seed": seed, "batch_size": 32})
+    text = call(tmp_path / "seeds").stdout
+    assert text.startswith("Best: s") and text.count("not part from any of") == 1 and "do not part" not in text
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_steps_are_counted_whichever_way_the_log_counts(tmp_path: Path, first: int) -> None:
+    for name in ("a", "b"):
+        rows = [json.dumps({"step": step + first, "loss": 2.0 / (1 + step)}) for step in range(50)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert [row["steps"] for row in compare([tmp_path]).found["runs"]] == [50, 50]
+
+
+@pytest.mark.parametrize("name", ["config.json", "args.json", "params.json", "hparams.yaml"])
+def test_a_configuration_beside_a_log_is_read(tmp_path: Path, name: str) -> None:
+    for rate in (0.1, 0.2):
+        folder = tmp_path / f"run{rate}"
+        folder.mkdir()
+        rows = [f"{step},{2.0 / (1 + rate * step)}" for step in range(50)]
+        (folder / "metrics.csv").write_text("\n".join(["step,loss", *rows]) + "\n", encoding="utf-8")
+        told = {"optimizer": {"lr": rate}, "clip": None, "seed": 3}
+        text = f"optimizer:\n  lr: {rate}\nseed: 3\n" if name.endswith("yaml") else json.dumps(told)
+        (folder / name).write_text(text, encoding="utf-8")
+    found = compare([tmp_path]).found
+    assert [item["settings"] for item in found["differs"]] == [["lr"]] and "seed" in found["same"]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{", "[" * 100_000, '"lr"', "3", "", '{"": 1, "a": {"b": [1e999]}}'])
+def test_a_file_beside_a_log_that_tells_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "params.json").write_text(text, encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"lr": 0.5}', encoding="utf-8")
+    assert plain_yaml.beside(tmp_path) == {"lr": 0.5}

@@ -11,6 +11,7 @@ from tests.comparing.worlds import grid, run
 from torchdoctor.comparing import compare_runs
 from torchdoctor.comparing.design import design
 from torchdoctor.comparing.effects import effects, seed_spread
+from torchdoctor.reports.comparison_effects import effect_lines, rate_lines
 
 WORLDS = 200
 
@@ -133,3 +134,35 @@ def test_the_best_configuration_and_what_cannot_be_told_from_it():
     found = compare_runs(grid(lambda lr: levels[lr], lr=(0.1, 0.2, 0.4), seeds=4, noise=0.01)).found
     tied = {item["settings"]["lr"]: item["tied"] for item in found["configurations"]}
     assert tied == {"0.1": True, "0.2": True, "0.4": False}
+
+
+def cells(*pairs):
+    """Three seeds of each pair of batch size and learning rate, with the loss that it ends at."""
+    named = [(f"b{size}_{rate}_{seed}", size, rate, seed, score) for size, rate, score in pairs for seed in range(3)]
+    return [
+        run(name, {"batch_size": size, "lr": rate, "seed": seed, "model": "MLP"}, score * (1 + 0.004 * seed))
+        for name, size, rate, seed, score in named
+    ]
+
+
+FOLLOWED = [(32, 1e-3, 0.5), (64, 2e-3, 0.5), (128, 4e-3, 0.5), (256, 8e-3, 0.51)]
+
+
+def test_levels_that_share_nothing_are_not_held_against_each_other():
+    """A rate that was raised with the batch was never run beside the others: none of them is the best."""
+    found = compare_runs(cells(*FOLLOWED, (64, 1e-3, 0.6), (128, 1e-3, 0.7), (256, 1e-3, 0.8))).found
+    rate = next(item for item in found["effects"] if item["names"] == ("lr",))
+    assert rate["verdict"] == "matters" and [one["other"] for one in rate["contrasts"]] == ["0.001"]
+    assert set(rate["apart"]) == {"0.002", "0.004", "0.008"} - {rate["best"]}
+    told = "\n".join(effect_lines(found))
+    assert "nan" not in told and "Best of those that can be compared" in told
+    assert found["learning_rate"] is None and not rate_lines(found), "which edge is the better one is not known"
+
+
+def test_an_incomplete_grid_compares_what_it_has():
+    scores = {1e-3: 0.8, 2e-3: 0.6, 4e-3: 0.5, 8e-3: 0.7}
+    pairs = [(size, rate, score) for size in (32, 64) for rate, score in scores.items() if (size, rate) != (64, 1e-3)]
+    found = compare_runs(cells(*pairs)).found
+    rate = next(item for item in found["effects"] if item["names"] == ("lr",))
+    assert rate["best"] == "0.004" and not rate["apart"] and len(rate["contrasts"]) == 2
+    assert found["learning_rate"]["shape"] == "valley" and found["learning_rate"]["best"] == 4e-3

@@ -101,8 +101,8 @@ def test_a_rule_is_praised_for_what_it_does():
     assert found["batch_size"]["rule"] == "linear" and not any("keeps the outcome best" in text for text in lines)
     assert any(text.startswith("The linear rule changes the outcome least") for text in lines)
     linear, constant = (next(text for text in lines if text.startswith(name)) for name in ("linear", "constant"))
-    assert "best validation loss the same (1.00 times) at the larger batch, a factor of 1.0" in linear
-    assert "a factor of 1.2" in constant and " 1 times" not in linear
+    assert "best validation loss the same (1.00 times) at the larger batch; up or down, it moves by under 1 %" in linear
+    assert "it moves by 29 %" in constant and " 1 times" not in linear
 
 
 def test_double_descent_over_model_size():
@@ -131,3 +131,14 @@ def test_a_single_run_of_each_is_said_to_be_one():
 def test_where_all_diverge_none_is_the_best():
     found = compare_runs(grid(lambda lr: math.nan, lr=RATES, seeds=1)).found
     assert headline(found) == ["No run can be called the best: all of them diverged."]
+
+
+@pytest.mark.parametrize(("exception", "cause"), [(False, "lr 1: all 3 diverged"), (True, "")])
+def test_a_setting_with_which_all_diverge_is_the_cause(exception, cause):
+    """What the log of each suggests is told where another run diverged too."""
+    runs = grid(lambda lr: math.nan if lr == 1.0 else 1.0, lr=RATES)
+    if exception:
+        runs[0] = run(runs[0].run, runs[0].settings, math.nan)
+    rows = compare_runs(runs).found["runs"]
+    assert {row["cause"] for row in rows if row["lr"] == 1.0} == {cause}
+    assert all(row["cause"] == "" for row in rows if row["lr"] != 1.0)

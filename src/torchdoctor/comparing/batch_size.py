@@ -62,7 +62,7 @@ def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) ->
     factor = design.factor("batch_size")
     if factor is None or factor.values is None or (factor.values <= 0).any() or factor.parted:
         return None
-    regrets = regret(costs, design.strata(factor))
+    regrets = regret(costs, design.strata(factor), factor.codes)
     values = np.unique(factor.values)
     kept = _kept(design, factor, costs)
     sweep = _Sweep.of(design, factor, costs)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchdoctor.comparing.batch_size import batch_effect
+from torchdoctor.comparing.blame import blamed
 from torchdoctor.comparing.configurations import configurations
 from torchdoctor.comparing.design import Design, design, value_text
 from torchdoctor.comparing.effects import effects, seed_spread
@@ -100,6 +101,8 @@ def compare_runs(
         {factor.name: value_text(_plain(summary.settings.get(factor.name))) for factor in plan.factors}
         for summary in summaries
     ]
+    causes = blamed(plan, [bool(item.diverged) for item in outcomes])
+    summaries = [replace(item, cause=cause or item.cause) for item, cause in zip(summaries, causes, strict=True)]
     clock, apart = _clock(summaries), unlike(summaries)
     speeds = race(summaries, outcomes, chosen) if clock and not apart else None
     found: dict[str, Any] = {
@@ -153,7 +156,7 @@ def _explained(
     ranked_configurations = configurations(plan, outcomes, made, words, spread)
     tested = effects(plan, made, scores) if plan.told else []
     rate = next((item for item in tested if "lr" in item.names and item.tested), None)
-    favoured = "" if rate is None else rate.best
+    favoured = "" if rate is None or rate.apart else rate.best
     return {
         "ratios": log,
         "seed_spread": spread,
@@ -283,7 +286,9 @@ def _unequal(summaries: Sequence[Summary], metric: Metric) -> list[str]:
     shortest, longest = min(item.steps for item in summaries), max(item.steps for item in summaries)
     if shortest < 2 or longest <= UNEQUAL * shortest:
         return []
-    upto = [(_cut(summary, shortest), summary.run) for summary in summaries]
+    ends = [[int(curve.steps[-1]) for curve in item.curves.values() if len(curve.steps)] for item in summaries]
+    end = min((max(steps) for steps in ends if steps), default=shortest)
+    upto = [(_cut(summary, end), summary.run) for summary in summaries]
     scores = [(outcome(cut, metric).score, name) for cut, name in upto]
     known = [(score if metric.lower else -score, name) for score, name in scores if math.isfinite(score)]
     text = f"The runs are of unequal length, {shortest:,} to {longest:,} {summaries[0].clock}s"
@@ -293,9 +298,9 @@ def _unequal(summaries: Sequence[Summary], metric: Metric) -> list[str]:
     return [f"{text}: where the shortest ends, {leader} leads."]
 
 
-def _cut(summary: Summary, steps: int) -> Summary:
+def _cut(summary: Summary, end: int) -> Summary:
     curves = {
-        name: Curve(curve.steps[curve.steps < steps], curve.values[curve.steps < steps])
+        name: Curve(curve.steps[curve.steps <= end], curve.values[curve.steps <= end])
         for name, curve in summary.curves.items()
     }
-    return Summary(summary.run, summary.path, steps, summary.settings, curves)
+    return Summary(summary.run, summary.path, end, summary.settings, curves)

@@ -68,6 +68,8 @@ class Effect:
     best: str = ""
     tied: tuple[str, ...] = ()
     """Levels whose interval against the best does not exclude that they are as good."""
+    apart: tuple[str, ...] = ()
+    """Levels that no run has with all else as in a run of the best: which of them is better cannot be said."""
     contrasts: tuple[Contrast, ...] = ()
     needed: int | None = None
     """Runs of each configuration (or configurations as many times) with which more could be said."""
@@ -164,7 +166,10 @@ def _judged(effect: Effect, plan: _Plan, p: float, design: Design) -> Effect:
     order.sort(key=lambda place: effect.levels[place].rank)
     pairs = len(order) * (len(order) - 1) // 2
     shifts = {other: _shift(plan, other, order[0], ALPHA / pairs) for other in order[1:]}
-    contrasts = [Contrast(effect.levels[other].label, shifts[other]) for other in dict.fromkeys((order[1], order[-1]))]
+    held = [other for other, found in shifts.items() if not math.isnan(found.estimate)]
+    contrasts = [
+        Contrast(effect.levels[other].label, shifts[other]) for other in dict.fromkeys((*held[:1], *held[-1:]))
+    ]
     matters = p <= ALPHA
     return replace(
         effect,
@@ -174,8 +179,9 @@ def _judged(effect: Effect, plan: _Plan, p: float, design: Design) -> Effect:
         explained=plan.trial.explained(),
         best=effect.levels[order[0]].label,
         tied=tuple(effect.levels[other].label for other in sorted(shifts) if -math.inf < shifts[other].low <= 0),
+        apart=tuple(effect.levels[other].label for other in sorted(shifts) if other not in held),
         contrasts=tuple(contrasts),
-        needed=None if matters else _for_power(plan, order, contrasts[-1].shift.estimate),
+        needed=None if matters or not held else _for_power(plan, order, contrasts[-1].shift.estimate),
         together=_together(plan, design),
     )
 

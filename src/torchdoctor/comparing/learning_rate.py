@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class RateEffect:
     noise_known: bool
     """Whether the noise is that of repeated runs, or a guess."""
     advice: str
+    lowest: float = math.nan
+    """The lowest rate that was tried; `rates` of a random search are the middles of its parts."""
+    highest: float = math.nan
 
 
 def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = "") -> RateEffect | None:
@@ -57,14 +60,11 @@ def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = ""
     factor = design.factor("lr")
     if factor is None or factor.values is None or len(factor.labels) < FEWEST:
         return None
-    regrets = regret(costs, design.strata(factor))
+    levels, codes, strata = np.unique(factor.values).tolist(), factor.codes, design.strata(factor)
     if factor.parted:  # a random search: neighbours in rate are pooled
-        regrets = regret(costs, 0 * design.groups)
-        levels = [float(np.median(factor.values[factor.codes == code])) for code in range(len(factor.labels))]
-        codes = factor.codes
-    else:
-        levels = np.unique(factor.values).tolist()
-        codes = np.searchsorted(np.unique(factor.values), factor.values)
+        strata = 0 * design.groups
+        levels = [float(np.median(factor.values[codes == code])) for code in range(len(factor.labels))]
+    regrets = regret(costs, strata, codes)
     rates = tuple(
         Rate(
             lr,
@@ -81,19 +81,23 @@ def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = ""
     least = min(rate.runs for rate in rates)
     noise = NOISE if math.isnan(spread) else margin(spread, spare, least, least, len(rates) - 1)
     place = factor.labels.index(favoured) if favoured in factor.labels else None
-    return _described(rates, noise, not math.isnan(spread), place)
+    found = _described(rates, noise, not math.isnan(spread), place)
+    beside = np.isin(strata, strata[(codes == levels.index(found.best)) & ~np.isnan(costs)])
+    if len(np.unique(codes[beside])) < len(levels):  # another rate was only run where other settings differ too
+        return None
+    return replace(found, lowest=float(factor.values.min()), highest=float(factor.values.max()))
 
 
-def regret(costs: Floats, strata: Ints) -> Floats:
-    """By run, its cost above the best one of its stratum; NaN where the stratum holds no other run.
+def regret(costs: Floats, strata: Ints, levels: Ints) -> Floats:
+    """By run, its cost above the best one of its stratum; NaN where the stratum holds one level only.
 
-    >>> regret(np.array([1.0, 3.0, 2.0, np.inf, 7.0]), np.array([0, 0, 1, 1, 2])).tolist()
+    >>> regret(np.array([1.0, 3.0, 2.0, np.inf, 7.0]), np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 0])).tolist()
     [0.0, 2.0, 0.0, inf, nan]
     """
     found = np.full(len(costs), math.nan)
     for stratum in np.unique(strata):
         inside = (strata == stratum) & ~np.isnan(costs)
-        if inside.sum() > 1 and np.isfinite(costs[inside]).any():
+        if len(np.unique(levels[inside])) > 1 and np.isfinite(costs[inside]).any():
             found[inside] = costs[inside] - costs[inside].min()
     return found
 

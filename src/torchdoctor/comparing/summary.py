@@ -57,6 +57,7 @@ class Summary:
     """The shortest part of its path that tells it from the others."""
     path: str
     steps: int
+    """How many it made; a count that begins with 0 ends one before that."""
     settings: Settings = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     health: str = ""
@@ -102,7 +103,7 @@ def summarise(run: Run, *, examine: bool = True) -> Summary:
     summary = Summary(
         run=str(run.path),
         path=str(run.path),
-        steps=run.step + 1,
+        steps=run.step + (min((int(curve.steps[0]) for curve in curves.values() if len(curve.steps)), default=0) == 0),
         settings=hyperparameters(run.header, collected.remarks, curves),
         curves=curves,
         notes=run.notes,

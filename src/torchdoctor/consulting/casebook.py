@@ -55,7 +55,7 @@ class Case:
 
     @property
     def at_noise_floor(self) -> bool:
-        """Whether the change moved nothing, and there was nothing that it had to mend: a loss that stands is not that."""
+        """Whether it moved nothing, and there was nothing that it had to mend: a plateau is something to mend."""
         moved = self.outcome != "nothing" or WITHIN_NOISE not in self.note
         return not (moved or STILL_THERE in self.note or "plateau" in self.complaints)
 

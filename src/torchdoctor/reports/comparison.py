@@ -45,7 +45,13 @@ def headline(found: Found) -> list[str]:
         lost = bool(found["runs"]) and all(row["diverged"] for row in found["runs"])
         return [f"No run can be called the best: {'all of them diverged' if lost else 'none has a finite score'}."]
     best = found["runs"][0]
-    lines = [f"Best: {printable(best['run'])}, by its {metric['words']} {number_text(best['score'])}{_with(best)}."]
+    level = f"{metric['words']} {number_text(best['score'])}"
+    equal = [printable(row["run"]) for row in found["runs"] if row["score"] == best["score"] and not row["diverged"]]
+    lines = (
+        [f"Best: {printable(best['run'])}, by its {level}{_with(best)}."]
+        if len(equal) == 1
+        else [f"None is best: {names_text(equal, 5)} have the same {level}, to the last digit."]
+    )
     if found.get("unlike"):
         reason = printable(found["unlike"])
         return [f"These runs do not seem to be of one task: {reason}. Their order then says little.", *lines]
@@ -152,7 +158,7 @@ def sections(found: Found, width: int | None = None) -> list[Section]:
         ("What differs", list(_differs(found))),
         ("Which setting explains it", effect_lines(found)),
         ("Who was faster", list(_faster(found))),
-        ("Where they part", [text for item in found["partings"] for text in _parting(item)]),
+        ("Where they part", [*_partings(found)]),
         ("Learning rate", rate_lines(found)),
         ("Batch size", batch_lines(found)),
         ("Double descent", descent_lines(found)),
@@ -175,7 +181,10 @@ def _differs(found: Found) -> Iterator[str]:
     if found["seeds"]:
         yield f"{names_text([printable(name) for name in found['seeds']])}: taken for repetitions of the same settings"
     if not found["settings_told"]:
-        yield "The logs tell too little of how the runs were made: what explains their order cannot be said."
+        yield (
+            "The logs tell too little of how the runs were made: what explains their order cannot be said. Write each "
+            "run's settings, all of them and the seed, into config.json beside its log."
+        )
     elif not found["differs"] and not found["seeds"]:
         yield "No setting that the logs tell."
     elif not found["seeds"] and len(found.get("configurations", ())) < len(found["runs"]):
@@ -220,14 +229,25 @@ def _faster(found: Found) -> Iterator[str]:
         yield f"Lowest over the whole way: {printable(lowest['run'])}, {number_text(lowest['area'])} on average."
 
 
+def _partings(found: Found) -> Iterator[str]:
+    """Those that part, each for itself; then those that do not, in one line."""
+    together = [item for item in found["partings"] if item["step"] is None and not item["identical_until"]]
+    for item in found["partings"]:
+        if item not in together:
+            yield from _parting(item)
+    if together:
+        others = names_text([printable(item["second"]) for item in together], 6)
+        name = together[0]["curve"].replace("val_", "validation ").replace("_", " ")
+        them = others if len(together) == 1 else f"any of {others}"
+        yield f"{printable(together[0]['first'])} does not part from {them}: their {name} stays within noise."
+
+
 def _parting(item: Found) -> Iterator[str]:
     first, second = printable(item["first"]), printable(item["second"])
     name = item["curve"].replace("val_", "validation ").replace("_", " ")
     alike = f"equal to the last digit up to step {item['identical_until']}" if item["identical_until"] else ""
     if item["step"] is None:
-        yield (
-            f"{first} and {second} do not part: their {name} stays within noise" + (f", {alike}" if alike else "") + "."
-        )
+        yield f"{first} and {second} do not part: their {name} stays within noise, {alike}."
         return
     here, there = (number_text(level) for level in item["levels"])
     if item["reason"] == "non-finite":
@@ -238,17 +258,22 @@ def _parting(item: Found) -> Iterator[str]:
     told = [
         f"{label} {number_text(pair[0])} against {number_text(pair[1])}"
         for key, label in (("lr", "learning rate"), ("grad_norm", "gradient norm"))
-        if (pair := item["readings"].get(key)) is not None
+        if (pair := item["readings"].get(key)) is not None and _apart(pair)
     ]
     if told:
         yield f"  then: {', '.join(told)}"
     yield from (f"  around it: {printable(text)}" for text in item["findings"][:4])
 
 
+def _apart(pair: Sequence[float]) -> bool:
+    """Whether two numbers are still two when they are written down."""
+    return number_text(pair[0]) != number_text(pair[1])
+
+
 def _explained(item: Found) -> str:
     """What two runs that part differ in, where no setting does; their learning rates are told below."""
     rates = item["readings"].get("lr")
-    if not item["same_settings"] or (rates is not None and rates[0] != rates[1]):
+    if not item["same_settings"] or (rates is not None and _apart(rates)):
         return ""
     only = "they differ by their seed only" if item["other_seeds"] else "no setting that the logs tell differs"
     return f" ({only})"

@@ -55,8 +55,11 @@ def _effect(item: Found, found: Found, tested: int) -> Iterator[str]:
     )
     best = printable(item["best"]) + (", but that depends on the batch size" if _rate_moves(item, found) else "")
     tied = names_text([printable(label) for label in item["tied"]], 5)
-    apart = f"; not told apart from it: {tied}" if tied else ""
-    yield f"{name} matters ({chance}){share}, among {among}. Best: {best}{apart}."
+    same = f"; not told apart from it: {tied}" if tied else ""
+    alone = names_text([printable(label) for label in item["apart"]], 5)
+    never = f"; never run with all else as there: {alone}" if alone else ""
+    head = "Best of those that can be compared" if alone else "Best"
+    yield f"{name} matters ({chance}){share}, among {among}. {head}: {best}{same}{never}."
     lost = [f"{level['diverged']} of {level['runs']} at {printable(level['label'])}" for level in item["levels"]
             if level["diverged"]]  # fmt: skip
     for contrast in item["contrasts"]:
@@ -118,7 +121,7 @@ def times_text(ratio: float) -> str:
 
 def _bounded(item: Found, found: Found) -> str:
     """How large an effect may hide: the interval of the widest difference."""
-    contrast = item["contrasts"][-1]
+    contrast = item["contrasts"][-1] if item["contrasts"] else {"low": -math.inf}
     if not math.isfinite(contrast["low"]) or not math.isfinite(contrast["high"]):
         return ""
     return f"{printable(contrast['other'])} against {printable(item['best'])}: {_size(contrast, found)}."
@@ -149,13 +152,14 @@ def rate_lines(found: Found) -> list[str]:
         return []
     low, high, best = (number_text(sweep[key]) for key in ("low", "high", "best"))
     span = f"{low} to {high}" if low != high else best
-    tried = f"{number_text(sweep['rates'][0]['lr'])} to {number_text(sweep['rates'][-1]['lr'])}"
+    tried = f"{number_text(sweep['lowest'])} to {number_text(sweep['highest'])}"
+    beyond = next((number_text(rate["lr"]) for rate in sweep["rates"] if rate["lr"] > sweep["high"]), "")
     told = {
         "valley": f"A valley: best at {span}, worse on both sides (tried: {tried}).",
         "flat": f"From {tried} no rate is better than another beyond noise.",
         "best at the lowest": f"Best at the low edge of the sweep, {span} (tried: {tried}): {sweep['advice']}.",
         "best at the highest": f"Best at the high edge of the sweep, {span} (tried: {tried}): {sweep['advice']}.",
-        "best below divergence": f"Best at {span}, just below where runs diverge (tried: {tried}).",
+        "best below divergence": f"Best at {span}; at {beyond}, the next one, runs diverge (tried: {tried}).",
     }
     if (found.get("batch_size") or {}).get("moves_rate"):
         told_apart = "Which rate is best depends on the batch size, and is told there;"
@@ -219,12 +223,12 @@ def _kept(kept: Found, found: Found) -> str:
     if math.isinf(kept["change"]) or math.isinf(kept["size"]):
         change = f"{name}: the larger batch diverges"
     elif found["ratios"]:
-        way = times_text(math.exp(kept["change"]))
-        change = f"{name} {way} at the larger batch, a factor of {math.exp(kept['size']):.2f} up or down"
+        way, size = times_text(math.exp(kept["change"])), percent(math.expm1(kept["size"]))
+        change = f"{name} {way} at the larger batch; up or down, it moves by {size}"
     else:
-        way = number_text(kept["change"])
-        change = f"{name} changes by {way} at the larger batch, {number_text(kept['size'])} up or down"
-    return f"{kept['rule']} ({RULES[kept['rule']]}): {change}, in the median of {kept['pairs']} pairs"
+        way, size = number_text(kept["change"]), number_text(kept["size"])
+        change = f"{name} changes by {way} at the larger batch; up or down, it moves by {size}"
+    return f"{kept['rule']} ({RULES[kept['rule']]}): {change} (medians of {kept['pairs']} pairs)"
 
 
 def _exponent(effect: Found) -> str:
