@@ -85,3 +85,12 @@ def test_what_an_estimator_lists_after_its_evaluation_is_no_training(tmp_path):
     lines += [f"INFO:tensorflow:Saving dict for global step 2950: {dictionary}"]
     lines += ["INFO:tensorflow:***** Eval results *****", *(f"INFO:tensorflow:  {text}" for text in results)]
     assert series(tmp_path / "train.log", "\n".join(lines))["loss"] == LOSS
+
+
+def test_names_that_differ_in_a_digit_are_not_mixed_up_though_their_lines_look_alike(tmp_path):
+    text = "".join(
+        f"STEP: {i}\n | loss_0: {v:.4f}\n | loss_1: {2 * v:.4f}\n | loss_2: 0.5\n" for i, v in enumerate(LOSS)
+    )
+    found = series(tmp_path / "train.log", text)
+    assert found["0_loss"] == LOSS
+    assert found["1_loss"] == [round(2 * v, 4) for v in LOSS]

@@ -78,12 +78,21 @@ class _Slot:
     """Whether it is to be divided by the number after it."""
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Where lines of one layout have their numbers."""
+
+    slots: tuple[tuple[str, int, int, float], ...]
+    fixed: tuple[tuple[int, str], ...]
+    """Digits that are in no number: loss_1 is not loss_2."""
+
+
 class LineReader:
     """Reads lines, and remembers their shapes."""
 
     def __init__(self, comma: bool = False) -> None:
         self._shapes: dict[str, tuple[_Slot | None, ...]] = {}
-        self._plans: dict[str, tuple[tuple[str, int, int, float], ...]] = {}
+        self._plans: dict[str, _Plan] = {}
         self._number = _DECIMAL_COMMA if comma else _NUMBER
         self._value: Callable[[str], float] = _with_comma if comma else _plain
 
@@ -94,9 +103,9 @@ class LineReader:
     def again(self, line: str) -> dict[str, float] | None:
         """The numbers of a line that is laid out, digit by digit, as one that was learned; None where none was."""
         plan = self._plans.get(line.translate(_ZEROS)) if len(line) <= LEARNED_LENGTH else None
-        if plan is None:
+        if plan is None or any(line[place] != digit for place, digit in plan.fixed):
             return None
-        return {name: self._value(line[start:end]) * scale for name, start, end, scale in plan}
+        return {name: self._value(line[start:end]) * scale for name, start, end, scale in plan.slots}
 
     def learn(self, line: str, row: Mapping[str, float]) -> None:
         """Remember where a line has the numbers that were made of it."""
@@ -115,7 +124,9 @@ class LineReader:
             if slot is not None and slot.name not in plan:
                 plan[slot.name] = (slot.name, start, end, slot.scale)
         if plan.keys() == row.keys():
-            self._plans[line.translate(_ZEROS)] = tuple(plan.values())
+            inside = {place for start, end in places for place in range(start, end)}
+            fixed = ((at, letter) for at, letter in enumerate(blank) if letter.isdigit() and at not in inside)
+            self._plans[line.translate(_ZEROS)] = _Plan(tuple(plan.values()), tuple(fixed))
 
     def forget(self) -> None:
         """Forget how lines are laid out: what follows is to be read otherwise."""
