@@ -94,3 +94,15 @@ def test_names_that_differ_in_a_digit_are_not_mixed_up_though_their_lines_look_a
     found = series(tmp_path / "train.log", text)
     assert found["0_loss"] == LOSS
     assert found["1_loss"] == [round(2 * v, 4) for v in LOSS]
+
+
+def test_of_the_evaluation_of_boxes_what_holds_for_all_of_them_is_read(tmp_path):
+    coco = (
+        " Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = {:.3f}\n"
+        " Average Precision  (AP) @[ IoU=0.50      | area=   all | maxDets=100 ] = 0.500\n"
+        " Average Precision  (AP) @[ IoU=0.50:0.95 | area= small | maxDets=100 ] = -1.000\n"
+        " Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=  1 ] = 0.210\n"
+    )
+    text = "".join(f"Epoch: {i} loss: {v}\n" + coco.format(1 - v / 4) for i, v in enumerate(LOSS))
+    found = series(tmp_path / "train.log", text)
+    assert found == {"loss": LOSS, "val_bbox_map": [round(1 - v / 4, 3) for v in LOSS], "val_bbox_map50": [0.5] * N}

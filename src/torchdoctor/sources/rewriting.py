@@ -68,6 +68,10 @@ _TUPLE = re.compile(r"(?<=['\"]),(?=\s)|(?<!\w)u(?=['\"])")
 """What Python 2 puts between the things that it prints."""
 _LOSSES = re.compile(r"(?i)(?<![a-z])losses['\"]?\s{0,4}[:=,]?\s{0,4}\{[^{}]{0,2000}\}")
 _KEY = re.compile(r"(?<=['\"])(\w{1,64})(?=['\"]\s{0,4}:)")
+_COCO = re.compile(
+    r".*Average Precision\s+\(AP\) @\[ IoU=0\.50(:0\.95)?\s*\| area=\s*all \| maxDets=\s*\d+ \] = (-?[\d.]+)"
+)
+"""What COCO's evaluation prints of all areas; its other lines are of parts of them."""
 _OTHER_BAR = re.compile(
     r"(?i)\s*(?:valid|val|test|eval)[a-z]{0,8}[^|]{0,24}\|[^|]{0,200}\|\s{0,4}[\d?]+/[\d?]+\s{0,4}\[[^\]]{0,80}\](?=.*\w)"
 )
@@ -81,10 +85,7 @@ def clean(line: str) -> str:
         line = _MEANT.sub(_meaning, _ROUND.sub(r" epoch \1 ", line))
     if "|" in line and (bar := _OTHER_BAR.match(line)):
         line = line[bar.end() :]
-    if line.startswith(("('", '("')):
-        line = _TUPLE.sub("", line)
-    if "}" in line and ":" in line:
-        line = _FORMAT.sub("}", line)
+    line = _out_of_code(line)
     if "osses" in line and "{" in line:  # spaCy: Losses {'ner': 0.25}
         line = _LOSSES.sub(lambda found: _KEY.sub(r"\1_loss", found[0]), line)
     elif "Score at iteration " in line:  # Deeplearning4j
@@ -95,9 +96,26 @@ def clean(line: str) -> str:
     if "(epoch: " in line and _CYCLE_GAN.match(line):  # its losses are named D_A, G_A, cycle_A
         head, close, rest = line.partition(")")
         line = head + close + _PLAYER.sub(r"loss_\1", rest)
-    elif "===" in line and "Training Loss (" in line:
-        return ""
+    elif ("===" in line and "Training Loss (" in line) or "maxDets=" in line:
+        return _of_all_areas(line)
     return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
+
+
+def _out_of_code(line: str) -> str:
+    """A line without what Python puts around what it prints."""
+    if line.startswith(("('", '("')):
+        line = _TUPLE.sub("", line)
+    return _FORMAT.sub("}", line) if "}" in line and ":" in line else line
+
+
+def _of_all_areas(line: str) -> str:
+    """What COCO's evaluation says of all boxes, nothing of another line.
+
+    >>> _of_all_areas(" Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.226")
+    'val bbox_mAP: 0.226'
+    """
+    coco = _COCO.match(line)
+    return f"val bbox_mAP{'' if coco[1] else '50'}: {coco[2]}" if coco else ""
 
 
 def _counted_first(line: str) -> str:

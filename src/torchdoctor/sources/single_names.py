@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from torchdoctor.sources.words import FILLERS, LOSS, Name, base, listed, taken_apart
@@ -63,8 +64,13 @@ def _loss_scale(item: Name) -> int | None:
     return 0 if item.has({"scale", "scaler"}) and item.has({"loss", "grad", "amp"}) else None
 
 
+_SPEED = re.compile(r"(?i)(?:/|per[ _])\s?s(?:ec(?:ond)?s?)?(?![a-z])|fps")
+
+
 def _step_time(item: Name) -> int | None:
-    if item.split in ("val", "test") or item.has(
+    if item.split in ("val", "test") or _SPEED.search(item.original):
+        return None
+    if item.has(
         listed("data load loading total eta remaining epoch since wall min max tokens samples examples images frames")
     ):
         return None
