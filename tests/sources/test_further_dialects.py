@@ -106,3 +106,12 @@ def test_of_the_evaluation_of_boxes_what_holds_for_all_of_them_is_read(tmp_path)
     text = "".join(f"Epoch: {i} loss: {v}\n" + coco.format(1 - v / 4) for i, v in enumerate(LOSS))
     found = series(tmp_path / "train.log", text)
     assert found == {"loss": LOSS, "val_bbox_map": [round(1 - v / 4, 3) for v in LOSS], "val_bbox_map50": [0.5] * N}
+
+
+def test_bars_between_what_a_logger_says_are_no_table(tmp_path):
+    said = "INFO     | 2024-05-02 10:51:14 | trainers.common:on_log:226 - "
+    text = f"{said}Starting to train...\n" + "".join(
+        f"  {i}%|          | {25 * i}/2326 [04:22<70:55:06, 10.99s/it]\n{said}{{'loss': {v}, 'epoch': {i / 10}}}\n"
+        for i, v in enumerate(LOSS)
+    )
+    assert series(tmp_path / "output.log", text)["loss"] == LOSS

@@ -45,7 +45,7 @@ SPACES = "  "
 PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
-_SAID = re.compile(r"(?i)loss\w{0,12}\s?[:=]\s?(?:nan|inf|\d)")
+_SAID = re.compile(r"(?i)loss\w{0,12}['\"]?\s?[:=]\s?(?:nan|inf|\d)")
 _PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
 _STRUCTURE = re.compile(r"[\[\]{}:=\"']")
 RULE = re.compile(r"[\s|:+=-]+\Z")
@@ -229,10 +229,11 @@ def _first_rows(path: Path) -> list[str]:
 def _shape(path: Path) -> _Shape | None:
     """How a file is laid out; None where this is no table. There may be a remark above the names, or no names."""
     rows = _first_rows(path)
+    printed = any(map(_SAID.search, rows))  # a logger's bars are no table's
     for above in range(min(PREAMBLE, len(rows) - 1)):
         if above and _SAID.search(rows[above - 1]):  # a printed log with a table in it
             return None
-        for delimiter in DELIMITERS:
+        for delimiter in PLAIN if printed else DELIMITERS:
             body = [split(row, delimiter) for row in rows[above + 1 :]]
             names = _as_wide(split(rows[above], delimiter), body)
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
