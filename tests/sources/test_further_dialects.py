@@ -115,3 +115,9 @@ def test_bars_between_what_a_logger_says_are_no_table(tmp_path):
         for i, v in enumerate(LOSS)
     )
     assert series(tmp_path / "output.log", text)["loss"] == LOSS
+
+
+def test_what_is_written_at_step_0_after_the_end_replaces_nothing(tmp_path):
+    rows = "".join(f"{i + 1},{v}\n" for i, v in enumerate(LOSS))
+    assert series(tmp_path / "a.csv", f"step,loss\n{rows}0,0.3\n0,0.3\n")["loss"] == LOSS
+    assert series(tmp_path / "b.csv", f"step,loss\n0,9\n{rows}0,0.3\n1,0.2\n")["loss"] == [0.3, 0.2]

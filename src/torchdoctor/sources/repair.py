@@ -25,6 +25,8 @@ RECOVERIES = 3
 PLACEHOLDERS = 0.3
 """which share of the values it must be, to mean "not measured here"."""
 
+FEWEST = 3
+"""Points before a summary."""
 REGULAR = 0.8
 """Share of NaN values that come with others that are none; and of gaps that are alike where nothing was measured."""
 FAR = 0.1
@@ -52,7 +54,7 @@ class Mended:
 
 def mend(points: Points, beside: NDArray[np.int64] | None = None) -> Mended:
     """Bring a series in order; `beside` are the steps at which others were measured with it."""
-    points, absent = (points, 0) if _is_broken(points, beside) else _measured(points)
+    points, absent = (points, 0) if _is_broken(points, beside) else _measured(_without_summary(points))
     fits = (points.steps >= 0) & (points.steps < STEP_LIMIT)
     outside = len(points) - int(fits.sum())
     if outside:
@@ -126,6 +128,19 @@ def _is_broken(points: Points, beside: NDArray[np.int64] | None) -> bool:
     usual = float(np.median(gaps)) if len(gaps) else 1.0
     regular = usual > 1 and bool((gaps == usual).mean() > REGULAR)
     return not regular and bool(np.isin(points.steps[missing], beside).mean() > REGULAR)
+
+
+def _without_summary(points: Points) -> Points:
+    """Without what was written at step 0 at the end, where the run began later: a summary that nobody counted.
+
+    >>> _without_summary(Points.of([1, 2, 3, 0, 0], [0.9, 0.5, 0.4, 0.4, 0.4])).steps.tolist()
+    [1, 2, 3]
+    """
+    counted = np.flatnonzero(points.steps)
+    last = int(counted[-1]) + 1 if len(counted) else 0
+    if len(counted) < max(last, FEWEST) or points.steps[last - 1] < points.steps.max():
+        return points
+    return Points(points.steps[:last], points.values[:last])
 
 
 def _measured(points: Points) -> tuple[Points, int]:
