@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from torchdoctor.errors import SourceError
 from torchdoctor.sources import read
 from torchdoctor.sources.vital_series import vital_series
 
@@ -121,3 +122,33 @@ def test_what_is_written_at_step_0_after_the_end_replaces_nothing(tmp_path):
     rows = "".join(f"{i + 1},{v}\n" for i, v in enumerate(LOSS))
     assert series(tmp_path / "a.csv", f"step,loss\n{rows}0,0.3\n0,0.3\n")["loss"] == LOSS
     assert series(tmp_path / "b.csv", f"step,loss\n0,9\n{rows}0,0.3\n1,0.2\n")["loss"] == [0.3, 0.2]
+
+
+def test_a_file_of_an_evaluation_holds_values_of_validation(tmp_path):
+    text = "epoch,steps,cosine_spearman\n" + "".join(f"{i},-1,{1 - v / 4}\n" for i, v in enumerate(LOSS))
+    assert [*series(tmp_path / "similarity_evaluation_results.csv", text)] == ["val_cosine_spearman"]
+
+
+@pytest.mark.parametrize("between", [",", " ", " - "])
+def test_columns_without_names_can_be_named_as_the_message_says(between, tmp_path):
+    path = tmp_path / "train_log.txt"
+    path.write_text("".join(f"{v}{between}{90 - 9 * v}\n" for v in LOSS))
+    with pytest.raises(SourceError, match="column 1, column 2. Say which is which: --map 'loss=column 1'"):
+        read(path)
+    found = vital_series(read(path, mapping={"loss": "column 1", "val_accuracy": "column 2"}).records)
+    assert found["loss"][1] == LOSS
+    assert len(found["val_accuracy"][1]) == N
+    path.rename(tmp_path / "train_loss.txt")
+    assert vital_series(read(tmp_path / "train_loss.txt").records)["loss"][1] == LOSS
+
+
+def test_names_that_nobody_knows_are_listed_and_can_be_said_to_be_the_loss(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text(
+        "".join(f"{i}th batch, lsd is {v}, lreg is 0.5, outputs [[0.1, 0.2],\n  [0.3]]\n" for i, v in enumerate(LOSS))
+    )
+    with pytest.raises(SourceError, match="given as lsd is, lreg is, outputs: is one the loss. --map 'loss=lsd is'"):
+        read(path)
+    assert vital_series(read(path, mapping={"loss": "lsd is"}).records)["loss"][1] == LOSS
+    with pytest.raises(SourceError, match="given as lsd is"):
+        read(path, mapping={"loss": "l"})

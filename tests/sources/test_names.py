@@ -36,6 +36,24 @@ MEANT = [
     ({"loss_smooth": 9, "loss": 9}, {"loss": "loss"}),
     ({"loss_ema": 9, "box_loss": 9, "cls_loss": 9}, {"loss": "box_loss"}),  # the sum of the parts is as it was
     ({"smooth_l1_loss": 9}, {"loss": "smooth_l1_loss"}),  # the name of a loss
+    ({"MultiClass": 9}, {"loss": "MultiClass"}),  # of CatBoost, and where a loss has a name a column like others
+    ({"loss": 9, "MultiClass": 9, "l2": 9}, {"loss": "loss"}),
+    ({"learn/Quantile:alpha=0.9": 9, "test/Quantile:alpha=0.9": 9}, {"val_loss": "test/Quantile:alpha=0.9"}),
+    ({"train-gamma-nloglik": 9, "eval-gamma-nloglik": 9}, {"val_loss": "eval-gamma-nloglik"}),
+    ({"training l2": 9, "valid_1 l2": 9}, {"loss": "training l2", "val_loss": "valid_1 l2"}),
+    ({"training rmse": 9, "valid_1 rmse": 9}, {"loss": "training rmse", "val_loss": "valid_1 rmse"}),
+    ({"train-aucpr": 9}, {"train_aucpr": "train-aucpr", "loss": None}),
+    (
+        {"loss": 9, "Retrieval/image_to_text_R1": 9},
+        {"val_retrieval_image_to_text_recall1": "Retrieval/image_to_text_R1"},
+    ),
+    ({"loss": 9, "Avg R@5": 9}, {"val_recall5": "Avg R@5"}),
+    ({"G_loss": 9, "D_loss": 9, "r1_penalty": 9, "R1": 9}, {"val_recall1": None, "train_recall1": None}),
+    ({"loss": 99, "val_loss": 9, "val/running_loss": 99}, {"val_loss": "val_loss"}),
+    ({"loss": 99, "val_kl_loss_step": 99, "val_kl_loss_epoch": 9}, {"val_kl_loss": "val_kl_loss_epoch"}),
+    ({"loss": 9, "pos_iou_thr": 9, "Validation loss did not improve for": 9}, {"train_pos_iou_thr": None}),
+    ({"loss": 9, "global_step/sec": 9, "time/fps": 9, "steps_per_second": 9}, {"seconds": None}),
+    ({"loss": 9, "step_time": 9, "time/fps": 9}, {"seconds": "step_time"}),
     ({"loss": 9, "memory/max_active(GiB)": 9, "memory/max_active(%)": 9}, {"memory": "memory/max_active(GiB)"}),
 ]
 

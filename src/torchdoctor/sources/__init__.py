@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from torchdoctor.errors import SourceError
 from torchdoctor.records import names_text
 from torchdoctor.sources import journal
-from torchdoctor.sources.assembly import assemble
+from torchdoctor.sources.assembly import assemble, example
 from torchdoctor.sources.folders import Told, places
 from torchdoctor.sources.logged import Logged, NoLogError, Wish
 from torchdoctor.sources.run import Run
@@ -30,6 +30,7 @@ FORMATS = (
     "sqlite_store",
     "trainer_state",
     "parquet_table",
+    "catboost_training",
     "json_lines",
     "json_table",
     "yolo_results",
@@ -37,11 +38,11 @@ FORMATS = (
     "text_log",
 )
 """Modules of this package, in the order in which they are asked; the last ones take almost anything."""
-TEXTS = ("trainer_state", "json_lines", "json_table", "yolo_results", "csv_table", "text_log")
+TEXTS = ("trainer_state", "catboost_training", "json_lines", "json_table", "yolo_results", "csv_table", "text_log")
 """Those of text: they are not asked about what begins as a file of another kind, in which words may be found too."""
 FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store", "json_files")
 """Those that keep whole folders: they are asked about these too."""
-WISHING = ("json_table", "json_lines", "yolo_results", "csv_table", "parquet_table", "text_log")
+WISHING = ("catboost_training", "json_table", "json_lines", "yolo_results", "csv_table", "parquet_table", "text_log")
 """Those whose ``read`` takes what the user says of the file as well."""
 KNOWN = (
     "a journal, TensorBoard events, W&B offline files, MLflow, Trackio, a Hugging Face trainer_state.json, CSV, JSON, "
@@ -214,13 +215,21 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
     if wish.pattern is not None:
         return _read_as("text_log", file, wish)
     name = _format_of(file)
+    others = _module("text_log").names_in(file) if name is None else []
+    if not set(others).isdisjoint(wish.mapping.values()):
+        name = "text_log"
     if name is None:
         from torchdoctor.sources.json_table import document_of, is_json_lines
         from torchdoctor.sources.opening import looks_like
 
         if looks_like(file).startswith("JSON") and not is_json_lines(file):
             document_of(file)  # where it breaks says more
-        raise SourceError(f"{file} is not a log that can be read: it looks like {looks_like(file)}. Known are {KNOWN}.")
+        told = (
+            f" Numbers are given as {names_text(others, NAMED)}: is one the loss? {example(others)}." if others else ""
+        )
+        raise SourceError(
+            f"{file} is not a log that can be read: it looks like {looks_like(file)}.{told} Known are {KNOWN}."
+        )
     return _read_as(name, file, wish)
 
 

@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,13 +28,15 @@ from torchdoctor.sources.naming import Understood, understand
 from torchdoctor.sources.repair import Mended, mend, unveil
 from torchdoctor.sources.run import Piece, Run
 from torchdoctor.sources.single_names import RULES
-from torchdoctor.sources.words import is_measure, taken_apart
+from torchdoctor.sources.words import is_measure, taken_apart, words_of
 from torchdoctor.stretch import Stretch
 
 MAPPED = ("step", "loss", "val_loss", "accuracy", "reward", *RULES)
 """What a column may be said to be; besides, any val_… and any …loss."""
 CALLS = ("W&B", "Trackio")
 """Formats whose steps are calls of the logger: a count that the run logged itself says more."""
+EVALUATION = frozenset({"eval", "evaluation", "validation"})
+"""Words in the names of files that hold nothing else."""
 UNCOUNTED = 5
 """Values at one and the same step from which on nobody counted."""
 
@@ -47,13 +50,13 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
     axis = axis or (_own_count(points) if logged.format in CALLS else None)
     if axis in points:
         points = _counted_by(axis, points)
-    points, notes = _over_rows(_as_the_file_says(logged.path, points))
+    points, notes = _over_rows(points if mapping else _as_the_file_says(logged.path, points))
     understood = understand(_weights(points), mapping)
     if not understood.columns:
         known = names_text([*points], 12) or "none"
         raise NoLogError(
             f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
-            "Say which is which: --map loss=COLUMN --map val_loss=COLUMN."
+            f"Say which is which: {example(points)} --map val_loss=COLUMN."
         )
     combined = {vital: _combined(vital, points, understood) for vital in understood.columns}
     mended = {vital: mend(series, _evaluated_beside(vital, combined)) for vital, series in combined.items()}
@@ -78,17 +81,30 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
     )
 
 
+def example(names: Iterable[str]) -> str:
+    """How one of some columns is said to be the loss; where its name needs quotes, as it can be pasted.
+
+    >>> example(["column 1", "column 2"]), example(["energy"])
+    ("--map 'loss=column 1'", '--map loss=COLUMN')
+    """
+    return "--map " + next(
+        (quoted for name in names if (quoted := shlex.quote(f"loss={name}"))[0] == "'"), "loss=COLUMN"
+    )
+
+
 def _as_the_file_says(path: Path, points: dict[str, Points]) -> dict[str, Points]:
-    """Series of validation where no name says of what they are, and the file is called val_loss.
+    """Series of validation where no name says of what they are, and the file is called val_loss or evaluation.
 
     >>> [*_as_the_file_says(Path("val_loss_big.txt"), {"loss": Points.of([1], [0.5]), "lr": Points.of([1], [0.1])})]
     ['val/loss', 'lr']
     """
     called = taken_apart(path.stem, 0)
     measures = [name for name in points if is_measure(name)]
-    if not called.is_loss or called.split != "val" or any(taken_apart(name, 0).split for name in measures):
+    evaluated = called.split == "val" and not EVALUATION.isdisjoint(words_of(path.stem))
+    told = called.split in ("val", "test") and (called.is_loss or called.words == ("error",) or evaluated)
+    if not told or any(taken_apart(name, 0).split for name in measures):
         return points
-    return {f"val/{name}" if name in measures else name: series for name, series in points.items()}
+    return {f"{called.split}/{name}" if name in measures else name: series for name, series in points.items()}
 
 
 def _over_rows(points: dict[str, Points]) -> tuple[dict[str, Points], tuple[str, ...]]:

@@ -24,7 +24,7 @@ from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.tidy import Tidy, layout
-from torchdoctor.sources.words import SPLITS, is_measure, taken_apart
+from torchdoctor.sources.words import LOSS, SPLITS, is_measure, taken_apart, words_of
 
 CHUNK = 20_000
 """Rows that are turned into numbers at once."""
@@ -42,6 +42,9 @@ MONITOR = ("r", "l", "t")
 """What the monitor of gym and Stable-Baselines calls reward, length and time of an episode."""
 SPACES = "  "
 """Stands for any two spaces or more."""
+LOOSE = (" - ", " ")
+"""What is between numbers without names in files that are called a log: numpy.savetxt writes one space."""
+LOGS = LOSS | {"log", "logs", "history", "metrics"}
 PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
@@ -264,7 +267,8 @@ def _is_indexed(names: Sequence[str]) -> bool:
 
 def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
     """Columns of nothing but numbers: the first is what the file is called, if that is a loss."""
-    for delimiter in (*DELIMITERS, "_"):  # "1_1.8458"
+    loose = LOOSE if path.suffix and not LOGS.isdisjoint(words_of(_stem(path))) else ()  # MLflow's have no suffix
+    for delimiter in (*DELIMITERS, *loose, "_"):  # "1_1.8458"
         body = [split(row, delimiter) for row in rows]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
@@ -394,7 +398,9 @@ def split(text: str, delimiter: str) -> list[str]:
         return _SPACES.split(text.strip())
     if delimiter == "|":
         text = text.strip().strip("|")
-    if '"' in text:
+    if delimiter == " ":
+        return text.split()
+    if '"' in text and len(delimiter) == 1:
         try:
             return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))]
         except (csv.Error, StopIteration):

@@ -43,7 +43,10 @@ MOST_PARTS = 24
 MOST_METRICS = 48
 FEW = 5
 """Points under which a metric of the same meaning with more of them is better."""
-NO_METRIC = listed("time count num std best min max n improving improved with saved from previous target")
+NO_METRIC = listed(
+    "time count num std best min max n improve improving improved with saved from previous target thr thresh threshold "
+    "thresholds"
+)
 """Words that make something else of a metric: a record, or the best so far."""
 PLAYERS = {
     **dict.fromkeys(("d", "disc", "discriminator", "dis"), "d_loss"),
@@ -52,6 +55,8 @@ PLAYERS = {
 _TRAINED = re.compile(rf"(?i)loss[_ .-]?(?:{'|'.join(word for word, split in SPLITS.items() if split == 'train')})$")
 _EVALUATED = re.compile(r"(?i)loss[_ .-]?val$")
 """The value of a loss; that of validation where there is one of training."""
+PASSING = frozenset({"step", "running"})
+"""Words of values that are written while a validation goes on: Lightning's val_loss_step."""
 ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
 """Losses of agents: their sum says nothing of how well one learns."""
 
@@ -136,7 +141,7 @@ def _without_head(names: Sequence[Name]) -> list[Name]:
 
 def _held_out(names: Sequence[Name]) -> Split:
     """The split that is looked at: validation, and where there is none, what is called test."""
-    there = {item.split for item in names if item.is_loss or item.has(HIGHER | LOWER)}
+    there = {item.split for item in names if item.is_loss or item.is_objective or item.has(HIGHER | LOWER)}
     return "test" if "val" not in there and "test" in there else "val"
 
 
@@ -172,9 +177,11 @@ def _losses(
     losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
     whole = [item for item in losses if not item.rest] or _deep_totals(losses)
     whole.sort(key=lambda item: _rank(item, like))
-    if prefix and whole and "step" in whole[0].words:  # Lightning writes batches of validation beside its mean
-        whole.sort(key=lambda item: item.count < 3 or "epoch" not in item.words)
+    if prefix and whole and whole[0].has(PASSING):  # batches of validation are written beside its mean
+        whole.sort(key=lambda item: item.count < 3 or item.has(PASSING))
     parts = [item for item in losses if item.rest and not item.has(AVERAGED)]
+    if prefix:
+        parts.sort(key=lambda item: item.has(PASSING))
     if not whole and not parts and not prefix:  # a smoothed loss is better than none
         whole = sorted((item for item in losses if AVERAGED.issuperset(item.rest)), key=_rank)
     found: dict[str, tuple[str, ...]] = {}
@@ -266,7 +273,8 @@ def _stand_ins(
     """Where no loss is logged, an error that falls as it would."""
     if "d_loss" in columns or ("loss" in columns and "val_loss" in columns):
         return {}
-    usable = [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
+    usable = [item for item in names if item.is_objective and item.count > 1]
+    usable += [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
     if "loss" not in columns and "val_loss" not in columns:
         totals = [item for item in names if item.words == ("total",) and item.count > 2]
         if totals:  # the sum of what has names of its own: box, obj, cls, total
@@ -279,13 +287,18 @@ def _stand_ins(
         alike = [item for item in names if (item.original,) == columns["loss"]]
         evaluated = [item for item in evaluated if alike and set(item.rest) <= set(alike[0].rest)]
     elif trained:
-        alike = [item for item in evaluated if item.rest == trained[0].rest]
+        alike = [item for item in evaluated if _unnumbered(item.rest) == _unnumbered(trained[0].rest)]
         evaluated = alike if alike or "val_loss" in columns else []
     return {
         vital: (items[0].original,)
         for vital, items in (("loss", trained), ("val_loss", evaluated))
         if items and vital not in columns
     }
+
+
+def _unnumbered(words: Sequence[str]) -> list[str]:
+    """Words without the number of a validation set: valid_1's rmse."""
+    return [word for word in words if not word.isdigit()]
 
 
 def _best(names: Sequence[Name], rule: Rule) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from torchdoctor.sources.single_names import RULES
 from torchdoctor.sources.stages import stages
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.text_line import LineReader
-from torchdoctor.sources.words import HIGHER, LOWER, REWARD, listed, taken_apart
+from torchdoctor.sources.words import REWARD, is_measure, listed, taken_apart
 
 PROBE = 2**22
 """Characters of a file in which a line of numbers must come: some logs begin with the whole source code."""
@@ -82,7 +83,8 @@ def _breaks_off(text: str) -> bool:
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     """The run in a printed log, or its stages."""
     table = Table()
-    rows = _matched(path, wish.pattern, table) if wish is not None and wish.pattern else _printed(path, table)
+    wanted = frozenset(wish.mapping.values()) if wish is not None else frozenset[str]()
+    rows = _matched(path, wish.pattern, table) if wish is not None and wish.pattern else _printed(path, table, wanted)
     for row in _fresh(rows):
         table.add(row)
     if not table.rows and wish is not None and wish.pattern:
@@ -96,7 +98,16 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     return [part.logged(path, "printed text", wish, name=name) for part, name in zip(parts, names, strict=True)]
 
 
-def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
+def names_in(path: Path) -> list[str]:
+    """The names under which the lines give numbers again and again, those that come most often first."""
+    reader, table = LineReader(_has_comma(path)), PrintedTable()
+    lines = beginning(path).splitlines()
+    rows = (_row(line, reader, table) for line in lines) if not is_binary("".join(lines)) else ()
+    times = Counter(name for row in rows for name in row if not counts(name) and not name.endswith(TOTAL))
+    return [name for name, many in times.most_common() if many >= SELDOM and name[-1].isalnum()]
+
+
+def _printed(path: Path, table: Table, wanted: frozenset[str] = frozenset()) -> Iterator[dict[str, float]]:
     """The rows of a log: what comes before the first line that counts is source code or settings."""
     reader, printed, phases, box = LineReader(_has_comma(path)), PrintedTable(), Phases(), Box()
     waiting: list[dict[str, float]] = []
@@ -110,12 +121,12 @@ def _printed(path: Path, table: Table) -> Iterator[dict[str, float]]:
         phases.heading(text)
         if not row:
             continue
-        if not begun and any(_is_measure(name) for name in row) and any(map(counts, row)):
+        if not begun and any(_is_measure(name) or name in wanted for name in row) and any(map(counts, row)):
             begun = True
             yield from _of_the_same(row, waiting[-BEFORE:])
         if begun:
             yield row
-        elif any(map(_is_telling, row)):
+        elif any(_is_telling(name) or name in wanted for name in row):
             waiting.append(row)
     if not begun:
         yield from waiting
@@ -237,7 +248,7 @@ def _is_held(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_measure(name: str) -> bool:
     part = taken_apart(name, 0)
-    return part.is_loss or part.has(HIGHER | LOWER | REWARD)
+    return is_measure(name) or part.has(REWARD)
 
 
 def _has_comma(path: Path) -> bool:

@@ -39,6 +39,8 @@ SPLITS: dict[str, Split] = {
     **dict.fromkeys(("validacao", "validacion", "validazione", "validierung", "validasi"), "val"),
     **dict.fromkeys(("test", "testing", "teste", "prueba"), "test"),
 }
+_RECALL = re.compile(r"(?<![A-Za-z])R@(?=\d)|(?<=_)R(?=(?:1|5|10)$)")
+"""The share of queries whose answer is among the first: R@5, and R5 where the name says from what to what."""
 _LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
 """A loss as papers write it: L_kl, L_rec."""
 _GLUED = re.compile(
@@ -68,8 +70,18 @@ _PAIRS = {
 }
 """Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
 LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion", "perda", "perdida", "perte", "verlust"})
-KINDS = frozenset({"nll", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
+KINDS = frozenset({"nll", "nloglik", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
 """Losses by their own names, which are parts where something else is called the loss."""
+OBJECTIVES = frozenset(
+    tuple(name.split("-"))
+    for name in listed(
+        "multi-class multi-class-one-vs-all quantile log-lin-quantile expectile poisson tweedie huber lq cox "
+        "query-soft-max pair-logit pair-logit-pairwise xent-lambda kullback-leibler gamma-deviance l1 l2 mphe"
+    )
+)
+"""What CatBoost, LightGBM and XGBoost call losses, by all of their words: where nothing else is one."""
+_SETTING = re.compile(r":\w+=[\d.]+(?:;\w+=[\d.]+)*$")
+"""What CatBoost adds to a name: Quantile:alpha=0.9."""
 FILLERS = listed(
     "step epoch avg average mean global running batch batches iter iteration current cur the of per log logs logged "
     "metrics metric scalar scalars stats stat set data split overall micro macro info raw meter reduced sync synced "
@@ -83,22 +95,26 @@ AVERAGED = SMOOTHED - FILLERS
 ODD = listed(
     "min max std var best last count num n scale scaler weight weights ratio delta coef coefficient lambda "
     "ppl perplexity acc accuracy per_token improvement target threshold nan diff stdev improved from previous "
-    "prev skipped improving with saved"
+    "prev skipped improve improving with saved"
 )
 """Words that make something else of a loss."""
 HIGHER = listed(
     "acc accu accuracy acuracia exactitud akurasi f1 auc auroc roc ap map precision recall specificity "
     "sensitivity iou miou jaccard dice bleu rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg "
     "mrr hits em exact success correct prec spearman pearson correlation top1 top5 top fmeasure pesq stoi hit "
-    "recall1 recall5 balanced"
+    "recall1 recall5 balanced aucpr auprc prauc"
 )
 LOWER = listed(
     "wer cer ter error err errors merror ppl perplexity mse rmse mae mape smape msle rmsle fid kid lpips bpb bpc bpd "
-    "eer epe hausdorff nme ade fde absrel sqrel"
+    "eer epe hausdorff nme ade fde absrel sqrel "
+    "brier"
 )
 FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape msle rmsle")
 """Metrics that stand in for a loss where none is logged."""
-EVALUATED = listed("wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits")
+EVALUATED = listed(
+    "wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits "
+    "recall1 recall5 recall10"
+)
 """Metrics that nobody computes on training batches: of validation even where the name does not say so."""
 REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})
 SYNONYMS = {
@@ -139,6 +155,12 @@ class Name:
         return self.has(LOSS | KINDS) and not self.has(ODD)
 
     @property
+    def is_objective(self) -> bool:
+        """Whether it is what a library for boosted trees calls its loss."""
+        plain = words_of(_SETTING.sub("", self.original)) if "=" in self.original else self.words
+        return tuple(word for word in plain if word not in SPLITS and not word.isdigit()) in OBJECTIVES
+
+    @property
     def is_record(self) -> bool:
         """Whether it is a loss at which a model was saved: "saved at epoch 3 with loss 0.12"."""
         return self.has(LOSS) and self.has({"with", "saved"}) and not self.has(ODD - {"with", "saved", "best"})
@@ -165,6 +187,8 @@ def words_of(name: str) -> tuple[str, ...]:
     if not name.isascii():  # validação
         name = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     name = _LETTER.sub("loss_", name)
+    if "@" in name or "_to_" in name:
+        name = _RECALL.sub(" recall", name)
     found: list[str] = []
     for word in _WORDS.findall(name):
         glued = _GLUED.match(word.lower()) or _LOST.match(word.lower())
@@ -199,4 +223,4 @@ def taken_apart(name: str, count: int) -> Name:
 def is_measure(name: str) -> bool:
     """Whether a name is of a loss or a metric."""
     part = taken_apart(name, 0)
-    return part.is_loss or part.has(HIGHER | LOWER)
+    return part.is_loss or part.is_objective or part.has(HIGHER | LOWER)
