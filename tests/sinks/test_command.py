@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -51,12 +53,25 @@ def test_a_sink_that_does_not_take_it_is_an_error_after_the_report(runs, monkeyp
         ("slak:x", "Did you mean 'slack'?"),
         ("slack:$TD_NOT_SET", "TD_NOT_SET, which slack is to use, is not set"),
         ("prometheus:x", "ending in .prom"),
+        ("https://hooks.slack.com/services/T0-HIDDEN", "needs its sink before it: webhook:ADDRESS"),
+        ("$TD_NOT_SET", "needs its sink before it: webhook:ADDRESS"),
     ],
 )
 def test_what_is_no_sink_is_refused(runs, sink, says):
     done = diagnose(runs / "sick", "--send", sink)
     assert done.exit_code == 2
     assert says in done.stderr
+    assert "HIDDEN" not in done.output
+
+
+def test_what_a_sink_prints_does_not_stand_among_the_reports(runs, monkeypatch):
+    def chatty(reports, sinks, least):
+        print("uploading")
+        return []
+
+    monkeypatch.setattr("torchdoctor.sinks.send_all", chatty)
+    done = diagnose(runs / "sick", "--format", "json", "--send", "slack:https://example.org/x")
+    assert json.loads(done.stdout)["health"] == "critical" and "uploading" in done.stderr
 
 
 def test_a_place_for_one_run_does_not_take_two(runs):

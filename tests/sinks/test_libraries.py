@@ -313,6 +313,33 @@ trackio.finish()
     ]
 
 
+@pytest.mark.skipif(not has_trackio_alerts(), reason="no Trackio with alerts is installed: pip install trackio")
+def test_trackio_begins_a_run_of_its_own_and_leaves_the_active_one_alone(tmp_path):
+    """From a shell nobody can call `trackio.init()` before."""
+    code = """
+import trackio
+active = trackio.init(project="mine", name="training")
+send(HEALTHY, "trackio:nightly", Subject("healthy"))
+tell("trackio:nightly", SICK, [OPENED])
+send(SICK, "trackio:nightly", Subject("finished"))
+assert trackio.context_vars.current_run.get() is active
+trackio.log({"loss": 1.0})
+trackio.finish()
+try:
+    send(SICK, "trackio:" + "x" * 999, Subject())
+except Exception as error:
+    assert "cannot begin a Trackio run" in str(error), error
+else:
+    raise AssertionError
+"""
+    run(code, tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
+    with closing(sqlite3.connect(tmp_path / "trackio" / "nightly.db")) as store:
+        alerts = list(store.execute("select run_name, level, step from alerts order by timestamp"))
+    assert alerts == [("exp-7", "warn", 120), ("exp-7", "error", 200), ("finished", "error", 200)]
+    with closing(sqlite3.connect(tmp_path / "trackio" / "mine.db")) as store:
+        assert list(store.execute("select run_name from metrics")) == [("training",)]
+
+
 # ── Prometheus ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,8 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     multiple=True,
     callback=_sinks,
     metavar="SINK",
-    help="Also send findings there: slack:$SLACK_URL, tensorboard:DIR, prometheus:FILE.prom, mlflow:RUN_ID ...",
+    help="Also send findings there: slack:$SLACK_URL, webhook:URL, tensorboard:DIR, prometheus:FILE.prom, "
+    "wandb:PROJECT, trackio:PROJECT, mlflow:RUN_ID ...",
 )
 def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail_on: str, **given: Any) -> None:
     """Say what is wrong with recorded runs.
@@ -141,7 +143,8 @@ def _unsent(reports: list[tuple[str, Report]], sinks: tuple[str, ...], settings:
         return 0
     from torchdoctor.sinks import send_all  # it knows how to reach the network, which few need
 
-    troubles = send_all(reports, sinks, settings.sinks_from)
+    with redirect_stdout(sys.stderr):  # libraries say what they do, and stdout may hold a report as JSON
+        troubles = send_all(reports, sinks, settings.sinks_from)
     for trouble in troubles:
         click.echo(f"Error: {printable(trouble)}", err=True)
     return len(troubles)

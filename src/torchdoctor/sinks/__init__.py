@@ -52,6 +52,8 @@ EXPECTED = "a name such as 'tensorboard:runs/exp', a SummaryWriter, a W&B, MLflo
 def check_name(given: str) -> str:
     """The name's part before the colon, if there is such a sink."""
     name = given.partition(":")[0].strip()
+    if name.lower() in ("http", "https") or name.startswith("$"):  # it is a secret, and stands in no error
+        raise SettingsError("an address needs its sink before it: webhook:ADDRESS, slack:ADDRESS or discord:ADDRESS.")
     if name not in SINKS:
         raise SettingsError(f"there is no sink {printable(name)!r}. {did_you_mean(name, SINKS)}")
     return name

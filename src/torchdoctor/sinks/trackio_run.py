@@ -1,18 +1,21 @@
 """Trackio: an alert for each episode, and one for the whole run; it has its own way to pass them on to Slack.
 
-``trackio`` is the run that ``trackio.init()`` made before.
+``trackio`` is the run that ``trackio.init()`` made before; ``trackio:PROJECT`` begins one of its own when there is
+something to tell.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any
 
 from torchdoctor.errors import SettingsError
 from torchdoctor.records import Record
 from torchdoctor.reports.report import Report
 from torchdoctor.sinks.messages import Bulletin, Message, summary
-from torchdoctor.sinks.sink import Subject, library
+from torchdoctor.sinks.sink import SinkError, Subject, library
 
 
 class TrackioRun:
@@ -20,8 +23,8 @@ class TrackioRun:
 
     pushes = True
 
-    def __init__(self, run: Any, subject: Subject) -> None:
-        self._run, self._subject = run, subject
+    def __init__(self, run: Any, subject: Subject, project: str = "") -> None:
+        self._run, self._subject, self._project = run, subject, project
         self._bulletin = Bulletin(subject)
         self._levels = library("trackio", "trackio").AlertLevel
 
@@ -39,10 +42,24 @@ class TrackioRun:
         last = summary(report, self._subject)
         if last is not None:
             self._alert(last)
+        if self._project and self._run is not None:
+            self._run.finish()
 
     def _alert(self, message: Message) -> None:
         step = message.report.step if message.event == "summary" else message.symptom.first_step
+        if self._run is None:
+            self._run = _begin(self._project, self._subject.run)
         self._run.alert(title=message.title, text=message.text, level=self._levels[message.level], step=step)
+
+
+def _begin(project: str, name: str) -> Any:
+    """A run of our own; in a context of its own, as to begin a run ends the one that is active in the context."""
+    begin = library("trackio", "trackio").init
+    quiet = {"embed", "auto_log_gpu", "auto_log_cpu"} & set(inspect.signature(begin).parameters)
+    try:
+        return Context().run(begin, project=project, name=name, **dict.fromkeys(quiet, False))
+    except Exception as error:
+        raise SinkError(f"cannot begin a Trackio run in {project!r}: {type(error).__name__}: {error}") from error
 
 
 def around_trackio(run: Any, subject: Subject) -> TrackioRun:
@@ -53,13 +70,13 @@ def around_trackio(run: Any, subject: Subject) -> TrackioRun:
 
 
 def open_trackio(target: str, subject: Subject) -> TrackioRun:
-    """``trackio``."""
+    """``trackio``, or ``trackio:PROJECT``."""
     trackio = library("trackio", "trackio")
-    if target:
-        raise SettingsError(f"trackio takes nothing after its name, not {target!r}: call trackio.init() before.")
     if not hasattr(trackio, "alert"):
         raise SettingsError("this version of Trackio has no alerts: pip install --upgrade trackio")
+    if target:
+        return TrackioRun(None, subject, target)
     run = library("trackio.context_vars", "trackio").current_run.get()
     if run is None:
-        raise SettingsError("no Trackio run is active: call trackio.init() before.")
+        raise SettingsError("no Trackio run is active: call trackio.init() before, or give trackio:PROJECT.")
     return around_trackio(run, subject)

@@ -63,7 +63,7 @@ class WandbRun:
     def _run(self) -> Any:
         run = self._given if self._given is not None else library("wandb", "wandb").run
         if run is None:
-            raise SinkError("no W&B run is active: call wandb.init() before training")
+            raise SinkError("no W&B run is active: call wandb.init() before training, or give wandb:PROJECT")
         return run
 
 
