@@ -10,7 +10,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from torchdoctor.sources.cells import ABSENT, column, number
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
+from torchdoctor.sources.quoted import rows_from, whole_rows
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import LOSS, SPLITS, is_measure, taken_apart, words_of
@@ -103,6 +104,8 @@ class _Rows:
         self.ragged = False
         """Whether the last row was short."""
         self._waiting: list[str | Sequence[str]] = []
+        self._words: tuple[Sequence[str], int] = ((), 0)
+        """Words that may have been names, and how many rows waited when they came."""
         found = layout(shape.names)
         self.tidy = Tidy(found) if found is not None else None
         """What the rows say, where each holds one value."""
@@ -132,15 +135,27 @@ class _Rows:
         cells = split(text, self.delimiter)
         if len(cells) == len(self.header) + 1 and not cells[-1]:
             cells = cells[:-1]
-        if len(cells) != len(self.header):
-            if len(cells) > 1 and is_header(cells):
+        if len(cells) == len(self.header) or self._fits_anew(cells, table):
+            self._waiting.append(cells)
+            return
+        if len(cells) > 1 and is_header(cells):
+            if not {*self.header}.isdisjoint(filter(None, cells)):
                 self.flush(table)
                 self._name(cells)
                 return
-            table.skip(line)
-            self.ragged = len(cells) < len(self.header)
-            return
-        self._waiting.append(cells)
+            self._words = (cells, len(self._waiting))
+        table.skip(line)
+        self.ragged = len(cells) < len(self.header)
+
+    def _fits_anew(self, cells: Sequence[str], table: Table) -> bool:
+        """Whether words just above, none of them a name so far, were names: numbers as many as they are follow."""
+        words, place = self._words
+        if len(cells) != len(words) or place != len(self._waiting) or not _are_plain(cells):
+            return False
+        table.recant()
+        self.flush(table)
+        self._name(words)
+        return True
 
     def flush(self, table: Table) -> None:
         """Make columns of the rows that wait."""
@@ -221,22 +236,37 @@ def tag_of(path: Path) -> str | None:
     return tagged["tag"] if tagged else None
 
 
-def _first_rows(path: Path) -> list[str]:
+def _first_rows(path: Path) -> dict[str, list[str]]:
+    """The first rows by delimiter: where cells hold line breaks, it says what is one row."""
     text = beginning(path)
     if text.count("\n") < 3:  # thousands of columns
         text = beginning(path, WIDE)
-    rows = [line for line in text.splitlines()[: PROBE * 2] if line.strip() and not line.lstrip().startswith("#")]
-    return [line for line in rows if not RULE.match(line)][:PROBE]
+    lines = text.splitlines()[: PROBE * 2]
+    found = dict.fromkeys((*DELIMITERS, *LOOSE, "_"), _told_rows(lines))
+    if any(line.count('"') % 2 for line in lines):
+        many = beginning(path, WIDE).splitlines()
+        for delimiter in PLAIN:
+            rows = itertools.islice(whole_rows(iter(enumerate(many)), delimiter), PROBE * 2)
+            found[delimiter] = _told_rows([text for _, text in rows])
+    return found
+
+
+def _told_rows(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if _tells(line)][:PROBE]
 
 
 def _shape(path: Path) -> _Shape | None:
     """How a file is laid out; None where this is no table. There may be a remark above the names, or no names."""
-    rows = _first_rows(path)
-    printed = any(map(_SAID.search, rows))  # a logger's bars are no table's
-    for above in range(min(PREAMBLE, len(rows) - 1)):
-        if above and _SAID.search(rows[above - 1]):  # a printed log with a table in it
+    found = _first_rows(path)
+    lines = found[SPACES]
+    printed = any(map(_SAID.search, lines))  # a logger's bars are no table's
+    for above in range(min(PREAMBLE, len(lines) - 1)):
+        if above and _SAID.search(lines[above - 1]):  # a printed log with a table in it
             return None
         for delimiter in PLAIN if printed else DELIMITERS:
+            rows = found[delimiter]
+            if above > len(rows) - 2:
+                continue
             body = [split(row, delimiter) for row in rows[above + 1 :]]
             names = _as_wide(split(rows[above], delimiter), body)
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
@@ -247,7 +277,7 @@ def _shape(path: Path) -> _Shape | None:
                 and _are_numbers(names, body, comma)
             ):
                 return _Shape(delimiter, names, comma, above + 1)
-    return _without_names(rows, path)
+    return _without_names(found, path)
 
 
 def _as_wide(names: list[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -265,11 +295,11 @@ def _is_indexed(names: Sequence[str]) -> bool:
     return len(names) == 2 and not names[0] and is_measure(names[1])
 
 
-def _without_names(rows: Sequence[str], path: Path) -> _Shape | None:
+def _without_names(found: Mapping[str, Sequence[str]], path: Path) -> _Shape | None:
     """Columns of nothing but numbers: the first is what the file is called, if that is a loss."""
     loose = LOOSE if path.suffix and not LOGS.isdisjoint(words_of(_stem(path))) else ()  # MLflow's have no suffix
     for delimiter in (*DELIMITERS, *loose, "_"):  # "1_1.8458"
-        body = [split(row, delimiter) for row in rows]
+        body = [split(row, delimiter) for row in found[delimiter]]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
             return _Shape(delimiter, _guessed(_stem(path), body[:-1]), False, 0)
@@ -375,15 +405,23 @@ def _are_numbers(names: Sequence[str], body: Sequence[Sequence[str]], comma: boo
 
 def _rows(path: Path, shape: _Shape, table: Table) -> Iterator[tuple[int, str]]:
     """The rows under the names."""
-    above = shape.above
-    for line, text in table.whole(path):
+    return itertools.islice(_told(table.whole(path), shape.delimiter), shape.above, None)
+
+
+def _told(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, str]]:
+    """The rows that say something; each of a million costs, so that only what has a quote is looked at closely."""
+    quoted = delimiter in PLAIN
+    for line, text in lines:
         stripped = text.strip()
-        if not stripped or stripped.startswith("#") or (stripped[0] in "|-+=" and RULE.match(stripped)):
-            continue
-        if above:
-            above -= 1
-        else:
+        if quoted and '"' in text:
+            yield from (row for row in rows_from((line, text), lines, delimiter) if _tells(row[1]))
+        elif stripped and stripped[0] != "#" and not (stripped[0] in "|-+=" and RULE.match(stripped)):
             yield line, text
+
+
+def _tells(text: str) -> bool:
+    stripped = text.strip()
+    return stripped[:1] not in ("", "#") and not RULE.match(stripped)
 
 
 def split(text: str, delimiter: str) -> list[str]:

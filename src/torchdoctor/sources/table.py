@@ -78,6 +78,10 @@ class Table:
     def tear(self) -> None:
         """What was skipped last breaks off at the end of the file: it is not damaged, it is not there yet."""
         self.torn = True
+        self.recant()
+
+    def recant(self) -> None:
+        """The line that was skipped last could be read after all."""
         self.skipped -= 1
         self.first_skipped = self.first_skipped if self.skipped else None
 
