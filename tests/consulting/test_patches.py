@@ -137,6 +137,75 @@ def test_a_scaler_is_unscaled_before_clipping() -> None:
     assert "+        scaler.unscale_(optimizer)\n+        torch.nn.utils.clip_grad_norm_(" in diff
 
 
+ACCUMULATED = (
+    "import torch\nopt = torch.optim.AdamW(net.parameters(), lr=1e-3)\nfor i, batch in enumerate(loader):\n"
+    "    loss = net(batch) / 4\n    loss.backward()\n    if i % 4 == 3:\n        opt.step()\n        opt.zero_grad()\n"
+)
+ACCELERATED = (
+    "from accelerate import Accelerator\nacc = Accelerator()\nopt = torch.optim.AdamW(net.parameters(), lr=1e-3)\n"
+    "for batch in loader:\n    loss = net(batch)\n    acc.backward(loss)\n    opt.step()\n"
+)
+SCALED = ACCUMULATED.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+    "opt.step()", "scaler.step(opt)"
+)
+LIGHTNING = "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\ntrainer.fit(net)\n"
+FABRIC = ACCELERATED.replace("accelerate import Accelerator", "lightning.fabric import Fabric").replace(
+    "Accelerator", "Fabric"
+)
+CLIPPED = [
+    ("accumulated", ACCUMULATED, "+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)\n         opt.step()"),
+    (
+        "scaled",
+        SCALED,
+        "+        scaler.unscale_(opt)\n+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)\n",
+    ),
+    ("accelerated", ACCELERATED, "+    acc.clip_grad_norm_(net.parameters(), 0.5)\n     opt.step()"),
+    (
+        "accelerated and accumulated",
+        ACCELERATED.replace("    loss = ", "    acc.accumulate(net)\n    loss = "),
+        "+    if acc.sync_gradients:\n+        acc.clip_grad_norm_(net.parameters(), 0.5)\n     opt.step()",
+    ),
+    ("fabric", FABRIC, "+    acc.clip_gradients(net, opt, max_norm=0.5)\n     opt.step()"),
+    ("lightning", LIGHTNING, "+trainer = L.Trainer(max_epochs=3, gradient_clip_val=0.5)\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), [case[1:] for case in CLIPPED], ids=[case[0] for case in CLIPPED])
+def test_each_kind_of_loop_is_clipped_in_its_own_way(text: str, wanted: str) -> None:
+    assert wanted in patch(Script.of("train.py", text), fix("set-clip-norm")).diff
+
+
+BY_HAND = [
+    (
+        "no optimizer",
+        SCALED.replace("opt = torch", "other = torch").replace("AdamW", "Mine"),
+        "scaler.unscale_(opt)\ntorch.",
+    ),
+    ("accelerated", ACCELERATED.replace("AdamW", "Mine"), "acc.clip_grad_norm_(model.parameters(), 0.5)"),
+    ("lightning", LIGHTNING.replace("L.Trainer(max_epochs=3)", "make()"), "Trainer(gradient_clip_val=0.5)"),
+    ("plain", PLAIN.replace("torch.optim.SGD", "Mine"), "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)"),
+    ("own setting", "grad_clip = limit()\ngrad_clip = 3.0\ngrad_clip = 4.0\n", "learning_rate *= 0.5"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+def test_without_a_patch_the_lines_are_those_of_the_script(text: str, code: str) -> None:
+    made = patch(Script.of("train.py", text), fix("set-clip-norm"))
+    assert not made.diff and code in made.code and "Insert the lines there" not in made.where
+
+
+def test_a_step_for_several_losses_is_not_skipped_for_the_last_of_them() -> None:
+    for text in (ACCUMULATED, ACCELERATED.replace("from", "import torch\nfrom", 1)):
+        made = patch(Script.of("train.py", text), fix("skip-step"))
+        assert not made.diff and "no loss of its own" in made.where
+
+
+def test_the_step_of_another_function_is_not_that_of_this_backward() -> None:
+    text = "opt = torch.optim.SGD(net.parameters())\ndef one():\n    loss.backward()\ndef two():\n    opt.step()\n"
+    made = patch(Script.of("train.py", text), fix("set-clip-norm"))
+    assert not made.diff and "makes no step after a backward()" in made.where
+
+
 def test_a_missing_zero_grad_is_added() -> None:
     diff = patch(Script.of("train.py", PLAIN.replace("        optimizer.zero_grad()\n", "")), fix("fix-zero-grad")).diff
     assert "+        optimizer.zero_grad(set_to_none=True)\n" in diff

@@ -74,7 +74,12 @@ class Plan:
     @property
     def commands(self) -> tuple[tuple[str, str], ...]:
         """What tests it, in order."""
-        return commands(self.test, self.proposal.suggestion)
+        return commands(self.test, self.code)
+
+    @property
+    def code(self) -> str:
+        """The lines of the change, as the script needs them that was named."""
+        return self.proposal.suggestion.code if self.patch is None else self.patch.code
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchdoctor.consulting.clipping import by_hand, uses_lightning
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.script import Place, Script
 from torchdoctor.consulting.script_edits import MAKERS, STEPWISE, Edit, PlaceError
@@ -49,12 +50,10 @@ def patch(script: Script, suggestion: Suggestion, rate: object = None) -> Patch:
             _same_rate(edits[0].place, rate)
         option = next((edit.place.option for edit in edits if edit.place.option), "")
         note = f"It is a default: where you give {printable(option)} yourself, change it there." if option else ""
-        return Patch(_diff(script, edits), note, suggestion.code)
+        return Patch(_diff(script, edits), note, by_hand(script, suggestion))
     except PlaceError as reason:
-        hint = (
-            "Nothing to insert." if "already" in str(reason) else f"{_hint(script, suggestion)} Insert the lines there."
-        )
-        return Patch("", f"{reason}. {hint}", suggestion.code)
+        hint = "Nothing to insert." if "already" in str(reason) else _hint(script, suggestion)
+        return Patch("", f"{reason}. {hint}", by_hand(script, suggestion))
 
 
 def _same_rate(place: Place, rate: float) -> None:
@@ -67,14 +66,17 @@ def _same_rate(place: Place, rate: float) -> None:
 
 def _hint(script: Script, suggestion: Suggestion) -> str:
     """Where to look for the place by hand."""
-    steps = script.steps()
-    if suggestion.action in STEPWISE and steps:
+    steps, optimizers = script.steps(), script.optimizers
+    if suggestion.action in STEPWISE:
+        if suggestion.action == "set-clip-norm" and uses_lightning(script):
+            return f"By hand: give it to the Trainer that {script.name} makes or is run by."
+        if not steps:
+            return f"By hand: {script.name} makes no step after a backward(); the lines belong between the two."
         line = steps[0].node.lineno
-        return f"Look at line {line} of {script.name}: {first_line(script.line(line)).strip()}"
-    optimizers = script.optimizers
+        return f"By hand, before line {line} of {script.name}: {first_line(script.line(line)).strip()}"
     if optimizers:
-        return f"Look at line {optimizers[0].call.lineno} of {script.name}: the optimizer is made there."
-    return f"By hand, in {script.name}."
+        return f"By hand, around line {optimizers[0].call.lineno} of {script.name}, where the optimizer is made."
+    return f"By hand: {script.name} makes no optimizer; change it where the optimizer is made."
 
 
 def _diff(script: Script, edits: Iterable[Edit]) -> str:

@@ -54,7 +54,7 @@ class Step:
     optimizer: str
     scaler: str
     loss: str
-    """The name whose backward() comes before it."""
+    """The name whose backward() comes before it in the same block; empty where it steps for several losses."""
     backward: int
     """The line of that."""
 
@@ -111,14 +111,24 @@ class Script:
     def optimizers(self) -> list[Optimizer]:
         """What it optimizes with, as far as it is assigned to a name or an attribute."""
         found = []
+        for target, call in self.made():
+            if called(call) in OPTIMIZERS:
+                first = self.source(call.args[0]) if call.args else ""
+                plain = first.endswith(".parameters()") and first.count("(") == 1
+                found.append(Optimizer(self.source(target), call, first if plain else ""))
+        return found
+
+    def made(self) -> Iterator[tuple[ast.expr, ast.Call]]:
+        """Everything that a call makes and that is given a name, or kept in an attribute."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call):
-                call = node.value
-                if _called(call) in OPTIMIZERS:
-                    first = self.source(call.args[0]) if call.args else ""
-                    plain = first.endswith(".parameters()") and first.count("(") == 1
-                    found.append(Optimizer(self.source(node.targets[0]), call, first if plain else ""))
-        return found
+                yield node.targets[0], node.value
+
+    @property
+    def imported(self) -> set[str]:
+        """The modules that it imports, or imports from."""
+        found = {alias.name for node in ast.walk(self.tree) if isinstance(node, ast.Import) for alias in node.names}
+        return found | {node.module or "" for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)}
 
     def settings(self, *names: str) -> list[Place]:
         """Every literal number or flag that is given to one of these names."""
@@ -153,31 +163,35 @@ class Script:
 
     def calls(self, *names: str) -> list[ast.Call]:
         """Every call of a function or a method of one of these names."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and _called(node) in names]
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and called(node) in names]
 
     def steps(self) -> list[Step]:
-        """Every statement that steps an optimizer after a backward() in the same block."""
+        """Every statement that steps an optimizer after a backward() in the same function, be it every n-th time."""
         names = {item.name for item in self.optimizers}
-        return [step for node in ast.walk(self.tree) for body in _bodies(node) for step in self._steps(body, names)]
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [step for scope in (self.tree, *functions) for step in self._steps(scope.body, names)]
 
     def _steps(self, body: list[ast.stmt], names: set[str]) -> Iterator[Step]:
-        loss, backward = "", 0
-        for statement in body:
+        loss, backward, inside = "", 0, body
+        for statement, block in _statements(body):
             if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
                 continue
             call = statement.value
             owner = self.source(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-            if _called(call) == "backward":
-                loss, backward = (owner if owner.isidentifier() else ""), statement.lineno
-            elif _called(call) == "step" and backward:
+            if called(call) == "backward":
+                loss = owner if owner.isidentifier() and not call.args else ""  # accelerator.backward(loss)
+                backward, inside = statement.lineno, block
+            elif called(call) == "step" and backward:
                 given = self.source(call.args[0]) if call.args else ""
+                own = loss if block is inside else ""
                 if owner in names or (not names and "opt" in owner.lower()):
-                    yield Step(statement, owner, "", loss, backward)
+                    yield Step(statement, owner, "", own, backward)
                 elif "scaler" in owner.lower() and (given in names or "opt" in given.lower()):
-                    yield Step(statement, given, owner, loss, backward)
+                    yield Step(statement, given, owner, own, backward)
 
 
-def _called(call: ast.Call) -> str:
+def called(call: ast.Call) -> str:
+    """The name of the function or method that is called."""
     return (
         call.func.attr
         if isinstance(call.func, ast.Attribute)
@@ -187,11 +201,13 @@ def _called(call: ast.Call) -> str:
     )
 
 
-def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for name in ("body", "orelse", "finalbody"):
-        body = getattr(node, name, None)
-        if isinstance(body, list):
-            yield body
+def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
+    """The statements of a block and of those in it, in their order, each with its own; other functions are left out."""
+    for statement in body:
+        yield statement, body
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(statement, name, []))
 
 
 def _values(node: ast.AST, names: tuple[str, ...], leading: set[int]) -> Iterator[tuple[ast.expr, bool]]:
@@ -214,7 +230,7 @@ def _values(node: ast.AST, names: tuple[str, ...], leading: set[int]) -> Iterato
 
 
 def _arguments(call: ast.Call, names: tuple[str, ...], leading: set[int]) -> Iterator[tuple[ast.expr, bool]]:
-    main = id(call) in leading or _called(call) in ARGUMENTS
+    main = id(call) in leading or called(call) in ARGUMENTS
     for keyword in call.keywords:
         if keyword.arg in names:
             yield keyword.value, main
@@ -224,7 +240,7 @@ def _arguments(call: ast.Call, names: tuple[str, ...], leading: set[int]) -> Ite
 
 def _option(node: ast.AST) -> str:
     """The option that a call adds to a command line; empty for anything else."""
-    if isinstance(node, ast.Call) and _called(node) == "add_argument" and node.args:
+    if isinstance(node, ast.Call) and called(node) == "add_argument" and node.args:
         name = node.args[0]
         return str(name.value) if isinstance(name, ast.Constant) else ""
     return ""

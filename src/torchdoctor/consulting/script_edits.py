@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from torchdoctor.consulting.clipping import CLIP, clip_lines, lightning_trainer, number
 from torchdoctor.consulting.script import ARGUMENTS, Optimizer, Place, Script, Step, literal
 from torchdoctor.records import Suggestion
 
 RATE = ("learning_rate", "lr", "base_lr", "max_lr")
-CLIP = ("grad_clip", "max_grad_norm", "gradient_clip_val", "clip_grad_norm", "clip_norm", "max_norm")
 DROPOUT = ("dropout", "dropout_rate", "dropout_p", "drop_rate", "hidden_dropout_prob")
 WARMUP = ("warmup_steps", "warmup_iters", "num_warmup_steps")
 LENGTH = ("max_steps", "max_iters", "total_steps", "num_train_epochs", "num_epochs", "epochs", "n_epochs")
@@ -75,13 +75,9 @@ def _after(script: Script, node: ast.stmt, text: str) -> Edit:
     return Edit(Place(line, end, line, end), f"{ending}{indent}{text}")
 
 
-def _number(value: float) -> str:
-    return repr(float(f"{value:.6g}"))
-
-
 def _set(place: Place, value: float) -> list[Edit]:
     whole = isinstance(place.value, int) and not isinstance(place.value, bool) and value == int(value)
-    return [Edit(place, str(int(value)) if whole else _number(value))]
+    return [Edit(place, str(int(value)) if whole else number(value))]
 
 
 def _add_argument(call: ast.Call, text: str) -> list[Edit]:
@@ -128,7 +124,9 @@ def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
             raise PlaceError(f"the script clips at {known.value} already, at line {known.line}")
         return _set(known, limit)
     if (trainer := _trainer(script)) is not None:
-        return _add_argument(trainer, f"max_grad_norm={_number(limit)}")
+        return _add_argument(trainer, f"max_grad_norm={number(limit)}")
+    if (trainer := lightning_trainer(script)) is not None:
+        return _add_argument(trainer, f"gradient_clip_val={number(limit)}")
     if called := script.calls("clip_grad_norm_"):
         if len(called) == 1 and len(called[0].args) == 2 and (place := literal(called[0].args[1])) is not None:
             return _set(place, limit)
@@ -138,10 +136,9 @@ def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
         raise PlaceError("the optimizer is not given the parameters of one model")
     if not script.reaches(optimizer.parameters.split(".")[0], optimizer.call, step.node):
         raise PlaceError("the model has another name where the step is made")
-    texts = [f"torch.nn.utils.clip_grad_norm_({optimizer.parameters}, {_number(limit)})"]
-    if step.scaler and not script.calls("unscale_"):
-        texts.insert(0, f"{step.scaler}.unscale_({step.optimizer})")
-    _needs_torch(script)
+    texts = clip_lines(script, step, optimizer.parameters, limit)
+    if any(text.startswith("torch.") for text in texts):
+        _needs_torch(script)
     return [_before(script, step.node, *texts)]
 
 
@@ -172,7 +169,7 @@ def _optimizer_setting(name: str, parameter: str) -> Callable[[Script, Suggestio
         call = trainer if trainer is not None and name == "weight_decay" else _the_optimizer(script).call
         if any(keyword.arg == name for keyword in call.keywords):
             raise PlaceError(f"{name} is computed elsewhere")
-        return _add_argument(call, f"{name}={_number(value)}")
+        return _add_argument(call, f"{name}={number(value)}")
 
     return make
 
@@ -200,7 +197,7 @@ def _warmup(script: Script, suggestion: Suggestion) -> list[Edit]:
 def _skip(script: Script, suggestion: Suggestion) -> list[Edit]:
     step = _the_step(script)
     if not step.loss or step.scaler:
-        raise PlaceError("a scaler skips such steps by itself" if step.scaler else "the loss has no name")
+        raise PlaceError("a scaler skips such steps by itself" if step.scaler else "the step has no loss of its own")
     _needs_torch(script)
     node = step.node
     place = Place(node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)

@@ -234,7 +234,7 @@ def planned(plan: Plan) -> Iterator[Block]:
     fix = plan.proposal.suggestion
     yield Block("title", f"The change: {fix.action}")
     yield Block("text", what(fix))
-    yield Block("code", fix.code, "python")
+    yield Block("code", plan.code, "python")
     if plan.proposal.range:
         yield Block("text", f"Worth trying: {plan.proposal.range}.")
     if plan.settings:

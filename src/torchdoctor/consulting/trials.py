@@ -8,8 +8,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from torchdoctor.records import Suggestion
-
 SPANS = {"step": (100, 1000), "epoch": (5, 100), "row": (20, 1000)}
 """By what a run counts: the shortest and the longest stretch that a fix is judged over."""
 UNKNOWN_ONSET = {"step": 200, "epoch": 10, "row": 50}
@@ -58,8 +56,8 @@ def plan_test(onset: int | None, clock: str = "step", **known: str) -> Test:
     return Test(steps=int(min(max(MARGIN * began, shortest), longest)), onset=began, clock=clock, **known)
 
 
-def commands(test: Test, suggestion: Suggestion) -> tuple[tuple[str, str], ...]:
-    """The commands in order, each with what it is for."""
+def commands(test: Test, code: str) -> tuple[tuple[str, str], ...]:
+    """The commands in order, each with what it is for; `code` is the change, where it is made by hand."""
     script = shlex.quote(test.script)
     start = f"from a checkpoint before {test.clock} {test.onset}, " if test.from_checkpoint else ""
     watch = "Doctor(model, optimizer, journal={!r}), or the log that your script writes"
@@ -75,7 +73,7 @@ def commands(test: Test, suggestion: Suggestion) -> tuple[tuple[str, str], ...]:
     elif test.settings:
         found.append((f"cat {shlex.quote(test.settings)}", "The change: give these settings to your script."))
     else:
-        found.append((suggestion.code.splitlines()[0], "The change, by hand; nothing else."))
+        found.append((code.splitlines()[0], "The change, by hand; nothing else."))
     found += [
         (
             f"python {script}  # {test.length}",
