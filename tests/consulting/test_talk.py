@@ -13,7 +13,7 @@ from torchdoctor.cli import group
 from torchdoctor.consulting import Interview, conclude
 from torchdoctor.consulting.casebook import Casebook
 from torchdoctor.consulting.document import as_text
-from torchdoctor.consulting.session import Wishes, converse
+from torchdoctor.consulting.session import Wishes, converse, scripted
 from torchdoctor.consulting.telling import told
 from torchdoctor.consulting.terminal import Talk
 from torchdoctor.journal import Journal
@@ -119,3 +119,20 @@ def test_two_healthy_runs_with_too_few_losses_are_no_judgement(tmp_path: Path) -
         group, ["consult", "--no-casebook", "--before", str(places[0]), "--after", str(places[1])]
     )
     assert done.exit_code == 2 and "too few losses in common" in done.stderr
+
+
+def test_enter_takes_the_change_that_a_file_of_answers_takes() -> None:
+    """Though no cause stands out: what is proposed is worth a test."""
+    given = {"symptoms": ["nan"], "nan_step": 1500, "norms_before": None}
+    interview = Interview()
+    interview.accept_all(given)
+    taken = scripted(interview, Casebook(None), "p", Wishes()).plan
+    lines = held("4", "1500", "done", width=100)
+    assert taken is not None and f"The change: {taken.proposal.suggestion.action}" in lines
+    assert any(line.startswith("No cause stands out") for line in lines)
+
+
+def test_what_is_missing_is_named_where_nothing_is_proposed() -> None:
+    text = " ".join(" ".join(held("1", "done", width=100)).split())
+    assert "said above" not in text
+    assert "No change is likely enough to be proposed; find out first: Is the gradient norm healthy" in text

@@ -33,10 +33,10 @@ from torchdoctor.treatments.prescription import BY_SLUG
 
 POSSIBLE = 0.1
 """The probability under which a run is said to speak against what a tree says."""
-NOTHING_FOUND = (
-    "What you report fits nothing that is known here. Choose the nearest of the nine, or record the run with "
-    'Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
+RECORD_IT = (
+    'record the run with Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
 )
+NOTHING_FOUND = f"What you report fits nothing that is known here. Choose the nearest of the nine, or {RECORD_IT}"
 NOT_THIS_RUN = (
     "The run speaks against what you report. Give the run in which you saw it, or none: torchdoctor consult judges "
     "what you say by itself."
@@ -194,9 +194,9 @@ def proposed(consultation: Consultation) -> Iterator[Block]:
         return
     yield Block("title", "What to try: one change at a time")
     if not consultation.proposals:
-        yield Block(
-            "text", "No change is likely enough to be proposed. Measure first what would decide, as said above."
-        )
+        asks = list(dict.fromkeys(text for walk in consultation.walks for text in walk.missing))
+        first = f"find out first: {' '.join(asks)}" if asks else RECORD_IT
+        yield Block("text", f"No change is likely enough to be proposed; {first}")
     for number, item in enumerate(consultation.proposals, 1):
         yield Block("step", f"{number}. {proposal_text(item)}")
 
