@@ -11,6 +11,7 @@ from torchdoctor.live import ward as ward_module
 from torchdoctor.live.sight import Sight
 from torchdoctor.live.ward import Ward
 from torchdoctor.settings import Settings
+from torchdoctor.sources import Run, read_all
 
 
 def named(ward: Ward) -> dict[str, int]:
@@ -155,3 +156,24 @@ def test_a_run_that_was_given_twice_is_seen_once(tmp_path: Path) -> None:
     append(tmp_path / "a" / "journal.jsonl", lines(HEADER) + steps(0, 3))
     assert named(Ward([tmp_path, tmp_path], Settings())) == {"a": 2}
     assert named(Ward([tmp_path, tmp_path / "a"], Settings())) == {"a": 2}
+
+
+@pytest.mark.parametrize(("work", "rest"), [(1.0, 8.0), (6.0, 18.0)])
+def test_a_log_that_took_long_to_read_rests_by_the_work_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: float, rest: float
+) -> None:
+    """A busy machine takes long for little work: the news of a long log must not wait ten times as long again."""
+    table(tmp_path / "metrics.csv", 20)
+    clock = {"taken": 0.0, "worked": 0.0}
+
+    def slow(path: Path) -> list[Run]:
+        clock.update(taken=8.0, worked=work)
+        return read_all(path)
+
+    monkeypatch.setattr(ward_module, "read_all", slow)
+    monkeypatch.setattr(ward_module.time, "monotonic", lambda: clock["taken"])
+    monkeypatch.setattr(ward_module.time, "thread_time", lambda: clock["worked"])
+    ward = Ward([tmp_path / "metrics.csv"], Settings())
+    ward.poll()
+    (log,) = ward.places[0]._logs.values()
+    assert log._due == 8.0 + rest

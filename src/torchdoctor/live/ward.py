@@ -22,7 +22,10 @@ SEARCH = 2.0
 RUNS = 200
 """Runs that are watched at once: the latest of them."""
 CHEAP = 10
-"""What has to be read or searched as a whole rests ten times as long as that took."""
+"""What has to be searched as a whole rests ten times as long as that took."""
+PROMPT = 3
+"""A log that has to be read as a whole rests three times as long as that kept a processor busy, and at least as long
+as it took: of a long one, the news come after seconds, on a busy machine too."""
 
 
 class Ward:
@@ -135,7 +138,7 @@ class Place:
     def _reread(self, log: Log) -> bool:
         if not log.is_due():
             return False
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.thread_time()
         before = log.problem
         try:
             runs = read_all(log.path)
@@ -153,7 +156,8 @@ class Place:
                 self.sessions[label] = LogSession(label, self._name(log.path), run, self._settings)
                 log.keys.add(label)
         self._settle(log, named)
-        log.rest(CHEAP * (time.monotonic() - began))
+        took, busy = time.monotonic() - began, time.thread_time() - worked
+        log.rest(max(PROMPT * busy, took))
         return bool(runs) or log.problem != before
 
     def _settle(self, log: Log, there: Container[str]) -> None:
