@@ -15,6 +15,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.examination import Examination
 from torchdoctor.live.following import Follower
 from torchdoctor.live.pace import Pace, rate_in, total_in
+from torchdoctor.live.past import Past
 from torchdoctor.live.sight import Sight, State
 from torchdoctor.offline import examine
 from torchdoctor.pictures import main_vitals
@@ -122,6 +123,7 @@ class LogSession:
         self._pace = Pace(time.monotonic())
         self._sight = Sight(key, name)
         self._changed = True
+        self._past = Past()
         self.reread(run)
 
     def poll(self) -> bool:
@@ -130,6 +132,7 @@ class LogSession:
 
     def reread(self, run: Run) -> None:
         """The log as it is now."""
+        run = self._past.with_it(run)
         examination = examine(run, self._settings)
         step = examination.chart.step
         if self._sight.report.step < 0:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torchdoctor.errors import SourceError
 from torchdoctor.records import names_text
-from torchdoctor.sources import journal
+from torchdoctor.sources import journal, rotated
 from torchdoctor.sources.assembly import assemble, example
 from torchdoctor.sources.folders import Told, places
 from torchdoctor.sources.logged import Logged, NoLogError, Wish
@@ -256,8 +256,15 @@ def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:
     if name == "journal":
         return [journal.read(place)]
     module = _module(name)
-    logged = module.read(place, wish) if name in WISHING else module.read(place)
-    return [assemble(item, wish) for item in logged]
+
+    def logged(path: Path) -> list[Logged]:
+        found: list[Logged] = module.read(path, wish) if name in WISHING else module.read(path)
+        return found
+
+    found = logged(place)
+    if name in TEXTS:
+        found = rotated.whole(found, rotated.parts(place), logged)
+    return [assemble(item, wish) for item in found]
 
 
 def _module(name: str) -> Any:
