@@ -77,3 +77,33 @@ def test_the_configuration_beside_a_table_is_its_own(tmp_path):
     context = read(tmp_path).header["context"]
     assert context["config"] == {"lr": 0.1, "batch_size": 32}
     assert context["batch_size"] == 32
+
+
+@pytest.mark.parametrize("name", ["metrics.dat", "train.metrics", "job.o12345", "loss.history", "train.log-20240501"])
+def test_what_is_a_log_by_its_content_is_read_whatever_it_is_called(tmp_path, name):
+    put(tmp_path / name)
+    put(tmp_path / "weights.weird", "PAR1 \x15\x00 step 3 loss 2")
+    assert found(tmp_path) == [name]
+
+
+def test_beside_a_log_that_is_called_like_one_it_is_named(tmp_path):
+    put(tmp_path / "metrics.dat")
+    put(tmp_path / "other.jsonl", "".join(json.dumps({"step": step, "loss": 3 - step / 9}) + "\n" for step in range(9)))
+    assert found(tmp_path) == ["other.jsonl"]
+    assert "also here, not read: metrics.dat" in read(tmp_path).notes
+
+
+@pytest.mark.parametrize("name", ["train.py", "net.yaml", "notes.md", "metrics.csv.bak", "metrics.csv~", "page.html"])
+def test_code_settings_and_copies_are_none(tmp_path, name):
+    put(tmp_path / name)
+    put(tmp_path / "metrics.csv")
+    assert found(tmp_path) == ["metrics.csv"]
+    assert read(tmp_path).notes == ()
+
+
+def test_nor_is_a_data_set(tmp_path):
+    put(tmp_path / "iris.data", "".join(f"5.{n},3.5,1.4,0.2\n" for n in range(9)))
+    put(tmp_path / "prices.dat", "date,open,close\n" + "".join(f"{n},1.5,1.4\n" for n in range(9)))
+    put(tmp_path / "metrics.csv")
+    assert found(tmp_path) == ["metrics.csv"]
+    assert read(tmp_path).notes == ()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from torchdoctor.sources.stems import SUFFIXES, stem
+from torchdoctor.sources.rotated import parts
+from torchdoctor.sources.stems import NO_LOGS, SUFFIXES, stem
 
 DEPTH = 8
 ENTRIES = 200_000
@@ -20,8 +21,12 @@ PROBED = 16 * 2**20
 NO_LOG = frozenset({"config.json", "tokenizer.json", "package.json", "args.json", "vocab.json", "journal.jsonl"})
 _PROSE = re.compile(r"(?i)(?:readme|licen[cs]e|changelog|requirements|notice|contributing|cmakelists)\b")
 """How files begin that people read; what they say of a loss is about some other run."""
+UNUSUAL = 100
+"""Files of a folder that are looked at though their names end as no log's usually does."""
 WEAK = ("text_log", "json_table")
 """Formats that almost anything has: taken where a folder holds nothing better, however deep."""
+_PART = re.compile(r"(.+)\.\d{1,3}(?:\.gz)?\Z")
+"""An older part of a log that was rotated."""
 _KEPT = re.compile(r"runs|checkpoint-\d+|(?:offline-|dry)?run-.*|latest-run|\d+|artifacts")
 """Folders in which a format that keeps whole folders has the rest of its own."""
 
@@ -123,12 +128,16 @@ class _Search:
 
     def _visit(self, folder: Path, depth: int) -> Iterator[Place]:
         own = self._whole(folder)
-        files, folders = self._entries(folder)
+        files, unusual, folders = self._entries(folder)
         found = self._files(files)
         if own is not None:
             yield self._with(own, self._others(own, found, folders, depth))
             return
+        besides = [place for place in self._files(unusual) if self._is_run(place)]
+        if besides and not self._any_log(found):
+            found, besides = besides, []
         chosen, again = sorted_out(found, self.probe)
+        again += besides
         here = chosen if not folders or self._any_log(chosen) else []
         if any(not place.is_weak for place in here):
             further, once_more = _told_apart(folder, here, self._glance(folders, depth))
@@ -188,8 +197,18 @@ class _Search:
             return True
         return self.probe(place.path, place.format) != "nothing"
 
-    def _entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        files, folders = [], []
+    def _is_run(self, place: Place) -> bool:
+        """Whether a file that is not called like a log is plainly one."""
+        if place.path.stat().st_size > PROBED:
+            return not place.is_weak
+        return self.probe(place.path, place.format) == "run"
+
+    def _entries(self, folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+        """The files that are called like logs, those whose names say nothing, and the folders."""
+        files: list[Path] = []
+        unusual: list[Path] = []
+        folders: list[Path] = []
+        rotated = set()
         for entry in sorted(folder.iterdir(), key=_in_order):
             self.left -= 1
             if self.left < 0:
@@ -199,9 +218,16 @@ class _Search:
             if entry.is_dir():
                 if not entry.is_symlink():
                     folders.append(entry)
-            elif entry.suffix.lower() in SUFFIXES or "." not in entry.name:
+                continue
+            if part := _PART.match(entry.name):
+                rotated.add(part[1])
+            suffix = entry.suffix.lower()
+            if suffix in SUFFIXES or "." not in entry.name:
                 files.append(entry)
-        return files, folders
+            elif suffix not in NO_LOGS and len(unusual) < UNUSUAL and not entry.name.endswith("~"):
+                unusual.append(entry)
+        read = {part for file in files if file.name in rotated for part in parts(file)}  # with what they are parts of
+        return [file for file in files if file not in read], [file for file in unusual if file not in read], folders
 
     def _files(self, files: Iterable[Path]) -> list[Place]:
         """The logs among some files."""

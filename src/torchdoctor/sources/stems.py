@@ -17,6 +17,13 @@ from torchdoctor.sources.words import HIGHER, LOSS, LOWER, SPLITS, base, listed,
 
 SUFFIXES = listed(".csv .tsv .json .jsonl .ndjson .log .txt .out .parquet .db .sqlite .sqlite3 .wandb .gz .err")
 """How the names of logs end."""
+NO_LOGS = listed(
+    ".7z .arrow .avi .bak .bat .bib .bin .bmp .bz2 .c .cc .cfg .ckpt .conf .cpp .css .cu .cuh .diff .dll .exe .flac "
+    ".gif .go .h .h5 .hdf5 .hpp .htm .html .ini .ipynb .java .jpeg .jpg .js .joblib .lock .md .mp3 .mp4 .npy .npz .o "
+    ".old .onnx .orig .patch .pb .pdf .pickle .pkl .png .ps1 .pt .pth .py .pyc .rar .rs .rst .safetensors .sh .so .svg "
+    ".swp .tar .tex .tfrecord .tfrecords .tgz .tif .tiff .tmp .toml .ts .wav .webp .xml .xz .yaml .yml .zip .zst"
+)
+"""How the names of other things end: code, settings, weights, pictures, packed files, and copies."""
 SAYS_NOTHING = listed(
     "all batch check checkpoint checkpoints console csv curve curves data debug epoch epochs err event events "
     "experiment fit full hist history info iter iters job jobs json jsonl latest learning lightning log logger logging "
