@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.consulting.journals import recorded
 
@@ -302,6 +303,19 @@ def test_a_run_that_ends_before_the_trouble_tells_nothing(book: Casebook, tmp_pa
         with pytest.raises(ConsultError, match="the run after the change shows nan-or-inf at step 200"):
             settle(book, "p", str(short), str(sick))
     assert [item.id for item in book.open_cases("p")] == [case.id], "it stays open"
+
+
+def test_what_takes_its_time_to_show_is_not_gone_before(tmp_path: Path) -> None:
+    """A plateau of 500 steps is none yet after 100: not the change, but the length is another."""
+    names = [f"{steps}.jsonl" for steps in (500, 100, 499)]
+    for seed, name in enumerate(names):
+        noise = np.random.default_rng(seed).standard_normal(500)
+        rows = [json.dumps({"step": step, "loss": 2.303 + 0.02 * noise[step]}) for step in range(int(name[:3]))]
+        (tmp_path / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    long, short, alike = (tmp_path / name for name in names)
+    with pytest.raises(ConsultError, match=r"before the change shows not-learning .* Train it at least to step 499"):
+        judge_runs(long, short)
+    assert judge_runs(long, alike).outcome == "nothing" and judge_runs(short, long).outcome == "nothing"
 
 
 def test_a_change_without_a_cause_is_against_nothing(book: Casebook, tmp_path: Path) -> None:

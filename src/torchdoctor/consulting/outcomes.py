@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.sources import Run, read
+from torchdoctor.sources.run import Piece
 from torchdoctor.sources.vital_series import vital_series
+from torchdoctor.stretch import Stretch
 
 Array = NDArray[np.float64]
 LEAST = 20
@@ -48,6 +51,38 @@ class Verdict:
     """The file of the run before, as it was found under the path that was given."""
 
 
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs."""
+
+    series: dict[str, Array]
+    """By vital, an array of two rows: steps and values."""
+    report: Report
+    early: Report
+    """What was to be seen of it in the steps that both have: a finding takes its time to show."""
+
+    @classmethod
+    def of(cls, run: Run, end: int) -> Side:
+        """A run that is held against another over the steps up to an end."""
+        series = {name: np.array(values, dtype=np.float64) for name, values in vital_series(run).items()}
+        report = diagnose(run)
+        return cls(series, report, report if run.step <= end else diagnose(_upto(run, end)))
+
+
+def _upto(run: Run, end: int) -> Run:
+    """The run as it would have been, had it ended there."""
+
+    def pieces() -> Iterator[Piece]:
+        for piece in run.pieces:
+            if not isinstance(piece, Stretch):
+                if piece.get("step", 0) <= end:
+                    yield piece
+            elif size := int(np.searchsorted(piece.steps, end, side="right")):
+                yield piece[:size]
+
+    return replace(run, step=end, open=pieces)
+
+
 def judge_runs(before: str | Path, after: str | Path) -> Verdict:
     """What the change between two recorded runs did; raises where they are not of one task."""
     one, other = read(before), read(after)
@@ -62,12 +97,8 @@ def judge_runs(before: str | Path, after: str | Path) -> Verdict:
             "data and loss, which differ by the change only. If the change itself is why, compare their findings "
             "(torchdoctor compare) and tell what happened at the next consultation."
         )
-    found = judge(diagnose(one), _series(one), diagnose(other), _series(other))
-    return replace(found, before=str(one.path))
-
-
-def _series(run: Run) -> dict[str, Array]:
-    return {name: np.array(values, dtype=np.float64) for name, values in vital_series(run).items()}
+    end = min(one.step, other.step)
+    return replace(judge(Side.of(one, end), Side.of(other, end)), before=str(one.path))
 
 
 def _in_one_clock(summaries: list[Summary]) -> None:
@@ -80,48 +111,49 @@ def _in_one_clock(summaries: list[Summary]) -> None:
         )
 
 
-def judge(before: Report, old: dict[str, Array], after: Report, new: dict[str, Array]) -> Verdict:
+def judge(old: Side, new: Side) -> Verdict:
     """Findings first: what broke is worse, what is gone has helped if the loss did not pay for it. Then the loss.
 
-    A finding is gone where the whole run after the change is without it, and came as far as where it began.
+    A finding is gone where the whole run after the change is without it, and was long enough to show it.
 
-    Series are arrays of two rows: steps and values.
-
-    >>> steps = np.arange(200.0)
-    >>> old, new = ({"loss": np.stack([steps, rate ** steps + 1 + 0.01 * np.sin(9 * steps)])} for rate in (0.999, 0.98))
-    >>> judge(Report(step=199), old, Report(step=199), new).outcome
+    >>> steps, report = np.arange(200.0), Report(step=199)
+    >>> old, new = (
+    ...     Side({"loss": np.stack([steps, rate ** steps + 1 + 0.01 * np.sin(9 * steps)])}, report, report)
+    ...     for rate in (0.999, 0.98)
+    ... )
+    >>> judge(old, new).outcome
     'helped'
     """
-    clock = clock_of(before.context)
-    loss = _difference(old, new, clock)
-    common = min(before.step, after.step)
-    was, now = _onsets(before), _onsets(after)
-    here = [name for name, step in now.items() if step <= common or was.get(name, math.inf) <= common]
-    fresh = [name for name in here if was.get(name, math.inf) > common]
-    gone = [name for name, step in was.items() if step <= common and name not in now]
-    left = f"{STILL_THERE}: {', '.join(_dated(name, was, now, clock) for name in here)}; " if here else ""
+    clock = clock_of(old.report.context)
+    loss = _difference(old.series, new.series, clock)
     said = loss[1] if loss is not None else "the losses cannot be compared"
-    broke, had = _breaks(after), any(was.get(name, math.inf) <= common for name in DIVERGING)
-    if fresh and (_worst(after, common) > _worst(before, common) or (set(fresh) & set(broke) and not had)):
-        return Verdict("worse", f"new: {', '.join(_dated(name, was, now, clock) for name in fresh)}; {said}")
-    missed = [name for name, step in was.items() if step > common and name not in now]
+    was, now = _onsets(old.report), _onsets(new.report)
+    begun, early = _onsets(old.early), _onsets(new.early)
+    here = [name for name in now if name in begun or name in early]
+    fresh = [name for name in early if name not in begun]
+    gone = [name for name in begun if name not in now]
+    left = f"{STILL_THERE}: {', '.join(_dated(name, was, now, clock) for name in here)}; " if here else ""
+    broke, had = _breaks(new.report), DIVERGING & set(begun)
+    if fresh and (_worst(new.early) > _worst(old.early) or (set(fresh) & set(broke) and not had)):
+        return Verdict("worse", f"new: {', '.join(_dated(name, was, now | early, clock) for name in fresh)}; {said}")
+    missed = [name for name in was if name not in begun and name not in now]
     moved = gone or (loss is not None and loss[0] != 0)
-    if missed and (not moved or set(missed) & set(_breaks(before))):
-        last = max(missed, key=was.__getitem__)
-        raise ConsultError(_longer("after", after, _dated(last, {}, was, clock), was[last], clock, said))
+    if missed and (not moved or set(missed) & set(_breaks(old.report))):
+        raise ConsultError(_longer("after", new, old, max(missed, key=was.__getitem__), said))
     if loss is not None and loss[0] > 0:
         return Verdict("worse", said)
     if broke and not had:
-        raise ConsultError(_longer("before", before, _dated(broke[0], {}, now, clock), now[broke[0]], clock, said))
+        raise ConsultError(_longer("before", old, new, broke[0], said))
     if broke:
         return Verdict("nothing", f"{left}{said}")
     if gone and not fresh:
         return Verdict("helped", f"gone: {', '.join(gone)}; {said}")
     if loss is None and not here and not gone:
         raise ConsultError(
-            f"these runs cannot tell whether a change helped: neither shows trouble in the first {common + 1:,} "
-            f"{clock}s, and they have too few losses in common: {LEAST} of each are needed, or "
-            f"{FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to show."
+            "these runs cannot tell whether a change helped: neither shows trouble in the first "
+            f"{min(old.report.step, new.report.step) + 1:,} {clock}s, and they have too few losses in common: {LEAST} "
+            f"of each are needed, or {FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to "
+            "show."
         )
     if loss is None or loss[0] == 0:
         return Verdict("nothing", f"{left}{said}")
@@ -151,18 +183,20 @@ def _dated(name: str, was: dict[str, int], now: dict[str, int], clock: str) -> s
     return f"{name} at {clock} {now[name]}{f' (before: {was[name]})' if name in was else ''}"
 
 
-def _longer(which: str, short: Report, told: str, onset: int, clock: str, said: str) -> str:
-    """Which run to train longer, since the other one shows something that it never came to."""
+def _longer(which: str, short: Side, long: Side, name: str, said: str) -> str:
+    """Which run to train longer, since the other one shows something for which it is too short."""
+    clock, onset, end = clock_of(long.report.context), _onsets(long.report)[name], short.report.step
     other = "after" if which == "before" else "before"
+    needed = math.ceil(MARGIN * onset) if onset > end else long.report.step
     return (
-        f"these runs cannot tell whether a change helped: the run {other} the change shows {told}, and the one "
-        f"{which} it is too short to tell: it ends at {clock} {short.step} (until there: {said}). Train it at least to "
-        f"{clock} {math.ceil(MARGIN * onset)}."
+        f"these runs cannot tell whether a change helped: the run {other} the change shows {name} at {clock} {onset}, "
+        f"and the one {which} it is too short to tell: it ends at {clock} {end} (until there: {said}). Train it at "
+        f"least to {clock} {needed}."
     )
 
 
-def _worst(report: Report, until: int) -> int:
-    found = [item for item in report.symptoms if item.name not in INFORMATIVE and item.first_step <= until]
+def _worst(report: Report) -> int:
+    found = [item for item in report.symptoms if item.name not in INFORMATIVE]
     return max((SEVERITIES.index(item.severity) for item in found), default=-1)
 
 
