@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import re
 import zlib
@@ -16,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from torchdoctor.sources.encodings import Decoder, is_binary
 from torchdoctor.sources.pages import kind_of, text_of_notebook, text_of_page
 
 LINE_LIMIT = 2**20
@@ -28,12 +28,10 @@ SMALL, RATIO = 32 * 2**20, 30
 """Bytes that any packed file may become, and how many times its size a larger one may: logs shrink to a tenth."""
 PAGE_LIMIT, NOTEBOOK_LIMIT = 8 * 2**20, 32 * 2**20
 """Characters that are taken of a page and of a notebook."""
-BINARY_PROBE = 2**16
 MARK = 64
 """Bytes at the beginning that may say what a file is."""
 DAMAGED = (OSError, EOFError, zlib.error)
 """What opening and unpacking a file that is not whole may raise."""
-_CONTROLS = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f\ufffd]")
 CHUNK = 2**20
 TOO_LONG = "\0"
 """Stands for a line beyond the limit."""
@@ -41,8 +39,6 @@ TORN, TOO_MUCH = "\0torn", "\0much"
 """Stand, as the last line, for what is missing at the end of a packed file, and for what comes after the limit."""
 ZEROS = "\0zeros"
 """Stands, with the number of the first line that held some, for zero bytes: a disk that failed leaves them in text."""
-EASTERN = ("cp932", "gb18030")
-"""Encodings that are tried where text would be full of control characters in Latin-1."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PACKED = b"\x1f\x8b"
@@ -112,7 +108,7 @@ def _start(path: Path, size: int) -> str:
     except DAMAGED:
         pass
     data = b"".join(pieces)
-    return data.decode(encoding_of(data), errors="replace").replace("\0", "").removeprefix("\ufeff")
+    return Decoder().decode(data, final=True).replace("\0", "").removeprefix("\ufeff")
 
 
 def kind_by_mark(path: Path) -> str:
@@ -133,16 +129,6 @@ def kind_by_mark(path: Path) -> str:
 
 def _is_printed(data: bytes) -> bool:
     return all(sign >= 0x20 or sign in b"\t\n\r" for sign in data) and not data.startswith(b"%PDF-")
-
-
-def is_binary(text: str) -> bool:
-    """Whether text was never meant to be read: signs that control something, or that stand for none.
-
-    >>> is_binary("loss 2.5"), is_binary("\x03\x80\x91L\x02\x1f")
-    (False, True)
-    """
-    start = text[:BINARY_PROBE]
-    return len(_CONTROLS.findall(start)) > 0.1 * len(start)
 
 
 def uncoloured(line: str) -> str:
@@ -189,7 +175,7 @@ def _taken_out(path: Path, size: int, changed: int) -> str:
 def plain_text(path: Path) -> Iterator[str]:
     """The text of a file in pieces; no piece of it holds a NUL, but the last ones where the file is not whole."""
     with opened(path) as file:
-        decoder: codecs.IncrementalDecoder | None = None
+        decoder = Decoder()
         read = lines = zeros = 0
         limit = _limit(path) if isinstance(file, gzip.GzipFile) else UNPACKED_LIMIT
         while read < limit and lines < LINES_LIMIT:
@@ -198,9 +184,6 @@ def plain_text(path: Path) -> Iterator[str]:
             except (EOFError, zlib.error, gzip.BadGzipFile):  # what is damaged; a disk that fails is an error
                 yield f"\n{TORN}"
                 return
-            if decoder is None:
-                encoding = encoding_of(data)
-                decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
             text = decoder.decode(data, final=not data)
             if not zeros and "\0" in text:
                 zeros = 1 + lines + text.partition("\0")[0].count("\n")
@@ -240,46 +223,6 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
     last = rest.rstrip("\r")
     if last or lost:
         yield number, TOO_LONG if lost else last
-
-
-def encoding_of(data: bytes) -> str:
-    """The encoding of a file by its first bytes.
-
-    >>> encoding_of("loss".encode("utf-16")), encoding_of("Größe".encode("latin-1")), encoding_of(b"loss")
-    ('utf-16', 'latin-1', 'utf-8')
-    """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if data.startswith(codecs.BOM_UTF8):
-        return "utf-8-sig"
-    head = data[:4096].strip(b"\0")
-    odd, even = data[1 : len(head) : 2].count(0), data[0 : len(head) : 2].count(0)
-    if max(odd, even) > 0.4 * len(head) > 3 and min(odd, even) < 0.1 * len(head):
-        return "utf-16-le" if odd > even else "utf-16-be"
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "utf-8" if error.reason == "unexpected end of data" else _eastern(data) or "latin-1"
-    return "utf-8"
-
-
-def _eastern(data: bytes) -> str:
-    """An encoding of two bytes a letter in which this is text, where it is none in Latin-1; empty where there is none.
-
-    >>> _eastern("\u30a8\u30dd\u30c3\u30af step: 3 loss: 2.5".encode("cp932")), _eastern(bytes(range(128, 256)))
-    ('cp932', '')
-    """
-    start = data[:BINARY_PROBE]
-    if not is_binary(start.decode("latin-1")):
-        return ""
-    for name in EASTERN:
-        try:
-            text = codecs.getincrementaldecoder(name)().decode(start)  # the last letter may be cut
-        except UnicodeDecodeError:
-            continue
-        if not is_binary(text):
-            return name
-    return ""
 
 
 def ends_cleanly(path: Path) -> bool:

@@ -18,10 +18,11 @@ from torchdoctor.errors import SourceError
 from torchdoctor.sources.boxes import Box
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.encodings import is_binary
 from torchdoctor.sources.headings import Phases
 from torchdoctor.sources.json_lines import loaded
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import beginning, is_binary, uncoloured
+from torchdoctor.sources.opening import beginning, uncoloured
 from torchdoctor.sources.printed_table import PrintedTable
 from torchdoctor.sources.rewriting import clean
 from torchdoctor.sources.single_names import RULES
