@@ -309,3 +309,14 @@ def test_a_file_beside_a_log_that_tells_nothing(tmp_path: Path, text: str) -> No
     (tmp_path / "params.json").write_text(text, encoding="utf-8")
     (tmp_path / "config.json").write_text('{"lr": 0.5}', encoding="utf-8")
     assert plain_yaml.beside(tmp_path) == {"lr": 0.5}
+
+
+def test_a_setting_that_alone_differs_is_named_and_what_to_write_down(tmp_path: Path) -> None:
+    for clip in (1.0, None):
+        folder = tmp_path / f"clip{clip}"
+        folder.mkdir()
+        rows = [f"{step},{(2.0 if clip else 2.1) / (1 + step)}" for step in range(50)]
+        (folder / "metrics.csv").write_text("\n".join(["step,loss", *rows]) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps({"lr": 0.1, "clip": clip}), encoding="utf-8")
+    text = " ".join(call(tmp_path).stdout.split())
+    assert "Of what was recorded, clip alone differs. The logs tell too little" in text and "into config.json" in text

@@ -181,9 +181,12 @@ def _differs(found: Found) -> Iterator[str]:
     if found["seeds"]:
         yield f"{names_text([printable(name) for name in found['seeds']])}: taken for repetitions of the same settings"
     if not found["settings_told"]:
+        names = [printable(item["settings"][0]) for item in found["differs"]]
+        alone = f"Of what was recorded, {names[0]} alone differs. " if len(names) == 1 else ""
         yield (
-            "The logs tell too little of how the runs were made: what explains their order cannot be said. Write each "
-            "run's settings, all of them and the seed, into config.json beside its log."
+            f"{alone}The logs tell too little of how the runs were made: what "
+            "explains their order cannot be said. Write each run's settings, all of them and the seed, into "
+            "config.json beside its log."
         )
     elif not found["differs"] and not found["seeds"]:
         yield "No setting that the logs tell."
