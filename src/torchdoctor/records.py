@@ -147,7 +147,7 @@ eps), ``momentum_cosine``, ``update_lost`` (share of half-precision weights that
 way that they came since then with the way before it: 1 where they go straight on), ``update_away`` (how far they came
 from where they were long ago, over what a walk at random by such steps would), ``outside_scaled`` and
 ``outside_cosine`` (the share of themselves by which weights grew between two steps, and the cosine of that change with
-them),
+them), ``state_same`` (1 where the state that was loaded last is the one that was loaded first),
 ``frozen_fresh`` (share of layers that do not learn whose weights are spread as those of a new layer are),
 ``weights_fresh`` (the same of those that learn, at the first look),
 ``resting_as_new`` (share of BatchNorm layers in eval mode whose statistics are those of a new layer),

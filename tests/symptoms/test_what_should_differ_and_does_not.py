@@ -171,6 +171,20 @@ def test_weights_that_are_put_back_from_some_step_on(away, writes, fires):
         assert found.first_step == 400
 
 
+LOADS = {
+    "a target network that was copied the wrong way": ([1.0] * 3, [20, 40, 60, 80], True),
+    "slow weights, others each time": ([0.0] * 3, [20, 40, 60, 80], False),
+    "begun anew for each fold": ([1.0] * 3, [200, 400, 600, 800], False),
+    "the last checkpoint, twice": ([1.0] * 3, [20, 40], False),
+}
+
+
+@pytest.mark.parametrize(("same", "loads", "fires"), LOADS.values(), ids=LOADS)
+def test_a_state_that_is_loaded_again_and_again(same, loads, fires):
+    chart = known(Chart.of(state_same=same), state__loaded=loads)
+    assert bool(StateOverwritten().check(chart)) == fires
+
+
 OUTSIDE = {
     "a decay with the wrong sign": (0.01, 1.0, 1.01, True),
     "a decay": (-0.01, -1.0, 0.99, False),

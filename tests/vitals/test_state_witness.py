@@ -150,10 +150,10 @@ def test_a_part_that_is_loaded_alone_tells_it_too_and_a_whole_tells_it_once():
 def _train(model, stepping, gauge, step):
     model(torch.randn(8, 4)).square().mean().backward()
     if step in SAMPLES:
-        gauge.before_step(0, SimpleNamespace(number=step))
+        gauge.before_step(0, SimpleNamespace(number=step, keep=lambda name, value: None))
     stepping.step()
     if step in SAMPLES:
-        gauge.after_step(0, SimpleNamespace(number=step))
+        gauge.after_step(0, SimpleNamespace(number=step, keep=lambda name, value: None))
     stepping.zero_grad()
 
 
@@ -200,3 +200,27 @@ def test_a_memory_that_came_back_is_known_from_the_first_sample(optimizer, known
 )
 def test_a_memory_whose_count_is_on_the_device_is_not_empty(state, steps):
     assert remembered(state) == steps
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["the same", "an average that goes on"])
+def test_a_state_is_known_again(moves):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    stepping, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+    gauge = StateWitness(Setup({"": model}, [stepping]), {}.update)
+    kept = copy.deepcopy(model.state_dict())
+    for step in range(90):
+        if step > 30 and step % 20 == 0:
+            model.load_state_dict(kept)
+            if moves:
+                kept["0.weight"] += 1e-3
+        if step % 5 == 0:
+            gauge.before_step(
+                0, SimpleNamespace(number=step, keep=lambda name, value: seen.append((name, float(value))))
+            )
+        model(torch.randn(8, 4)).square().mean().backward()
+        stepping.step()
+        stepping.zero_grad()
+        if step % 5 == 0:
+            gauge.after_step(0, SimpleNamespace(number=step))
+    assert seen == [("state_same", float(not moves))] * 2

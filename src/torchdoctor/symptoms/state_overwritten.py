@@ -38,14 +38,15 @@ class StateOverwritten(Detector):
     its weights alone.
 
     ## How it is told apart
-    Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that fits
-    and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow weights) means
-    it. So does one in which all weights and the optimizer's memory begin anew together, as a next generation does.
-    Writes among the first dozens of steps are passed over: little is there to be lost, and no habit known yet. Only
-    a rise of the loss at that very place, far above its noise and a good share of all that was gained so far, is a
-    finding; a memory that is empty at sample after sample, and weights that come less far in dozens of steps than
-    one of these steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow
-    its last ones, without the optimizer's memory and at the rate that it began with: the same recipe from its start. At
+    Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that
+    fits and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow
+    weights) means it, unless it is one and the same state that comes back, every few dozen steps. So does one in
+    which all weights and the optimizer's memory begin anew together, as a next generation does. Writes among the
+    first dozens of steps are passed over: little is there to be lost, and no habit known yet. Only a rise of the
+    loss at that very place, far above its noise and a good share of all that was gained so far, is a finding; a
+    memory that is empty at sample after sample, and weights that come less far in dozens of steps than one of these
+    steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow its last
+    ones, without the optimizer's memory and at the rate that it began with: the same recipe from its start. At
     another rate that may be a second phase, and is a note unless the loss rises.
 
     ## What to do
@@ -73,6 +74,7 @@ class StateOverwritten(Detector):
         "facts/state.forgotten",
         "facts/state.begun_anew",
         "facts/state.at_start",
+        "state_same",
     )
     suggests = ("restore-state", "roll-back")
     references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
@@ -98,6 +100,8 @@ class StateOverwritten(Detector):
     """Steps after which it is not looked at again."""
     samples: int = 3
     """Samples in a row at which the memory is empty, or steps are undone."""
+    often: int = 100
+    """Steps between two loads of one and the same state; with more, a run may begin anew on purpose."""
     kept: float = 0.3
     """Lengths of one step that weights come in dozens of them where each is undone."""
     away: float = 0.6
@@ -121,6 +125,15 @@ class StateOverwritten(Detector):
             far, since = undone
             message = f"steps are undone: in dozens of them weights come {number_text(far)} of one step far"
             return self.symptom(chart, "warning", message, value=far, limit=self.kept, since=since)
+        same = chart["state_same"].last(self.samples)
+        often = len(loads) > HABIT and int(np.max(np.diff(loads))) <= self.often
+        if often and same.size == self.samples and float(same.min()) == 1:
+            message = (
+                f"one and the same state is loaded again and again, last before step {loads[-1]}: what was learnt "
+            )
+            message += "since the time before is lost"
+            since = int(chart["state_same"].steps[-self.samples])
+            return self.symptom(chart, "warning", message, since=since, confidence=0.95)
         resumed = self._resumed(chart)
         if resumed is not None and resumed.severity == "warning":
             return resumed

@@ -27,7 +27,7 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"the module runs", "between two layers"),
     (r"are the same .* samples|different ones, of", "a new batch"),
     (r"BatchNorm layer", "instead of BatchNorm"),
-    (r"steps are undone", "copies from the model"),
+    (r"steps are undone|one and the same state", "copies from the model"),
 )
 """What the evidence says, and words of the line of code that comes first then; of several the last."""
 SWAPS = ("use-adamw", "switch-optimizer")

@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import operator
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Gauge, Tell
@@ -32,6 +34,8 @@ MOST_LOADS = 8
 ENOUGH = 5
 """Samples with a write at each step, or with an empty memory, after which no more are counted."""
 MEMORIES = ("momentum_buffer", "exp_avg", "square_avg")
+SLICE = 64
+"""Elements of each witness by which a state is known again."""
 YOUNG = 10
 """Steps that a memory must reach back at least, once it has been there for longer."""
 
@@ -60,6 +64,10 @@ class StateWitness(Gauge):
         self._loaded: list[int] = []
         self._in_parts = False
         """Whether the last of them was into a part of a model."""
+        self._first_loaded: Tensor | None = None
+        """A part of the weights after the first load."""
+        self._same: Tensor | None = None
+        """Whether the latest load has brought that state again: a number of the device, for the sample that comes."""
         self._begun = False
         self._models = [unwrap_model(model) for model in setup.models.values()]
         for inner in self._models:
@@ -83,15 +91,28 @@ class StateWitness(Gauge):
             return
         step = known[0] + 1 + min((tensor._version - 1 - last) // each for tensor, last, each in rows)
         told, self._in_parts = self._in_parts and step in self._loaded[-1:], part not in self._models
+        if not self._in_parts:
+            self._know_again([tensor for tensor, _, _ in rows])
         if told:  # a whole is loaded part by part
             return
         self._loaded = [*self._loaded, step][-MOST_LOADS:]
         self._tell({"state.loaded": self._loaded})
 
+    def _know_again(self, tensors: Sequence[Tensor]) -> None:
+        """Compare what was loaded with what was loaded first; the sample that comes takes the answer along."""
+        now = torch.cat([tensor.detach().reshape(-1)[:SLICE].float() for tensor in tensors])
+        if self._first_loaded is None or self._first_loaded.shape != now.shape:
+            self._first_loaded = now
+        else:
+            self._same = (now == self._first_loaded).all()
+
     def before_step(self, index: int, slot: Slot) -> None:
         """Versions before the step, and the optimizer's own count of steps."""
         if not self._alone:
             return
+        if self._same is not None:
+            slot.keep("state_same", self._same.float())
+            self._same = None
         tensors = self._tensors()
         self._before, chosen = [tensor._version for tensor in tensors], _witnesses(tensors)
         if not self._begun:
