@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from torchdoctor.cli import group
@@ -59,3 +60,21 @@ def test_one_file_for_several_runs_needs_a_format(tmp_path):
     result = diagnose(tmp_path, "--output", tmp_path / "report.md")
     assert result.exit_code == 2
     assert "--output takes one run" in result.stderr
+
+
+@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+def test_standard_input(tmp_path, path):
+    text = table(tmp_path / "log.csv").read_text() + "60,nan\n" * 3
+    result = CliRunner().invoke(group, ["diagnose", path, "--format", "json"], input=text)
+    report = json.loads(result.stdout)
+    assert [item["name"] for item in report["symptoms"]] == ["nan-or-inf"]
+    assert (report["context"]["run"], result.exit_code) == ("standard input", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "standard input is empty"), ("hello\n", "standard input is not a log")]
+)
+def test_standard_input_that_is_no_log(text, said):
+    result = CliRunner().invoke(group, ["diagnose", "-"], input=text)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {said}")

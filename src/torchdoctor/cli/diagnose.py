@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -19,6 +22,8 @@ from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, as_json, write_whole
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.settings import CHOICES, Settings
+
+STANDARD_INPUT = ("-", "/dev/stdin")
 
 
 def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -68,7 +73,7 @@ def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail
 
     PATH is a log of a run, or a folder with one or several: a journal, TensorBoard events, a W&B offline run, MLflow,
     Trackio, a Hugging Face output folder, CSV, JSON, JSON Lines or Parquet, or what the script printed. Packed with
-    gzip or still growing, it is read all the same.
+    gzip or still growing, it is read all the same. - is standard input.
 
     \b
     torchdoctor diagnose runs/today
@@ -115,15 +120,32 @@ def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) 
     reports: list[tuple[str, Report]] = []
     unreadable = 0
     for path in paths:
+        status = console.status(Text(f"Reading {printable(path)}")) if console.is_terminal else nullcontext()
         try:
-            with console.status(Text(f"Reading {printable(path)}")) if console.is_terminal else nullcontext():
-                runs = read_all(path, **wish)
+            with status, _as_file(path) as place:
+                runs = read_all(place, **wish)
                 names = labels(runs) if len(runs) > 1 else [path]
                 reports += [(name, examine(run, settings=settings)) for name, run in zip(names, runs, strict=True)]
         except SourceError as error:
             unreadable += 1
             click.echo(f"Error: {printable(error)}", err=True)
     return reports, unreadable
+
+
+@contextmanager
+def _as_file(path: str) -> Iterator[str]:
+    """A path as it is; for standard input a file that holds what came: a log is looked at more than once."""
+    if path not in STANDARD_INPUT:
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "standard input"
+        with file.open("wb") as kept:
+            copyfileobj(sys.stdin.buffer, kept)
+        try:
+            yield str(file)
+        except SourceError as error:
+            raise SourceError(str(error).replace(str(file), file.name)) from error
 
 
 def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None, *, several: bool) -> None:
