@@ -115,7 +115,8 @@ class StateOverwritten(Detector):
 
     def check(self, chart: Chart) -> Symptom | None:
         """The latest place at which something was replaced, and what the loss did there."""
-        written, loads = chart.fact("state.written") or (), chart.fact("state.loaded") or ()
+        written: Sequence[Sequence[int]] = chart.fact("state.written") or ()
+        loads: Sequence[int] = chart.fact("state.loaded") or ()
         meant = len(written) > HABIT or len(loads) > 2 * HABIT  # from task to task: put in and taken out again are two
         if chart.fact("state.forgotten", 0) >= self.samples and not meant:
             message = "the optimizer's memory is emptied again and again: no momentum, no scale ever builds up"
