@@ -19,6 +19,7 @@ from torchdoctor.records import names_text
 from torchdoctor.sources import journal, rotated
 from torchdoctor.sources.assembly import assemble, example
 from torchdoctor.sources.folders import Told, places
+from torchdoctor.sources.last_words import last_words
 from torchdoctor.sources.logged import Logged, NoLogError, Wish
 from torchdoctor.sources.run import Run
 
@@ -264,7 +265,14 @@ def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:
     found = logged(place)
     if name in TEXTS:
         found = rotated.whole(found, rotated.parts(place), logged)
-    return [assemble(item, wish) for item in found]
+    runs = [assemble(item, wish) for item in found]
+    said = last_words(place) if name == "text_log" else ""
+    return [*runs[:-1], *(_with_words(run, said) for run in runs[-1:])]
+
+
+def _with_words(run: Run, said: str) -> Run:
+    """A run with what its log ends with."""
+    return replace(run, remarks=(*run.remarks, f"the log ends with an error: {said}")) if said else run
 
 
 def _module(name: str) -> Any:
