@@ -101,7 +101,7 @@ class Overfitting(Detector):
         share, own = (self.moderate, 0.1) if by_heart else (2 * self.moderate, 0.15) if again else (self.severe, 0.25)
         least = max(share * (start - lowest), own * abs(lowest), 2 * _drawn_up(values[: best + 1]))
         if again and not by_heart:
-            least = max(least, 1.5 * self.deviations * evaluation_noise(_arrived(values, best)))
+            least = max(least, 1.5 * self.deviations * evaluation_noise(arrived(values, best)))
         if not now - lowest > least or not 0 < later < min((0.8 if again else 0.5) * then, lowest):
             return None  # a validation that was ever below what training has come to was lucky
         if again and now - lowest < 0.2 * abs(lowest) and _is_as_right(chart, best):
@@ -186,10 +186,10 @@ def _is_as_right(chart: Chart, best: int) -> bool:
     return False
 
 
-def _arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Array:
+def arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Array:
     """The evaluations from the first one on that had come near the best: the steep fall before it is no noise.
 
-    >>> _arrived(np.array([4.3, 1.9, 1.6, 1.5, 1.6, 1.7]), 3).tolist()
+    >>> arrived(np.array([4.3, 1.9, 1.6, 1.5, 1.6, 1.7]), 3).tolist()
     [1.9, 1.6, 1.5, 1.6, 1.7]
     """
     near = values < values[best] + share * (values[0] - values[best])

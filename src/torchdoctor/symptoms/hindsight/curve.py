@@ -97,6 +97,20 @@ def certainty(values: Array) -> float:
     return climbs(values) * 3 * (count * (count - 1) / (2 * (2 * count + 5))) ** 0.5 if count > 1 else 0.0
 
 
+def usual_change(values: Array) -> float:
+    """What few values change by from one to the next, but for the largest change, which may be what is looked for.
+
+    Those that rise steadily do not change by what they rise by.
+
+    >>> round(usual_change(np.array([0.07, 0.12, 0.11, 0.09, 0.12])), 3)
+    0.02
+    >>> round(usual_change(np.array([0.30, 0.36, 0.43, 0.50])), 3)
+    0.003
+    """
+    changes, bends = np.sort(np.abs(np.diff(values)))[:-1], np.abs(np.diff(values, 2))
+    return min(median(changes), median(bends) / 3**0.5) if bends.size else 0.0
+
+
 def has_no_trend(curve: Curve) -> bool:
     """Whether the last third of a curve is where its first third was, but for its noise or two per cent.
 

@@ -15,10 +15,10 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.creeping import ends_high
-from torchdoctor.symptoms.hindsight.curve import FEW, Curve, climbs, improved, loss_of, shown
+from torchdoctor.symptoms.hindsight.curve import FEW, Curve, climbs, improved, loss_of, shown, usual_change
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.loss_spike import LossSpike
-from torchdoctor.symptoms.overfitting import smoothed
+from torchdoctor.symptoms.overfitting import arrived, smoothed
 from torchdoctor.symptoms.progress import is_game
 
 GIVEN_BACK = 0.5
@@ -35,6 +35,8 @@ SET_BACK = 0.15
 """Share of a run that a leap must have cost at least to be worth a warning."""
 COST = 0.05
 """Share of the whole descent up to there that a leap must have cost at least: less is a ripple of a steep start."""
+CHANGES = 4.0
+"""Times what a few losses change by from one to the next that they must have risen."""
 YOUNG = 0.05
 """Share of a run after which its first descent is over: a spike that matters is above the level there."""
 
@@ -49,6 +51,8 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     rise, followed = level - lowest, _validation_follows(chart)
     if followed is False and curve.values.size < 2 * FEW and chart.context.get("clock") != "epoch":
         return  # a handful of noisy batches, while validation did well
+    if curve.values.size < MANY and not rise > CHANGES * usual_change(arrived(curve.values, best)):
+        return  # so few, and so unlike each other, that where they end is chance
     late = curve.values[-max(3, curve.values.size // 4) :]
     far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
     never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0 or _never_came_down(curve)

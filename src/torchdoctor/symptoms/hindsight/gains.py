@@ -4,9 +4,9 @@ One statement for every loss that is known, however noisy and however many its r
 against that of its first, give or take what their scatter allows. A run in which no loss surely gained, and one surely
 did not, has stood still; one whose validation surely lost while training gained overfits.
 
->>> chart = Chart.of(loss=[1.04, 0.97, 1.01, 0.99] * 8, context={"source": "CSV"})
+>>> chart = Chart.of(loss=[1.04, 0.97, 1.01, 0.99] * 8, context={"source": "CSV", "clock": "epoch"})
 >>> print(*idle(chart))
-step 0: LO04 not-learning (warning): loss is 1 in the last third of 32 records, after 1 in the first: nothing was gained
+step 0: LO04 not-learning (warning): loss is 1 in the last third of 32 epochs, after 1 in the first: nothing was gained
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ NOISES = 4
 """Steps from one record to the next by which the first records may be above the last, where there is no trend."""
 BEGUN = 0.2
 """Share of the last step at which a log begins at most, if it is to tell of a run's start."""
+START, LONG = 100, 200
+"""Step at which a log begins at most, and records that it has at least, where losses of batches are all that it has."""
 LEARNT = 0.8
 """Share of what it was that another loss beside it has become, where a part of the task is learnt."""
 RIGHT = 0.85
@@ -112,6 +114,9 @@ def idle(chart: Chart) -> Iterator[Symptom]:
         return
     if not _tells_of_the_start(curves) or _has_learnt(chart, curves[0]):
         return
+    short = curves[0].steps[0] > START or curves[0].records < LONG
+    if short and not in_epochs and _is_of_batches(chart, curves[0]):
+        return
     curve = (still or rest)[0]
     gain = gain_of(curve.values)
     if gain is None:
@@ -128,6 +133,15 @@ def _tells_of_the_start(curves: list[Curve]) -> bool:
     """Whether one of the losses was logged from near the beginning on; validation may come later than training."""
     first, last = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
     return bool(first <= max(1, BEGUN * last))
+
+
+def _is_of_batches(chart: Chart, curve: Curve) -> bool:
+    """Whether nothing is known but noisy losses of batches: which stand still in fine-tuning and diffusion too.
+
+    What was gained before the first of them, which may be hundreds of steps, nobody knows either.
+    """
+    noisy = median(np.abs(np.diff(curve.values))) > STILL * abs(curve.level)
+    return noisy and not chart["val_loss"] and _grown(chart) < 0
 
 
 def _losses(chart: Chart) -> list[Curve]:

@@ -13,9 +13,9 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.accuracies import METRICS, learnt_by_heart, parts_ways, unlearns
-from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, improved, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, certainty, climbs, improved, shown, usual_change
 from torchdoctor.symptoms.hindsight.gains import surely_lost
-from torchdoctor.symptoms.overfitting import Overfitting, evaluation_noise, level_at, smoothed
+from torchdoctor.symptoms.overfitting import Overfitting, arrived, evaluation_noise, level_at, smoothed
 from torchdoctor.symptoms.progress import Progress, is_game
 
 STRONG = 0.15
@@ -30,6 +30,8 @@ FAR = 8
 """Evaluations since the best, from which on it is known how near to it they come."""
 LONG = 12
 """Evaluations after which validation that left its best will not come back."""
+FEW = 6
+"""Evaluations under which a rise must be twice as strong, where training is not far below it."""
 STEPS, SHORT = 8, 24
 """Evaluations that are too few for their noise to be known, and enough to see that the best was left."""
 STEADY = 5
@@ -40,6 +42,9 @@ SURE = 2.0
 """Deviations of mere chance by which validation has climbed since its best, from which on its noise does not matter."""
 SAME = 0.01
 """Share of all answers by which a metric is no worse than it was."""
+CHANGES, CERTAIN = 5.0, 3.0
+"""Times what evaluations change by from one to the next that validation has risen, where training is not below it, and
+less of it the lower that is; or deviations of mere chance by which validation has climbed."""
 MATERIAL, TIMES = 0.05, 0.0022
 """Share of its best that validation that surely climbed must have lost; and that times the share of its gain."""
 ABOUT = 20
@@ -173,14 +178,15 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     elif best == _surely_left(chart, values):
         now = max(now, median(values[-max(3, (values.size - 1 - best) // 4) :]))
     rise, step = now - lowest, int(curve.steps[best])
-    then, later = level_at(train, step), level_at(train, int(curve.steps[-1]))
+    then, later = _levels_of_training(chart, step)
     if math.isnan(then) and train.count > 2:  # the first loss was written after it
         then = float(train.values[0])
     known = math.isfinite(then) and bool(train) and int(train.step) > step
     if known and not then - later > max(STILL * abs(then), 0.5 * Curve.of(train, "loss").noise):
         return
     first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
-    severity: Severity = "critical" if rise > max(0.25 * (first - lowest), 0.1 * abs(lowest)) else "warning"
+    grave = values.size >= STEPS and rise > max(0.25 * (first - lowest), 0.1 * abs(lowest)) and not later > lowest
+    severity: Severity = "critical" if grave else "warning"
     place = _as_logged(values, best)
     since = f"{number_text(float(values[place]))} at step {int(curve.steps[place])}"
     message = f"validation loss rose from {since} to {number_text(now)}"
@@ -189,7 +195,33 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     found = shown(Overfitting, curve, place, severity, message, confidence=0.85, value=now, limit=lowest)
     sure = known or _is_strong(values, best, rise, lowest)
     excuse = _excuse(chart, found) if sure else "training is not known"
+    apart = min(later / lowest, 1.0) if known and lowest > 0 else 0.5  # of what is learnt by heart, nobody doubts it
+    few = values.size < FEW and rise < 2 * STRONG * apart * abs(lowest)
+    if not excuse and (few or _may_be_noise(values, best, rise, apart * CHANGES)):
+        excuse = "that may be its noise"
     yield replace(found, severity="info", message=f"{message}; {excuse}") if excuse else found
+
+
+def _levels_of_training(chart: Chart, step: int) -> tuple[float, float]:
+    """The training loss about a step, and at the end; of few records those that are nearest, for they still fall."""
+    train, end = Curve.of(chart["loss"], "loss"), chart["val_loss"].step
+    if train.records > 2 * len(chart["val_loss"]) or train.values.size < 3:
+        return level_at(chart["loss"], step), level_at(chart["loss"], end)
+    place = int(np.searchsorted(train.steps, step, side="right")) - 1
+    then = median(train.values[max(0, place - 1) : place + 2]) if place >= 0 else math.nan
+    return then, _at_the_end(train.values[train.steps <= end])
+
+
+def _may_be_noise(values: Array, best: int, rise: float, times: float) -> bool:
+    """Whether validation rose by no more than so many times what it changes by, and does not surely climb.
+
+    The best of many is luck, so it has no say in whether it climbs since.
+
+    >>> flat, risen = np.array([0.30, 0.36, 0.33, 0.37, 0.36]), np.array([0.36, 0.30, 0.33, 0.37, 0.40, 0.44])
+    >>> _may_be_noise(flat, 0, 0.06, 3.0), _may_be_noise(risen, 1, 0.14, 3.0)
+    (True, False)
+    """
+    return rise < times * usual_change(arrived(values, best)) and certainty(values[best + 1 :]) < CERTAIN
 
 
 def _as_logged(values: Array, best: int) -> int:
