@@ -43,3 +43,10 @@ HEALTHY = {
 @pytest.mark.parametrize("values", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(values):
     assert check(values) is None
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.06])
+def test_noise_that_is_larger_where_values_are_high_is_no_hump(noise):
+    fall = 0.5 + 1.8 * np.exp(-np.arange(1000) / 170)
+    for seed in range(5):
+        assert check(fall * (1 + noise * np.random.default_rng(seed).standard_normal(1000))) is None

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
 
@@ -50,7 +51,7 @@ class DoubleDescent(Detector):
     evaluations: int = 8
     """Evaluations that must be known."""
     hump: float = 0.1
-    """Share of its first gain that validation lost in between."""
+    """Share of all its gain that validation lost in between."""
     deviations: float = 4.0
     """Noise deviations of an evaluation that hump and new best must stand out by."""
 
@@ -61,14 +62,19 @@ class DoubleDescent(Detector):
         if values.size < self.evaluations or not math.isfinite(series.latest):
             return None
         smooth = smoothed(values)
-        noise = evaluation_noise(values)
         now = float(smooth[-1])
         lowest = np.minimum.accumulate(smooth)
         peak = int(np.argmax(smooth - lowest))
         first = int(np.argmin(smooth[: peak + 1]))
         best, height = float(smooth[first]), float(smooth[peak])
-        limit = max(self.hump * (float(values[0]) - best), self.deviations * noise)
-        if peak - first < 2 or values.size - 1 - peak < 2 or not height - best > limit > 0:
+        lasts = int(np.argmax(np.append(smooth[peak:] < best, True)))
+        hump = values[first + 1 : peak + lasts]
+        if peak - first < 2 or values.size - 1 - peak < 2 or hump.size < 3:
+            return None
+        # where values are high, so is their noise; and one that is near the best again was never far from it
+        noise = evaluation_noise(values[max(0, first - self.evaluations) : peak + lasts + self.evaluations])
+        limit = max(self.hump * (float(values[0]) - now), self.deviations * noise)
+        if not height - best > limit > 0 or not median(hump) - best > 0.4 * (height - best):
             return None
         if not best - now > max(self.deviations * noise, 0.2 * (height - best)):
             return None
