@@ -1,12 +1,15 @@
 """A loss that has no value any more: NaN, where what each step had beside it goes on; and logs that never had one."""
 
 import json
+import math
 
 import pytest
 
 from torchdoctor import diagnose
-from torchdoctor.records import NO_LOSS
+from torchdoctor.chart import Chart
+from torchdoctor.records import NO_LOSS, Symptom
 from torchdoctor.reports.wording import verdict
+from torchdoctor.symptoms.hindsight.softening import softened
 
 
 def rows(steps, **columns):
@@ -88,3 +91,17 @@ def test_a_log_without_any_loss_or_metric_is_not_called_healthy(tmp_path, suffix
 def test_one_with_a_metric_is_judged_by_it(tmp_path):
     report = judged(tmp_path, rows(300, lr=rate, val_accuracy=lambda step: 1 - 0.9 * 0.99**step))
     assert NO_LOSS not in verdict(report)
+
+
+def test_a_gradient_that_leapt_right_before_nan_has_not_come_back():
+    loss, norms = noisy_loss(200), [1.0 + 0.05 * (step % 5) for step in range(200)]
+    norms[-1] = 1000.0
+    chart = Chart.of(loss=[*loss, *[math.nan] * 50], grad_norm=norms, context={"source": "CSV"})
+    leapt = Symptom("gradient-explosion", "GR01", "warning", 0.9, 199, 199, message="gradient norm 1000")
+    assert softened(chart, leapt) == leapt
+    sound = Chart.of(loss=[*loss, *loss[-50:]], grad_norm=norms, context={"source": "CSV"})
+    assert "did not suffer" in softened(sound, leapt).message
+
+
+def noisy_loss(steps):
+    return [fall(step) * (1 + 0.01 * (step % 3)) for step in range(steps)]

@@ -199,21 +199,30 @@ def beyond_its_steps(chart: Chart, onset: int) -> str:
 
 RAN_AWAY = 30.0
 """Times its level that a loss or a gradient norm has reached within a few steps where steps make it grow."""
+LATELY, LONG = 24, 240
+"""Values that tell its level; and as many that do where it has grown for longer than those."""
 
 
 def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
     """Whether loss or gradient norm had outgrown their level in the steps before one, not at that one alone.
 
     What overflows by itself, or by its batch, does so at once. Steps that are too long take some to get there, and a
-    run that is young has no level yet that a detector could compare with.
+    run that is young has no level yet that a detector could compare with. Growth over fifty steps lifts a level of the
+    last two dozen with it.
 
+    >>> growing = [1.0] * 200 + [1.2**step for step in range(50)]
+    >>> ran_away(Chart.of(loss=[1.0] * 250, grad_norm=growing), 250)
+    True
     >>> ran_away(Chart.of(loss=[1.0, 2.0, 1.5, 40.0, 9e3, 8e9]), 6), ran_away(Chart.of(loss=[1.0] * 6 + [8e9]), 6)
     (True, False)
     """
     for series in (chart["loss"], chart["grad_norm"]):
         before = series.values[series.steps < step - within]
         lately = series.values[(series.steps >= step - within) & (series.steps < step)]
-        if before.size and lately.size and float(lately.max()) > RAN_AWAY * median(np.abs(before[-24:])) > 0:
+        if not before.size or not lately.size:
+            continue
+        level = min(median(np.abs(before[-count:])) for count in (LATELY, LONG))
+        if float(lately.max()) > RAN_AWAY * level > 0:
             return True
     return False
 

@@ -125,6 +125,8 @@ def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
     if name == NanOrInf.name:
         return "the run went on unharmed" if _was_overflow(chart, episode) else ""
     if name == "gradient-explosion":
+        if any(step >= episode.first_step for step in chart["loss"].nonfinite_steps):
+            return ""  # no finite loss tells how it went on
         harmed = [item for item in chart.episodes if item.name == "loss-spike" and _near(chart, item, episode)]
         if any(_lasted(chart, item) for item in harmed):
             return ""
