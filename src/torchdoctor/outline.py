@@ -118,7 +118,7 @@ class Outline:
         lows, means, highs = (np.array(column).reshape(-1, 2) for column in (self._lows, self._means, self._highs))
         self._starts = self._starts[::2]
         self._lows = array("d", lows.min(axis=1).tobytes())
-        self._means = array("d", ((means[:, 0] + means[:, 1]) / 2).tobytes())
+        self._means = array("d", (means[:, 0] / 2 + means[:, 1] / 2).tobytes())
         self._highs = array("d", highs.max(axis=1).tobytes())
         self._stride *= 2
 

@@ -359,7 +359,7 @@ def median(values: Array | Sequence[float]) -> float:
     if not size or ordered[-1] != ordered[-1]:
         return math.nan
     middle = size // 2
-    return float(ordered[middle]) if size % 2 else float(ordered[middle - 1] + ordered[middle]) / 2
+    return float(ordered[middle]) if size % 2 else float(ordered[middle - 1] / 2 + ordered[middle] / 2)
 
 
 def scatter(values: Array) -> float:

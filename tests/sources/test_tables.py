@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+import torchdoctor
 from torchdoctor.errors import SourceError
 from torchdoctor.offline import diagnose
 from torchdoctor.sources import read, read_all
@@ -225,3 +226,17 @@ def test_the_rate_of_the_weights_is_the_learning_rate_where_that_of_the_biases_s
     (tmp_path / "results.csv").write_text(f"epoch,train/loss,lr/pg0,lr/pg1\n{rows}\n")
     found = vital_series(read(tmp_path / "results.csv"))
     assert max(value for _, value in zip(*found["lr"], strict=True)) == 0.0005
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("unit", [1, 1000, 1_000_000])
+def test_the_time_of_day_is_no_count(tmp_path, unit, every):
+    rows = "".join(f"{(1731000000 + every * n) * unit},{2 - n / 100}\n" for n in range(50))
+    run = read(written(tmp_path, f"timestamp,loss\n{rows}"))
+    assert (run.header["context"]["clock"], run.step) == ("row", 49)
+
+
+def test_numbers_at_the_end_of_their_range_are_judged_without_a_warning(tmp_path):
+    rows = "".join(f"{step},{1e308 if 900 <= step < 910 else 0.5 + step % 7 / 99}\n" for step in range(3000))
+    report = torchdoctor.diagnose(written(tmp_path, f"step,loss\n{rows}"))  # warnings are errors here
+    assert any(item.name.startswith("loss-") for item in report.symptoms)

@@ -40,6 +40,8 @@ FALLEN = 0.7
 """Share of what the loss begins at that it must have fallen under, for its next beginning to be another run's."""
 EACH = 3
 """Rows that each part of a log has, on the average, where its epochs go back because training began anew."""
+EPOCH_SECONDS = 1e9
+"""From here on, a number is the time of day, in seconds or parts of them, and no count of steps."""
 TOTAL = " of"
 """What the name of a count is followed by in the name of the column that says how far it goes."""
 ROWS = "no column counts steps: the rows are counted"
@@ -187,7 +189,7 @@ def _unknown_count(columns: Mapping[str, Column]) -> str:
         if is_measure(name) or not np.array_equal(found.rows, longest.rows) or not _are_whole(found.values):
             continue
         gaps = np.diff(found.values)
-        if found.values[0] >= 0 and (gaps > 1).all() and (gaps == np.median(gaps)).mean() > MOSTLY:
+        if 0 <= found.values[0] < EPOCH_SECONDS and (gaps > 1).all() and (gaps == np.median(gaps)).mean() > MOSTLY:
             return name
     return ""
 

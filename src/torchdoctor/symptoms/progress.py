@@ -112,7 +112,8 @@ def trend_gain(window: Array) -> tuple[float, float]:
     medians = np.array([median(window[start:stop]) for start, stop in pairwise(bounds)])
     slope = median((medians[LATER] - medians[EARLIER]) / (LATER - EARLIER))
     residuals = medians - slope * np.arange(BLOCKS)
-    residuals -= residuals.mean()
+    with np.errstate(over="ignore", invalid="ignore"):  # of a loss of 1e308 the sum is infinite, and no trend is told
+        residuals -= residuals.mean()
     scatter = math.sqrt(float(residuals @ residuals) / BLOCKS) / math.sqrt(1 - 2 / BLOCKS)
     spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
     return -slope * BLOCKS, scatter / spread * BLOCKS
