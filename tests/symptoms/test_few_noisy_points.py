@@ -89,3 +89,20 @@ def test_twenty_times_the_loss_of_a_guess_is_no_learning(clock, every):
     for seed in SEEDS:
         loss = noisy(np.full(20, np.log(10)), 0.004, seed)
         assert "not-learning" in {name for name, _ in raised(clock, every, loss=loss)}
+
+
+def test_a_divergence_is_dated_to_where_it_left_what_it_held_not_to_one_lucky_record():
+    loss = np.concatenate([2 * 0.97 ** np.arange(100), np.full(150, 0.1), np.linspace(0.2, 1.5, 40), np.full(110, 1.5)])
+    loss[130] = 0.09
+    examination = Examination(Settings())
+    examination.take({"type": "header", "step": -1, "schema": 1, "context": {"source": "CSV", "clock": "step"}})
+    for step, value in enumerate(noisy(loss, 0.02, 0)):
+        examination.take({"type": "vitals", "step": step, "vitals": {"loss": float(value)}})
+    (found,) = (item for item in examination.report().symptoms if item.name == "loss-divergence")
+    assert found.first_step >= 245
+
+
+def test_a_gradient_of_next_to_nothing_is_said_where_the_loss_stands_still():
+    loss = noisy(np.full(300, 2.303), 0.004, 0)
+    assert ("gradient-vanishing", "warning") in raised("step", 1, loss=loss, grad_norm=np.full(300, 1e-5))
+    assert {name for name, _ in raised("step", 1, loss=loss, grad_norm=np.full(300, 0.1))} == {"not-learning"}

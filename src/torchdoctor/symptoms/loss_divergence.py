@@ -141,7 +141,9 @@ class LossDivergence(Detector):
         since = self._back_since(chart, progress)
         if since is None or not level > progress.best + self.given_back * progress.descent:
             return None
-        message = f"loss level {number_text(level)} is about the {number_text(progress.start)} that the run began with "
+        message = (
+            f"loss level {number_text(level)} has been back at about the {number_text(progress.start)} of the start "
+        )
         message += f"for {chart.step - since} steps, and does not fall; its best was {number_text(progress.best)}"
         limit = progress.start - self.back * progress.descent
         known = self.name in chart.open_episodes  # since when that is, was said when it was found

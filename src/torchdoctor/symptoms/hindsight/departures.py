@@ -35,7 +35,7 @@ SET_BACK = 0.15
 """Share of a run that a leap must have cost at least to be worth a warning."""
 COST = 0.05
 """Share of the whole descent up to there that a leap must have cost at least: less is a ripple of a steep start."""
-CHANGES = 4.0
+CHANGES = 3.0
 """Times what a few losses change by from one to the next that they must have risen."""
 YOUNG = 0.05
 """Share of a run after which its first descent is over: a spike that matters is above the level there."""
@@ -76,7 +76,17 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     alone = followed is None and (_is_up(curve, late) or ends_high(curve))
     if given_back or crept or left or _left_at_last(curve) or alone:
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
-        yield shown(LossDivergence, curve, best, "warning", message, value=level, limit=lowest)
+        yield shown(LossDivergence, curve, _left(curve, best, rise), "warning", message, value=level, limit=lowest)
+
+
+def _left(curve: Curve, best: int, rise: float) -> int:
+    """Since when a curve was above its best for good: until then, nothing had happened that the end tells of.
+
+    >>> _left(Curve("loss", np.arange(8), np.array([3.0, 1.0, 1.1, 1.05, 1.2, 2.0, 2.9, 3.0])), 1, 2.0)
+    4
+    """
+    near = np.flatnonzero(curve.values < float(curve.values[best]) + 0.1 * rise)
+    return min(int(near[-1]) + 1, curve.values.size - 1) if near.size else best
 
 
 def _is_far_away(curve: Curve, late: Array) -> bool:

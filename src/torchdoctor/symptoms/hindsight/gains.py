@@ -19,6 +19,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
+from torchdoctor.symptoms.gradient_vanishing import GradientVanishing
 from torchdoctor.symptoms.hindsight.curve import (
     Curve,
     certainty,
@@ -49,6 +50,8 @@ BEGUN = 0.2
 """Share of the last step at which a log begins at most, if it is to tell of a run's start."""
 START, LONG = 100, 200
 """Step at which a log begins at most, and records that it has at least, where losses of batches are all that it has."""
+FAINT = 1e-4
+"""Share of a loss that stands still under which a gradient norm has vanished."""
 LEARNT = 0.8
 """Share of what it was that another loss beside it has become, where a part of the task is learnt."""
 RIGHT = 0.85
@@ -127,6 +130,10 @@ def idle(chart: Chart) -> Iterator[Symptom]:
         f"after {number_text(gain.before)} in the first: nothing was gained"
     )
     yield shown(NotLearning, curve, 0, "warning", message, value=gain.after, limit=gain.before)
+    norms = Curve.of(chart["grad_norm"], "gradient norm")
+    if norms and norms.level > 0 and float(norms.values.max()) < FAINT * abs(gain.after):
+        message = f"{norms.name} is {number_text(norms.level)} throughout, next to nothing beside that loss"
+        yield shown(GradientVanishing, norms, 0, "warning", message, value=norms.level, limit=FAINT * abs(gain.after))
 
 
 def _tells_of_the_start(curves: list[Curve]) -> bool:
