@@ -22,7 +22,7 @@ def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | 
     found = run if isinstance(run, Run) else read(run)
     chosen = Settings.load(settings)
     report = examine(found, chosen).report()
-    notes = (*found.notes, *_judged_otherwise(found, chosen))
+    notes = (*found.notes, *_judged_otherwise(found, chosen), *_left_out(found, chosen))
     return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 
@@ -39,6 +39,16 @@ def _judged_otherwise(run: Run, settings: Settings) -> tuple[str, ...]:
         return ()
     names = ", ".join(f"{name} {then[name]}" if then.get(name) in CHOICES.get(name, ()) else name for name in other)
     return (f"while it went on, this run was judged with other settings ({names}) than in this report.",)
+
+
+def _left_out(run: Run, settings: Settings) -> tuple[str, ...]:
+    """That some findings were not looked for in a log: that nothing was found says nothing of them.
+
+    A journal's own settings may have left them out as well; where they did not, that is said already.
+    """
+    if not settings.ignore or isinstance(run.header.get("settings"), Mapping):
+        return ()
+    return (f"not looked for, as was asked: {', '.join(settings.ignore)}",)
 
 
 def examine(run: Run, settings: Settings) -> Examination:

@@ -105,3 +105,13 @@ def test_a_gradient_that_leapt_right_before_nan_has_not_come_back():
 
 def noisy_loss(steps):
     return [fall(step) * (1 + 0.01 * (step % 3)) for step in range(steps)]
+
+
+def test_what_was_not_looked_for_is_named(tmp_path):
+    place = tmp_path / "log.csv"
+    place.write_text("step,loss\n" + "\n".join(f"{step},{fall(step)}" for step in range(100)))
+    assert (
+        "not looked for, as was asked: NU, overfitting"
+        in diagnose(place, settings={"ignore": ["NU", "overfitting"]}).notes
+    )
+    assert not any(note.startswith("not looked for") for note in diagnose(place).notes)

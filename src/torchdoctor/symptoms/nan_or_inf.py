@@ -170,8 +170,7 @@ class NanOrInf(Detector):
                     f"all {total} are concerned: the forward pass is sound, and the backward pass breaks at its start: "
                 )
                 return (), [text + "a root, a norm, a logarithm or a division of 0 in the loss or just before it"]
-            text = f"all {total} gradients are not finite: it came from the loss or the forward pass, so look at the "
-            return (), [text + "batch of this step, and whether the weights were finite before it"]
+            return (), [f"all {total} gradients are not finite: it came from the loss or the forward pass"]
         return names[::-1], [f"{len(names)} of {total} gradients are concerned, {names[-1]} nearest the loss"]
 
     def _place_of_weights(self, chart: Chart, origin: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
