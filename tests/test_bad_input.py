@@ -48,6 +48,8 @@ def step(model, optimizer) -> torch.Tensor:
         (lambda m, o: (m, []), "no optimizer was given"),
         (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
         (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "a lazy model must see one batch"),
+        (lambda m, o: (m.to("meta"), torch.optim.SGD(m.parameters(), lr=0.1)), r"meta device.*to_empty"),
+        (lambda m, o: ([m, nn.Linear(2, 2, device="meta")], o), "meta device"),
         (lambda m, o: (iter([m]), o), "must be an nn.Module"),
         (lambda m, o: (m, Unready()), r"Unready is not ready: .* super"),
     ],
@@ -326,6 +328,16 @@ def test_calls_out_of_place_are_noted_once(pair, caplog):
     assert len(doctor.diagnose().notes) == 2
 
 
+def test_frozen_weights_that_are_kept_elsewhere_may_be_on_the_meta_device(net):
+    net.offloaded = nn.Linear(2, 2, device="meta").requires_grad_(False)
+    optimizer = torch.optim.SGD([tensor for tensor in net.parameters() if not tensor.is_meta], lr=0.01)
+    doctor = Doctor(net, optimizer, settings=QUIET)
+    for _ in range(30):
+        doctor.log_loss(step(net[:3], optimizer))
+    report = doctor.diagnose()
+    assert report.step == 29 and not any("inside torchdoctor" in note for note in report.notes)
+
+
 def test_an_internal_error_never_reaches_the_loop(pair, monkeypatch, caplog):
     doctor = Doctor(*pair)
     monkeypatch.setattr(doctor._monitor, "_advance", lambda *args: 1 / 0)
@@ -334,6 +346,7 @@ def test_an_internal_error_never_reaches_the_loop(pair, monkeypatch, caplog):
     report = doctor.diagnose()
     assert any("ZeroDivisionError" in note for note in report.notes)
     assert any("no longer watched" in note for note in report.notes)
+    assert "no longer watched" in str(report).splitlines()[0] and "ealthy" not in str(report).splitlines()[0]
     assert caplog.text.count("ZeroDivisionError") == 1
     assert not pair[1]._optimizer_step_pre_hooks
 

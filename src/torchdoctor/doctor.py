@@ -21,7 +21,7 @@ from torchdoctor.errors import PatientError, check_loss
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
 from torchdoctor.journal import Journal, journal_place
-from torchdoctor.records import NO_LOSS, SCHEMA, Record
+from torchdoctor.records import LET_GO, NO_LOSS, SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
@@ -404,7 +404,7 @@ class Doctor:
                 f"{call} failed inside torchdoctor ({type(error).__name__}: {error}); training goes on.",
             )
             if self._failures == TOLERATED_FAILURES and self._attached:
-                self._note("gave up", f"after {TOLERATED_FAILURES} internal errors this run is no longer watched.")
+                self._note("gave up", f"after {TOLERATED_FAILURES} internal errors {LET_GO}")
                 self.detach()
         except Exception:
             logger.debug("the failure could not be recorded", exc_info=True)

@@ -179,6 +179,8 @@ INFORMATIVE = frozenset({"multiple-pathologies", "converged", "batch-size-advice
 """Findings that describe the report, good news or a way to be faster, and leave a run's health alone."""
 NO_LOSS = "no loss was logged"
 """How the note begins that says so of a run."""
+LET_GO = "this run is no longer watched."
+"""How the note ends that says so of a run, after too many internal errors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from torchdoctor.diagnoses import CAUSES
 from torchdoctor.diagnoses.mechanisms import reaches
 from torchdoctor.records import (
     INFORMATIVE,
+    LET_GO,
     NO_LOSS,
     SEVERITIES,
     Diagnosis,
@@ -167,6 +168,10 @@ def verdict(report: Report) -> str:
     """
     symptom, clock = leading(report), clock_of(report.context)
     if symptom is None:
+        if any(note.endswith(LET_GO) for note in report.notes):
+            return (
+                f"Not judged: torchdoctor failed, and {LET_GO} Nothing was found up to {clock} {max(report.step, 0)}."
+            )
         if report.step < 0:
             return "Nothing to judge yet: no training step was seen."
         if _is_one_record(report):

@@ -68,6 +68,11 @@ def named_models(model: Any) -> dict[str, nn.Module]:
         )
     if any(is_lazy(tensor) for tensor in parameters):
         raise PatientError("the model has parameters without a shape: a lazy model must see one batch first.")
+    if any(tensor.is_meta and tensor.requires_grad for tensor in parameters) or all(p.is_meta for p in parameters):
+        raise PatientError(
+            "the model has parameters on the meta device, which hold no numbers: give it memory first, with "
+            "model.to_empty(device=...) and its weights, and build the optimizer from what it has then."
+        )
     names: dict[nn.Module, str] = {}
     for name, item in models.items():
         names.setdefault(item, name)  # one that was given twice is watched once
