@@ -19,9 +19,20 @@ from torchdoctor.doctor import Doctor
 STEPS = 30
 
 
-def build() -> nn.Module:
+class Drawn(nn.Module):
+    """A parametrization that draws a number whenever its weight is asked for."""
+
+    def forward(self, weight):
+        return weight * (1 + 0.01 * torch.rand(()))
+
+
+def build(kind: str = "plain") -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, 1))
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, 1))
+    if kind == "parametrized":
+        nn.utils.parametrizations.spectral_norm(model[0])
+        nn.utils.parametrize.register_parametrization(model[3], "weight", Drawn())
+    return model
 
 
 def sgd(model):
@@ -33,7 +44,7 @@ def adamw(model):
 
 
 def train(make_optimizer, kind: str, watch: bool, tmp_path) -> tuple:
-    model = build()
+    model = build(kind)
     optimizer = make_optimizer(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5, enabled=kind == "amp")
     trained = torch.compile(model, backend="aot_eager") if kind == "compile" else model
@@ -79,7 +90,7 @@ def same(left, right) -> bool:
     return left == right
 
 
-@pytest.mark.parametrize("kind", ["plain", "clip", "accumulate", "amp", "compile"])
+@pytest.mark.parametrize("kind", ["plain", "clip", "accumulate", "amp", "compile", "parametrized"])
 @pytest.mark.parametrize("make_optimizer", [sgd, adamw])
 def test_watched_and_unwatched_runs_are_identical(make_optimizer, kind, tmp_path):
     plain = train(make_optimizer, kind, False, tmp_path)

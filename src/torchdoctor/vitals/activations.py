@@ -171,14 +171,14 @@ class ActivationGauge(PassGauge):
         self._places[module] = tensor.data_ptr()
 
     def _measure_weights(self, module: nn.Module, measured: dict[str, Tensor]) -> None:
-        if isinstance(module, WEIGHTED) and module.weight.requires_grad:
-            self._compare_rows(module.weight, measured)
-        elif isinstance(module, nn.Embedding) and module.weight.requires_grad:
-            self._compare_rows(module.weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
-        elif isinstance(module, nn.RNNBase):
-            weight = module.weight_hh_l0
-            if isinstance(weight, Tensor) and weight.requires_grad:
-                self._compare_rows(weight, measured)
+        # A weight that is parametrized is made anew by whoever asks for it, which may draw numbers or count.
+        weight = module._parameters.get("weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight")
+        if weight is None or not weight.requires_grad:
+            return
+        if isinstance(module, (*WEIGHTED, nn.RNNBase)):
+            self._compare_rows(weight, measured)
+        elif isinstance(module, nn.Embedding):
+            self._compare_rows(weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
 
     def _measure_squashed(self, inputs: Any) -> None:
         """How many values of an earlier layer are at their extremes, where a function between them has such."""
@@ -378,7 +378,7 @@ def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
     """
     given, made = next(plain_tensors(inputs), None), next(plain_tensors(output), None)
     last = module.num_layers - 1
-    hidden = getattr(module, f"weight_hh_l{last}", None)
+    hidden, entering = (module._parameters.get(f"weight_{kind}_l{last}") for kind in ("hh", "ih"))
     if given is None or made is None or module.mode == "RNN_RELU":
         return None
     plain = given.dim() == made.dim() == 3 and not module.bidirectional and not module.proj_size
@@ -388,8 +388,7 @@ def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
     if not module.batch_first:
         one, states = one[:, 0], states[:, 0]
     gates = nn.functional.linear(states[:-1], hidden.detach())
-    if last == 0:
-        entering: Tensor = module.weight_ih_l0  # type: ignore[assignment]
+    if last == 0 and entering is not None:
         gates = gates + nn.functional.linear(one[1:].to(gates.dtype), entering.detach())
     return gates.float() if gates.numel() else None
 

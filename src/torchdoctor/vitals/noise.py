@@ -94,7 +94,9 @@ class NoiseGauge(PassGauge):
         """Whether a layer takes sequences with time before the batch: then only rows of plain features are samples."""
         if self._model is not None and not any(is_compiled(module) for module in self._model.modules()):
             held = {id(tensor) for tensor in optimizer_tensors(setup.optimizers[0])}
-            found = [module for module in self._model.modules() if _is_linear(module) and id(module.weight) in held]
+            found = [
+                module for module in self._model.modules() if _is_linear(module) and id(_weight_of(module)) in held
+            ]
             self._watched = [found[len(found) * place // LAYERS] for place in range(LAYERS)] if found else []
             self._watched = list(dict.fromkeys(self._watched))
             self._time_first = any(getattr(module, "batch_first", True) is False for module in self._model.modules())
@@ -154,8 +156,9 @@ class NoiseGauge(PassGauge):
         layer = self._layers.get(module)
         if layer is None:
             return
-        assert isinstance(module.weight, Tensor)
-        layer.weight = module.weight.numel() / gradients.shape[1]
+        weight = _weight_of(module)
+        assert weight is not None
+        layer.weight = weight.numel() / gradients.shape[1]
         layer.samples += gradients.shape[0]
         total = gradients.sum(0)
         layer.total = total if layer.total is None else layer.total + total
@@ -187,6 +190,11 @@ class NoiseGauge(PassGauge):
             signal = power - noise
             slot.keep("gradient_snr", signal / noise.clamp_min(1e-6 * signal.abs() + 1e-30))
         slot.add("gradient_samples", float(size))
+
+
+def _weight_of(module: nn.Module) -> Tensor | None:
+    """A layer's own weight; one that is parametrized is made anew by whoever asks, which may change the run."""
+    return module._parameters.get("weight")
 
 
 def _is_linear(module: nn.Module) -> bool:
