@@ -55,11 +55,13 @@ def total_norm(model: nn.Module) -> float:
 
 
 @pytest.mark.parametrize("place", ["before backward", "after backward", "after step", "after zero_grad"])
-@pytest.mark.parametrize("kind", ["graph", "float", "detached"])
+@pytest.mark.parametrize("kind", ["graph", "float", "detached", "four times"])
 def test_a_loss_belongs_to_its_step_wherever_it_is_logged(net, place, kind):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     watched = Watched(net, optimizer)
-    convert = {"graph": lambda t: t, "float": lambda t: t.item(), "detached": lambda t: t.detach()}[kind]
+    factor = 4 if kind == "four times" else 1  # its node is younger than the step that it belongs to
+    kinds = {"float": lambda t: t.item(), "detached": lambda t: t.detach(), "four times": lambda t: (factor * t).sum()}
+    convert = kinds.get(kind, lambda t: t)
     expected, norms = [], []
 
     def say(here: str, loss: torch.Tensor) -> None:
@@ -68,7 +70,7 @@ def test_a_loss_belongs_to_its_step_wherever_it_is_logged(net, place, kind):
 
     for seed in range(6):
         loss = loss_of(net, seed)
-        expected.append(loss.item())
+        expected.append(factor * loss.item())
         say("before backward", loss)
         loss.backward()
         norms.append(total_norm(net))
@@ -80,6 +82,36 @@ def test_a_loss_belongs_to_its_step_wherever_it_is_logged(net, place, kind):
     vitals = watched.vitals()
     assert [vitals[step]["loss"] for step in range(6)] == pytest.approx(expected, rel=1e-6)
     assert [vitals[step]["grad_norm"] for step in range(6)] == pytest.approx(norms, rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [6, 90])
+def test_a_total_norm_that_the_loop_writes_to_is_made_of_its_parts(net, steps):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+    watched, norms = Watched(net, optimizer), []
+    for seed in range(steps):
+        loss = loss_of(net, seed)
+        loss.backward()
+        norms.append(total_norm(net))
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1e9).mul_(0.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert [vitals[step]["grad_norm"] for step in range(steps)] == pytest.approx(norms, rel=1e-5)
+
+
+def test_gradients_that_are_clipped_between_micro_batches_are_not_cleared(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+    watched = Watched(net, optimizer)
+    for seed in range(60):
+        for micro in range(4):
+            (loss_of(net, 4 * seed + micro) / 4).backward()
+            torch.nn.utils.clip_grad_value_(net.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss_of(net, seed))
+    names = [item.name for item in watched.doctor.diagnose().symptoms if item.severity != "info"]
+    assert "gradients-not-cleared" not in names
 
 
 def test_micro_batches_are_averaged_and_are_one_step(net):

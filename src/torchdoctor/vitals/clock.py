@@ -5,8 +5,9 @@ optimizers that take turns (a GAN, Muon beside AdamW) are one step, not two. A s
 number too.
 
 A loss may be logged before backward, after backward or after the optimizer's step. A tensor with a graph says it
-itself: autograd numbers its nodes, and a node made after the last step can only belong to the next one. A float has no
-graph: there the loop's habit decides, learnt where it cannot be misread.
+itself: autograd numbers its nodes, and a node made after the last step can only belong to the next one, unless it is
+mere arithmetic on older ones (`4 * loss`). A float has no graph: there the loop's habit decides, learnt where it
+cannot be misread.
 
 Its owner may call a step by a number of their own: a resumed run goes on at 10,000. Steps never go back, whatever is
 said: journals are read, and detectors look, in their order. So a given number is followed while it is a whole one and
@@ -35,6 +36,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from torchdoctor.vitals.graph_nodes import is_made_of_older
 
 sequence_number: Callable[[], int | None] = getattr(torch.autograd, "_get_sequence_nr", lambda: None)
 """Autograd's node counter: private, so where it is gone the loop's habit decides."""
@@ -91,7 +94,7 @@ class Clock:
                 # A checkpointed or custom node can lack a number (it reads as a huge one); habit decides then.
                 number = node._sequence_nr()
                 if number < 2**63:
-                    return bool(number >= self.mark)
+                    return bool(number >= self.mark) and not is_made_of_older(node, self.mark)
             except AttributeError:
                 pass
         if name not in self._logs_before:

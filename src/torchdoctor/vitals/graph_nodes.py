@@ -14,6 +14,8 @@ SHAPING = frozenset({
 })
 """Nodes that move values about and leave them as they are."""
 # fmt: on
+ARITHMETIC = frozenset({"Neg", "Mean", "Sum", "Add", "Sub", "Rsub", "Mul", "Div", *SHAPING})
+"""Nodes that put terms of a loss together."""
 LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"})
 REGRESSION = {"MseLoss": "mse", "L1Loss": "l1", "SmoothL1Loss": "smooth-l1", "HuberLoss": "huber"}
 KINDS = {
@@ -63,3 +65,24 @@ def softmax_dimension(node: Any) -> int:
     dimension = int(getattr(node, "_saved_dim", -1))
     dimension = dimension - 2**64 if dimension >= 2**63 else dimension  # kept without a sign
     return dimension % max(1, len(shape_of(node)))
+
+
+def is_made_of_older(node: Any, mark: int) -> bool:
+    """Whether a node is but arithmetic on what was computed before a mark: `4 * loss`, written after the step.
+
+    >>> import torch
+    >>> loss = torch.ones(3, requires_grad=True).exp().mean()
+    >>> mark = torch.autograd._get_sequence_nr()
+    >>> is_made_of_older((4 * loss + 1).grad_fn, mark), is_made_of_older((4 * loss.exp()).grad_fn, mark)
+    (True, False)
+    """
+    for _ in range(HEAD):
+        if node_name(node) not in ARITHMETIC:
+            return False
+        parents = list(parents_of(node))
+        if parents and all(hasattr(parent, "_sequence_nr") and parent._sequence_nr() < mark for parent in parents):
+            return True
+        if len(parents) != 1:
+            return False
+        node = parents[0]
+    return False

@@ -29,6 +29,7 @@ from torchdoctor.vitals.bunching import Bunching
 from torchdoctor.vitals.captures import Captures
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm, norms_of
+from torchdoctor.vitals.graph_nodes import is_made_of_older
 from torchdoctor.vitals.slot import Loss, Raw
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Lane(taps.Listener):
             return False
         # Where nothing has been computed since the step, the loss is that step's.
         number = -1 if sequence_number() == self._mark else _number_of(loss)
-        early = number >= self._mark
+        early = number >= self._mark and not is_made_of_older(loss.grad_fn, self._mark)
         if number >= NO_NUMBER or (step is not None and not self._is_called(step, early)):
             return False
         value: Tensor | float

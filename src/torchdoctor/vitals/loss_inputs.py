@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchdoctor.vitals.graph_nodes import HEAD, SHAPING
+from torchdoctor.vitals.graph_nodes import ARITHMETIC, HEAD, SHAPING
 from torchdoctor.vitals.passes import is_plain, part_of, rms
 
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
-ARITHMETIC = frozenset({"Neg", "Mean", "Sum", "Add", "Sub", "Rsub", "Mul", "Div", *SHAPING})
-"""Nodes that put terms of a loss together."""
 MODULES: dict[str, type[nn.Module]] = {
     "NllLoss": nn.NLLLoss,
     "NllLoss2D": nn.NLLLoss,

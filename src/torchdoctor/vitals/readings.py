@@ -50,7 +50,10 @@ class Decoder:
             return not self._is_calm(slot)
         if slot.kind != "vitals" or not slot.parts:
             return False
-        norm = slot.facts["total"] = self._total(slot)
+        norm = self._total(slot)
+        if math.isnan(norm):  # somebody has written to the total since: the norms that it was made of are asked for
+            return True
+        slot.facts["total"] = norm
         if slot.number % 50 == 0:
             self._allowance = EXTRA_ROWS
         odd = False
@@ -144,6 +147,7 @@ class Decoder:
             yield from self._by_module(slot, step)
         if unused:
             yield {"type": "vitals", "step": step, "vitals": {**unused, "passed_over": float(len(unused))}}
+        self._make_up_for_total(slot)
         if "total" in slot.facts:
             norm = vitals["grad_norm"] = short(slot.facts["total"])
             detailed = all(part.values is not None for part in slot.parts)
@@ -159,6 +163,11 @@ class Decoder:
         finite = finite or bool(vitals.get("skipped"))
         slot.facts["nonfinite"] = self._was_well and not finite  # news only when the step before was well
         self._was_well = finite
+
+    def _make_up_for_total(self, slot: Slot) -> None:
+        """The total norm of the norms by tensor, where somebody has written to the one that was computed."""
+        if slot.parts and "total" not in slot.facts and not math.isnan(total := self._total(slot)):
+            slot.facts["total"], slot.facts["odd"] = total, False
 
     def _read_facts(self, slot: Slot, vitals: dict[str, float]) -> None:
         for name, value in slot.facts.items():
@@ -182,12 +191,15 @@ class Decoder:
             vitals["skipped"] = 1.0 if slot.facts.get("skipped") or overflowed else 0.0
 
     def _total(self, slot: Slot) -> float:
-        """The total norm, infinite where any part of it is not finite."""
+        """The total norm, infinite where any part of it is not finite; NaN where nothing of it has arrived."""
         known = slot.values.get("total")
         if known is not None and not ("own" in slot.facts and "captured" in slot.facts):
             total = known[0] if len(known) == 1 else math.sqrt(sum(value * value for value in known))
         else:  # measured by us, all or in part
-            total = math.sqrt(float(np.nansum(np.square(self._norms(slot)))))
+            norms = self._norms(slot)
+            if not norms.size:
+                return math.nan
+            total = math.sqrt(float(np.nansum(np.square(norms))))
         return total if math.isfinite(total) else math.inf
 
     def _norms(self, slot: Slot) -> Vector:

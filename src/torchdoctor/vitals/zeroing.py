@@ -77,13 +77,14 @@ class _Witness:
         grad = tensor.grad
         if grad is None or grad.is_sparse:
             return
-        kept = self.gradient is not None and self.gradient() is grad and grad._version == self.version + 1
+        same = self.gradient is not None and self.gradient() is grad
+        kept = same and grad._version == self.version + 1
         if tensor._version != self.weight_version:  # the weights have moved since: by a step, or by SAM's look ahead
             self.known, self.backwards, self.thrown, self.cleared, self.cleared_between = True, 0, 0, False, False
-        if not kept:
-            self.cleared = True
-            self.cleared_between |= self.backwards > 0
-            self.thrown += self.backwards > 0
+        self.cleared |= not kept
+        if not same and self.backwards:  # what is the same was clipped, or summed over ranks, as likely as zeroed
+            self.cleared_between = True
+            self.thrown += 1
             if self.thrown == THROWN_AWAY:
                 self.tell({"loop.losses_without_step": self.thrown})
         self.mixed |= kept and self.waited and self.backwards > 0
