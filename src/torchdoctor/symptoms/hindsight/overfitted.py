@@ -195,7 +195,7 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     found = shown(Overfitting, curve, place, severity, message, confidence=0.85, value=now, limit=lowest)
     sure = known or _is_strong(values, best, rise, lowest)
     excuse = _excuse(chart, found) if sure else "training is not known"
-    apart = min(later / lowest, 1.0) if known and lowest > 0 else 0.5  # of what is learnt by heart, nobody doubts it
+    apart = min(later / lowest, 1.0) if known and lowest > 0 else 1.0  # of what is learnt by heart, nobody doubts it
     few = values.size < FEW and rise < 2 * STRONG * apart * abs(lowest)
     if not excuse and (few or _may_be_noise(values, best, rise, apart * CHANGES)):
         excuse = "that may be its noise"
