@@ -14,6 +14,7 @@ from torch import nn
 
 import torchdoctor
 from torchdoctor import Doctor, JournalError, PatientError, Settings, SettingsError
+from torchdoctor.vitals.given import RESERVED
 
 QUIET = {"quiet": True}
 
@@ -336,6 +337,44 @@ def test_frozen_weights_that_are_kept_elsewhere_may_be_on_the_meta_device(net):
         doctor.log_loss(step(net[:3], optimizer))
     report = doctor.diagnose()
     assert report.step == 29 and not any("inside torchdoctor" in note for note in report.notes)
+
+
+def run_with(pair, *names: str) -> tuple[Doctor, list[dict]]:
+    doctor, records = Doctor(*pair, settings=QUIET), []
+    doctor.subscribe(records.append)
+    for number in range(60):
+        loss = pair[0](torch.ones(4, 8) + number % 3).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(pair[0].parameters(), 1.0)
+        pair[1].step()
+        pair[1].zero_grad()
+        for name in names:
+            doctor.log_loss(loss, name=name)
+    doctor.diagnose()
+    return doctor, [record["vitals"] for record in records if record["type"] == "vitals"]
+
+
+@pytest.mark.parametrize("name", ["total", "skipped", "grad_nonfinite", "lr", "lr/1", "seconds", "grad_norm", "clip"])
+def test_a_loss_that_is_called_as_a_number_of_ours(pair, name):
+    doctor, vitals = run_with(pair, "loss", name)
+    losses = [(step[f"{name}_loss"], step["loss"]) for step in vitals if "loss" in step]
+    assert len(losses) == 60 and all(one == other for one, other in losses)
+    assert all(step["lr"] == 0.01 for step in vitals if "lr" in step)
+    report = doctor.diagnose()
+    assert not {"skipped-steps", "nan-or-inf"} & {symptom.name for symptom in report.symptoms}
+    notes = [note for note in report.notes if f"log_loss(name={name!r})" in note]
+    assert len(notes) == 1 and f"'{name}_loss' is recorded" in notes[0]
+
+
+@pytest.mark.parametrize("name", ["total_loss", "val_loss", "entropy", "lr_loss", "rank_loss", "kl"])
+def test_names_that_are_free(pair, name):
+    doctor, vitals = run_with(pair, name)
+    assert sum(name in step for step in vitals) == 60 and not doctor.diagnose().notes
+
+
+def test_all_numbers_of_ours_are_reserved(pair):
+    _, vitals = run_with(pair, "loss")
+    assert set().union(*vitals) - {"loss"} <= RESERVED
 
 
 def test_an_internal_error_never_reaches_the_loop(pair, monkeypatch, caplog):

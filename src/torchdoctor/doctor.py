@@ -149,8 +149,10 @@ class Doctor:
                 name = self._given.name(name)
             if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
-            if len(name) > self._given.longest_name:
+            if not self._given.is_fit(name):
                 name = self._given.name(name)
+                if self._lane.take_loss(loss, name, step):
+                    return
             value, graph = self._given.scalar(loss, name)
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)
