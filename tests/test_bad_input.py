@@ -147,7 +147,7 @@ def test_a_journal_at_home(pair, tmp_path, monkeypatch):
 
 def test_records_that_the_journal_has_lost_are_in_the_report(pair, tmp_path):
     doctor = Doctor(*pair, journal=tmp_path, settings=QUIET)
-    doctor._journal._appender.lost = 7
+    doctor._outlets.journal._appender.lost = 7
     doctor.detach()
     assert [note for note in doctor.diagnose().notes if "7 records could not be written" in note]
 

@@ -168,7 +168,7 @@ def test_memory_is_constant(tmp_path):
             optimizer.step()
             doctor.log_loss(1.0)
         doctor.diagnose()
-        while doctor._journal._queue:
+        while doctor._outlets.journal._queue:
             time.sleep(0.01)
         gc.collect()
 

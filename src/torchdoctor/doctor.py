@@ -21,6 +21,7 @@ from torchdoctor.errors import PatientError, check_loss
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
 from torchdoctor.journal import Journal, journal_place
+from torchdoctor.outlets import Outlets, announce
 from torchdoctor.records import LET_GO, NO_LOSS, SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from torchdoctor.reports.checkup import Checkup
-    from torchdoctor.sinks import Couriers
     from torchdoctor.vitals.monitor import Monitor
     from torchdoctor.vitals.patient import Setup
 
@@ -91,13 +91,11 @@ class Doctor:
         patient.check_match(models, optimizers)
         _dismiss_older(optimizers, quiet=self.settings.quiet)
         self._given = Given(self._note)
-        self._listeners: list[Callable[[Record], None]] = []
+        self._outlets = Outlets(self._note)
         self._said: set[str] = set()
         self._failures = 0
         self._attached = False
         place = None if journal is None else journal_place(journal)
-        self._journal: Journal | None = None
-        self._couriers: Couriers | None = None
         self.rank = context.rank()
         self._setup = patient.Setup(
             models,
@@ -123,7 +121,7 @@ class Doctor:
         for name in self.settings.sinks:
             self._open_sink(name)
         if place is not None:
-            self._journal = Journal(place, header, rank=self.rank)
+            self._outlets.journal = Journal(place, header, rank=self.rank)
         self._examination.take(header)
         np.median([0.0])  # numpy loads a part of itself at the first median: now, rather than in the middle of a run
         self._monitor.owner = self
@@ -218,9 +216,7 @@ class Doctor:
         try:
             self._monitor.drain(wait=wait)
             self._mind_the_loss()
-            self._mind_the_journal()
-            if self._couriers is not None:
-                self._note_troubles(self._couriers.troubles())
+            self._outlets.mind()
         except Exception as error:  # noqa: BLE001
             self.failed("diagnose", error)
         try:
@@ -231,7 +227,7 @@ class Doctor:
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
         """Have every record of the run, measured or concluded, handed to a function as it is made."""
-        self._listeners.append(listener)
+        self._outlets.subscribe(listener)
 
     def send_to(self, sink: Any) -> None:
         """Have findings sent where people look: to a sink by name, or to an object that exists already.
@@ -245,7 +241,7 @@ class Doctor:
     @property
     def journal(self) -> Path | None:
         """Where the journal is, if there is one."""
-        return None if self._journal is None else self._journal.path
+        return self._outlets.place
 
     def detach(self) -> None:
         """Take all hooks off and close the journal; `diagnose` goes on working."""
@@ -261,11 +257,8 @@ class Doctor:
             self._take({"type": "end", "step": max(self._examination.chart.step, 0)})
         except Exception as error:  # noqa: BLE001
             self.failed("detach", error)
-        if self._couriers is not None:
-            self._close_sinks(self._couriers)
-        if self._journal is not None:
-            self._journal.close()
-            self._mind_the_journal()
+        self._close_sinks()
+        self._outlets.close_journal()
 
     def __enter__(self) -> Doctor:
         return self
@@ -294,64 +287,25 @@ class Doctor:
         """Measured records, in order; steps that are alike as stretches."""
         for piece, found in self._examination.take_all(pieces):
             if isinstance(piece, Stretch):
-                self._pass_by(piece)
+                self._outlets.pass_by(piece)
             else:
                 self._pass_on(piece, found)
 
-    def _pass_by(self, stretch: Stretch) -> None:
-        """Steps from which nothing follows."""
-        if self._journal is not None:
-            self._journal.write_stretch(stretch)
-        if self._couriers is not None and (troubles := self._couriers.take(stretch.record(-1), ())):
-            self._note_troubles(troubles)
-        if self._listeners:
-            for record in stretch.records():
-                self._tell(record)
-
     def _pass_on(self, record: Record, found: list[Record]) -> None:
-        if self._journal is not None:
-            self._journal.write(record)
-            for item in found:
-                self._journal.write(item)
-        if self._couriers is not None and (troubles := self._couriers.take(record, found)):
-            self._note_troubles(troubles)
-        if self._listeners:
-            for item in (record, *found):
-                self._tell(item)
+        self._outlets.pass_on(record, found)
         if found:
             if any(map(_is_news, found)):
                 self._monitor.hasten()
             if not self.settings.quiet and self.rank == 0:
                 announce(found)
 
-    def _tell(self, record: Record) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(record)
-            except Exception as error:  # noqa: BLE001  a listener's fault is not the loop's
-                self._listeners.remove(listener)
-                self._note(
-                    f"listener {id(listener)}", f"a listener was dropped: it raised {type(error).__name__}: {error}."
-                )
-
     def _open_sink(self, sink: Any) -> None:
-        from torchdoctor.sinks import Couriers, Subject, open_sink  # most runs have none
-
-        if self.rank != 0:
-            return
-        opened, label = open_sink(sink, Subject(_run_name(self._setup), self.settings.sinks_from))
-        if self._couriers is None:
-            self._couriers = Couriers()
-        self._couriers.add(opened, label)
+        if self.rank == 0:
+            self._outlets.open_sink(sink, _run_name(self._setup), self.settings.sinks_from)
 
     @guarded
-    def _close_sinks(self, couriers: Couriers) -> None:
-        couriers.close(self._examination.report())
-        self._note_troubles(couriers.troubles())
-
-    def _note_troubles(self, troubles: Sequence[tuple[str, str]]) -> None:
-        for label, text in troubles:
-            self._note(f"{label} {text}", text)
+    def _close_sinks(self) -> None:
+        self._outlets.close_sinks(self._examination.report)
 
     def _on_duty(self, call: str) -> bool:
         if not self._attached:
@@ -367,14 +321,6 @@ class Doctor:
             notes=tuple(dict.fromkeys(text for _, text in chart.notes)),
             context=dict(chart.context),
         )
-
-    def _mind_the_journal(self) -> None:
-        """What the journal has lost is said here, where it can be."""
-        lost = 0 if self._journal is None else self._journal.dropped
-        if lost:
-            self._note(
-                "journal", f"{lost} records could not be written to the journal {self.journal}: is the disk full?"
-            )
 
     def _mind_the_loss(self) -> None:
         """Silence about a loss that was never logged is not good news."""
@@ -422,7 +368,7 @@ class Bystander(Doctor):
         self.settings = settings
         self._examination = Examination(settings)
         self._attached = False
-        self._journal = None
+        self._outlets = Outlets(self._note)
         self._examination.take({"type": "note", "step": 0, "text": COPIED})
 
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
@@ -457,26 +403,6 @@ def _is_news(record: Record) -> bool:
     if record["type"] != "symptom" or record["event"] != "opened":
         return False
     return record["severity"] != "info" or record["name"] in LEAPS
-
-
-def announce(found: list[Record]) -> None:
-    """Log findings of warning and above as they are made, with the likeliest cause and the change to make.
-
-    Phases, where reports on them are asked for, are no trouble: they are logged as information.
-    """
-    causes = [item for item in found if item["type"] == "diagnosis"]
-    for item in found:
-        if item["type"] == "phase":
-            logger.info("%s", item["message"])
-        if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
-            continue
-        text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
-        cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
-        if cause is not None:
-            text += f". Most likely: {cause['cause']} ({cause['probability']:.0%})."
-            if cause["suggestions"]:
-                text += f" Try: {cause['suggestions'][0]['code'].splitlines()[0]}"
-        logger.warning("%s", text)
 
 
 def _check_arguments(loss_fn: Any, scheduler: Any, scaler: Any, treat: str) -> None:

@@ -1,0 +1,129 @@
+"""Where a live run's records go once they have been examined: its journal, its sinks, its listeners and the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchdoctor.journal import Journal
+from torchdoctor.records import Record, Severity
+from torchdoctor.reports.report import Report
+from torchdoctor.stretch import Stretch
+
+if TYPE_CHECKING:
+    from torchdoctor.sinks import Couriers
+
+logger = logging.getLogger("torchdoctor")
+
+
+class Outlets:
+    """Hands records on; what fails on the way is noted and costs the others nothing.
+
+    >>> outlets, told = Outlets(lambda key, text: None), []
+    >>> outlets.subscribe(told.append)
+    >>> outlets.pass_on({"type": "vitals", "step": 0}, [])
+    >>> told
+    [{'type': 'vitals', 'step': 0}]
+    """
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        self.journal: Journal | None = None
+        self._note = note
+        self._couriers: Couriers | None = None
+        self._listeners: list[Callable[[Record], None]] = []
+
+    def subscribe(self, listener: Callable[[Record], None]) -> None:
+        """One more function that every record is handed to."""
+        self._listeners.append(listener)
+
+    def open_sink(self, sink: Any, run: str, least: Severity) -> None:
+        """One more sink; `run` is what it calls the run, `least` how grave a finding must be to be sent."""
+        from torchdoctor.sinks import Couriers, Subject, open_sink  # most runs have none
+
+        opened, label = open_sink(sink, Subject(run, least))
+        if self._couriers is None:
+            self._couriers = Couriers()
+        self._couriers.add(opened, label)
+
+    def pass_by(self, stretch: Stretch) -> None:
+        """Steps from which nothing follows."""
+        if self.journal is not None:
+            self.journal.write_stretch(stretch)
+        if self._couriers is not None and (troubles := self._couriers.take(stretch.record(-1), ())):
+            self._note_troubles(troubles)
+        if self._listeners:
+            for record in stretch.records():
+                self._tell(record)
+
+    def pass_on(self, record: Record, found: Sequence[Record]) -> None:
+        """A record, and what was concluded from it."""
+        if self.journal is not None:
+            self.journal.write(record)
+            for item in found:
+                self.journal.write(item)
+        if self._couriers is not None and (troubles := self._couriers.take(record, found)):
+            self._note_troubles(troubles)
+        if self._listeners:
+            for item in (record, *found):
+                self._tell(item)
+
+    def mind(self) -> None:
+        """Note what the journal has lost and which sinks gave up since this was last asked."""
+        lost = 0 if self.journal is None else self.journal.dropped
+        if lost:
+            self._note("journal", f"{lost} records could not be written to the journal {self.place}: is the disk full?")
+        if self._couriers is not None:
+            self._note_troubles(self._couriers.troubles())
+
+    def close_sinks(self, report: Callable[[], Report]) -> None:
+        """Send what is waiting, and the last report."""
+        if self._couriers is not None:
+            self._couriers.close(report())
+            self._note_troubles(self._couriers.troubles())
+
+    def close_journal(self) -> None:
+        """Nothing is written any more."""
+        if self.journal is not None:
+            self.journal.close()
+            self.mind()
+
+    @property
+    def place(self) -> Path | None:
+        """Where the journal is, if there is one."""
+        return None if self.journal is None else self.journal.path
+
+    def _tell(self, record: Record) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(record)
+            except Exception as error:  # noqa: BLE001  a listener's fault is not the loop's
+                self._listeners.remove(listener)
+                self._note(
+                    f"listener {id(listener)}", f"a listener was dropped: it raised {type(error).__name__}: {error}."
+                )
+
+    def _note_troubles(self, troubles: Sequence[tuple[str, str]]) -> None:
+        for label, text in troubles:
+            self._note(f"{label} {text}", text)
+
+
+def announce(found: Sequence[Record]) -> None:
+    """Log findings of warning and above as they are made, with the likeliest cause and the change to make.
+
+    Phases, where reports on them are asked for, are no trouble: they are logged as information.
+    """
+    causes = [item for item in found if item["type"] == "diagnosis"]
+    for item in found:
+        if item["type"] == "phase":
+            logger.info("%s", item["message"])
+        if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
+            continue
+        text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
+        cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
+        if cause is not None:
+            text += f". Most likely: {cause['cause']} ({cause['probability']:.0%})."
+            if cause["suggestions"]:
+                text += f" Try: {cause['suggestions'][0]['code'].splitlines()[0]}"
+        logger.warning("%s", text)
