@@ -148,11 +148,24 @@ def label(symptom: Symptom) -> str:
 
 
 def leading(report: Report) -> Symptom | None:
-    """The symptom that gives the run its health: the earliest of the most severe, of several that which lasted."""
+    """The symptom that gives the run its health: the earliest of the most severe, of several that which lasted.
+
+    Gradients that explode while the loss diverges are critical because it does, so that is what is told.
+
+    >>> spans = [("gradient-explosion", "critical", 851, 875), ("loss-divergence", "warning", 853, 999)]
+    >>> found = leading(Report(step=999, symptoms=tuple(Symptom(n, "", s, 0.9, a, b) for n, s, a, b in spans)))
+    >>> found.name if found else None
+    'loss-divergence'
+    """
     real = [item for item in report.symptoms if item.name not in INFORMATIVE]
     severity = worst([item.severity for item in real])
     grave = [item for item in real if item.severity == severity]
-    return min(grave, key=lambda item: (item.first_step, -item.last_step), default=None)
+    first = min(grave, key=lambda item: (item.first_step, -item.last_step), default=None)
+    if first is None or first.name != "gradient-explosion":
+        return first
+    lost = (item for item in real if item.name == "loss-divergence" and item.severity != "info")
+    met = (item for item in lost if first.first_step - LATELY <= item.last_step and item.first_step <= first.last_step)
+    return next(met, first)
 
 
 def verdict(report: Report) -> str:
