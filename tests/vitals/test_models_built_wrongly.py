@@ -71,3 +71,17 @@ def test_batchnorm_at_rest_is_wrong_where_it_has_learnt_nothing(learnt, sick):
     assert ("wrong-mode" in found(doctor)) is sick
     if sick:
         assert causes_of(doctor, "wrong-mode")[0] == "eval-mode-in-training"
+
+
+@pytest.mark.parametrize(("dropout", "sick"), [(0.0, False), (0.1, True)])
+def test_batchnorm_that_is_frozen_rests_with_its_trunk(dropout, sick):
+    """The head that learns is trained in eval mode too: that makes a difference where it has dropout."""
+    torch.manual_seed(0)
+    trunk = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU()]
+    model = nn.Sequential(*trunk, nn.Dropout(dropout), nn.Linear(16, 2))
+    model(classes(0)[0])
+    model[:3].requires_grad_(False)
+    model.eval()
+    optimizer = torch.optim.SGD(model[4].parameters(), 0.05)
+    doctor = watch(model, optimizer, classes, functional.cross_entropy, 12, functional=True)
+    assert ("wrong-mode" in found(doctor)) is sick

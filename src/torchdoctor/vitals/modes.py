@@ -235,14 +235,24 @@ def _is_frozen(module: nn.Module) -> bool:
     return not module._modules or not any(tensor.requires_grad for tensor in module.parameters())
 
 
+def _is_at_rest(norm: nn.Module) -> bool:
+    """Whether its gains are frozen; one without gains is as its neighbours are."""
+    weight = norm._parameters.get("weight")
+    return weight is not None and not weight.requires_grad
+
+
 def _joined(prefix: str, name: str) -> str:
     return ".".join(part for part in (prefix, name) if part)
 
 
 def _mode_dependent(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that behave otherwise in eval mode, and beside which something learns."""
+    """Modules that behave otherwise in eval mode, and beside which something learns.
+
+    BatchNorm that is frozen rests with its trunk, also where the head that learns stands beside it in one Sequential.
+    """
     for path, parent in model.named_modules():
-        found = [(_joined(path, name), child) for name, child in parent.named_children() if _depends_on_mode(child)]
+        children = [(_joined(path, name), child) for name, child in parent.named_children() if _depends_on_mode(child)]
+        found = [(name, child) for name, child in children if not (isinstance(child, BatchNorm) and _is_at_rest(child))]
         if _depends_on_mode(parent) and not path:
             found.append((path, parent))
         if found and any(tensor.requires_grad for tensor in parent.parameters()):
