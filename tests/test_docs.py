@@ -77,7 +77,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_lists_every_finding() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.split("| organ | findings |")[1].split("\n\n")[0]
+    table = readme.split("| area | findings |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"`([a-z-]+)`", table)) == sorted(detector.name for detector in DETECTORS)
 
 
