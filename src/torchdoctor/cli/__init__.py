@@ -84,7 +84,7 @@ class Refusal(click.ClickException):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="torchdoctor")
 def group() -> None:
-    """Training Doctor says what is wrong with a training run, where and why, and what to change."""
+    """Training Doctor tells you what is wrong with a training run, where and why, and what to change."""
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from torchdoctor.cli.material import as_json, draw, exit_code, fails, load, name
 PICTURE = "activations.png"
 
 
-@click.command(short_help="Outputs of every module on a batch, and what is unusual.")
+@click.command(short_help="Show each module's output on a batch, and what is unusual.")
 @names_a_model
-@click.option("--eval", "evaluating", is_flag=True, help="Look in eval mode: no dropout, running statistics.")
+@click.option("--eval", "evaluating", is_flag=True, help="Use eval mode: no dropout, running statistics.")
 @shows(PICTURE)
 @fails
 def activations(form: str, output: Path | None, no_plot: bool, fail_on: str, evaluating: bool, **given: Any) -> None:

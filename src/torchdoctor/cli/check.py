@@ -22,22 +22,29 @@ def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
 @click.command()
 @click.argument("factory", required=False, metavar="[MODULE:FACTORY]")
 @names_a_model
-@click.option("--quick", is_flag=True, help="Only what needs a pass or two: seconds.")
-@click.option("--select", multiple=True, callback=_names, metavar="NAMES", help="Only these checks: names or codes.")
-@click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Not these checks.")
-@click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Default: 60; quick: 5.")
+@click.option("--quick", is_flag=True, help="Only the fast checks, of a pass or two: a few seconds.")
+@click.option(
+    "--select", multiple=True, callback=_names, metavar="NAMES", help="Run only these checks: names or codes."
+)
+@click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Skip these checks.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time limit; default: 60, with --quick 5.",
+)
 @click.option(
     "--memory",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB",
-    help="Memory that a pass over the batch may take; default: 1, for the batch as it is checked.",
+    help="Memory limit of a pass over the whole batch; default: 1, for the batch as it is checked.",
 )
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Output format; default: full.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write there instead; without --format its suffix decides (.html, .json, .sarif, .md, .txt).",
+    help="Write to this file; its suffix sets the format (.html, .json, .sarif, .md, .txt).",
 )
 @fails
 def check(
@@ -45,9 +52,10 @@ def check(
 ) -> None:
     """Check a model, its loss and a batch before training.
 
-    MODULE:FACTORY makes the model, or (model, loss_fn, batch, optimizer); --model says the same.
+    MODULE:FACTORY returns the model, or (model, loss_fn, batch, optimizer); the same as --model.
 
-    Exit code: 0 nothing failed at or above --fail-on, 1 something did, 2 wrong usage or a model that cannot be loaded.
+    Exit codes: 0, nothing failed at or above --fail-on; 1, something did; 2, wrong usage or a model that cannot be
+    loaded.
 
     \b
     torchdoctor check mine.train:make

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torchdoctor.clinic.kinds import Kind
 
 
-@click.group(short_help="Train runs known to be sick or healthy; score what is found.")
+@click.group(short_help="Train runs known to be sick or healthy; score the doctor.")
 def clinic() -> None:
-    """Train runs that are known to be sick, or healthy, and see what the doctor says of them."""
+    """Train runs that are known to be sick or healthy, and see what the doctor says about them."""
 
 
 def _needs_torch() -> None:
@@ -32,7 +32,7 @@ def _needs_torch() -> None:
 def _shard(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[int, int]:
     part, _, whole = text.partition("/")
     if not (part.isdigit() and whole.isdigit() and 1 <= int(part) <= int(whole)):
-        raise click.BadParameter("a shard is written as 1/2: the first of two.")
+        raise click.BadParameter("write a shard as 1/2: the first of two.")
     return int(part), int(whole)
 
 
@@ -42,29 +42,29 @@ def _shard(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("clinic.jsonl"),
     show_default=True,
-    help="Where the results are kept, a line a run; what is in there is not run again.",
+    help="Where to keep the results, one line per run; runs already in it are not repeated.",
 )
 @click.option(
     "--split",
     type=click.Choice(["development", "held-out", "all"]),
     default="development",
     show_default=True,
-    help="Which kinds. Held-out ones are for reporting: do not look while you work on findings.",
+    help="Which kinds to run. Held-out ones are for reporting: do not look at them while you work on findings.",
 )
-@click.option("--kinds", default="*", metavar="PATTERN", help="Only kinds whose name matches, as in 'lr-*,nan-*'.")
-@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Runs of each kind and place.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at the same time.")
-@click.option("--device", default="cpu", show_default=True, help="Train there, as in 'cuda'.")
-@click.option("--shard", callback=_shard, default="1/1", metavar="N/M", help="The N-th of M parts of the runs.")
-@click.option("--label", help="Call this version of the doctor so; default: its version and a fingerprint.")
+@click.option("--kinds", default="*", metavar="PATTERN", help="Only kinds with a matching name, such as 'lr-*,nan-*'.")
+@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Runs per kind and arena.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs in parallel.")
+@click.option("--device", default="cpu", show_default=True, help="Where to train, such as 'cuda'.")
+@click.option("--shard", callback=_shard, default="1/1", metavar="N/M", help="Run only the N-th of M parts.")
+@click.option("--label", help="Name of this version of the doctor; default: its version and a fingerprint.")
 @click.option(
     "--journals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep the runs' journals here.",
+    help="Keep the runs' journals in this folder.",
 )
 @click.option("--replay", is_flag=True, help="Examine the journals in --journals again instead of training.")
-@click.option("--score-only", is_flag=True, help="Run nothing; score what the results hold.")
+@click.option("--score-only", is_flag=True, help="Run nothing; score the results so far.")
 @click.option("--format", "form", type=click.Choice(["full", "json"]), default="full", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the score to a file.")
 def bench(  # noqa: PLR0913  one argument an option
@@ -82,7 +82,7 @@ def bench(  # noqa: PLR0913  one argument an option
     form: str,
     output: Path | None,
 ) -> None:
-    """Run the benchmark, or go on with it, and print its score."""
+    """Run the benchmark, or continue it, and print its score."""
     _needs_torch()
     from torchdoctor.clinic import scoring, tables
     from torchdoctor.clinic.bench import Case, Results, bench, cases
@@ -137,11 +137,13 @@ def list_kinds(split: str) -> None:
 
 @clinic.command()
 @click.argument("name")
-@click.option("--arena", help="Where to train it; default: the first of its places.")
+@click.option("--arena", help="Which task to train; default: the first that the kind runs on.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--find", is_flag=True, help="Also print what the doctor finds. Not for held-out kinds while developing.")
+@click.option(
+    "--find", is_flag=True, help="Also print what the doctor finds. Not for held-out kinds during development."
+)
 def show(name: str, arena: str | None, seed: int, find: bool) -> None:
-    """Train one run of a kind beside its healthy twin, and say what became of both."""
+    """Train one run of a kind and its healthy twin, and show how both ended."""
     _needs_torch()
     from torchdoctor.clinic.bench import Case
     from torchdoctor.clinic.kinds import KINDS

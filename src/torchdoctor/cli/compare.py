@@ -27,13 +27,21 @@ MANY = 8
 
 @click.command(short_help="Compare runs: the best, the fastest, and what explains it.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--by", "metric", metavar="NAME", help="Rank by this metric; default: validation loss, else the loss.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
+@click.option(
+    "--by", "metric", metavar="NAME", help="Rank by this metric; default: the validation loss, or else the loss."
+)
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Output format; default: full.")
 @options.output
-@click.option("--quick", "examine", flag_value="none", help="Diagnose no run: curves and settings only, much faster.")
-@click.option("--all", "examine", flag_value="all", help="Diagnose every run; default: of more than 500 a sample.")
-@click.option("--sql", metavar="QUERY", help="Ask your own: SQL over the tables runs, findings and curves (DuckDB).")
-@click.option("--jobs", type=click.IntRange(1, 64), metavar="N", help="Processes that read; default: one a core.")
+@click.option(
+    "--quick", "examine", flag_value="none", help="Compare only curves and settings, without diagnoses: much faster."
+)
+@click.option(
+    "--all", "examine", flag_value="all", help="Diagnose every run; default: only a sample if there are more than 500."
+)
+@click.option("--sql", metavar="QUERY", help="Run a query on the tables runs, findings and curves (needs DuckDB).")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), metavar="N", help="Number of reading processes; default: one per core."
+)
 def compare(
     runs: tuple[str, ...],
     metric: str | None,
@@ -45,10 +53,10 @@ def compare(
 ) -> None:
     """Compare runs: which was best and fastest, where they part, and which setting explains it.
 
-    RUN is a journal, any log that can be read, or a folder of them. Runs that differ by their seed only are taken for
+    RUN is a journal, any log that can be read, or a folder of them. Runs that differ only by seed count as
     repetitions of the same settings.
 
-    Exit code: 0, or 2 for wrong usage or where a run cannot be read.
+    Exit codes: 0; 2, wrong usage or a run that cannot be read.
     """
     from torchdoctor.comparing import compare as compare_all
 

@@ -22,38 +22,48 @@ FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--answers", type=FILE, metavar="FILE", help="Answers as JSON, {question: answer}; nothing is asked.")
 @click.option(
-    "--questions", is_flag=True, help="Print the questions as JSON, for RUN and --answers if given; ask none."
+    "--answers", type=FILE, metavar="FILE", help="Take the answers from JSON, {question: answer}; ask nothing."
+)
+@click.option(
+    "--questions", is_flag=True, help="Print the questions as JSON, for RUN and --answers if given; ask nothing."
 )
 @click.option("--trees", is_flag=True, help="Print the diagnosis trees and the healthy ranges; ask nothing.")
-@click.option("--fix", metavar="ACTION", help="The change to take; default: the first that is proposed. 'none': none.")
-@click.option("--script", type=FILE, metavar="FILE", help="The training script that a patch is made for; never run.")
-@click.option("--patch", type=FILE, metavar="FILE", help="Write the patch there; it is never applied.")
-@click.option("--overrides", type=FILE, metavar="FILE", help="Write the change as settings there, .toml or .json.")
-@click.option("--before", metavar="RUN", help="With --after: decide whether the open case's change helped.")
+@click.option("--fix", metavar="ACTION", help="The change to make, or 'none'; default: the first proposed.")
+@click.option("--script", type=FILE, metavar="FILE", help="The training script to make a patch for; it is never run.")
+@click.option("--patch", type=FILE, metavar="FILE", help="Write the patch to this file; it is never applied.")
+@click.option(
+    "--overrides", type=FILE, metavar="FILE", help="Write the change as settings to this file, .toml or .json."
+)
+@click.option(
+    "--before", metavar="RUN", help="The run without the change; with --after: did the open case's change help?"
+)
 @click.option("--after", metavar="RUN", help="The run with the change.")
-@click.option("--casebook", type=FILE, metavar="FILE", help="What was tried; default: in your data folder.")
-@click.option("--no-casebook", is_flag=True, help="Remember nothing, and look nothing up.")
-@click.option("--transcript", type=FILE, metavar="FILE", help="Write questions, answers and result as Markdown.")
+@click.option(
+    "--casebook", type=FILE, metavar="FILE", help="The record of what was tried; default: in your data folder."
+)
+@click.option("--no-casebook", is_flag=True, help="Remember nothing and look nothing up.")
+@click.option(
+    "--transcript", type=FILE, metavar="FILE", help="Write questions, answers and result to this file as Markdown."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["full", "json", "markdown"]),
     default="full",
     show_default=True,
-    help="How to print.",
+    help="Output format.",
 )
-@click.option("--output", type=FILE, metavar="FILE", help="Write the result there instead.")
+@click.option("--output", type=FILE, metavar="FILE", help="Write the result to this file.")
 @fails
 def consult(run: str | None, fail_on: str, **given: Any) -> None:
-    """Be interviewed about a run that goes wrong.
+    """Ask you about a run that goes wrong, and propose a change.
 
-    RUN is anything that `diagnose` reads; what it answers is not asked. Without it the answers alone are judged.
-    The result is a ranking of causes, one change to try, and the commands that test it.
+    RUN is anything that `diagnose` reads; you are asked only what it does not answer. Without RUN your answers alone
+    count. The result is a ranking of causes, one change to try, and the commands that test it.
 
-    Exit code: 0 nothing at or above --fail-on, 1 something, 2 wrong usage, or answers are missing and nobody can
-    be asked.
+    Exit codes: 0, nothing at or above --fail-on; 1, something found; 2, wrong usage, or answers are missing and
+    there is nobody to ask.
 
     \b
     torchdoctor consult runs/today
@@ -101,7 +111,7 @@ def _hold(interview: Interview, book: Casebook, project: str, wishes: Wishes, *,
         return converse(interview, book, project, wishes, Talk(input, click.echo, get_terminal_size().columns))
     except LeavingError:
         kept = interview.given and book.path is not None
-        click.echo("\nLeft." + (" Your answers are kept: `torchdoctor consult` goes on from here." if kept else ""))
+        click.echo("\nLeft." + (" Your answers are kept: `torchdoctor consult` continues from here." if kept else ""))
         click.get_current_context().exit(130)
 
 

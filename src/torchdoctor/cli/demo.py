@@ -32,21 +32,21 @@ told none of it: it watches the loop and says what it finds, why, and what to ch
 """
 
 
-@click.command(short_help="Train a small GPT, break it three times, watch the diagnosis.")
+@click.command(short_help="Train a small GPT, break it three times, watch the diagnoses.")
 @click.option(
     "--journal",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the journal and the reports go; default: a dated folder under torchdoctor_runs/.",
+    help="Folder for the journal and the reports; default: a dated one under torchdoctor_runs/.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(FEWEST_STEPS, 100_000),
     default=1000,
     show_default=True,
-    help="How long to train.",
+    help="How many steps to train.",
 )
-@click.option("--seed", type=int, default=1337, show_default=True, help="Of the weights, the batches and dropout.")
+@click.option("--seed", type=int, default=1337, show_default=True, help="Seed of the weights, the batches and dropout.")
 @click.option(
     "--data",
     metavar="NAME|FILE",
@@ -54,7 +54,7 @@ told none of it: it watches the loop and says what it finds, why, and what to ch
 )
 @click.pass_context
 def demo(ctx: click.Context, journal: Path | None, steps: int, seed: int, data: str | None) -> None:
-    """Train a small GPT, break it three times, and watch the doctor find out.
+    """Train a small GPT, break it three times, and watch the doctor find out why.
 
     Takes about a minute on a laptop's CPU. Ctrl-C ends it early: the journal and the reports are complete up to
     that step, and the exit code is 130 instead of 0.

@@ -41,7 +41,7 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="How to print; default: full.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Output format; default: full.")
 @options.output
 @fails
 @click.option(
@@ -49,31 +49,31 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     multiple=True,
     callback=_names,
     metavar="NAMES",
-    help="Only these findings: names, codes or a code's letters.",
+    help="Report only these findings: names, codes or a code's letters.",
 )
-@click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Not these findings.")
+@click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Leave these findings out.")
 @options.reads_logs
-@click.option("--preset", type=click.Choice(CHOICES["preset"]), help="How to judge; default: as configured.")
+@click.option("--preset", type=click.Choice(CHOICES["preset"]), help="Thresholds to use; default: as configured.")
 @click.option(
     "--settings",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A TOML file instead of the nearest torchdoctor.toml.",
+    help="Use this TOML file instead of the nearest torchdoctor.toml.",
 )
 @click.option(
     "--send",
     multiple=True,
     callback=_sinks,
     metavar="SINK",
-    help="Also send findings there: slack:$SLACK_URL, webhook:URL, tensorboard:DIR, prometheus:FILE.prom, "
+    help="Also send findings to this sink: slack:$SLACK_URL, webhook:URL, tensorboard:DIR, prometheus:FILE.prom, "
     "wandb:PROJECT, trackio:PROJECT, mlflow:RUN_ID ...",
 )
 def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail_on: str, **given: Any) -> None:
     """Say what is wrong with recorded runs.
 
     PATH is a log of a run, or a folder with one or several: a journal, TensorBoard events, a W&B offline run, MLflow,
-    Trackio, a Hugging Face output folder, CSV, JSON, JSON Lines or Parquet, or what the script printed. Packed with
-    gzip or still growing, it is read all the same. - is standard input.
+    Trackio, a Hugging Face output folder, CSV, JSON, JSON Lines or Parquet, or what the script printed. The
+    log may be gzipped or still growing. - is standard input.
 
     \b
     torchdoctor diagnose runs/today
@@ -81,8 +81,8 @@ def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail
     torchdoctor diagnose train.log --map loss=total
     torchdoctor diagnose train.log --pattern 'it (?P<step>\\d+) .* L=(?P<loss>\\S+)'
 
-    Exit code: 0 nothing at or above --fail-on, 1 something, 2 wrong usage, a run that cannot be read or a
-    sink that does not take the findings.
+    Exit codes: 0, nothing at or above --fail-on; 1, something found; 2, wrong usage, a run that cannot be read, or
+    a sink that fails.
     """
     wish = {"mapping": given.pop("mapping"), "pattern": given.pop("pattern")}
     send = given.pop("send")

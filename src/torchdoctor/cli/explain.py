@@ -16,10 +16,10 @@ import click
     type=click.Choice(["full", "markdown", "json"]),
     default="full",
     show_default=True,
-    help="How to print; full is drawn on a terminal, and Markdown elsewhere.",
+    help="Output format; full is formatted in a terminal and Markdown elsewhere.",
 )
 def explain(name: str, form: str) -> None:
-    """Say what a finding, a cause, an action or a check means.
+    """Explain a finding, a cause, an action or a check.
 
     NAME is a finding (gradient-explosion or GR01), a cause (lr-too-high), an action (scale-lr) or a check of a check-up
     (gradient-flow or CK03).

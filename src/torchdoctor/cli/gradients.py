@@ -12,9 +12,9 @@ from torchdoctor.cli.material import as_json, draw, exit_code, fails, load, name
 PICTURE = "gradient_flow.png"
 
 
-@click.command(short_help="The gradient of every layer on a batch, and what is unusual.")
+@click.command(short_help="Show each layer's gradient on a batch, and what is unusual.")
 @names_a_model
-@click.option("--log-dir", metavar="RUN", help="A recorded run instead of data: its latest gradients by layer.")
+@click.option("--log-dir", metavar="RUN", help="Show the latest gradients of a recorded run instead.")
 @shows(PICTURE)
 @fails
 def gradients(form: str, output: Path | None, no_plot: bool, fail_on: str, log_dir: str | None, **given: Any) -> None:

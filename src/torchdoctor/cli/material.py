@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 TRUST = (
-    "Reading a pickle may run any code that its maker put there, with your rights. Give --trust-pickle only for files "
+    "Reading a pickle may run any code that its author put there, with your rights. Use --trust-pickle only for files "
     "that you made, or from people whose programs you would run."
 )
 
@@ -26,11 +26,19 @@ def names_a_model(command: Command) -> Command:
     """The options that say which model, weights, data and loss."""
     for option in reversed(
         [
-            click.option("--model", metavar="MODULE:FACTORY", help="What makes the model, or (model, loss_fn, batch)."),
-            click.option("--args", "arguments", multiple=True, metavar="KEY=VALUE", help="What the factory is given."),
-            click.option("--checkpoint", metavar="FILE", help="Weights for it: .pt or .safetensors."),
-            click.option("--data", metavar="FILE|MODULE:FACTORY", help="A batch or more: .pt, .safetensors, .npz."),
-            click.option("--loss", metavar="NAME|MODULE:NAME", help="Such as cross-entropy or mse."),
+            click.option(
+                "--model", metavar="MODULE:FACTORY", help="The factory of the model, or of (model, loss_fn, batch)."
+            ),
+            click.option(
+                "--args",
+                "arguments",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="An argument of the factory; repeatable.",
+            ),
+            click.option("--checkpoint", metavar="FILE", help="The model's weights: .pt or .safetensors."),
+            click.option("--data", metavar="FILE|MODULE:FACTORY", help="One batch or more: .pt, .safetensors, .npz."),
+            click.option("--loss", metavar="NAME|MODULE:NAME", help="The loss, such as cross-entropy or mse."),
             click.option("--trust-pickle", is_flag=True, help=TRUST),
         ]
     ):
@@ -50,7 +58,7 @@ def shows(picture: str) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         for option in (
-            click.option("--no-plot", is_flag=True, help="Draw nothing."),
+            click.option("--no-plot", is_flag=True, help="Draw no picture."),
             click.option(
                 "--output",
                 type=click.Path(path_type=Path),
@@ -64,7 +72,7 @@ def shows(picture: str) -> Callable[[Command], Command]:
                 type=click.Choice(["full", "json"]),
                 default="full",
                 show_default=True,
-                help="How to print.",
+                help="Output format.",
             ),
         ):
             command = option(command)
@@ -80,7 +88,7 @@ def fails(command: Command) -> Command:
         type=click.Choice([*SEVERITIES, "never"]),
         default="critical",
         show_default=True,
-        help="Exit with 1 from this severity on.",
+        help="The lowest severity that makes the exit code 1.",
     )(command)
 
 

@@ -14,7 +14,7 @@ output = click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write there instead; without --format its suffix decides (.html, .md, .txt, .json).",
+    help="Write to this file; its suffix sets the format, unless --format does (.html, .md, .txt, .json).",
 )
 
 
@@ -34,9 +34,9 @@ def reads_logs(command: Command) -> Command:
         multiple=True,
         callback=_mapped,
         metavar="NAME=COLUMN",
-        help="Which column is which: loss=…, val_loss=…, lr=…, grad_norm=…, step=….",
+        help="Name a column of the log: loss=…, val_loss=…, lr=…, grad_norm=…, step=….",
     )
     pattern = click.option(
-        "--pattern", metavar="REGEX", help="How to read lines of text: named groups (?P<step>…), (?P<loss>…)."
+        "--pattern", metavar="REGEX", help="Read lines of text with these named groups: (?P<step>…), (?P<loss>…)."
     )
     return mapping(pattern(command))

@@ -19,20 +19,20 @@ SERIES = ("loss", "val_loss", "lr", "grad_norm")
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help=f"One picture of everything, .png or .html; default: {LOSS} and {RATE}.",
+    help=f"Put everything into one picture, .png or .html; default: {LOSS} and {RATE}.",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
     metavar="DIR",
-    help="Where the default pictures go; default: here.",
+    help="Folder for the default pictures; default: the current one.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["full", "json"]), default="full", show_default=True, help="How to print."
+    "--format", "form", type=click.Choice(["full", "json"]), default="full", show_default=True, help="Output format."
 )
 def plot(run: str, output: Path | None, folder: Path, form: str) -> None:
-    """Draw a run: the loss as it was and over 100 steps, learning rate, gradient norm, and findings.
+    """Draw a run: the loss, raw and averaged over 100 steps, learning rate, gradient norm, and findings.
 
     RUN is a journal folder, or any log that `diagnose` reads.
     """

@@ -19,7 +19,7 @@ from torchdoctor.reports.places import report_places, run_names
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write there: .html, .md, .txt or .json. Default: beside the journal, or here, named after the run.",
+    help="Write to this file: .html, .md, .txt or .json; default: a page beside the journal, or named after the run.",
 )
 @click.option(
     "--format", "form", type=click.Choice(list(FORMATS)), help="Print in this format instead of writing a page."
@@ -29,8 +29,8 @@ from torchdoctor.reports.places import report_places, run_names
 def report(run: str, output: Path | None, form: str | None, show: bool, **wish: Any) -> None:
     """Write a run's report: one HTML file with its curves, findings, causes and changes.
 
-    RUN is a journal folder or any log that `diagnose` reads; of a folder with several runs each gets a page. The page
-    asks for nothing from the network. Prints where it is.
+    RUN is a journal folder or any log that `diagnose` reads; in a folder with several runs each gets a page. The page
+    makes no network requests. The command prints its path.
     """
     from torchdoctor.offline import diagnose
     from torchdoctor.sources import read_all

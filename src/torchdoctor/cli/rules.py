@@ -26,7 +26,7 @@ def _listed(ctx: click.Context, option: click.Parameter, form: str) -> str:
     show_default=True,
     callback=_listed,
     metavar=f"[{'|'.join(FORMATS)}]",
-    help="How to print.",
+    help="Output format.",
 )
 @click.option(
     "--kind",
@@ -36,10 +36,10 @@ def _listed(ctx: click.Context, option: click.Parameter, form: str) -> str:
     help="What to list.",
 )
 def rules(form: str, kind: str) -> None:
-    """List what can be found, a line each.
+    """List everything that can be found, one line each.
 
     \b
-    Severities: info      it healed alone, or is good to know
+    Severities: info      it healed by itself, or is good to know
                 warning   it hurts the run, or is about to
                 critical  the run is lost unless something changes
     """

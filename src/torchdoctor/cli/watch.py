@@ -12,29 +12,29 @@ from torchdoctor.settings import Settings
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--web", is_flag=True, help="Show a page in the browser instead; this computer only, with a token.")
-@click.option("--once", is_flag=True, help="Show what there is now, and stop.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page; default: a free one.")
+@click.option("--web", is_flag=True, help="Serve a page instead, for this computer only, with a token.")
+@click.option("--once", is_flag=True, help="Show what there is now and stop.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; default: a free one.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Where the page can be reached. Another address lets everybody who has the token read it, unencrypted.",
+    help="Address of the page. Another one lets everybody who has the token read it, unencrypted.",
 )
 @click.option(
     "--settings",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A TOML file instead of the nearest torchdoctor.toml.",
+    help="Use this TOML file instead of the nearest torchdoctor.toml.",
 )
 def watch(runs: tuple[str, ...], web: bool, once: bool, port: int, host: str, settings: Path | None) -> None:
-    """Watch runs while they are going on.
+    """Watch runs while they train.
 
-    RUN is a journal folder or file, a folder with several runs (new ones are taken in), or any log that `diagnose`
+    RUN is a journal folder or file, a folder with several runs (new ones are added), or any log that `diagnose`
     reads. It need not exist yet. Nothing is written to it.
 
-    Where there is no terminal to draw on, each finding is a line. Ctrl-C ends the watch, never the run.
+    Without a terminal, each finding is printed on a line. Ctrl-C ends the watch, never the run.
     """
     from torchdoctor.live import watching
     from torchdoctor.live.ward import Ward
