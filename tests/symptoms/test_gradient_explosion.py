@@ -158,7 +158,7 @@ def test_says_where():
 
 def test_mentions_the_clip():
     chart = Chart.of(grad_norm=[*STEADY, 20.0], clip=[1.0] * 65)
-    assert "(clipped at 1)" in GradientExplosion().check(chart).message
+    assert "(clipped to 1)" in GradientExplosion().check(chart).message
 
 
 def test_a_warm_restart_lifts_the_norm():

@@ -40,55 +40,59 @@ from torchdoctor.symptoms.tails import is_unheard_of, tail
 from torchdoctor.symptoms.tensor_leaps import is_newcomers, risen
 
 NO_GRADIENT = 1e-20
-"""A norm below this is no gradient: there is no scale to compare with."""
+"""A norm below this counts as no gradient at all: it gives no scale to compare with."""
 NOTHING = math.log(NO_GRADIENT)
 ALERT = 2.0
-"""Deviations, and times the recent median, that are enough right after a leap of the learning rate."""
+"""Deviations, and multiples of the recent median, that suffice right after the learning rate jumped."""
 ALL = 0.7
-"""Share of a leap that the loss made with it, from which on the loss is the matter."""
+"""If the loss accounts for more than this share of the gradient's jump (in log space), the loss is the problem."""
 SOME = 0.25
-"""Share that is enough where the step is held."""
+"""The same share, if clipping or Adam limits the step."""
 HURT = 3.0
-"""Deviations that are enough while the loss is in open trouble."""
+"""Deviations that suffice while a finding about the loss is open."""
 RECENT = 3
-"""A jump is measured against the values before the last three: an explosion may build up over a few steps."""
+"""A jump is compared with the values before the last three, because an explosion may build up over a few steps."""
 
 
 @dataclass(frozen=True)
 class GradientExplosion(Detector):
-    """The gradient norm leaps far above its own recent scale.
+    """The gradient norm jumps far above its own recent values.
 
     ## What it means
-    One step is about to move the weights much further than any recent one. In published logs of large runs the
-    norm leaps one to four steps before the loss does, so it is the earliest warning there is. A leap that heals and
-    leaves the loss alone is over when you read this; one that the loss follows is not.
+    This step is about to change the weights much more than any recent step. In published logs of large runs the norm
+    jumps one to four steps before the loss does, so this is the earliest warning there is. A jump that the loss does
+    not follow is harmless.
 
     ## How it is told apart
-    Raw size means nothing: summed losses and wide nets have large norms all their lives. The norm is compared with
-    its own recent median in log space. The limit is what the run's own spread and upper tail make likely, so the heavy
-    tails of small batches stay silent; the rise must be sudden, so warm-up, curricula and slow growth do too, and so do
-    tensors that had no gradient before, as when a frozen trunk is released.
+    Absolute size means nothing: summed losses and wide networks always have large norms. The norm is compared with its
+    recent median in log space. It must exceed what the run's own spread and heavy tail make likely, and the jump must
+    be sudden: warm-up, slow growth and newly unfrozen layers are not reported.
 
-    A warning is for an update in danger. A leap is a note where the loss leapt with it or just before it: then the
-    batch, the task or the loop's own hand is the matter, and `loss-spike` says whether it did harm. So it is where as
-    high norms were known before, where the optimizer takes signs only, where the batch is one sample whose own loss is
-    not logged, where clipping or Adam holds the step and norms grew towards it, and where norms have fallen to a
-    twentieth of those that the run learnt with, this is one of those, and the loss has lost little of what it had
-    gained. Once the loss is in trouble, a leap just before that is a warning. Where norms swing widely because batches
-    are now easy and now hard, the loss of a batch says what norm to expect: one far beyond that, in most tensors alike,
-    was multiplied by something, and is a warning whatever holds the step. A norm that is not finite is `nan-or-inf`.
+    It is a warning if the update is in danger, or if the loss gets into trouble just after it, and critical while the
+    loss diverges. It is info if
+
+    - the loss jumped with it or just before it: the cause is then the batch, the task or a change by the loop, and
+      `loss-spike` says whether it did harm;
+    - the run has survived norms as high as this one;
+    - the optimizer uses only the signs of gradients;
+    - clipping or Adam limits the step, and norms grew over several steps;
+    - the batch is a single sample and its own loss is not logged.
+
+    If norms swing because some batches are harder than others, the loss of a batch tells which norm to expect. A norm
+    far above that, in most tensors, is a warning even with clipping: something multiplied the gradients. A non-finite
+    norm is `nan-or-inf`.
 
     ## What to do
-    Clip the gradient norm; halve the learning rate if it comes back or the loss follows. Look at the batch of that
-    step. If clipping is on already, the weights are protected and the batch is the question.
+    Clip the gradient norm. Halve the learning rate if the jump comes back or the loss follows. Look at the batch of
+    that step: if clipping is on already, the weights are protected and the batch is the likely cause.
 
     ## How to see that it is cured
-    No new episode for a few hundred steps, and a loss that goes on falling.
+    No new episode for a few hundred steps, and the loss keeps falling.
 
     ## Example
     >>> norms = [1.0, 1.2, 0.9, 1.1] * 16
     >>> print(GradientExplosion().check(Chart.of(grad_norm=[*norms, 20.0])))
-    step 64: GR01 gradient-explosion (warning): gradient norm 20 is 19.1 times its recent 1.05
+    step 64: GR01 gradient-explosion (warning): gradient norm jumped to 20, 19.1 times its recent median of 1.05
     >>> GradientExplosion().check(Chart.of(grad_norm=[*norms, 2.0]))
     """
 
@@ -99,25 +103,25 @@ class GradientExplosion(Detector):
     references = ("https://arxiv.org/abs/1211.5063", "https://arxiv.org/abs/2504.02507")
 
     window: int = 128
-    """Values that the recent scale is taken from."""
+    """Recent values that the median and spread are taken from."""
     history: int = 16
-    """Values that must be known before anything is said."""
+    """Values needed before anything is reported."""
     ratio: float = 6.0
-    """Times the recent median: a warning."""
+    """Multiple of the recent median that raises a warning."""
     notice: float = 4.0
-    """Times the recent median: worth a note, a warning if the loss is hurt."""
+    """Multiple of the recent median that is reported as info, or as a warning if the loss has got worse."""
     deviations: float = 5.0
     """Robust deviations in log space that both must exceed as well."""
     steep: float = 5.0
-    """Times the last few norms that one of these steps must reach where clipping or Adam holds it: norms may grow
-    tenfold in ten steps while the loss falls."""
+    """Multiple of the few norms before it that one of the last steps must reach for a warning if clipping or Adam
+    limits the step: norms may grow tenfold in ten steps while the loss falls."""
     wild: float = 50.0
-    """Times the recent median that clipping or Adam makes little of in a run's first steps, or on a hard batch."""
+    """Multiple of the recent median that is harmless with clipping or Adam in the first steps, or on a hard batch."""
     floor: float = 0.12
-    """The least spread in log space that is believed."""
+    """Lower bound for the spread in log space: a smaller one is treated as this."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the norm with its recent median; the quiet path ends at the first tests."""
+        """Compare the norm with its recent median; ordinary steps return after the first tests."""
         series = chart["grad_norm"]
         norm = series.latest
         base = series.baseline(self.window, log=True)
@@ -130,7 +134,7 @@ class GradientExplosion(Detector):
         limit, before = math.log(self.notice), series.last(8 + RECENT + 1)[: -RECENT - 1]
         if rise > limit:
             if float(before.min()) < NO_GRADIENT:
-                return None  # steps without any gradient are usual here: a median of both kinds is no scale
+                return None  # steps without any gradient are usual here, so a median over both kinds means nothing
             if rise < math.log(of_fewer(chart)):
                 return None
             if self._is_multiplied(chart, rise):
@@ -148,7 +152,7 @@ class GradientExplosion(Detector):
         return self._exploded(chart, _as_grave_as(severity, chart), base, limit)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether the highest of these norms would end at the first tests."""
+        """Whether even the highest of these norms would pass the first tests."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
         if base.count < self.history or base.recent < NOTHING:
             return True
@@ -158,7 +162,7 @@ class GradientExplosion(Detector):
         return rise <= math.log(ALERT) or (rise <= math.log(self.notice) and keeps_its_rate(chart, coming))
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """The same for each of these norms; while the loss is in trouble, for the highest of the last few."""
+        """The same for each of these norms, or for the highest of the last few while the loss is in trouble."""
         series, norms = chart["grad_norm"], coming.columns["grad_norm"]
         base = series.upcoming(self.window, log=True)
         if base.count < self.history or base.recent < NOTHING:
@@ -173,7 +177,7 @@ class GradientExplosion(Detector):
         return np.where(odd & (norms > 0) & (norms < math.inf), LOOK, CALM).astype(np.int8)
 
     def _did_harm(self, chart: Chart, base: Baseline, limit: float) -> Symptom | None:
-        """Among wide swings it is the loss that says which leap was none of them: it has just risen after this one."""
+        """A jump within wide swings that the loss has just followed: this tells it from the harmless ones."""
         recent = chart["grad_norm"].last(RECENT + 1)
         back = recent.size - 1 - int(np.argmax(recent))
         if not math.log(float(recent.max()) + TINY) - base.recent > limit:
@@ -181,10 +185,10 @@ class GradientExplosion(Detector):
         return self._exploded(chart, "warning", base, limit, back)
 
     def _reach(self, chart: Chart, base: Baseline, spread: float) -> float:
-        """How far above their usual level the run's own norms reach: by their spread, or by their upper tail if less.
+        """How far above their usual level the run's norms reach: by their spread, or by their upper tail if lower.
 
-        Norms swing down much further than up (a batch may nearly cancel out), and a norm that falls quickly makes the
-        spread about a line wide: then it is the upper tail that counts.
+        Norms swing down much further than up (the gradients of a batch may nearly cancel out), and a norm that falls
+        quickly widens the spread about its trend. In both cases the upper tail is the better limit.
         """
         reach = extreme(self.deviations, base.count) * spread
         return reach if base.count < self.window // 2 else min(reach, self._tail(chart))
@@ -193,7 +197,7 @@ class GradientExplosion(Detector):
         return tail(chart["grad_norm"], 4 * self.window, RECENT + 1, log=TINY)
 
     def _is_multiplied(self, chart: Chart, rise: float) -> bool:
-        """Whether gradients leapt, of most tensors if that is known, although their batch is none of the hard ones."""
+        """Whether gradients jumped (in most tensors, if known) although the loss of the batch does not explain it."""
         series = chart["grad_norm"]
         if not is_unexplained(chart, math.log(self.ratio)) or not is_steep(chart) or is_restart(chart):
             return False
@@ -203,7 +207,7 @@ class GradientExplosion(Detector):
         return risen(chart)[1] if known else series.count > SETTLED
 
     def _is_grave(self, chart: Chart, rise: float) -> bool:
-        """Whether the update of this step is in danger, as far as can be known before the next losses tell."""
+        """Whether this step's update is likely to do harm, judged before the next losses are known."""
         series, held = chart["grad_norm"], is_held(chart)
         if share_of_loss(chart, rise, RECENT + 1) > ALL or is_untold(chart):
             return False
@@ -211,7 +215,7 @@ class GradientExplosion(Detector):
             return False
         if not is_steep(chart, self.steep if held else 3.0):
             return False
-        if series.count <= SETTLED:  # a start may be wild
+        if series.count <= SETTLED:  # the first steps may swing widely
             return rise > math.log(self.wild if held else 2 * self.ratio)
         if not is_unheard_of(series):
             return False
@@ -228,23 +232,25 @@ class GradientExplosion(Detector):
         norm, since, typical = float(series.values[-1 - back]), int(series.steps[-1 - back]), math.exp(base.recent)
         where, widely = risen(chart)
         times = number_text(norm / typical)
-        message = f"gradient norm {number_text(norm)} is {times} times its recent {number_text(typical)}"
+        message = (
+            f"gradient norm jumped to {number_text(norm)}, {times} times its recent median of {number_text(typical)}"
+        )
         if widely:
-            message += ", in most tensors alike"
+            message += ", across most tensors"
         if "clip" in chart and chart["clip"].latest > 0:
-            message += f" (clipped at {number_text(chart['clip'].latest)})"
+            message += f" (clipped to {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
 
 
 def _as_grave_as(severity: Severity, chart: Chart) -> Severity:
-    """Critical where the loss diverges as well."""
+    """Critical if the loss diverges as well."""
     divergence = chart.open_episodes.get("loss-divergence")
     return severity if divergence is None or divergence.severity == "info" else "critical"
 
 
 def _may_be_hurt(chart: Chart, coming: Stretch) -> bool:
-    """Whether the loss is, or comes, in the open trouble that `is_hurt` sees."""
+    """Whether `is_hurt` could be true now or at one of the coming steps."""
     losses = coming.columns.get("loss")
     finite = math.isfinite(chart["loss"].latest) if losses is None else bool(np.isfinite(losses).all())
     episodes = (chart.open_episodes.get(name) for name in ("loss-spike", "loss-divergence"))
