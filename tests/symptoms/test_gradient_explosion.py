@@ -153,7 +153,7 @@ def test_says_where():
     assert with_tensors([[0.1, 1.0, 0.5], [0.1, 20.0, 0.6]]).where == ("second",)
     everywhere = with_tensors([[0.1, 1.0, None], [2.0, 20.0, None]])
     assert set(everywhere.where) == {"first", "second"}
-    assert "most tensors alike" in everywhere.message
+    assert "across most tensors" in everywhere.message
 
 
 def test_mentions_the_clip():

@@ -19,42 +19,43 @@ from torchdoctor.symptoms.optimizer_advice import COUPLED
 from torchdoctor.symptoms.progress import SLACK, extreme, is_adversarial, log_spread
 
 NOT_MATRICES = ("norm", "bn", "ln", "embed", "emb", "wte", "wpe", "scale", "gamma", "lora")
-"""Parts of names of weights that say nothing about depth: gains, embeddings, adapters that begin at zero."""
-DECAY_ALONE = "; what moves early weights is weight decay alone"
-"""How a message ends where Adam blows up what decay adds to gradients of next to nothing."""
+"""Parts of weight names that say nothing about depth: gains, embeddings, adapters that begin at zero."""
+DECAY_ALONE = "; only weight decay moves the early weights"
+"""How a message ends if gradients are tiny and Adam amplifies what weight decay adds to them."""
 
 
 @dataclass(frozen=True)
 class GradientVanishing(Detector):
-    """The gradient norm collapses, or decays through depth until early layers stop learning.
+    """The gradient norm collapses, or gradients shrink through depth until early layers stop learning.
 
     ## What it means
-    The signal that should teach the weights does not reach them: at once in the whole model (a graph that is cut, a
-    scale gone wrong, underflow), or layer by layer on the way back through saturating or unnormalized layers.
+    The learning signal does not reach the weights. Either it vanishes in the whole model at once (a cut graph, a wrong
+    scale, underflow), or it shrinks layer by layer on its way back through saturating or unnormalized layers.
 
     ## How it is told apart
-    A norm that shrinks as the loss converges is success: the collapse must be sudden, to a ten-thousandth of the
-    recent median, while the loss stays where it was; or to a fiftieth from one step to the next, at several in a row,
-    where the optimizer makes its steps as small as its gradients are. It lasts until norms are back above a
-    ten-thousandth of what they were before it, or the run is seen to learn without them: the loss goes on falling, or
-    weights move as far as before. Through depth, one small layer (a bias, a
-    LayerScale, a zero-initialized branch) is healthy: a line through log-norm over depth must fall by three decades, at
-    several samples in a row, and the early weights must hardly move. With Adam small gradients still move weights, so
-    there the update ratio decides. A model without normalization whose layers each give less than a tenth of what they
-    are given shows it before the first step.
+    A norm that shrinks while the loss converges is healthy. One of these must hold:
+
+    - Collapse: the norm suddenly falls to 1e-4 of its recent median while the loss stays where it was. With plain SGD,
+      a fall to 2 % that lasts several steps is enough. The finding ends when the norm recovers, or when the loss or the
+      size of the updates shows that the run learns anyway.
+    - Depth: over several samples in a row, a line fitted through log-norm over depth falls by three powers of ten, and
+      the update ratio of early layers is below 1 % of that of late layers. A single small layer (a bias, a LayerScale,
+      a zero-initialized branch) is healthy. If update ratios are unknown, it is info.
+    - Before the first step: in a model without normalization each layer shrinks its input to less than 6 %, or the
+      outputs of normalization layers are far smaller than their weights because their `eps` is too large.
 
     ## What to do
-    A single collapsed step costs nothing; look at what that step did differently. Through depth: ReLU-family
-    activations, normalization, residual connections, He or Xavier initialization; a higher learning rate helps a
+    A single collapsed step does no harm: look at what that step did differently. Through depth: use ReLU-family
+    activations, normalization, residual connections, He or Xavier initialization. A higher learning rate helps a
     little.
 
     ## How to see that it is cured
-    Early layers have update ratios within a hundredth of the late ones, and the norm is back at its level.
+    The update ratios of early layers are at least 1 % of those of late layers, and the norm is back at its old level.
 
     ## Example
     >>> chart = Chart.of(grad_norm=[1.0, 1.2, 0.9, 1.1] * 16 + [1e-8], loss=[2.0] * 65)
     >>> GradientVanishing().check(chart).message
-    'gradient norm 1e-08 fell from its recent 1.05 while the loss stayed at 2'
+    'gradient norm collapsed to 1e-08 from its recent median of 1.05 while the loss stayed at 2'
     """
 
     code = "GR02"
@@ -64,19 +65,19 @@ class GradientVanishing(Detector):
     references = ("https://proceedings.mlr.press/v9/glorot10a.html", "https://arxiv.org/abs/1512.03385")
 
     window: int = 128
-    """Values that the recent scale is taken from."""
+    """Recent values that the median and spread are taken from."""
     history: int = 16
-    """Values that must be known before a collapse is seen."""
+    """Values needed before a collapse is reported."""
     collapse: float = 1e-4
-    """Share of the recent median under which the total norm has collapsed."""
+    """Share of the recent median below which the total norm has collapsed."""
     deviations: float = 5.0
     """Robust deviations in log space that the collapse must exceed as well."""
     fallen: float = 0.02
-    """Share of what it was right before to which it has fallen where it stays there"""
+    """With plain SGD: share of the norm just before, below which a fall is reported if it lasts"""
     staying: int = 4
-    """for so many steps, and steps are as long as gradients."""
+    """for this many steps."""
     momentum: int = 32
-    """Steps after a collapse from which on momentum no longer carries the weights along."""
+    """Steps after a collapse until momentum no longer moves the weights."""
     decades: float = 3.0
     """Powers of ten that the norm loses from the last layer to the first."""
     layers: int = 6
@@ -84,18 +85,18 @@ class GradientVanishing(Detector):
     samples: int = 4
     """Samples in a row that must show the decay."""
     muffled: float = MUFFLED
-    """Share of their weights' size that normalization layers give before the first step."""
+    """Output size of normalization layers before the first step, as a share of the size of their weights."""
     fading: float = 0.06
-    """Share of its input's size that each layer typically gives before the first step, where the signal fades,"""
+    """Output size of a typical layer before the first step, as a share of its input, below which the signal fades"""
     faded: float = 1e-3
-    """and of the model's input that is left before its last layer; of many layers each may give five times as much,"""
+    """if less than this share of the model's input also reaches its last layer. Five times `fading` is enough"""
     gone: float = 1e-5
-    """where no more than this is left."""
+    """if less than this share reaches the last layer."""
     motion: float = 0.01
-    """Share of the late layers' update ratio under which the early layers do not move."""
+    """Share of the late layers' update ratio below which early layers count as not moving."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """A collapse at this step, or decay through depth at a freshly sampled one."""
+        """A collapse at this step, or decay through depth if tensors were just sampled."""
         series = chart["grad_norm"]
         norm = series.latest
         base = series.baseline(self.window, log=True)
@@ -115,17 +116,17 @@ class GradientVanishing(Detector):
             return self._decayed(chart)
         current = chart.open_episodes.get(self.name)
         if current is not None and current.where and sampled.step <= current.last_step:
-            return current  # found at the latest sample, which may be hundreds of steps ago: nothing newer is known
+            return current  # the latest sample, perhaps hundreds of steps ago, showed it, and nothing newer is known
         return None
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether the lowest of these norms is no collapse; decay through depth is for sampled steps."""
+        """Whether even the lowest of these norms is no collapse; decay through depth is checked at sampled steps."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
         lowest = max(min(coming["grad_norm"]), 0.0)
         return base.count < self.history or not base.recent - math.log(lowest + TINY) > -math.log(self.fallen)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """The same for each of these norms; decay through depth lasts until it is sampled again."""
+        """The same for each of these norms; decay through depth holds until the next sample."""
         norms = coming.columns.get("grad_norm")
         current = chart.open_episodes.get(self.name)
         if norms is None or (current is not None and current.where):
@@ -147,19 +148,19 @@ class GradientVanishing(Detector):
         beyond_noise = fall > extreme(self.deviations, base.count) * log_spread(base, self.window)
         if not (sudden and beyond_noise) or _at_floor(chart):
             return None
-        # Of a copy `frozen-weights` tells, and a critic whose margins are all kept has nothing to learn here.
+        # `frozen-weights` reports a copied model; a critic whose margins all hold has nothing to learn at this step.
         if norm == 0 and (chart.fact("graph.copied") or is_adversarial(chart)):
             return None
-        if loss.step == chart.step and not math.isfinite(loss.latest):  # the loop has thrown away what came of it
+        if loss.step == chart.step and not math.isfinite(loss.latest):  # the loop has discarded its gradients
             return None
         typical = math.exp(base.recent)
-        message = f"gradient norm {number_text(norm)} fell from its recent {number_text(typical)}"
+        message = f"gradient norm collapsed to {number_text(norm)} from its recent median of {number_text(typical)}"
         if math.isfinite(loss.latest):
             message += f" while the loss stayed at {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.collapse)
 
     def _lasts(self, chart: Chart, norm: float) -> Symptom | None:
-        """A collapse that goes on: recent norms have followed it down, so the limit is the one it began with."""
+        """A collapse that continues: the recent median has followed it down, so its first limit still applies."""
         current, loss = chart.open_episodes.get(self.name), chart["loss"]
         if current is None or current.where or current.limit is None or not norm < current.limit:
             return None
@@ -170,7 +171,7 @@ class GradientVanishing(Detector):
         return self.symptom(chart, current.severity, current.message, value=norm, limit=current.limit)
 
     def _moves_on(self, chart: Chart, since: int, share: float = 0.1) -> bool:
-        """Whether weights move about as far as before the collapse: Adam makes up for it, or a rate was raised."""
+        """Whether weights move about as far as before the collapse, thanks to Adam or a raised learning rate."""
         sampled = chart.tensors("update_ratio")
         if sampled.step < since + self.momentum:
             return False
@@ -178,9 +179,9 @@ class GradientVanishing(Detector):
         return _median(sampled.latest) > share * _median(before)
 
     def _stays_low(self, chart: Chart, norm: float) -> Symptom | None:
-        """A fall from one step to the next that lasts, while the loss is where it was: somebody divides gradients.
+        """A lasting fall from one step to the next while the loss stays: the loop divides its gradients by something.
 
-        Adam and its kin divide by the gradients' own size, and go on as before.
+        Only with SGD: Adam and its relatives divide by the gradients' own size, and do not notice.
         """
         series, loss = chart["grad_norm"], chart["loss"]
         alike = bool(chart.groups) and all(str(group.get("optimizer")) == "SGD" for group in chart.groups)
@@ -191,30 +192,30 @@ class GradientVanishing(Detector):
         if not low or not median(losses[-low:]) > 0.3 * median(losses[:-low]) > 0:
             return None
         typical = median(series.values[-low - self.history : -low])
-        message = f"gradient norm {number_text(norm)} fell from {number_text(typical)} in one step and stays there, "
+        message = f"gradient norm fell to {number_text(norm)} from {number_text(typical)} in one step and stays there, "
         message += f"while the loss stayed at {number_text(loss.latest)}"
         first = int(series.steps[-low])
         return self.symptom(chart, "warning", message, value=norm, limit=typical * self.fallen, since=first)
 
     def _low_since(self, norms: Array) -> int:
-        """For how many norms they have been far below those before, if for a few; else 0."""
+        """How many of the latest norms are far below those before them; 0 if fewer than `staying`."""
         for low in range(self.staying, norms.size - self.history + 1):
             if float(norms[-low:].max()) < self.fallen * float(norms[-low - self.history : -low].min()):
                 return low
         return 0
 
     def _faded(self, chart: Chart) -> Symptom | None:
-        """Before the first step, each layer gave a small part of what it was given: nothing comes back through them."""
+        """Before the first step each layer shrinks its input so much that no gradient will come back through them."""
         norms, share = muffled(chart)
         if share < self.muffled:
-            message = f"before the first step normalization layers give {number_text(share)} of their weights' size: "
-            message += "their eps outweighs what they are given"
+            message = f"before the first step normalization layers output {number_text(share)} of their weights' size: "
+            message += "their eps outweighs their input"
             return self.symptom(chart, "warning", message, value=share, limit=self.muffled, where=norms, since=0)
         layers, factor, left = fading(chart)
         if not (factor < self.fading and left < self.faded) and not (factor < 5 * self.fading and left < self.gone):
             return None
-        message = f"before the first step each layer makes {number_text(factor)} of what it is given: "
-        message += f"{number_text(left)} of the input's size enters the last of {len(layers)}"
+        message = f"before the first step each layer shrinks its input to {number_text(factor)} of its size: "
+        message += f"{number_text(left)} of the model's input reaches the last of {len(layers)} layers"
         return self.symptom(chart, "warning", message, value=left, limit=self.faded, where=layers[:-1], since=0)
 
     def _decayed(self, chart: Chart) -> Symptom | None:
@@ -236,12 +237,15 @@ class GradientVanishing(Detector):
             message += DECAY_ALONE
             return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
         if slow < self.motion * quick:
-            message += f"; early weights move {number_text(slow)} of themselves a step, late ones {number_text(quick)}"
+            message += (
+                f"; a step changes early weights by {number_text(slow)} of their norm, "
+                f"late ones by {number_text(quick)}"
+            )
             return self.symptom(chart, "warning", message, value=lost, limit=self.decades, where=where)
         return None
 
     def _looks_steep(self, chart: Chart) -> bool:
-        """A glance at the ends, before a line is drawn through every pair of layers."""
+        """A cheap comparison of both ends, before a line is fitted through every pair of layers."""
         columns, row = weight_columns(chart.names), chart.tensors("grad_norm").latest
         third = len(columns) // 3
         if not third or row.size != len(chart.names):
@@ -252,9 +256,9 @@ class GradientVanishing(Detector):
 
 
 def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], int]:
-    """Powers of ten that the gradient loses on its way to the first layer, at each of the last samples; and the layers.
+    """Powers of ten that the gradient loses on its way to the first layer, per recent sample, and the number of layers.
 
-    Norms are taken relative to the weights' own, where these are known: layers differ in size.
+    Gradient norms are divided by the weights' norms where these are known, because layers differ in size.
     """
     columns = list(weight_columns(chart.names))
     rows = chart.tensors("grad_norm").matrix(samples)
@@ -263,13 +267,13 @@ def decay_through_depth(chart: Chart, samples: int = 4) -> tuple[list[float], in
     norms = rows[:, columns]
     weights = chart.tensors("weight_norm").latest
     if weights.size == len(chart.names):
-        with np.errstate(all="ignore"):  # what is not finite is left out when the line is drawn
+        with np.errstate(all="ignore"):  # non-finite values are left out when the line is fitted
             norms = norms / np.maximum(weights[columns], TINY)
     return [_decades_lost(row) for row in norms], len(columns)
 
 
 def is_decay_alone(chart: Chart, columns: list[int], share: float = 0.01) -> bool:
-    """Whether weight decay, added to the gradient and blown up by Adam, outweighs the gradient of these weights."""
+    """Whether weight decay, added to the gradient and amplified by Adam, outweighs the gradient of these weights."""
     groups = [group for group in chart.groups if str(group.get("optimizer")) in COUPLED]
     known = (group.get("weight_decay") for group in groups if not group.get("decoupled_weight_decay"))
     decays = [float(decay) for decay in known if isinstance(decay, int | float)]
@@ -281,19 +285,19 @@ def is_decay_alone(chart: Chart, columns: list[int], share: float = 0.01) -> boo
 
 @functools.lru_cache(maxsize=8)
 def weight_columns(names: tuple[str, ...]) -> tuple[int, ...]:
-    """The columns of weight matrices, told by their names."""
+    """The columns of weight matrices, recognized by their names."""
     return tuple(index for index, name in enumerate(names) if _is_matrix(name))
 
 
 def _at_floor(chart: Chart) -> bool:
-    """Whether the loss fell with the norm, or has nothing left to fall: no gradient is then right."""
+    """Whether the loss fell with the norm, or has nothing left to lose: then a vanishing gradient is right."""
     loss = chart["loss"]
     size = abs(loss.latest)
     return bool(loss) and (size <= 0.01 * abs(loss.baseline(128).recent) or size <= 1e-3 * abs(loss.first))
 
 
 def _falls_on(chart: Chart, since: int, fewest: int = 128) -> bool:
-    """Whether the loss has halved since a step, noise aside: the run learns, whatever its gradients say."""
+    """Whether the loss has halved since a step, noise aside: then the run learns in spite of its gradients."""
     losses = chart["loss"].since(since)
     quarter = losses.size // 4
     if losses.size < fewest:
@@ -308,7 +312,7 @@ def _is_matrix(name: str) -> bool:
 
 
 def _decades_lost(row: Array) -> float:
-    """Powers of ten between the ends of a robust line (Theil-Sen) through log-norm over depth; 0 unless a line fits."""
+    """Powers of ten between the ends of a robust line (Theil-Sen) through log-norm over depth; 0 if no line fits."""
     known = np.isfinite(row) & (row > 0)
     if known.sum() < max(4, 0.8 * row.size):
         return 0.0
