@@ -105,7 +105,7 @@ def test_a_run_without_a_loss_says_so(tmp_path: Path) -> None:
     with Journal(tmp_path / "logs", HEADER) as journal:
         journal.write({"type": "vitals", "step": 0, "vitals": {"grad_norm": 1.0}})
     done = run(tmp_path / "logs", "--folder", tmp_path)
-    assert done.exit_code == 2 and "nothing to draw" in done.stderr
+    assert done.exit_code == 2 and "no values to draw" in done.stderr
 
 
 def test_the_loss_that_is_trained_on_is_drawn() -> None:

@@ -127,7 +127,7 @@ def test_logs_of_other_tools(tmp_path: Path) -> None:
         (tmp_path / f"log{number}.csv").write_text(f"step,train_loss\n{rows}\n", encoding="utf-8")
     done = call(tmp_path / "log0.csv", tmp_path / "log1.csv")
     assert done.exit_code == 0 and done.stdout.startswith("Best: log0")
-    assert "part at about step" in done.stdout and "cannot be said" in done.stdout
+    assert "separate at about step" in done.stdout and "cannot be said" in done.stdout
 
 
 def test_strings_from_logs_do_no_harm(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_epochs_are_not_held_against_steps(tmp_path):
     assert "at epoch" in alike and "at step" not in alike
     mixed = call(tmp_path / "a.csv", tmp_path / "c.csv").output
     assert "The logs count differently" in mixed
-    assert "Who was faster" not in mixed and "Where they part" not in mixed
+    assert "Which was faster" not in mixed and "Where they separate" not in mixed
 
 
 def test_what_two_runs_differ_in_is_told_as_it_is(tmp_path):
@@ -226,12 +226,16 @@ def test_what_two_runs_differ_in_is_told_as_it_is(tmp_path):
             write(place / name, loss, context=known | {"seed": seed}, lr=rates.get(name, 0.1))
         return " ".join(str(compare([place])).split())
 
-    assert "(they differ by their seed only)" in told((0, 1))
-    assert "(no setting that the logs tell differs)" in told((0, 0))
+    assert "(they differ only in their seed)" in told((0, 1))
+    assert "(no recorded setting differs)" in told((0, 0))
     raised = told((0, 0), b=3.0)
-    assert "lr: 0.1, 3" in raised and "seed only" not in raised and "All runs have the same settings" not in raised
+    assert (
+        "lr: 0.1, 3" in raised
+        and "only in their seed" not in raised
+        and "All runs have the same settings" not in raised
+    )
     lowered = told((0, 0), b=0.01)  # the configured rate was not reached: the settings are the same
-    assert "learning rate 0.1 against 0.01" in lowered and "seed only" not in lowered
+    assert "learning rate 0.1 against 0.01" in lowered and "only in their seed" not in lowered
 
 
 def test_tables_fit_the_terminal_and_what_is_left_out_is_in_the_data(tmp_path: Path, monkeypatch) -> None:
@@ -243,7 +247,7 @@ def test_tables_fit_the_terminal_and_what_is_left_out_is_in_the_data(tmp_path: P
         monkeypatch.setenv("COLUMNS", str(width))
         text = call(tmp_path).stdout
         assert max(map(len, text.splitlines())) <= width
-        assert "best val. loss" in text and "health" in text and "also known, in --format json" in text
+        assert "best val. loss" in text and "health" in text and "columns left out, shown by --format json" in text
         assert len({line.split()[0] for line in text.split("\n\n")[1].splitlines()[1:6]}) == 5
     assert all("roughness" in row for row in json.loads(call(tmp_path, "--format", "json").stdout)["runs"])
     assert "roughness" in call(tmp_path, "--format", "markdown").stdout
@@ -253,8 +257,8 @@ def test_runs_of_different_tasks_are_not_ranked_without_a_word(tmp_path: Path) -
     for name, scale in (("mnist", 1.0), ("mnist_again", 1.0), ("translation", 4.0)):
         write(tmp_path / name, scale * curve(), context={"batch_size": 32, "seed": 0})
     text = call(tmp_path).stdout
-    assert text.startswith("These runs do not seem to be of one task: training begins at a loss of ")
-    assert "None is best:" in text and "part at" not in text and "is first at" not in text
+    assert text.startswith("These runs do not seem to share one task: training begins at a loss of ")
+    assert "None is best:" in text and "separate at" not in text and "is first at" not in text
     alike = call(tmp_path / "mnist", tmp_path / "mnist_again").stdout
     assert "one task" not in alike
 
@@ -274,12 +278,12 @@ def test_runs_that_are_equal_are_not_ranked(tmp_path: Path) -> None:
     """Neither is the best; and where the seed alone differs, one line says that runs do not part."""
     for name in ("a", "b"):
         write(tmp_path / "same" / name, curve())
-    assert call(tmp_path / "same").stdout.startswith("None is best: a, b have the same final loss ")
+    assert call(tmp_path / "same").stdout.startswith("None is best: a, b have exactly the same final loss ")
     for seed in range(4):
         noise = 0.02 * np.random.default_rng(seed).standard_normal(120)
         write(tmp_path / "seeds" / f"s{seed}", curve() * (1 + noise), context={"seed": seed, "batch_size": 32})
     text = call(tmp_path / "seeds").stdout
-    assert text.startswith("Best: s") and text.count("not part from any of") == 1 and "do not part" not in text
+    assert text.startswith("Best: s") and text.count("not separate from any of") == 1 and "do not separate" not in text
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -319,4 +323,7 @@ def test_a_setting_that_alone_differs_is_named_and_what_to_write_down(tmp_path: 
         (folder / "metrics.csv").write_text("\n".join(["step,loss", *rows]) + "\n", encoding="utf-8")
         (folder / "config.json").write_text(json.dumps({"lr": 0.1, "clip": clip}), encoding="utf-8")
     text = " ".join(call(tmp_path).stdout.split())
-    assert "Of what was recorded, clip alone differs. The logs tell too little" in text and "into config.json" in text
+    assert (
+        "Of the recorded settings, only clip differs. The logs record too few settings" in text
+        and "into config.json" in text
+    )

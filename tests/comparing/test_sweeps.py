@@ -83,9 +83,9 @@ def test_one_rate_is_called_best():
     assert sweep["low"] <= sweep["best"] <= sweep["high"]
     assert rate["tied"] and rate["best"] not in rate["tied"]
     [effect] = [text for text in effect_lines(found) if text.startswith("lr matters")]
-    assert f"Best: {rate['best']}, but that depends on the batch size; not told apart from it: " in effect
+    assert f"Best: {rate['best']}, but that depends on the batch size; not clearly worse: " in effect
     [told] = rate_lines(found)
-    assert told.startswith("Which rate is best depends on the batch size") and f"{rate['best']} does best" in told
+    assert told.startswith("The best learning rate depends on the batch size") and f"{rate['best']} does best" in told
 
 
 def test_a_rate_that_no_batch_size_moves_is_told_as_a_valley():

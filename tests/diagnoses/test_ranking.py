@@ -43,7 +43,7 @@ def test_a_learning_rate_that_leapt():
     found = causes(EXPLODED, DIVERGED, lr=np.where(np.arange(N) < 299, 1e-3, 0.1))
     assert found[0].cause == "lr-too-high"
     assert found[0].probability > 0.6
-    assert "the learning rate had just risen 100 times, to 0.1" in found[0].evidence
+    assert "the learning rate had just jumped by a factor of 100, to 0.1" in found[0].evidence
 
 
 def test_updates_that_are_too_large():
@@ -65,7 +65,7 @@ def test_a_collapse_that_healed_is_unknown():
 def test_a_batch_that_stands_out_itself():
     found = causes(symptom("loss-spike"), EXPLODED, loss=at(300, 12.0))
     assert found[0].cause == "bad-batch"
-    assert "the loss stood out at step 300 itself, before that step's update" in found[0].evidence
+    assert "the loss was already unusual at step 300, before that step's update" in found[0].evidence
 
 
 def leading(found):

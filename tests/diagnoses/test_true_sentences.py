@@ -102,8 +102,10 @@ def test_a_loss_that_came_back_is_not_said_to_have_stayed_away():
     gone = Problem((symptom("loss-divergence", 100, 110, "critical"),))
     there = Problem((symptom("loss-divergence", 100, 299, "critical"),))
     cause = next(item for item in CAUSES if item.name == "lr-too-high")()
-    assert any(item.text == "the loss left its level for a while" for item in cause.weigh(chart, gone))
-    assert any(item.text == "the loss left its level and did not come back" for item in cause.weigh(chart, there))
+    assert any(item.text == "the loss rose above its earlier level for a while" for item in cause.weigh(chart, gone))
+    assert any(
+        item.text == "the loss rose above its earlier level and did not come back" for item in cause.weigh(chart, there)
+    )
 
 
 def test_validation_alone_that_rises_is_one_finding():
@@ -127,4 +129,4 @@ def test_a_rate_that_leapt_is_told_as_it_was_then():
     rates = [1e-3] * 200 + [0.2 - 1e-3 * step for step in range(100)]
     chart = Chart.of(loss=[2.0] * 200 + [7.0] * 100, lr=rates)
     told = said("lr-too-high", chart, "loss-divergence", first=201, last=299)
-    assert "the learning rate had just risen 200 times, to 0.2" in told, told
+    assert "the learning rate had just jumped by a factor of 200, to 0.2" in told, told

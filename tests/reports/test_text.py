@@ -25,7 +25,7 @@ def test_causes_are_announced_by_rank_with_evidence_and_fix():
     told = str(SICK)
     for part in (
         "Most likely cause (81 %): lr-too-high\n"
-        "    The learning rate is too high for this model, batch and optimizer.\n"
+        "    The learning rate is too high for this model, batch size and optimizer.\n"
         "    Evidence: the learning rate rose 30-fold at step 1700.\n"
         "    Against it: the norm had not moved.\n"
         "    Fix: ",
@@ -104,7 +104,7 @@ def test_a_healthy_run_is_one_line():
 def test_a_log_of_one_record_is_not_called_healthy():
     curves = {"loss": [(2490, 1.77, 1.77, 1.77)], "val_loss": [(2490, 1.81, 1.81, 1.81)]}
     first = " ".join(str(Report(step=2490, context={"source": "JSON"}, curves=curves)).splitlines())
-    assert first.startswith("Too little to judge: the log holds the values of step 2490 alone (loss 1.77, validation")
+    assert first.startswith("Too little to judge: the log holds the values of step 2490 only (loss 1.77, validation")
     more = {**curves, "loss": [(0, 2.0, 2.0, 2.0), (2490, 1.77, 1.77, 1.77)]}
     assert str(Report(step=2490, context={"source": "JSON"}, curves=more)).startswith("Healthy at step 2490")
 

@@ -20,9 +20,9 @@ def chart_of(*without, count=30, **context):
         (chart_of("grad_norm"), "exploding and vanishing gradients (no gradient norm)"),
         (chart_of("lr"), "warm-up and schedule (no learning rate)"),
         (chart_of("loss"), "training itself (no training loss)"),
-        (chart_of(count=5), "trends (5 losses are few)"),
-        (chart_of(clock="epoch"), "spikes within an epoch (a loss an epoch)"),
-        (chart_of(logged_every=500), "spikes shorter than 500 steps (logged no more often)"),
+        (chart_of(count=5), "trends (only 5 losses)"),
+        (chart_of(clock="epoch"), "spikes within an epoch (one loss per epoch)"),
+        (chart_of(logged_every=500), "spikes shorter than 500 steps (the loss is logged less often)"),
     ],
 )
 def test_a_gap_is_named(chart, words):

@@ -164,7 +164,7 @@ def test_training_and_validation_that_are_both_far_above_what_they_were():
     assert symptom.severity == "warning"
     assert symptom.first_step == 200
     assert symptom.message == (
-        "loss level 3 and validation loss 3, which was 2.1, are far above what they were, and do not fall"
+        "loss level 3 and validation loss 3 (its best was 2.1) are far above earlier values and do not fall"
     )
 
 

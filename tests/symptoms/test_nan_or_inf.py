@@ -60,7 +60,7 @@ def test_a_skipped_step_whose_loss_is_not_finite_is_a_warning():
 def test_the_tensor_nearest_the_loss_comes_first():
     symptom = NanOrInf().check(chart(row=[NAN, NAN, 1.0, None], grad_norm=NAN, grad_nonfinite=2))
     assert symptom.where == ("first", "embed")
-    assert "2 of 3 gradients are concerned, first nearest the loss" in symptom.message
+    assert "2 of 3 gradients are affected, first nearest the loss" in symptom.message
 
 
 def test_all_of_them_means_the_forward_pass():
@@ -178,6 +178,6 @@ def test_a_batch_that_the_loop_passed_over_is_no_end():
     chart = Chart.of(loss=[1.0] * 30, grad_norm=[1.0] * 30)
     chart.add({"type": "vitals", "step": 30, "vitals": {"loss": math.nan, "passed_over": 1.0}})
     found = NanOrInf().check(chart)
-    assert found.severity == "warning" and "passed over" in found.message
+    assert found.severity == "warning" and "skipped this batch" in found.message
     chart.add({"type": "vitals", "step": 30, "vitals": {"loss": 1.0, "grad_norm": 1.0}})
     assert NanOrInf().check(chart) is None

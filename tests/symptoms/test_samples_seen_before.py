@@ -21,7 +21,7 @@ def validated(val=0.9, level=1.0, depends=False, facts=None, start=1.0, **vitals
 
 SCALED = {"input_mean": [0.0] * 5, "input_std": [1.0] * 5, "idle_input_mean": [0.0] * 3, "idle_input_std": [0.5] * 3}
 SICK = {
-    "validated on training samples": (validated(idle_known=[0.4, 0.5]), "known from training"),
+    "validated on training samples": (validated(idle_known=[0.4, 0.5]), "also occur in the training set"),
     "training is far worse": (validated(0.7, facts={"loss.kind": "cross-entropy"}), "may be wrong"),
     "half as large, and worse for it": (validated(1.2, **SCALED), "0.5 in validation"),
 }

@@ -136,7 +136,7 @@ def test_a_sum_that_is_divided_by_its_number_of_tokens_is_a_mean(reduction, fire
     facts = {"zeroing.backwards": [1], "loss.reduction": reduction}
     chart = run(SLOW, [1e-6] * 8, 0.05, facts, course=BENT, criterion=SLOW * 1024)
     found = UpdateRatioAbnormal().check(chart)
-    assert ("of what its function returns" in (found.message if found else "")) == fires
+    assert ("of the loss function's value" in (found.message if found else "")) == fires
 
 
 @pytest.mark.parametrize(("norms", "severity"), [([np.nan, 1.0], "warning"), ([1.0, 1.0], "info")])

@@ -29,7 +29,7 @@ SICK = {
     "above the untrained model": (lambda step: 6 + 0.3 * WOBBLE[step], "never under"),
     "from one evaluation to the next": (lambda step: TRAIN[step] + (1.0 if step > 550 else 0.05), "and stays"),
     "beyond anything, at the very end": (lambda step: 1e6 if step == 999 else TRAIN[step], "far above anything"),
-    "erratic": (lambda step: 9.0 if step % 300 == 299 else TRAIN[step], "leapt"),
+    "erratic": (lambda step: 9.0 if step % 300 == 299 else TRAIN[step], "jumped to"),
 }
 
 

@@ -102,7 +102,7 @@ def test_a_broken_weight_that_does_not_learn_is_named():
 def test_an_update_that_breaks_all_weights_blames_none_of_them():
     found = broken_by_hand()
     assert found.where == () and found.first_step == 20
-    assert "the loss of step 20 was the first that was not finite" in found.message
+    assert "the loss of step 20 was the first non-finite value" in found.message
 
 
 def test_weights_are_told_by_name():

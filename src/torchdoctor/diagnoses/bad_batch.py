@@ -31,35 +31,35 @@ from torchdoctor.symptoms.no_gradient import fed_with_nothing
 from torchdoctor.symptoms.target_values import part_off_at_times, stands_for_missing
 
 ILL = ("not-learning", "gradient-instability", "loss-oscillation", "dead-units", "collapsed-output", "loss-divergence")
-"""What a run that was well until a batch came does not have."""
+"""Findings that a run does not show before the bad batch, if that batch is the cause."""
 
 
 DAMAGE = ("loss-divergence", "dead-units", "collapsed-output", "activation-explosion", "weight-growth")
-"""What one batch leaves behind only if it was far off."""
+"""Damage that a single batch leaves only if it is extreme."""
 
 
 FAR = 100.0
-"""Times its level that a batch's loss has to be at to break a run by itself."""
+"""Multiple of the recent level that a batch's loss must reach to break a run by itself."""
 BLANK = 0.1
-"""Share of samples without content from which they are no accident."""
+"""Share of blank samples above which they are not an accident."""
 
 
 class BadBatch(Cause):
-    """One batch is unlike the others: corrupt, mislabelled, or on another scale; or samples are blank in all of them.
+    """One batch is unlike the others (corrupt, mislabeled, on another scale), or all batches contain blank samples.
 
     ## What it is
-    Its loss and gradient stand out because of what is in it, not because of the weights. Samples that could not be
-    read, and are zeros instead, come with labels that nothing in them explains.
+    The loss and the gradient jump because of what is in the batch, not because of the weights. Blank samples, such as
+    zeros in place of files that could not be read, have labels that nothing in them explains.
 
     ## How to confirm it
-    Loss and gradient norm jump at the same step and are back at the next. Compute the loss of that batch again, with
-    other weights: it stands out again.
+    Loss and gradient norm jump at the same step and are back to normal at the next one. Compute the loss of that batch
+    again with other weights: it is unusually high again.
 
     ## What to change
-    Look at the batch of that step: value range, labels, lengths. Filter it, or clip so that it cannot harm.
+    Look at the batch of that step: value range, labels, lengths. Filter it out, or clip gradients.
 
     ## How to see it cured
-    The step passes without a spike, and none comes in the next epoch.
+    The step passes without a spike, and no spike comes in the next epoch.
     """
 
     name = "bad-batch"
@@ -79,79 +79,81 @@ class BadBatch(Cause):
     references = ("https://arxiv.org/abs/2204.02311",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether the loss jumped at the same step, and whether everything was back at once."""
+        """Whether the loss jumped at the same step, and whether the run recovered at once."""
         if found := _emptiness(chart, problem) or _no_measurement(chart, problem):
             yield Evidence(CERTAIN, found)
             return
         if not problem.has(*SHARP):
-            yield Evidence(-5.0, "no step stands out, and samples have content")
+            yield Evidence(-5.0, "no single step stands out, and the samples are not blank")
             return
         onset = breaking_step(problem)
         leap, moved = loss_leap(chart, onset), loss_moved_at(chart, onset)
         yield from _about_its_loss(chart, problem, onset, leap, moved)
         if problem.grave(*DAMAGE) and not leap > LEAP:
             yield Evidence(-2.0, "the run did not recover")
-        elif is_brief(problem) and moved:  # else it is as brief as anything that heals
+        elif is_brief(problem) and moved:  # otherwise, anything that heals is brief
             yield Evidence(1.2, "it lasted only a few steps")
             if is_over(chart, problem):
                 yield Evidence(1.0, "the run went on as before")
         ill = [item for item in problem.symptoms if item.name in ILL and item.first_step < onset - 10]
         if ill:
-            yield Evidence(-2.5, f"{ill[0].name} was there at step {ill[0].first_step} already")
+            yield Evidence(-2.5, f"{ill[0].name} was already there at step {ill[0].first_step}")
         if lr_leap(chart, onset) > 2:
             yield Evidence(-2.5, "the learning rate had just risen")
         if chart["pooled_top_share"].latest > 0.85:
-            yield Evidence(-2.5, "one class is so common that any batch with another one stands out")
+            yield Evidence(-2.5, "one class is so common that any batch with another class stands out")
         yield from _about_its_numbers(chart, onset)
 
 
 def _emptiness(chart: Chart, problem: Problem) -> str:
-    """What says that inputs carry nothing; empty where they do."""
+    """Evidence that the inputs are empty, as a sentence; "" if they are not."""
     unmoved = problem.get("no-gradient")
     if unmoved is not None and fed_with_nothing(chart, unmoved.where):
-        return f"{names_text(unmoved.where)}: no gradient, and their biases have one: what enters is all zeros"
+        return f"{names_text(unmoved.where)}: zero gradient, although the biases have one: the layer input is all zeros"
     if not problem.has("input-anomaly") or erased_share(chart) > InputAnomaly.erased:
         return ""
     if last_level(chart["input_constant"], 3) == 1.0:
-        return "all samples of a batch are equal: what is read is not the data"
+        return "all samples of a batch are equal: the loader does not read the real data"
     share = last_level(chart["input_blank"], 3)
-    return f"{100 * share:.0f} % of the samples are blank: what is read is not the data" if share > BLANK else ""
+    return f"{100 * share:.0f} % of the samples are blank: they were not read correctly" if share > BLANK else ""
 
 
 def _no_measurement(chart: Chart, problem: Problem) -> str:
-    """Which number among the targets is none; empty where all may be."""
+    """Evidence that some targets are not real measurements, as a sentence; "" if there is none."""
     if not problem.has("target-anomaly"):
         return ""
     missing = stands_for_missing(chart)
     if not math.isnan(missing):
-        return f"{number_text(missing)} stands among the targets where nothing was measured"
+        return f"the targets contain {number_text(missing)}, a placeholder for missing values"
     size = part_off_at_times(chart)
-    return f"targets of one part of the loss are of size {number_text(size)} in some batches" if size > 0 else ""
+    return f"targets of one part of the loss are as large as {number_text(size)} in some batches" if size > 0 else ""
 
 
 def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, moved: bool) -> Iterator[Evidence]:
     if is_overflow_of_a_batch(chart, problem):
-        words = "the loss was infinite at once, and nothing in model or loss divides"
-        yield Evidence(2.5 if is_brief(problem) else 1.0, words)  # one that stays may be the weights' doing
+        words = "the loss became infinite in one step, and neither model nor loss divides"
+        yield Evidence(2.5 if is_brief(problem) else 1.0, words)  # if it stays, the weights may be the cause
         return
     if moved_by_itself := uneven_leap(chart, step) or beyond_its_steps(chart, step):
         yield Evidence(-3.0, moved_by_itself)
     if is_not_one_batch(chart, step):
-        yield Evidence(-3.0, "the losses after it are nearly as high: it was not one batch")
+        yield Evidence(-3.0, "the losses after it are nearly as high: the cause is not a single batch")
     if leap > LEAP:
-        words = f"the loss of step {step} was {number_text(leap)} times above its level, before that step's update"
-        broke = problem.grave(*DAMAGE) and not leap > FAR  # which steps that are too long do as well
+        words = (
+            f"the loss of step {step} jumped by {number_text(leap)} times its recent level, before that step's update"
+        )
+        broke = problem.grave(*DAMAGE) and not leap > FAR  # steps that are too long do such damage as well
         yield Evidence(2.0 if broke else 3.0, words)
     elif moved:
-        yield Evidence(1.2, f"the loss stood out at step {step} itself, before that step's update")
-    elif not math.isnan(leap) or not chart["loss"] or step >= int(chart["loss"].steps[0]):  # else it is long gone
+        yield Evidence(1.2, f"the loss was already unusual at step {step}, before that step's update")
+    elif not math.isnan(leap) or not chart["loss"] or step >= int(chart["loss"].steps[0]):  # else it is forgotten
         yield Evidence(-0.8, f"the loss of step {step} was ordinary")
     if problem.has("nan-or-inf") and not leap > LEAP:
-        yield Evidence(-1.5, "values that are not finite followed")
+        yield Evidence(-1.5, "non-finite values followed")
 
 
 def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:
-    """The batch of the step itself, if that step was looked at closely."""
+    """The inputs and targets of the step itself, if they were sampled."""
     for vital, name in (("input_absmax", "input"), ("target_absmax", "target")):
         series = chart[vital]
         at, others = series.values[series.steps == step], series.values[series.steps != step]
@@ -159,5 +161,5 @@ def _about_its_numbers(chart: Chart, step: int) -> Iterator[Evidence]:
             continue
         usual = median(others)
         if float(at[0]) > 3 * max(usual, float(np.max(others)) / 2) > 0:
-            text = f"the largest {name} of step {step} is {number_text(float(at[0]))}"
+            text = f"the largest {name} value of step {step} is {number_text(float(at[0]))}"
             yield Evidence(3.0, f"{text}, {number_text(usual)} is usual")

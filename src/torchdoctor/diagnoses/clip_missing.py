@@ -10,23 +10,24 @@ from torchdoctor.diagnoses.findings import has_recurrence, is_over
 from torchdoctor.records import number_text
 
 TOO_EARLY = 10
-"""Steps before which no norm has a recent scale to leap from."""
+"""Steps before which the gradient norm has no recent level to compare with."""
 
 
 class ClipMissing(Cause):
-    """Rare huge gradients pass unclipped: nobody clips, or too late.
+    """Rare, huge gradients are not clipped, or are clipped too late.
 
     ## What it is
-    Now and then a batch gives a gradient many times the usual. Without clipping it moves the weights as far.
+    Now and then a batch gives a gradient many times larger than usual. Without clipping, it moves the weights that much
+    farther.
 
     ## How to confirm it
-    The explosions come back, each is followed by damage, and the loop does not clip.
+    The explosions recur, damage follows each of them, and the loop does not clip, or clips after `step()`.
 
     ## What to change
-    Clip the total norm between ``backward()`` and ``step()``.
+    Clip the total gradient norm between `backward()` and `step()`.
 
     ## How to see it cured
-    The same raw norms appear, and the loss no longer follows them.
+    The same norms appear before clipping, and the loss no longer jumps after them.
     """
 
     name = "clip-missing"
@@ -44,21 +45,21 @@ class ClipMissing(Cause):
     references = ("https://arxiv.org/abs/1211.5063",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether the loop clips, whether explosions recur, and whether they did harm."""
+        """Whether the loop clips, whether explosions recur, and whether they do harm."""
         if chart.fact("clip.after_step"):
-            yield Evidence(CERTAIN, "clipping comes after the step that it should protect")
+            yield Evidence(CERTAIN, "gradients are clipped after optimizer.step(), which is too late")
             return
         if "clip" in chart:
-            yield Evidence(-6.0, f"the loop clips at {number_text(chart['clip'].latest)}")
+            yield Evidence(-6.0, f"the loop clips gradients at {number_text(chart['clip'].latest)}")
             return
         gated = problem.get("saturated-activations")
         if gated is not None and gated.severity != "info":
-            yield Evidence(-2.0, "units were at their extremes from the start: there is more to mend than a rare leap")
+            yield Evidence(-2.0, "units are saturated: this is more than a rare spike")
         if has_recurrence(chart) and problem.grave("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf"):
-            yield Evidence(2.5, "gradients of a recurrent layer pass the same weights at every position")
+            yield Evidence(2.5, "gradients of a recurrent layer pass through the same weights at every position")
         explosions = [item for item in problem.symptoms if item.name == "gradient-explosion"]
         if not explosions:
-            if problem.first_step >= TOO_EARLY:  # before that there is nothing that a norm could leap from
+            if problem.first_step >= TOO_EARLY:  # earlier, an explosion could not be detected
                 yield Evidence(-1.5, "the gradient norm did not explode")
             return
         yield Evidence(0.8, "no clipping was seen")

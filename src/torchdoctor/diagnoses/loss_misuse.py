@@ -32,26 +32,27 @@ from torchdoctor.symptoms.targets_given import counts_unmasked
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
 
 WILD = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "weight-growth")
-"""What gradients that are too large bring about."""
+"""Findings that gradients that are too large lead to."""
 VARIED = 0.05
-"""Share of outputs' size that depends on the input where the model is not what blocks gradients."""
+"""Share of the outputs' size that depends on the input, above which the model itself does not block gradients."""
 AT_ONCE = 20
-"""Steps within which steps that are too large by the size of a batch show."""
+"""Steps within which SGD updates that are too large because of a summed loss show."""
 OWN, OUTWEIGHED = 0.05, 0.5
-"""Shares of the loss: what other terms make up where there are none, and what is left to its function beside one."""
+"""Shares of the loss: other terms are absent if they make up less than `OWN`; another term outweighs the loss function
+if the function's value is less than `OUTWEIGHED`."""
 
 
 class LossMisuse(Cause):
-    """The loss function is fed with something else than it expects.
+    """The loss function is given something other than what it expects.
 
     ## What it is
-    Softmax before cross-entropy (which has its own), sigmoid before BCE-with-logits, raw outputs into NLL, a softmax
-    over the batch, outputs of shape (N, 1) against targets of shape (N,), a `view` where a transpose was meant, a minus
-    sign too many.
+    For example: softmax before cross-entropy (which applies its own), sigmoid before BCE-with-logits, raw outputs into
+    NLL, softmax over the batch, outputs of shape (N, 1) with targets of shape (N,), `view` instead of a transpose, or a
+    wrong minus sign.
 
     ## How to confirm it
-    Print `output.shape`, `target.shape`, `output.min()`, `output.sum(-1)` before the loss: logits are negative too and
-    do not sum to 1. For C classes the first loss is near ln C.
+    Print `output.shape`, `target.shape`, `output.min()` and `output.sum(-1)` before the loss: some logits are negative,
+    and they do not sum to 1. For C classes the first loss is near ln C.
 
     ## What to change
     `F.cross_entropy(logits, target)`, `F.binary_cross_entropy_with_logits(logits, target)`,
@@ -61,7 +62,8 @@ class LossMisuse(Cause):
     One batch can be overfitted to a loss under 0.01 within 1,000 steps.
 
     ## When to stop
-    If the shapes and ranges are right and one batch still cannot be overfitted, it is not the loss: look at the model.
+    If shapes and ranges are right and one batch still cannot be overfitted, the loss is not the cause: look at the
+    model.
     """
 
     name = "loss-misuse"
@@ -90,11 +92,11 @@ class LossMisuse(Cause):
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """What the loss is against what its function returns; else what the order of operations behind it says."""
+        """Whether the loss equals what its function returns; otherwise what the graph, targets and weights show."""
         scale = loss_scale(chart)
         if problem.has("update-ratio-abnormal") and scale < UpdateRatioAbnormal.divided:
             yield Evidence(
-                6.0, f"the loss is {number_text(scale)} of what its function returns: divided once too often"
+                6.0, f"the loss is {number_text(scale)} times what its function returns: it is divided once too often"
             )
         elif problem.has(*SHARP) and (added := _added_term(chart, breaking_step(problem))):
             yield Evidence(6.0, added)
@@ -107,31 +109,33 @@ class LossMisuse(Cause):
         if lint:
             yield Evidence(CERTAIN, f"the graph of the loss shows {', '.join(lint).replace('-', ' ')}")
         elif turned := chart.fact("modules.batch_as_time"):
-            yield Evidence(CERTAIN, f"{names_text(turned)} reads along the batch: outputs are not those of one sample")
+            yield Evidence(
+                CERTAIN, f"{names_text(turned)} treats the batch as a sequence: each output mixes several samples"
+            )
         elif wrong := _wrong_targets(chart, problem):
             yield Evidence(CERTAIN, wrong)
         elif wrong := _wrong_weights(chart, problem):
             yield Evidence(5.0, wrong)
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
             name = chart.fact("loss.function") or kind or "loss of this kind"
-            yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} has no such value")
+            yield Evidence(6.0, f"the loss is {number_text(chart['loss'].latest)}: a {name} cannot be that low")
         elif problem.get("target-anomaly") is not None and last_level(chart["target_padding"], 3) > 0.5:
-            yield Evidence(3.5, "most of what the loss counts is padding: it has no ignore_index")
+            yield Evidence(3.5, "most targets that the loss counts are padding: it has no ignore_index")
         elif deaf := _does_not_hear(chart, problem):
             yield Evidence(6.0, deaf)
         elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
             soon = problem.first_step <= AT_ONCE and "Adam" not in optimizer_names(chart)
-            yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with it")
+            yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with the batch size")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
             yield Evidence(-1.5, f"the graph of the loss is that of a plain {kind}")
 
 
 def _added_term(chart: Chart, step: int, least: int = 3) -> str:
-    """What share of the loss is not its function's value since a step, where it was nothing before; empty if it is not.
+    """That a term other than the loss function dominates the loss from this step on, as a sentence; "" if none does.
 
     >>> chart = Chart.of(loss=[2.0, 1.5, 1.0, 1.2, 50.0, 40.0], criterion=[2.0, 1.5, 1.0, 1.2, 1.1, 1.3])
     >>> _added_term(chart, 4)
-    'since step 4 the loss is 50, and its function returns 1.1: another term outweighs it'
+    'since step 4 the loss is 50, but its function returns only 1.1: another term outweighs it'
     """
     losses, plain = chart["loss"], chart["criterion"]
     steps, mine, theirs = np.intersect1d(losses.steps, plain.steps, assume_unique=True, return_indices=True)
@@ -143,30 +147,30 @@ def _added_term(chart: Chart, step: int, least: int = 3) -> str:
         rest = np.abs(1 - part / whole)
     if not float(rest[:since].max()) < OWN or not float(rest[since:].min()) > 1 - OUTWEIGHED:
         return ""
-    words = f"since step {step} the loss is {number_text(float(whole[since]))}, and its function returns"
+    words = f"since step {step} the loss is {number_text(float(whole[since]))}, but its function returns only"
     return f"{words} {number_text(float(part[since]))}: another term outweighs it"
 
 
 def _does_not_hear(chart: Chart, problem: Problem) -> str:
-    """How the loss shows that it does not depend on what the outputs say; empty where it may."""
+    """That the loss does not depend on the outputs, as a sentence; "" if it may depend on them."""
     if problem.has("not-learning", "loss-plateau") and _cancels_out(chart):
         return (
-            f"the loss is {number_text(chart['loss'].latest)} to the last digit at each step, while gradients differ "
-            "by batch: what it compares cancels out, as a model does with itself"
+            f"the loss is {number_text(chart['loss'].latest)} to the last digit at every step, although batches or "
+            "gradients differ: its terms cancel out, as when a model is compared with itself"
         )
     flat = is_flat(chart) or _was_never_heard(chart)
     if problem.has("no-gradient") and flat and chart["output_spread"].latest > VARIED:
         return (
-            "outputs differ from sample to sample, and the loss is the same whatever they are: labels of 0 in a "
-            "margin, a clamp, a rounding, a model beside itself"
+            "outputs differ from sample to sample, but the loss does not depend on them: look for labels of 0 in a "
+            "margin loss, a clamp, rounding, or a model compared with itself"
         )
     return ""
 
 
 def _was_never_heard(chart: Chart, samples: int = 5) -> bool:
-    """Whether all gradients were exactly zero from the first step on, of a model that is whole and all of which learns.
+    """Whether all gradients were exactly zero from the first step on, although the whole model is trainable and used.
 
-    Its last layer would have a gradient if the loss asked anything of its outputs.
+    Its last layer would have a gradient if the loss depended on the outputs.
     """
     norms, whole = chart["grad_norm"], not (chart.fact("graph.absent") or chart.fact("graph.detached"))
     learns = chart.fact("graph.frozen_share") == 0 and not chart.fact("graph.not_in_optimizer")
@@ -174,47 +178,47 @@ def _was_never_heard(chart: Chart, samples: int = 5) -> bool:
 
 
 def _wrong_weights(chart: Chart, problem: Problem) -> str:
-    """Which classes count too much, or not at all; empty where none does."""
+    """That the loss weights classes wrongly, as a sentence; "" if it does not."""
     if weight_of_common(chart) > 2 or weight_by_count(chart) > SuspiciousLoss.slope:
-        return "class weights are largest where there are most samples, not where there are fewest"
+        return "class weights are largest for the most common classes, not for the rarest"
     if problem.grave("suspicious-loss") and left_out(chart) > 0:
-        return f"{left_out(chart):.0%} of the samples are of the class that the loss ignores"
+        return f"{left_out(chart):.0%} of the samples are of a class that the loss ignores"
     return ""
 
 
 def _wrong_targets(chart: Chart, problem: Problem) -> str:
-    """Why these targets do not belong to this loss; empty where that is not seen."""
+    """Why these targets do not fit this loss, as a sentence; "" if they may fit."""
     if problem.has("target-anomaly", "nan-or-inf", "no-gradient") and counts_nothing(chart):
-        return "no label is one that the loss counts: its mean is 0 / 0"
+        return "the loss ignores all labels of a batch, so that its mean is 0 / 0"
     if is_unsigned(chart):
-        return f"{chart.fact('loss.function')} is given labels 0 and 1, and wants -1 and 1"
+        return f"{chart.fact('loss.function')} is given labels 0 and 1, but expects -1 and 1"
     if is_one_number(chart):
-        return "all targets are one number: they were rounded, or read as another type"
+        return "all targets are the same number: they were rounded, or read as the wrong type"
     if is_outside(chart):
         return f"{last_level(chart['binary_outside'], 3):.0%} of the targets of a binary loss are not between 0 and 1"
     if problem.has("target-anomaly") and asks_for_class_numbers(chart):
         most = number_text(chart["target_max"].latest)
-        return f"targets are whole numbers up to {most}, and outputs lie between 0 and 1: classes"
+        return f"targets are whole numbers up to {most}, but outputs lie between 0 and 1: the targets are class numbers"
     if chart.fact("loss.kind") == "l1" and problem.has("collapsed-output") and _asks_yes_or_no(chart):
-        return "targets are 0 or 1, and an absolute error is smallest where the more common is always said"
+        return "targets are 0 or 1, and the absolute error is smallest if the model always predicts the more common one"
     if problem.has("target-anomaly") and counts_unmasked(chart):
-        return "labels are the tokens themselves wherever nothing is masked, and the loss counts them"
+        return "at unmasked positions the labels are the input tokens, and the loss counts them"
     return ""
 
 
 def _asks_yes_or_no(chart: Chart, samples: int = 3) -> bool:
-    """Whether all targets are one of two numbers, 0 and 1."""
+    """Whether all targets are 0 or 1."""
     pairs, low, high = (chart[f"target_{name}"].last(samples) for name in ("two_valued", "min", "max"))
     known = pairs.size == low.size == high.size == samples
     return known and bool((pairs > 0).all()) and float(low.min()) == 0 and float(high.max()) == 1
 
 
 def _cancels_out(chart: Chart) -> bool:
-    """Whether the loss has one value whatever the batch, and is no old one: its gradients are new."""
+    """Whether the loss is constant although batches or gradients differ, so that it is not a stale value."""
     values = chart["loss"].last(SAME)
     if values.size < SAME or not float(np.ptp(values)) <= 1e-6 * abs(float(values[-1])):
         return False
     batches = np.unique(chart["input_checksum"].last(8)).size
     if batches == 1:
-        return False  # one batch for all steps: its loss stands still where the model does
+        return False  # with a single batch, a constant loss only means that the model does not change
     return gradients_differ(chart) or (batches > 1 and not chart["grad_norm"].last(SAME).any())

@@ -34,7 +34,7 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.underfitting import penalized, shrinkage
 
 ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf", "skipped-steps")
-"""Findings that begin at a step, before which the rate can be looked at."""
+"""Findings with a sharp onset: the learning rate just before it can be examined."""
 LASTING = (
     "not-learning",
     "loss-oscillation",
@@ -44,9 +44,9 @@ LASTING = (
     "activation-explosion",
     "weight-growth",
 )
-"""Findings that tell of a state."""
+"""Findings that describe a lasting state."""
 STATES = ("not-learning", "loss-oscillation", "dead-units", "saturated-activations")
-"""Those of them that may be there long before anything breaks."""
+"""Lasting findings that may be present long before anything breaks."""
 BEFORE = (
     "unexpected-initial-loss",
     "activation-explosion",
@@ -54,22 +54,23 @@ BEFORE = (
     "gradient-vanishing",
     "nan-or-inf",
 )
-"""Findings that may be there before a rate has had any effect."""
+"""Findings that may be present before the learning rate has had any effect."""
 LONG = 0.99
-"""Momentum that few runs use: what it does to the rate is its own doing."""
+"""Momentum from which the momentum, rather than the learning rate, is blamed for long steps: few runs use so much."""
 USUAL_ADAM, USUAL_SGD, USUAL_ATTENTION = 2e-2, 1.0, 5e-3
-"""Learning rates above which few runs learn: Adam's, that of plain steps, and Adam's on attention."""
+"""Learning rates above which few runs learn: with Adam, with SGD, and with Adam on a model with attention."""
 
 
 class LrTooHigh(Cause):
-    """The learning rate is too high for this model, batch and optimizer.
+    """The learning rate is too high for this model, batch size and optimizer.
 
     ## What it is
-    Each update overshoots: the step is longer than the stretch over which the gradient can be trusted.
+    Each update overshoots: it moves the weights farther than the gradient is valid.
 
     ## How to confirm it
-    The trouble begins when the rate rises or peaks; weights move by more than a hundredth of themselves a step; from a
-    checkpoint before the onset, a tenth of the rate passes the place without trouble.
+    - The trouble begins when the learning rate rises or peaks.
+    - Each step changes the weights by more than 1 % of their norm.
+    - From a checkpoint before the onset, the run passes this point without trouble at a tenth of the learning rate.
 
     ## What to change
     Halve the learning rate, go back to a checkpoint from before the onset, and clip gradients.
@@ -78,7 +79,7 @@ class LrTooHigh(Cause):
     The loss falls below its level before the onset, without new explosions.
 
     ## When to stop
-    When a tenth and a hundredth of the rate show the same: then it is not the rate.
+    If a tenth and a hundredth of the learning rate show the same trouble, the learning rate is not the cause.
     """
 
     name = "lr-too-high"
@@ -88,35 +89,39 @@ class LrTooHigh(Cause):
     references = ("https://arxiv.org/abs/1506.01186",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The rate about the onset, the size of updates, and whether the loss came back."""
+        """The learning rate around the onset, the size of updates, and whether the loss recovered."""
         broke = problem.has(*ACUTE)
         lasting = problem.has(*LASTING)
         yield from about_the_step(chart, breaking_step(problem) if broke else chart.step + 1)
         thrown = thrown_at_first(chart, problem)
         if thrown > 0:
             text = (
-                f"weights moved by {number_text(thrown)} of themselves a step at first, and outputs soon said the same"
+                f"the first steps changed the weights by {number_text(thrown)} of their norm each, and the outputs soon"
             )
-            yield Evidence(2.5, f"{text} of every input")
-        elif broke:  # what came after outputs had collapsed began with that
+            yield Evidence(2.5, f"{text} were the same for every input")
+        elif broke:  # if the outputs collapsed first, the collapse explains what came later
             yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
             yield from about_growth(chart, breaking_step(problem))
         yield from _about_the_loss(chart)
         early = [item for item in problem.symptoms if item.name in BEFORE and item.first_step == 0]
         if early:
-            yield Evidence(-2.0, f"{early[0].name} was there before the first step was taken")
+            yield Evidence(-2.0, f"{early[0].name} was already there before the first update")
         backwards = max(chart.fact("zeroing.backwards") or (0,))
         if backwards > 1 and not chart["loss_weight"]:
-            yield Evidence(-1.0, f"each step adds up {backwards} backward passes: the rate may suit one of them")
+            yield Evidence(
+                -1.0, f"each step sums {backwards} backward passes: the learning rate may be right for a single one"
+            )
         if has_unbounded_steps(chart):
             yield Evidence(-3.0, "Adam's betas alone would explain it")
         if goes_up(chart):
-            yield Evidence(-3.0, "maximize is on: shorter steps would go up as well")
+            yield Evidence(-3.0, "maximize is on: shorter steps would increase the loss as well")
         momentum = max(
             (item for group in chart.groups if isinstance(item := group.get("momentum"), float)), default=0.0
         )
         if LONG <= momentum < 1:
-            text = f"momentum of {number_text(momentum)} multiplies the rate by {number_text(1 / (1 - momentum))}"
+            text = (
+                f"momentum of {number_text(momentum)} multiplies the step length by {number_text(1 / (1 - momentum))}"
+            )
             yield Evidence(-2.5, text)
         yield from _about_its_height(chart, problem)
         if lasting:
@@ -124,24 +129,24 @@ class LrTooHigh(Cause):
 
 
 def _about_the_loss(chart: Chart) -> Iterator[Evidence]:
-    """What makes gradients larger than those of a mean."""
+    """What makes gradients larger than those of a mean loss."""
     if chart.fact("loss.reduction") == "sum":
-        yield Evidence(1.0, "the loss is a sum, so that gradients grow with the batch")
+        yield Evidence(1.0, "the loss is a sum, so gradients grow with the batch size")
     times = still_multiplied(chart)
-    if times and "Adam" not in optimizer_names(chart):  # whose steps do not feel it
+    if times and "Adam" not in optimizer_names(chart):  # the scale of gradients does not change its steps
         text = f"the loss is multiplied by {number_text(times)} before backward(), and nothing divides gradients by it"
         yield Evidence(3.0, f"{text} again: scaler.step(optimizer) would, optimizer.step() does not")
 
 
 def times_usual(chart: Chart, problem: Problem) -> float:
-    """The learning rate, in those above which few runs with this optimizer learn; 0 where that is not known."""
+    """The learning rate as a multiple of the one above which few runs with this optimizer learn; 0 if unknown."""
     names = optimizer_names(chart)
     adaptive = USUAL_ATTENTION if has_attention(chart) else USUAL_ADAM
     return _rate_then(chart, problem) / (adaptive if "Adam" in names else USUAL_SGD) if names else 0.0
 
 
 def _rate_then(chart: Chart, problem: Problem) -> float:
-    """The highest learning rate while it went on: what came later has no part in it."""
+    """The highest learning rate during the problem; later values do not matter."""
     rate = highest(chart["lr"], problem.first_step, problem.last_step)
     return rate if rate > 0 else chart["lr"].latest
 
@@ -149,7 +154,7 @@ def _rate_then(chart: Chart, problem: Problem) -> float:
 def _about_its_height(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     times, names = times_usual(chart, problem), optimizer_names(chart)
     if times > 1:
-        what = f"{names} on attention" if has_attention(chart) and "Adam" in names else names
+        what = f"{names} on a model with attention" if has_attention(chart) and "Adam" in names else names
         rate = number_text(_rate_then(chart, problem))
         yield Evidence(3.5 if times > 10 else 2.0, f"a learning rate of {rate} is high for {what}")
     if not names and "source" in chart.context:
@@ -157,7 +162,7 @@ def _about_its_height(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 
 def _about_a_written_rate(chart: Chart) -> Iterator[Evidence]:
-    """A rate in a log that does not say which optimizer it was: Hugging Face's trainer takes AdamW unless told."""
+    """The learning rate of a log that does not name the optimizer: Hugging Face's trainer uses AdamW by default."""
     rates = chart["lr"].values
     adam = chart.context.get("source") == "Hugging Face"
     rate, usual = float(rates.max()) if rates.size else 0.0, USUAL_ADAM if adam else USUAL_SGD
@@ -172,11 +177,11 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
     yield from _about_the_updates(update_level(chart, onset))
     if not leap > 2 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
         against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
-        yield Evidence(against, f"the loss stood out at step {onset} at once, before that step's update")
+        yield Evidence(against, f"the loss was already unusual at step {onset}, before that step's update")
     if problem.grave("loss-divergence"):
         back = " for a while" if is_over(chart, problem) else " and did not come back"
-        yield Evidence(1.7, f"the loss left its level{back}")
-    if problem.has("gradient-instability") and not has_tiny_batches(chart):  # whose norms swing at any rate
+        yield Evidence(1.7, f"the loss rose above its earlier level{back}")
+    if problem.has("gradient-instability") and not has_tiny_batches(chart):  # their norms swing at any learning rate
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
     if not lasting and not problem.grave("loss-divergence", "gradient-instability") and is_brief(problem):
         yield Evidence(-1.0, "it lasted only a few steps")
@@ -184,35 +189,38 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
             yield Evidence(-1.5, "the run went on as before, at the same learning rate")
     told = problem.has("gradient-explosion", "loss-spike", "loss-divergence")
     if problem.has("nan-or-inf") and not told and ran_away(chart, onset):
-        yield Evidence(2.0, "loss or gradients had outgrown their level in the steps before it")
+        yield Evidence(2.0, "the loss or the gradient norm had grown far above its level in the steps before")
     elif problem.names == ("nan-or-inf",):
-        yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first value that was not finite")
+        yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first non-finite value")
 
 
 def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator[Evidence]:
-    """How far weights move or moved, how the loss swings, how high the rate is, and where the loss stands."""
+    """How far the weights move or moved, how the loss swings, and whether it is above its start."""
     onset = breaking_step(problem) if broke else chart.step + 1
-    # What weights do after a break says nothing of what broke them; what they did just before it is told already.
+    # Updates after a break do not show what caused it; those just before it are already reported.
     first = not broke or any(item.name in STATES and item.first_step < onset - 10 for item in problem.symptoms)
     told = thrown_at_first(chart, problem) > 0
     ratio = _first_updates(chart, onset) if first and not told else math.nan
     if shrinkage(chart) < 0.5 or penalized(chart):
-        yield Evidence(-1.5, "weights move because decay or a penalty shrinks them")
+        yield Evidence(-1.5, "the weights move because weight decay or a penalty shrinks them")
     elif ratio > 0.1:
-        yield Evidence(3.0 if ratio > 0.3 else 1.5, f"weights moved by {number_text(ratio)} of themselves a step")
+        yield Evidence(
+            3.0 if ratio > 0.3 else 1.5, f"each step changed the weights by {number_text(ratio)} of their norm"
+        )
     elif ratio <= 0.03:
         yield Evidence(
-            -2.0 if ratio < 3e-3 else -0.7, f"weights moved by {number_text(ratio)} of themselves a step at most"
+            -2.0 if ratio < 3e-3 else -0.7,
+            f"each step changed the weights by at most {number_text(ratio)} of their norm",
         )
     yield from _about_the_swings(chart, problem)
     losses = chart["loss"]
     if problem.has("not-learning") and losses and losses.baseline(128).recent > 1.2 * losses.first > 0:
         now = number_text(losses.baseline(128).recent)
-        yield Evidence(1.5, f"the loss stands at {now}, above the {number_text(losses.first)} of the first step")
+        yield Evidence(1.5, f"the loss is at {now}, above the {number_text(losses.first)} of the first step")
 
 
 def _first_updates(chart: Chart, before: int) -> float:
-    """The largest typical update ratio of any sample but the very first: a net that is broken hardly moves later."""
+    """The largest median update ratio of any sample from step 4 on: a broken model hardly moves later."""
     rows = [row[np.isfinite(row)] for step, row in chart.tensors("update_ratio").rows if 4 <= step < before]
     return max((median(row) for row in rows if row.size), default=math.nan)
 
@@ -220,12 +228,12 @@ def _first_updates(chart: Chart, before: int) -> float:
 def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     swing = problem.get("loss-oscillation")
     if swing is not None and "every 2 steps" in swing.message:
-        yield Evidence(2.0, "the loss goes up and down at every other step: each update overshoots")
+        yield Evidence(2.0, "the loss goes up and down every 2 steps: each update overshoots")
     elif swing is not None:
-        yield Evidence(-0.7, "the loss swings more slowly than steps that overshoot would make it")
+        yield Evidence(-0.7, "the loss swings more slowly than overshooting steps would make it")
     cosine = chart["momentum_cosine"].last(8)
     if cosine.size >= 4 and median(cosine) < -0.5:
-        yield Evidence(1.0, f"gradients point back against the steps taken: cosine {median(cosine):.2f}")
+        yield Evidence(1.0, f"gradients point against the recent steps: cosine {median(cosine):.2f}")
 
 
 def _about_the_rate(chart: Chart, onset: int, rise: float, leap: float) -> Iterator[Evidence]:
@@ -233,17 +241,20 @@ def _about_the_rate(chart: Chart, onset: int, rise: float, leap: float) -> Itera
         names = ("lr", *(f"lr/{number}" for number in range(1, len(chart.groups))))
         then = [rate for name in names if (rate := highest(chart[name], onset - 30, onset)) > 0]
         reached = number_text(max(then, default=chart["lr"].latest))
-        yield Evidence(4.0, f"the learning rate had just risen {number_text(leap)} times, to {reached}")
+        yield Evidence(4.0, f"the learning rate had just jumped by a factor of {number_text(leap)}, to {reached}")
     elif rise > 1.001:
-        yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was at its highest so far when it began")
+        yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was the highest so far at the onset")
     elif rise <= 1.001:
-        yield Evidence(-0.5, "the learning rate had not risen when it began")
+        yield Evidence(-0.5, "the learning rate had not risen before the onset")
 
 
 def _about_the_updates(ratio: float) -> Iterator[Evidence]:
     if ratio > 1e-2:
         yield Evidence(
-            3.0 if ratio > 0.1 else 2.0, f"weights moved by {number_text(ratio)} of themselves a step before it began"
+            3.0 if ratio > 0.1 else 2.0,
+            f"just before the onset, a step changed the weights by {number_text(ratio)} of their norm",
         )
     elif ratio < 1e-3:
-        yield Evidence(-1.0, f"weights moved by only {number_text(ratio)} of themselves a step before it began")
+        yield Evidence(
+            -1.0, f"just before the onset, a step changed the weights by only {number_text(ratio)} of their norm"
+        )

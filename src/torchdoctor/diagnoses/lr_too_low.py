@@ -14,33 +14,34 @@ from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.slow_learning import ONWARD
 
 UNUSUAL_EPS = 1e-4
-"""An eps of Adam above which it may outweigh gradients that are not tiny."""
+"""Adam's eps above which it may outweigh ordinary gradients."""
 STILL = 1e-8
-"""A rate at which no optimizer moves anything in a run's time."""
+"""Learning rate below which no optimizer gets anywhere within a run."""
 
 SHORT = 0.05
-"""Share of themselves by which weights have moved at most, from which on nothing can have been learnt."""
+"""Total change of the weights, relative to their norm, below which they cannot have learned anything."""
 USUAL = 3e-4
-"""Share of themselves by which weights move a step at least where steps are not short."""
+"""Update ratio from which steps are not short."""
 
 
 class LrTooLow(Cause):
-    """The learning rate is too low: weights hardly move.
+    """The learning rate is too low: the weights hardly move.
 
     ## What it is
-    The steps are so short that the loss stands still although the gradient points somewhere.
+    The steps are so short that the loss hardly changes, although the gradient has a clear direction.
 
     ## How to confirm it
-    Update ratios under 1e-5 in all layers; a range test or a short trial at ten times the rate falls at once.
+    Update ratios are under 1e-5 in all layers. In a range test, or a short trial at ten times the learning rate, the
+    loss falls at once.
 
     ## What to change
-    Double the learning rate, again while it helps.
+    Double the learning rate, and repeat as long as it helps.
 
     ## How to see it cured
-    Update ratios about 1e-3, and a loss that falls again.
+    Update ratios are about 1e-3, and the loss falls again.
 
     ## When to stop
-    When ten times the rate changes nothing: then the gradient does not reach the weights.
+    If ten times the learning rate changes nothing, the gradient does not reach the weights.
     """
 
     name = "lr-too-low"
@@ -57,21 +58,21 @@ class LrTooLow(Cause):
     references = ("https://arxiv.org/abs/1506.01186",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The size of updates and of the rate itself."""
+        """The size of updates, and the learning rate itself."""
         yield from _about_the_updates(chart, problem)
         slow = problem.get("slow-learning")
-        held = problem.has("clipping-anomaly", "batch-anomaly")  # which shorten steps, or turn all of them one way
+        held = problem.has("clipping-anomaly", "batch-anomaly")  # these shorten steps, or give all steps one direction
         onward = not held and slow is not None and ONWARD in slow.message
         rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
         adaptive = "Adam" in optimizer_names(chart)
         if 0 < top < STILL:
-            yield Evidence(4.0, f"the learning rate was never above {number_text(top)}: nothing can move at that")
-        elif onward:  # while the rate was up
-            yield Evidence(3.0, f"{ONWARD}, while the loss gains next to nothing: steps are short")
+            yield Evidence(4.0, f"the learning rate was never above {number_text(top)}: too low for any weight to move")
+        elif onward:  # measured while the learning rate was high
+            yield Evidence(3.0, f"{ONWARD}, while the loss hardly improves: steps are too short")
         elif rate <= 0.1 * top:
-            yield Evidence(-2.0, f"the learning rate was {number_text(top)}; it is the schedule that has lowered it")
+            yield Evidence(-2.0, f"the learning rate was {number_text(top)} before the schedule lowered it")
         elif 0 < rate < (3e-6 if adaptive else 1e-5):
-            yield Evidence(2.2, f"the learning rate is {number_text(rate)}")
+            yield Evidence(2.2, f"the learning rate is only {number_text(rate)}")
         elif rate >= (3e-4 if adaptive else 1e-2):
             yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is not low")
         if not onward:
@@ -79,48 +80,54 @@ class LrTooLow(Cause):
         yield from _about_what_else_is_short(chart, problem)
         norms = chart["grad_norm"]
         if norms and norms.baseline(128).recent < 1e-10:
-            yield Evidence(-4.0, "there is no gradient that a higher rate could scale")
+            yield Evidence(-4.0, "the gradient is practically zero at any learning rate")
         if problem.has("gradient-explosion", "loss-spike", "loss-divergence", "dead-units", "activation-explosion"):
-            yield Evidence(-3.0, "steps that are too short break nothing")
+            yield Evidence(-3.0, "steps that are too short do not break a run")
         if problem.has("gradient-vanishing") and not problem.has("loss-plateau", "slow-learning", "not-learning"):
-            yield Evidence(-2.0, "the loss has not stopped falling")
+            yield Evidence(-2.0, "the loss is still falling")
 
 
 def _about_what_else_is_short(chart: Chart, problem: Problem) -> Iterator[Evidence]:
-    """What makes steps short at any rate."""
+    """What makes steps short at any learning rate."""
     eps = max((item for group in chart.groups if isinstance(item := group.get("eps"), float)), default=0.0)
     if eps > UNUSUAL_EPS and chart["adam_eps_share"].latest > 0.5:
-        yield Evidence(-3.0, f"eps of {number_text(eps)} makes steps short, whatever the rate")
+        yield Evidence(-3.0, f"eps of {number_text(eps)} makes steps short at any learning rate")
     if problem.grave("gradient-vanishing") and decay_by_layer(chart, problem) > 1:
-        yield Evidence(-2.0, "gradients are lost on their way back: a higher rate would move the last layers only")
+        yield Evidence(
+            -2.0, "gradients vanish on their way back: a higher learning rate would move only the last layers"
+        )
 
 
 def _about_the_way(chart: Chart, held: bool) -> Iterator[Evidence]:
-    """Whether gradients, or the weights themselves, keep their direction."""
+    """Whether gradients or updates keep their direction from step to step."""
     cosine = chart["momentum_cosine"].last(8)
     if cosine.size >= 4 and median(cosine) > 0.6:
-        short = not held and working_update(chart) < USUAL  # noise, of labels or batches, keeps no direction
-        text = f"gradients keep their direction from step to step: {median(cosine):.2f}"
+        short = not held and working_update(chart) < USUAL  # noise of labels or batches has no lasting direction
+        text = f"gradients keep their direction from step to step: cosine {median(cosine):.2f}"
         yield Evidence(2.5 if short else 1.0, text)
-    # where weights hardly move at all, that says so already, and whatever cuts steps may be what does it
+    # If the weights hardly move at all, that is already reported, and something else may shorten the steps.
     if not held and goes_straight(chart) and 2e-5 < working_update(chart) < 10 * USUAL:
         way = median(chart["course"].last(4))
-        yield Evidence(3.0, f"weights keep one direction over dozens of steps: cosine {way:.2f}")
+        yield Evidence(3.0, f"the weights move in one direction over dozens of steps: cosine {way:.2f}")
 
 
 def _about_the_updates(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if (thrown := thrown_at_first(chart, problem)) > 0:
-        text = f"weights moved by {number_text(thrown)} of themselves a step until outputs collapsed"
-        yield Evidence(-3.0, f"{text}: steps are short since then")
+        text = f"each step changed the weights by {number_text(thrown)} of their norm until the outputs collapsed"
+        yield Evidence(-3.0, f"{text}: steps are short only since then")
         return
     ratio = working_update(chart)
     if 0 < ratio < 2e-5:
-        yield Evidence(3.0, f"weights move by only {number_text(ratio)} of themselves a step")
+        yield Evidence(3.0, f"each step changes the weights by only {number_text(ratio)} of their norm")
     elif 0 < ratio < 1e-4:
-        yield Evidence(1.5, f"weights move by {number_text(ratio)} of themselves a step, a thousandth is usual")
+        yield Evidence(1.5, f"each step changes the weights by {number_text(ratio)} of their norm, usually 0.001")
     elif 0 < ratio * chart.step < SHORT:
-        yield Evidence(1.5, f"in {chart.step} steps weights have moved by at most {number_text(ratio * chart.step)}")
+        yield Evidence(
+            1.5, f"in {chart.step} steps the weights changed by at most {number_text(ratio * chart.step)} of their norm"
+        )
     elif ratio > USUAL:
-        yield Evidence(-2.0, f"weights move by {number_text(ratio)} of themselves a step")
+        yield Evidence(-2.0, f"each step changes the weights by {number_text(ratio)} of their norm")
     if ratio < 1e-3 and falls_steadily(chart):
-        yield Evidence(1.5, "the loss goes on falling at an even pace: the way is right, the steps are short")
+        yield Evidence(
+            1.5, "the loss keeps falling at a constant pace: the direction is right, but the steps are short"
+        )

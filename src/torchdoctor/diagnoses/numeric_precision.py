@@ -13,28 +13,30 @@ from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
-"""What announces an overflow."""
+"""Findings that precede an overflow."""
 SMALLEST_HALF = 2.0**-24
-"""The smallest number of float16: under half of it everything is zero."""
+"""The smallest positive number of float16. Anything below half of it rounds to zero."""
 SAFE = ("mse", "l1", "smooth-l1", "huber", "cross-entropy")
-"""Kinds of loss that are finite wherever outputs and targets are, short of an overflow."""
+"""Kinds of loss that are finite for finite outputs and targets, unless they overflow."""
 
 
 class NumericPrecision(Cause):
-    """An operation left the range of its number format, or was undefined.
+    """A value left the range of its number format, or an operation was undefined.
 
     ## What it is
-    Half precision ends at 65,504; log(0), 0/0 and the derivative of a root or norm at 0 are not finite in any.
+    float16 overflows above 65,504 and rounds numbers below 6e-8 to zero. Weights in bfloat16 lose small updates.
+    log(0), 0/0 and the derivative of a root or a norm at 0 are not finite in any format.
 
     ## How to confirm it
-    Inputs and weights are finite and a module's output or gradient is not. Replay the step in float32: if it passes,
-    it was the range; if not, it is the operation. ``torch.autograd.detect_anomaly()`` names it.
+    Inputs and weights are finite, but a module's output or gradient is not. Repeat the step in float32: if it passes,
+    the cause is the range, otherwise the operation. ``torch.autograd.detect_anomaly()`` names the operation.
 
     ## What to change
-    bfloat16 or float32 for that part; an epsilon inside log, sqrt and divisions; log-softmax instead of log of softmax.
+    Use bfloat16 or float32 for that part. Put an epsilon inside log, sqrt and divisions. Use log-softmax instead of
+    the log of a softmax.
 
     ## How to see it cured
-    The same batch passes with finite loss and gradients.
+    The same batch gives a finite loss and finite gradients.
     """
 
     name = "numeric-precision"
@@ -54,12 +56,12 @@ class NumericPrecision(Cause):
     references = ("https://pytorch.org/docs/stable/notes/amp_examples.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Format, place, and what came before."""
+        """The number formats, where the first non-finite value was, and what came before it."""
         formats = str(chart.context.get("autocast") or "") + " " + str(chart.context.get("precision") or "")
         if "float16" in formats.replace("bfloat16", ""):
-            yield Evidence(1.5, "part of the run is in float16, which ends at 65,504 and at 6e-8")
+            yield Evidence(1.5, "part of the run is in float16, which overflows above 65,504 and underflows below 6e-8")
             if chart.context.get("scaler") is None and "float16" in str(chart.context.get("autocast") or "")[:7]:
-                yield Evidence(1.0, "and there is no gradient scaler")
+                yield Evidence(1.0, "float16 autocast runs without a gradient scaler")
         if problem.has("skipped-steps"):
             yield from _about_the_scale(chart, problem)
         symptom = problem.get("nan-or-inf")
@@ -68,23 +70,23 @@ class NumericPrecision(Cause):
             return
         step = symptom.first_step
         if (vanished := eps_below_the_format(chart)) is not None:
-            text = f"weights are in float16, where the optimizer's eps of {number_text(vanished)} is 0: "
-            yield Evidence(4.0, f"{text}a step divides by zero wherever a squared gradient is too small for it")
+            text = f"weights are in float16, where the optimizer's eps of {number_text(vanished)} rounds to 0: "
+            yield Evidence(4.0, f"{text}the step divides by zero if a squared gradient rounds to 0 too")
         overflowed = is_overflow_of_a_batch(chart, problem)
         if loss_was_finite(chart, step) is False and not overflowed and (spared := finite_beside(chart, step)):
-            text = f"the loss was not finite and the gradient of {names_text(spared)} was: a mask is on the way to it"
+            text = f"the loss was not finite, but the gradient of {names_text(spared)} was: a mask blocks the way to it"
             yield Evidence(2.5, text)
         yield from _about_the_origin(chart, problem, step)
         if is_infinite_loss(chart, problem) and not overflowed:
-            yield Evidence(1.5, "the loss was infinite at once: a division by zero or a logarithm of it")
+            yield Evidence(1.5, "the loss became infinite in one step: a division by zero or a log of zero")
         if problem.began_with(step, *GROWTH, "unexpected-initial-loss") or ran_away(chart, step):
-            yield Evidence(-1.5, "values had grown before they overflowed")
+            yield Evidence(-1.5, "loss, gradients or weights had already grown before that")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
 
 
 def eps_below_the_format(chart: Chart) -> float | None:
-    """The eps of an adaptive optimizer whose weights are in float16, where it is rounded to zero; else None."""
+    """The eps of an optimizer if it rounds to zero because the weights are in float16; else None."""
     if "float16" not in [str(item).removeprefix("torch.") for item in chart.context.get("precision") or ()]:
         return None
     known = [group.get("eps") for group in chart.groups]
@@ -92,7 +94,7 @@ def eps_below_the_format(chart: Chart) -> float | None:
 
 
 def is_underflow(chart: Chart, samples: int = 3) -> bool:
-    """Whether all weights are in float16, and gradients that are not cut off are zero at each of the last samples."""
+    """Whether all weights are in float16 and all gradients are zero at the last samples, although no graph is cut."""
     formats = {str(item).removeprefix("torch.") for item in chart.context.get("precision") or ()}
     norms = chart.tensors("grad_norm").matrix(samples)
     cut = chart.fact("graph.detached") or chart.fact("graph.cut") or chart.fact("graph.absent")
@@ -101,12 +103,12 @@ def is_underflow(chart: Chart, samples: int = 3) -> bool:
 
 
 def _strength(chart: Chart) -> float:
-    """A row of attention in which everything is masked is 0/0: that is common."""
+    """The weight of this evidence: higher with attention, where a fully masked row gives 0/0."""
     return 1.5 if has_attention(chart) else 0.7
 
 
 def fragile_loss(chart: Chart) -> str:
-    """What in the loss may be undefined; empty where nothing was seen that may."""
+    """The operation in the loss that may be undefined; empty if none was seen."""
     if fragile := chart.fact("loss.fragile"):
         return " and a ".join(fragile)
     kinds = dict(zip(chart.fact("modules.names") or (), chart.fact("modules.kinds") or (), strict=False))
@@ -117,16 +119,16 @@ def fragile_loss(chart: Chart) -> str:
 
 
 def is_safe_loss(chart: Chart) -> bool:
-    """Whether the loss is one that is finite wherever outputs and targets are.
+    """Whether the loss is finite whenever outputs and targets are finite.
 
-    One that was written by hand may take a log of its targets, or divide by them: that has no graph, and is not seen.
+    A loss written by hand may take a log of the targets or divide by them. Targets have no graph, so that is not seen.
     """
     by_hand = chart.fact("loss.reduction") is None and chart.fact("loss.function") is None
     return chart.fact("loss.kind") in SAFE and not chart.fact("loss.hidden") and not by_hand
 
 
 def is_infinite_loss(chart: Chart, problem: Problem) -> bool:
-    """Whether the loss was infinite, all at once, in a run of ordinary numbers: of NaN there would come NaN."""
+    """Whether the loss became infinite in one step of an ordinary run. NaN in the data would give NaN, not infinity."""
     symptom = problem.get("nan-or-inf")
     return (
         symptom is not None
@@ -137,35 +139,35 @@ def is_infinite_loss(chart: Chart, problem: Problem) -> bool:
 
 
 def is_overflow_of_a_batch(chart: Chart, problem: Problem) -> bool:
-    """Whether the loss was infinite at once where nothing in model or loss divides: a number of the batch is huge."""
+    """Whether the loss became infinite although model and loss never divide: then the batch holds a huge number."""
     return is_infinite_loss(chart, problem) and is_safe_loss(chart) and is_a_plain_stack(chart)
 
 
 def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evidence]:
-    """Where the first value that is not finite was seen: in a module, in the loss, or only behind it."""
+    """Where the first non-finite value was seen: in a module, in the loss, or in the gradients."""
     kind, module = origin_kind(chart, problem)
     if kind == "output":
-        yield Evidence(2.5, f"{module} turned finite inputs and weights into values that are not")
+        yield Evidence(2.5, f"{module} turned finite inputs and weights into non-finite values")
     elif kind == "between":
-        text = f"finite values were given to the model, and what entered {module} was not finite: a division or a root"
-        yield Evidence(4.0, f"{text} before it is undefined there")
+        text = f"the model's inputs were finite, but the input of {module} was not: a division or a root before it"
+        yield Evidence(4.0, f"{text} is undefined")
     elif kind == "input":
         yield Evidence(-4.0, "the input was already not finite")
     elif chart["loss"] and loss_was_finite(chart, step) and chart["grad_norm"].nonfinite:
-        text = "the loss was finite and its gradients were not"
-        grown = ran_away(chart, step)  # then the square of what is finite may be none
-        yield Evidence(0.0 if grown else 2.5, text if grown else f"{text}: a derivative is undefined there")
+        text = "the loss was finite, but its gradients were not"
+        grown = ran_away(chart, step)  # then the square of a finite number may overflow
+        yield Evidence(0.0 if grown else 2.5, text if grown else f"{text}: a derivative is undefined")
     elif (fragile := fragile_loss(chart)) and loss_was_finite(chart, step) is False:
-        yield Evidence(2.5, f"the loss was the first that was not finite, and takes a {fragile}")
+        yield Evidence(2.5, f"the loss was the first non-finite value, and it contains a {fragile}")
     elif is_safe_loss(chart):
         loss = chart.fact("loss.kind")
         if is_a_plain_stack(chart):
-            yield Evidence(-1.0, f"a {loss} of finite numbers is finite, and so is what ordinary layers make of them")
+            yield Evidence(-1.0, f"the {loss} loss of finite numbers is finite, and ordinary layers keep them finite")
         elif not problem.began_with(step, *GROWTH):
-            text = f"the model is not a plain stack: a division or a mask may precede the {loss}"
+            text = f"the model has more than ordinary layers: a division or a mask may come before the {loss} loss"
             yield Evidence(_strength(chart), text)
     elif kind != "input" and not problem.began_with(step, *GROWTH):
-        text = "the loss was not finite all at once: a logarithm, a root or a division may be part of it"
+        text = "the loss became non-finite in one step: it may contain a log, a root or a division"
         yield Evidence(_strength(chart), text)
 
 
@@ -178,22 +180,22 @@ def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 
 
 def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
-    """Updates smaller than half a digit of the format are lost: weights in bfloat16 have eight bits."""
+    """Whether updates are rounded away: bfloat16 has eight bits of precision, so updates below that are lost."""
     if problem.has("skipped-steps"):
         return
     lost = chart["update_lost"].last(4)
     if lost.size and median(lost) > 0.5:
         share = f"{median(lost):.0%}"
-        yield Evidence(CERTAIN - 2, f"{share} of the weights that have a gradient did not move: rounded away")
+        yield Evidence(CERTAIN - 2, f"{share} of the weights with a gradient did not change: updates are rounded away")
         return
     formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)
     half = formats and all(item in ("bfloat16", "float16") for item in formats)
     if problem.has("no-gradient") and is_underflow(chart):
-        text = "a backward pass comes to every weight, and gradients are exactly zero in float16"
-        yield Evidence(CERTAIN - 2, f"{text}: what is under 6e-8 is none there")
+        text = "backward reaches every weight, but all gradients are exactly zero"
+        yield Evidence(CERTAIN - 2, f"{text}: float16 cannot hold numbers below 6e-8")
         return
     if half and ratio < 2**-8 and problem.has("slow-learning", "frozen-weights"):
         low = number_text(ratio)
-        yield Evidence(3.5, f"weights are in {formats[0]}, and updates of {low} of a weight are rounded away")
+        yield Evidence(3.5, f"weights are in {formats[0]}, where updates of {low} of a weight are rounded away")
     else:
         yield Evidence(-2.5, "all values are finite")

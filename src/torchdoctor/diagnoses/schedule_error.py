@@ -17,19 +17,22 @@ class ScheduleError(Cause):
     """The learning rate schedule does not fit the run.
 
     ## What it is
-    It reaches zero long before the end, is stepped at the wrong cadence (each batch instead of each epoch), or jumps.
+    The learning rate reaches zero long before the end of the run, or jumps. Often ``scheduler.step()`` is called at
+    the wrong interval: every batch instead of every epoch, or never.
 
     ## How to confirm it
-    Plot the learning rate over steps: it is near zero while the loss still fell, or jumps where nothing was planned.
+    Plot the learning rate over the steps: it is near zero while the loss is still falling, or jumps where no jump was
+    planned.
 
     ## What to change
-    Give the schedule the real number of steps and call ``scheduler.step()`` at the cadence it counts in.
+    Give the scheduler the real number of steps. Call ``scheduler.step()`` once per batch if its numbers count batches,
+    once per epoch if they count epochs.
 
     ## How to see it cured
-    The rate at the last step is the schedule's end, not earlier.
+    The schedule ends at the last step of the run, not earlier.
 
     ## When to stop
-    When a constant learning rate shows the same trouble: then it is not the schedule.
+    When a constant learning rate shows the same trouble: then the schedule is not the cause.
     """
 
     name = "schedule-error"
@@ -51,7 +54,7 @@ class ScheduleError(Cause):
     references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether the rate was near zero during a plateau, or jumped before trouble."""
+        """Whether the learning rate was near zero during a plateau, or jumped just before the onset."""
         rates = chart["lr"]
         if not rates:
             return
@@ -61,14 +64,14 @@ class ScheduleError(Cause):
         yield from _about_the_cadence(chart)
         onset = problem.first_step
         if (cut := lowered_while_falling(chart)) is not None:
-            yield Evidence(3.0, f"it waits for a plateau, and lowered the rate at step {cut} while the loss fell")
+            yield Evidence(3.0, f"the scheduler lowered the learning rate at step {cut}, before the loss had a plateau")
         if (anomaly := problem.get("schedule-anomaly")) is not None:
             yield Evidence(5.0, anomaly.message)
         elif problem.has("learning-rate-vanished"):
             top = number_text(highest(rates, 0, chart.step))
             strength = 4.5 if problem.grave("learning-rate-vanished") else 1.0
             yield Evidence(
-                strength, f"the learning rate is {number_text(rates.latest)} and was {top}, and the run goes on"
+                strength, f"the learning rate is {number_text(rates.latest)}, down from {top}, and the run goes on"
             )
         elif problem.has("slow-learning", "not-learning"):
             yield from _about_the_start(chart)
@@ -76,35 +79,35 @@ class ScheduleError(Cause):
             now, before = highest(rates, onset, chart.step), highest(rates, 0, onset - 1)
             if now < 1e-3 * before:
                 then = number_text(before)
-                yield Evidence(5.0, f"the learning rate is {number_text(now)} since step {onset}; it was {then}")
+                yield Evidence(5.0, f"the learning rate is {number_text(now)} since step {onset}, down from {then}")
             else:
-                yield Evidence(-2.0, f"the learning rate is {number_text(rates.latest)}")
+                yield Evidence(-2.0, f"the learning rate is still {number_text(rates.latest)}")
         elif (rise := lr_leap(chart, onset)) > 2:
-            yield Evidence(4.5, f"the learning rate jumped to {number_text(rise)} times anything before")
+            yield Evidence(4.5, f"the learning rate jumped to {number_text(rise)} times its highest value before")
         else:
-            yield Evidence(-2.0, "the learning rate had not jumped")
+            yield Evidence(-2.0, "the learning rate did not jump before the onset")
 
 
 def _about_the_cadence(chart: Chart) -> Iterator[Evidence]:
-    """What the scheduler itself tells: whether it was stepped, how often, and what it counts in."""
+    """Whether the scheduler was stepped, how often, and when its schedule ends."""
     name = chart.fact("schedule.class") or "the scheduler"
     if chart.fact("schedule.stepped") is False and chart.step >= 100:
         yield Evidence(3.0, f"{name} was never stepped in {chart.step + 1} steps")
     if not chart.fact("schedule.per_batch") or chart["lr"].latest > 0.5 * highest(chart["lr"], 0, chart.step):
-        return  # a warm-up, or one that holds the rate up: its end is no loss
+        return  # the learning rate is still high: that the schedule has ended does no harm
     total, milestones = chart.fact("schedule.total"), chart.fact("schedule.milestones") or ()
     planned = max([item for item in (total, *milestones) if isinstance(item, int)], default=0)
     if name == "StepLR" and 0 < planned < 0.3 * chart.step:
-        yield Evidence(3.0, f"StepLR is stepped at every batch, and cuts the rate after every {planned} of them")
+        yield Evidence(3.0, f"StepLR is stepped at every batch, and cuts the learning rate every {planned} batches")
     elif 0 < planned < 0.7 * chart.step:
-        plan = "its milestones end" if milestones else "its plan ends"
+        plan = "its milestones end" if milestones else "its schedule ends"
         yield Evidence(3.0, f"{name} is stepped at every batch, and {plan} after {planned} of {chart.step + 1} steps")
 
 
 def lowered_while_falling(chart: Chart) -> int | None:
-    """The step at which the rate was first cut to less than half of its highest while the loss still fell; else None.
+    """The step at which ReduceLROnPlateau first cut the learning rate below half while the loss was falling; else None.
 
-    A step schedule does that on purpose, but one that waits for a plateau must not.
+    A step schedule does that on purpose. One that waits for a plateau must not.
     """
     if "Plateau" not in str(chart.fact("schedule.class") or chart.context.get("scheduler") or ""):
         return None
@@ -119,30 +122,30 @@ def lowered_while_falling(chart: Chart) -> int | None:
 
 
 def _working_share(chart: Chart, top: float) -> float:
-    """The share of the run in which the rate was a tenth of its highest, or more."""
+    """The share of the run in which the learning rate was above a tenth of its maximum."""
     means = [bucket[2] for bucket in chart["lr"].outline.buckets()]
     return sum(mean > 0.1 * top for mean in means) / max(1, len(means))
 
 
 def _planned_rate(chart: Chart) -> float:
-    """The highest rate that a scheduler has written into the first group as its plan; 0 where none has."""
+    """The learning rate that a scheduler has written into the first group as its goal; 0 if there is none."""
     group = chart.groups[0] if chart.groups else {}
     rates = [group.get(name) for name in ("initial_lr", "max_lr")]
     return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
 
 
 def _about_the_start(chart: Chart) -> Iterator[Evidence]:
-    """A run that never moved: a warm-up that never began, or a rate of zero."""
+    """For a run that never learned: a warm-up that never began, or a learning rate of zero."""
     rates, named = chart["lr"], chart.context.get("scheduler") or chart.fact("schedule.class")
     top = highest(rates, 0, chart.step)
     if top == 0:
-        yield Evidence(5.0, "the learning rate is 0 since the first step")
+        yield Evidence(5.0, "the learning rate has been 0 since the first step")
     elif rates.latest < 1e-3 * top and _working_share(chart, top) < 0.3:
-        yield Evidence(3.0, f"the learning rate is {number_text(rates.latest)}; it was {number_text(top)}")
+        yield Evidence(3.0, f"the learning rate is {number_text(rates.latest)}, down from {number_text(top)}")
     elif top < 1.01 * rates.first and top < 0.1 * (planned := _planned_rate(chart)):
-        text = f"the rate has stayed at {number_text(top)} since the first step, and its schedule goes up to "
+        text = f"the learning rate has stayed at {number_text(top)} since the first step, but its schedule goes up to "
         yield Evidence(4.0, f"{text}{number_text(planned)}")
     elif named and top < 1e-5 and top < 1.01 * rates.first:
-        yield Evidence(1.5, f"{named} was given, and the rate has stayed at {number_text(top)} since the first step")
+        yield Evidence(1.5, f"{named} is configured, but the learning rate has stayed at {number_text(top)}")
     else:
         yield Evidence(-2.0, f"the learning rate is {number_text(rates.latest)}")

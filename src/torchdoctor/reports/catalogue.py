@@ -1,4 +1,4 @@
-"""The catalogue: every finding, cause, action and check by name, with the page that its docstring is."""
+"""The catalogue: every finding, cause, action and check by name, each with a page made from its docstring."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from torchdoctor.treatments import ACTIONS, Action
 from torchdoctor.treatments.prescription import SUGGESTED
 
 STOP = (
-    "When three changes in a row have not helped, or when the search costs more than another approach would: another "
-    "architecture, another formulation of the task, better data. `torchdoctor explain ask-for-help` says more."
+    "When three changes in a row have not helped, or when searching on costs more than another approach: another "
+    "architecture, another formulation of the task, better data. See `torchdoctor explain ask-for-help`."
 )
 TRY = (
-    "Change one thing at a time and give it 100 to 1,000 steps. If nothing is better by then, undo it before you try "
-    "the next; after three of them, change the approach."
+    "Change one thing at a time and give it 100 to 1,000 steps. If it has not helped by then, undo it before you try "
+    "the next. After three failed changes, try another approach."
 )
 SAFETY = {
-    "apply": "apply (may be done in the loop when the doctor is allowed to act)",
-    "ask": "ask (in the loop, after a question)",
-    "show": "show (by hand only)",
+    "apply": "apply (safe to automate in the training loop)",
+    "ask": "ask (can be automated, but ask a person first)",
+    "show": "show (change it by hand)",
 }
 _GRADIENTS = (
-    "Rules of thumb, which depend on the loss's scale: a global gradient norm of 0.1 to 10, layers within two orders "
-    "of magnitude of each other (embeddings may be larger); below 0.01 it is suspicious, above 100 an explosion in "
-    "most runs, and under 1e-7 early layers no longer learn."
+    "Rules of thumb, which depend on the scale of the loss: a global gradient norm of 0.1 to 10, and layers within two "
+    "orders of magnitude of each other (embeddings may be larger). A global norm below 0.01 is suspicious, and above "
+    "100 it is an explosion in most runs. Below 1e-7, early layers no longer learn."
 )
 HEALTHY: Mapping[str, str] = {
     "gradient-explosion": _GRADIENTS,
@@ -43,13 +43,14 @@ HEALTHY: Mapping[str, str] = {
     "no-gradient": _GRADIENTS,
     "saturated-activations": "Pre-activations between -3 and 3: beyond them sigmoid and tanh are flat.",
     "dead-units": "Half of a ReLU layer's values at zero is healthy; a unit that is zero for every input is not.",
-    "overfitting": "A validation loss of less than twice the training loss.",
-    "underfitting": "A training loss under 0.1 on many tasks; one batch can be learnt to under 0.01 in 1,000 steps.",
-    "not-learning": "One batch can be learnt to under 0.01 within 1,000 steps.",
-    "update-ratio-abnormal": "Weights that move by 1e-4 to 1e-2 of themselves a step, about 1e-3 in the middle.",
-    "slow-learning": "Weights that move by 1e-4 to 1e-2 of themselves a step, about 1e-3 in the middle.",
+    "overfitting": "A validation loss below twice the training loss.",
+    "underfitting": "A training loss under 0.1 on many tasks. One batch can be learned to a loss under 0.01 within "
+    "1,000 steps.",
+    "not-learning": "One batch can be learned to a loss under 0.01 within 1,000 steps.",
+    "update-ratio-abnormal": "Updates of 1e-4 to 1e-2 of the weight norm per step, typically about 1e-3.",
+    "slow-learning": "Updates of 1e-4 to 1e-2 of the weight norm per step, typically about 1e-3.",
 }
-"""By finding, the rules of thumb that people quote. They are not the thresholds, which are scale-free."""
+"""By finding, rules of thumb that are often quoted. They are not the thresholds, which are scale-free."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def find(name: str) -> Entry:
     known = entries()
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
     found = [entry for entry in known if wanted in (entry.name, entry.code.lower())]
-    if wanted and found:  # a check may be called like the cause that it looks for
+    if wanted and found:  # a check may have the name of the cause that it looks for
         return replace(found[0], page="\n\n".join(entry.page for entry in found))
     near = did_you_mean(wanted, {entry.name for entry in known})
     hint = near if near.startswith("Did") else "`torchdoctor rules` lists the findings."
@@ -107,7 +108,7 @@ def _finding(detector: type[Detector]) -> Entry:
 
 
 def _published(detector: type[Detector]) -> str:
-    """The rule that takes a finding's place with the preset "paper", and its own thresholds; empty where none does."""
+    """The rule that replaces a finding in the preset "paper", with its thresholds; empty if none does."""
     rule = next((item for item in PAPER_DETECTORS if item.name == detector.name and item is not detector), None)
     if rule is None:
         return ""
@@ -163,7 +164,7 @@ def _check(check: CheckPage) -> Entry:
 
 
 def _ending(doc: str, references: Sequence[str]) -> list[str]:
-    """What closes a page: when to stop, where the text itself does not say so, and what to read."""
+    """The end of a page: when to stop, unless the text says so itself, and the references."""
     return [
         "" if "## When to stop" in doc else _section("When to stop", STOP),
         _section("References", _links(references)),

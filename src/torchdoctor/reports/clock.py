@@ -1,6 +1,6 @@
-"""What a run counts: its steps; or the epochs, or the rows, of a log that has nothing finer.
+"""The unit in which a run counts: steps, or the epochs or rows of a log without steps.
 
-Detectors speak of steps. Of a log with one row an epoch, "step 130" would be a wrong statement.
+Detectors write "step 130". For a log with one row per epoch this becomes "epoch 130".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torchdoctor.reports.report import Report
 
 CLOCKS = ("step", "epoch", "row")
 _COUNTED = re.compile(r"\bstep(?=s? -?\d)|(?<=\d )step(?=s\b)|(?<=\bfew )step(?=s\b)|(?<=\bfirst )step(?=s?\b)")
-"""The word beside a number, or where a few or the first are meant; `optimizer.step()` is none of them."""
+"""The word "step" beside a number, "few" or "first"; not `optimizer.step()`."""
 
 
 def clock_of(context: Mapping[str, Any]) -> str:
@@ -29,7 +29,7 @@ def clock_of(context: Mapping[str, Any]) -> str:
 
 
 def counted(text: str, clock: str) -> str:
-    """A text about steps in the run's own unit.
+    """A text about steps, rewritten in the run's unit.
 
     >>> counted("rose from 4.09 at step 130, every 17 steps; optimizer.step()  # of step 12", "epoch")
     'rose from 4.09 at epoch 130, every 17 epochs; optimizer.step()  # of epoch 12'
@@ -38,7 +38,7 @@ def counted(text: str, clock: str) -> str:
 
 
 def in_its_clock(report: Report) -> Report:
-    """The report with all that it says in the run's own unit."""
+    """The report with all its texts in the run's unit."""
     clock = clock_of(report.context)
     if clock == "step":
         return report

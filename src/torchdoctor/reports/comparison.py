@@ -19,11 +19,11 @@ from torchdoctor.reports.wording import printable
 Found = Mapping[str, Any]
 
 TOP = 20
-"""Runs that are listed; of more, the first of them and those that diverged are counted."""
+"""Runs that are listed. If there are more, the rest is only counted."""
 SIDE_BY_SIDE = 8
-"""Runs up to which each has a column of its own in the table of findings."""
+"""Up to this many runs, each has its own column in the table of findings."""
 SETTINGS = 4
-"""Settings that have a column of their own."""
+"""Settings with their own column."""
 NOT_WELL = 10
 ILL = ("sick", "critical")
 
@@ -50,15 +50,15 @@ def headline(found: Found) -> list[str]:
     lines = (
         [f"Best: {printable(best['run'])}, by its {level}{_with(best)}."]
         if len(equal) == 1
-        else [f"None is best: {names_text(equal, 5)} have the same {level}, to the last digit."]
+        else [f"None is best: {names_text(equal, 5)} have exactly the same {level}."]
     )
     if found.get("unlike"):
         reason = printable(found["unlike"])
-        return [f"These runs do not seem to be of one task: {reason}. Their order then says little.", *lines]
+        return [f"These runs do not seem to share one task: {reason}. Their ranking then means little.", *lines]
     settled = found["configurations"][0] if found.get("configurations") else None
     if settled is None or len(found["configurations"]) == len(found["runs"]):
         if len(found["runs"]) > 2 and found["differs"] and found["settings_told"]:
-            lines.append("Each configuration ran once: what another seed would change is not known.")
+            lines.append("Each configuration ran once, so the effect of the seed is not known.")
         return lines
     if len(found["configurations"]) == 1:
         return [*lines, f"All runs have the same settings: {_range(settled)}."]
@@ -88,16 +88,16 @@ def _range(item: Found) -> str:
 
 
 def table(found: Found, top: int = TOP, width: int | None = None) -> Section:
-    """The ranking: one line a run, best first; of a given width, the columns that matter most."""
+    """The ranking: one line per run, best first; if a width is given, only the most important columns that fit."""
     columns = [item for item in _columns(found) if item.importance == 0 or any(item.values)]
     columns = [item._replace(values=item.values[:top]) for item in columns]
     lines = []
     if (more := len(found["runs"]) - top) > 0:
-        lines.append(f"and {more:,} more, all in --format json or --sql")
+        lines.append(f"and {more:,} more: --format json and --sql have them all")
     if width is not None:
         columns, dropped = fitted(columns, width)
         if dropped:
-            lines.append(f"also known, in --format json and on a page (--output page.html): {names_text(dropped, 12)}")
+            lines.append(f"columns left out, shown by --format json and --output page.html: {names_text(dropped, 12)}")
     listed = tuple(zip(*(item.values for item in columns), strict=True))
     return Section("Runs, best first", tuple(lines), tuple(item.name for item in columns), listed)
 
@@ -119,8 +119,8 @@ def _columns(found: Found) -> Iterator[Column]:
     yield Column(f"{_clock(found) or 'step'}s", [f"{row['steps']:,}" for row in rows], 7)
     if race is not None:
         reached = ["never" if row["reached_at"] is None else f"{row['reached_at']:,}" for row in rows]
-        yield Column(f"{number_text(race['level'])} at", reached, 10)
-        yield Column("after", [seconds_text(row["reached_after"]) for row in rows], 12)
+        yield Column(f"{number_text(race['level'])} reached at", reached, 10)
+        yield Column("reached after", [seconds_text(row["reached_after"]) for row in rows], 12)
     yield Column("roughness", [_percent(row["roughness"]) for row in rows], 13)
     if any(row["health"] for row in rows):
         yield Column("health", ["diverged" if row["diverged"] else row["health"] for row in rows], 3)
@@ -157,12 +157,12 @@ def sections(found: Found, width: int | None = None) -> list[Section]:
     titled: list[tuple[str, list[str]]] = [
         ("What differs", list(_differs(found))),
         ("Which setting explains it", effect_lines(found)),
-        ("Who was faster", list(_faster(found))),
-        ("Where they part", [*_partings(found)]),
+        ("Which was faster", list(_faster(found))),
+        ("Where they separate", [*_partings(found)]),
         ("Learning rate", rate_lines(found)),
         ("Batch size", batch_lines(found)),
         ("Double descent", descent_lines(found)),
-        ("Not well", list(_not_well(found))),
+        ("Sick or diverged", list(_not_well(found))),
     ]
     clock = _clock(found) or "step"
     made = [Section(title, tuple(counted(text, clock) for text in lines)) for title, lines in titled if lines]
@@ -179,19 +179,19 @@ def _differs(found: Found) -> Iterator[str]:
         together = f"; always together with {names_text(rest)}" if rest else ""
         yield f"{first}: {names_text([printable(label) for label in item['levels']], 8)}{together}"
     if found["seeds"]:
-        yield f"{names_text([printable(name) for name in found['seeds']])}: taken for repetitions of the same settings"
+        repeated = names_text([printable(name) for name in found["seeds"]])
+        yield f"{repeated}: runs that differ only here count as repetitions"
     if not found["settings_told"]:
         names = [printable(item["settings"][0]) for item in found["differs"]]
-        alone = f"Of what was recorded, {names[0]} alone differs. " if len(names) == 1 else ""
+        alone = f"Of the recorded settings, only {names[0]} differs. " if len(names) == 1 else ""
         yield (
-            f"{alone}The logs tell too little of how the runs were made: what "
-            "explains their order cannot be said. Write each run's settings, all of them and the seed, into "
-            "config.json beside its log."
+            f"{alone}The logs record too few settings: what explains the ranking cannot be said. "
+            "Write all settings of each run, and its seed, into config.json beside its log."
         )
     elif not found["differs"] and not found["seeds"]:
-        yield "No setting that the logs tell."
+        yield "No recorded setting."
     elif not found["seeds"] and len(found.get("configurations", ())) < len(found["runs"]):
-        yield "No seed was recorded: runs of the same recorded settings are taken for repetitions."
+        yield "No seed was recorded: runs with the same recorded settings count as repetitions."
     if found["same"]:
         many = len(found["same"])
         yield f"{many} {'setting is' if many == 1 else 'settings are'} the same in all runs"
@@ -206,9 +206,7 @@ def _faster(found: Found) -> Iterator[str]:
     arrived = sorted((row for row in well if row["reached_at"] is not None), key=lambda row: row["reached_at"])
     if not arrived:
         return
-    level = (
-        f"{name} {number_text(race['level'])}, which {'both come' if race['shared'] else 'half of the runs come'} to"
-    )
+    level = f"{name} {number_text(race['level'])}, which {'both runs' if race['shared'] else 'half of the runs'} reach"
     first, last = arrived[0], arrived[-1]
     text = f"{printable(first['run'])} is first at {level}: at step {first['reached_at']:,}"
     if math.isfinite(first["reached_after"]):
@@ -225,15 +223,15 @@ def _faster(found: Found) -> Iterator[str]:
     timed = [row for row in arrived if math.isfinite(row["reached_after"])]
     quickest = min(timed, key=lambda row: row["reached_after"], default=None)
     if quickest is not None and quickest is not first:
-        yield f"By the clock {printable(quickest['run'])} is first, after {seconds_text(quickest['reached_after'])}."
+        yield f"In time, {printable(quickest['run'])} is first, after {seconds_text(quickest['reached_after'])}."
     areas = [row for row in well if math.isfinite(row["area"])]
     if len(areas) > 1:
         lowest = min(areas, key=lambda row: row["area"])
-        yield f"Lowest over the whole way: {printable(lowest['run'])}, {number_text(lowest['area'])} on average."
+        yield f"Lowest on average over the whole run: {printable(lowest['run'])}, {number_text(lowest['area'])}."
 
 
 def _partings(found: Found) -> Iterator[str]:
-    """Those that part, each for itself; then those that do not, in one line."""
+    """A line for each pair of runs that separates, then one line for all that do not."""
     together = [item for item in found["partings"] if item["step"] is None and not item["identical_until"]]
     for item in found["partings"]:
         if item not in together:
@@ -242,21 +240,24 @@ def _partings(found: Found) -> Iterator[str]:
         others = names_text([printable(item["second"]) for item in together], 6)
         name = together[0]["curve"].replace("val_", "validation ").replace("_", " ")
         them = others if len(together) == 1 else f"any of {others}"
-        yield f"{printable(together[0]['first'])} does not part from {them}: their {name} stays within noise."
+        first = printable(together[0]["first"])
+        yield f"{first} does not separate from {them}: the difference in {name} stays within noise."
 
 
 def _parting(item: Found) -> Iterator[str]:
     first, second = printable(item["first"]), printable(item["second"])
     name = item["curve"].replace("val_", "validation ").replace("_", " ")
-    alike = f"equal to the last digit up to step {item['identical_until']}" if item["identical_until"] else ""
+    alike = f"identical up to step {item['identical_until']}" if item["identical_until"] else ""
     if item["step"] is None:
-        yield f"{first} and {second} do not part: their {name} stays within noise, {alike}."
+        yield f"{first} and {second} do not separate: the difference in {name} stays within noise ({alike})."
         return
     here, there = (number_text(level) for level in item["levels"])
     if item["reason"] == "non-finite":
-        text = f"{first} and {second} part at step {item['step']}: one of them is not finite from there on"
+        text = f"{first} and {second} separate at step {item['step']}: one of them is not finite from there on"
     else:
-        text = f"{first} and {second} part at about step {item['step']}, {name} {here} against {there}, and stay apart"
+        text = (
+            f"{first} and {second} separate at about step {item['step']}, {name} {here} against {there}, and stay apart"
+        )
     yield (text + (f"; {alike}" if alike else "") + _explained(item) + ".")
     told = [
         f"{label} {number_text(pair[0])} against {number_text(pair[1])}"
@@ -264,21 +265,21 @@ def _parting(item: Found) -> Iterator[str]:
         if (pair := item["readings"].get(key)) is not None and _apart(pair)
     ]
     if told:
-        yield f"  then: {', '.join(told)}"
-    yield from (f"  around it: {printable(text)}" for text in item["findings"][:4])
+        yield f"  at that step: {', '.join(told)}"
+    yield from (f"  near that step: {printable(text)}" for text in item["findings"][:4])
 
 
 def _apart(pair: Sequence[float]) -> bool:
-    """Whether two numbers are still two when they are written down."""
+    """Whether two numbers still differ after rounding for display."""
     return number_text(pair[0]) != number_text(pair[1])
 
 
 def _explained(item: Found) -> str:
-    """What two runs that part differ in, where no setting does; their learning rates are told below."""
+    """What explains a separation of runs with equal settings; their learning rates are printed below."""
     rates = item["readings"].get("lr")
     if not item["same_settings"] or (rates is not None and _apart(rates)):
         return ""
-    only = "they differ by their seed only" if item["other_seeds"] else "no setting that the logs tell differs"
+    only = "they differ only in their seed" if item["other_seeds"] else "no recorded setting differs"
     return f" ({only})"
 
 
@@ -292,11 +293,11 @@ def _not_well(found: Found) -> Iterator[str]:
     for row in ill[:NOT_WELL]:
         yield f"{printable(row['run'])}: {printable(row['verdict'])}"
     if len(ill) > NOT_WELL:
-        yield f"and {len(ill) - NOT_WELL} more that are not well"
+        yield f"and {len(ill) - NOT_WELL} more sick runs"
 
 
 def _findings(found: Found, width: int | None = None) -> Section:
-    """One column a run; one line a finding where that is too wide; of many runs, how many have each."""
+    """One column per run; one line per finding if that is too wide; for many runs, how many have each finding."""
     names = [row["run"] for row in found["runs"]]
     title = f"Findings side by side: the {_clock(found) or 'step'} at which each began"
     if len(names) <= SIDE_BY_SIDE and width is not None and 30 + sum(2 + max(len(name), 6) for name in names) > width:

@@ -12,7 +12,7 @@ from torchdoctor.reports.wording import percent, printable
 Found = Mapping[str, Any]
 
 SHOWN = 12
-"""Settings that are told one by one."""
+"""Settings that are listed one by one."""
 REPEATED = 8
 
 
@@ -26,7 +26,7 @@ def effect_lines(found: Found) -> list[str]:
     if not tested:
         head = "There are not enough runs to say which setting explains the outcome."
     elif not matter:
-        head = "Nothing explains it: no setting stands out from chance."
+        head = "No setting explains the outcome beyond chance."
     else:
         head = ""
     told = [text for item in effects[:SHOWN] for text in _effect(item, found, len(tested))]
@@ -55,9 +55,9 @@ def _effect(item: Found, found: Found, tested: int) -> Iterator[str]:
     )
     best = printable(item["best"]) + (", but that depends on the batch size" if _rate_moves(item, found) else "")
     tied = names_text([printable(label) for label in item["tied"]], 5)
-    same = f"; not told apart from it: {tied}" if tied else ""
+    same = f"; not clearly worse: {tied}" if tied else ""
     alone = names_text([printable(label) for label in item["apart"]], 5)
-    never = f"; never run with all else as there: {alone}" if alone else ""
+    never = f"; never run with the same other settings: {alone}" if alone else ""
     head = "Best of those that can be compared" if alone else "Best"
     yield f"{name} matters ({chance}){share}, among {among}. {head}: {best}{same}{never}."
     lost = [f"{level['diverged']} of {level['runs']} at {printable(level['label'])}" for level in item["levels"]
@@ -72,12 +72,12 @@ def _effect(item: Found, found: Found, tested: int) -> Iterator[str]:
 
 
 def _rate_moves(item: Found, found: Found) -> bool:
-    """Whether this is the learning rate, and the best one is another at another batch size."""
+    """Whether this is the learning rate, and its best value depends on the batch size."""
     return "lr" in item["names"] and bool((found.get("batch_size") or {}).get("moves_rate"))
 
 
 def p_text(p: float) -> str:
-    """A p-value as one writes it.
+    """A p-value as text.
 
     >>> p_text(0.0004), p_text(0.0312), p_text(1.0)
     ('p < 0.001', 'p = 0.031', 'p = 1')
@@ -106,12 +106,12 @@ def _size(contrast: Found, found: Found) -> str:
     if ends[0] is None:
         bounds = "too few runs for an interval"
     else:
-        bounds = f"95 % interval {ends[0]} to {ends[1]}" if ends[1] else f"at least {ends[0]}, with 95 %"
+        bounds = f"95 % interval {ends[0]} to {ends[1]}" if ends[1] else f"at least {ends[0]}, with 95 % confidence"
     return f"{text[:-1]}; {bounds})" if text.endswith(")") else f"{text} ({bounds})"
 
 
 def times_text(ratio: float) -> str:
-    """How many times as high: where that is 1, in words.
+    """A ratio as text.
 
     >>> times_text(0.8521), times_text(1.0004)
     ('0.852 times', 'the same (1.00 times)')
@@ -120,7 +120,7 @@ def times_text(ratio: float) -> str:
 
 
 def _bounded(item: Found, found: Found) -> str:
-    """How large an effect may hide: the interval of the widest difference."""
+    """How large an unseen effect may be: the interval of the widest difference."""
     contrast = item["contrasts"][-1] if item["contrasts"] else {"low": -math.inf}
     if not math.isfinite(contrast["low"]) or not math.isfinite(contrast["high"]):
         return ""
@@ -132,9 +132,9 @@ def _needed(item: Found) -> str:
         return ""
     times = item["needed"]
     return (
-        f"With every configuration run {times} times as often, with other seeds, a clear effect would show."
+        f"To show a clear effect, run each configuration {times} times as often, with new seeds."
         if times <= REPEATED
-        else f"{times} times as many runs would be needed."
+        else f"That needs {times} times as many runs."
     )
 
 
@@ -142,7 +142,7 @@ def _more(item: Found) -> str:
     if item["needed"] is None:
         return ""
     many = "More" if item["needed"] < 2 else f"About {item['needed']}"  # one of each is what there is
-    return f" {many} {item['tested']} a value would show a difference as large as the one seen."
+    return f" {many} {item['tested']} per value would confirm a difference of this size."
 
 
 def rate_lines(found: Found) -> list[str]:
@@ -156,17 +156,17 @@ def rate_lines(found: Found) -> list[str]:
     beyond = next((number_text(rate["lr"]) for rate in sweep["rates"] if rate["lr"] > sweep["high"]), "")
     told = {
         "valley": f"A valley: best at {span}, worse on both sides (tried: {tried}).",
-        "flat": f"From {tried} no rate is better than another beyond noise.",
+        "flat": f"No learning rate is better than another beyond noise (tried: {tried}).",
         "best at the lowest": f"Best at the low edge of the sweep, {span} (tried: {tried}): {sweep['advice']}.",
         "best at the highest": f"Best at the high edge of the sweep, {span} (tried: {tried}): {sweep['advice']}.",
-        "best below divergence": f"Best at {span}; at {beyond}, the next one, runs diverge (tried: {tried}).",
+        "best below divergence": f"Best at {span}; at the next rate, {beyond}, runs diverge (tried: {tried}).",
     }
     if (found.get("batch_size") or {}).get("moves_rate"):
-        told_apart = "Which rate is best depends on the batch size, and is told there;"
-        return [f"{told_apart} over all of them together {best} does best (tried: {tried})."]
+        told_apart = "The best learning rate depends on the batch size, see there;"
+        return [f"{told_apart} over all batch sizes together, {best} does best (tried: {tried})."]
     lines = [told[sweep["shape"]]]
     if math.isfinite(sweep["optimum"]):
-        lines.append(f"A parabola through the best three has its bottom at {number_text(sweep['optimum'])}.")
+        lines.append(f"A parabola through the three best rates has its minimum at {number_text(sweep['optimum'])}.")
     lost = [
         f"{rate['diverged']} of {rate['runs']} at {number_text(rate['lr'])}"
         for rate in sweep["rates"]
@@ -175,7 +175,7 @@ def rate_lines(found: Found) -> list[str]:
     if lost:
         lines.append(f"Diverged: {names_text(lost, 6)}.")
     if not sweep["noise_known"]:
-        lines.append("No run was repeated: differences under 2 % were taken for noise.")
+        lines.append("No run was repeated: differences under 2 % count as noise.")
     return lines
 
 
@@ -192,17 +192,19 @@ def batch_lines(found: Found) -> list[str]:
     if effect["budget"]:
         lines.append(f"All runs {budget[effect['budget']]}.")
     else:
-        lines.append("The runs had neither steps nor samples in common: mind that when comparing batch sizes.")
+        lines.append(
+            "The runs had different numbers of steps and of samples: keep that in mind when comparing batch sizes."
+        )
     lines += [_kept(kept, found) for kept in effect["kept"]]
     if effect["rule"]:
         lines.append(
-            f"The {effect['rule']} rule changes the outcome least, for better or worse: what was tuned at one batch "
-            "size is as good at another."
+            f"The {effect['rule']} rule changes the outcome least, for better or worse: settings tuned at one "
+            "batch size stay good at another."
         )
     elif len(effect["kept"]) > 1:
         lines.append("No rule changes the outcome less than another beyond noise.")
     if not any(kept["rule"] == "linear" for kept in effect["kept"]):
-        lines.append("No two configurations follow the linear rule: a grid by factors of 2 would test it.")
+        lines.append("No two configurations follow the linear rule: a grid in factors of 2 would test it.")
     if effect["best_rates"]:
         told = [f"{number_text(rate)} at {size}" for size, rate in effect["best_rates"]]
         lines.append(f"Best learning rate by batch size: {names_text(told, 6)}.")
@@ -232,12 +234,16 @@ def _kept(kept: Found, found: Found) -> str:
 
 
 def _exponent(effect: Found) -> str:
-    text = f"It grows as the batch size to the power {effect['exponent']:.2f}"
+    text = f"It grows with the batch size to the power {effect['exponent']:.2f}"
     low, high = effect["exponent_low"], effect["exponent_high"]
     if not math.isfinite(low):
-        return f"{text}; no run was repeated, so how sure that is cannot be said."
+        return f"{text}; no run was repeated, so its uncertainty is not known."
     fits = [name for name, power in (("linear", 1.0), ("square root", 0.5), ("constant", 0.0)) if low <= power <= high]
-    rule = f"which fits: {' or '.join(fits)}" if fits else "which fits neither the linear rule (1) nor the root (0.5)"
+    rule = (
+        f"consistent with: {' or '.join(fits)}"
+        if fits
+        else "consistent with neither the linear rule (1) nor the square root (0.5)"
+    )
     return f"{text} (95 % interval {low:.2f} to {high:.2f}), {rule}."
 
 
@@ -256,9 +262,9 @@ def descent_lines(found: Found) -> list[str]:
                 f"again than before; the best is {sizes['best']:,.0f}. Do not choose a size near {sizes['peak']:,.0f}."
             )
             if not sizes["noise_known"]:
-                lines.append("No run was repeated: repeat the sizes around the hump with other seeds to be sure.")
+                lines.append("No run was repeated: repeat the sizes around the peak with other seeds to be sure.")
         else:
-            lines.append(f"Over {name}: none, the end of training is best at {sizes['best']:,.0f}.")
+            lines.append(f"Over {name}: none. The end of training is best at {sizes['best']:,.0f}.")
     if descent["epochs"]:
         runs = names_text([printable(run) for run in descent["epochs"]], 5)
         lines.append(f"Over epochs: validation got worse and then better than ever in {runs}.")

@@ -149,8 +149,8 @@ def scale(panel: str, names: Sequence[str], report: Report) -> bool | None:
 def gaps(buckets: Sequence[Bucket], report: Report) -> list[tuple[int, int]]:
     """The stretches in which a curve has no value because it was not finite: there nothing may be drawn.
 
-    A bucket does not say where it ends. So the steps to the next one are held against the usual ones, and what is too
-    much, against the episodes in which something was not finite: where another vital was, this one goes on.
+    A bucket does not say where it ends. A gap is where the next bucket is further away than usual, and only within an
+    episode of non-finite values; if another vital was the non-finite one, this curve goes on.
 
     >>> broken = Symptom("nan-or-inf", "NU01", "critical", 1, 20, 90)
     >>> gaps([(step, 1.0, 1.0, 1.0) for step in (0, 10, 100)], Report(step=109, symptoms=(broken,)))

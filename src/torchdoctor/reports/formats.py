@@ -130,7 +130,5 @@ def write_whole(path: Path, content: str, *, mode: int = 0o600) -> Path:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise TorchDoctorError(
-            f"cannot write {path}: {error.strerror or error}. Give a place that can be written."
-        ) from error
+        raise TorchDoctorError(f"cannot write {path}: {error.strerror or error}. Choose a writable path.") from error
     return path

@@ -28,7 +28,7 @@ MISSING, ZERO, STRANGE, FIRST = 0, 1, 2, 3
 """Cells: nothing measured, exactly zero, not finite; from `FIRST` to 255 by size."""
 TITLES = {
     "grad_norm": "gradient norm",
-    "update_ratio": "update over weight",
+    "update_ratio": "update-to-weight ratio",
     "weight_norm": "weight norm",
     "act_rms": "activation, root mean square",
     "act_dead": "share of dead units",
@@ -70,7 +70,7 @@ class HeatMap:
     @property
     def range(self) -> str:
         """What the colours mean, in words."""
-        return f"dark {number_text(self.low)} to bright {number_text(self.high)}; black zero, red not finite"
+        return f"dark = {number_text(self.low)}, bright = {number_text(self.high)}, black = zero, red = not finite"
 
 
 def heat_maps(report: Report) -> list[HeatMap]:

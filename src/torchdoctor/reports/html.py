@@ -70,7 +70,7 @@ def body(report: Report, tag: str = "div") -> Element:
         _changes(report),
         _checkup(report),
         _listed("Phases of training", [str(item.get("message", "")) for item in report.phases]),
-        _listed("What could not be measured, and other notes", list(report.notes)),
+        _listed("Notes: what could not be judged, and how the data was read", list(report.notes)),
         _run(report),
     ]
     return element(tag, *sections, class_=f"torchdoctor {report.health}")
@@ -130,7 +130,7 @@ def _curves(report: Report) -> Element | None:
     drawn = figure(report)
     if drawn is None:
         return None
-    hints = "Drag to zoom in, shift and drag to move, double-click for the whole run. Keys: + − ← → 0."
+    hints = "Drag to zoom in, Shift-drag to move, double-click for the whole run. Keys: + − ← → 0."
     legend = "Shaded: where a finding began and how long it lasted. Bands: lowest to highest value."
     return _section(
         "Curves",
@@ -146,7 +146,7 @@ def _map(report: Report) -> Element | None:
     marked = named_places(report)
     words = f"Each row is a tensor or module, first layers on top. {maps[0].title.capitalize()}: {maps[0].range}."
     if marked:
-        words += " Names in red are those that a finding names."
+        words += " Names in red belong to findings."
     return _section(
         "Layer by layer over time",
         element("div", element("div", picture(maps[0], marked), class_="scroll still"), data_part="map"),

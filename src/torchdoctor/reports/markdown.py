@@ -79,7 +79,7 @@ def _lines(report: Report) -> Iterator[str]:
             yield from (f"   {line}" for block in fenced(item.code) for line in block.split("\n"))
     yield from _listed("Check-up before the run", checkup_texts(report))
     yield from _listed("Phases of training", [str(item.get("message", "")) for item in report.phases])
-    yield from _listed("What could not be measured, and other notes", list(report.notes))
+    yield from _listed("Notes: what could not be judged, and how the data was read", list(report.notes))
     if report.context:
         yield from ("", "## The run", "", "| | |", "|---|---|")
         yield from (f"| {escaped(name)} | {escaped(value)} |" for name, value in facts(report.context))

@@ -34,7 +34,7 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 OWN_LOSSES = ("val_", "guess_", "last_position_", "other_position_")
-"""Vitals that are called a loss and are not the one that is trained on."""
+"""Prefixes of losses other than the training loss."""
 CLOSE = 0.04
 """Share of the picture's width within which labels would run into each other."""
 
@@ -124,7 +124,13 @@ def lr_range_figure(found: Mapping[str, Any]) -> Figure:
     )
     notes = tuple(found["notes"])
     return Figure(
-        "Learning-rate range test", (Plot("loss", tuple(lines), 300, log=False),), "rate", True, (), marks, notes
+        "Learning-rate range test",
+        (Plot("loss", tuple(lines), 300, log=False),),
+        "learning rate",
+        True,
+        (),
+        marks,
+        notes,
     )
 
 
@@ -196,7 +202,7 @@ def can_draw_png() -> bool:
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure: .png or .html, by its suffix."""
     if figure.is_empty:
-        raise TorchDoctorError(f"{figure.title}: there is nothing to draw.")
+        raise TorchDoctorError(f"{figure.title}: no values to draw.")
     return _png(figure, path) if drawable(path).suffix.lower() == ".png" else write_whole(path, page([figure]))
 
 
@@ -260,7 +266,7 @@ def _png(figure: Figure, path: Path) -> Path:
 
 
 def _labels(figure: Figure) -> list[tuple[float, str, str]]:
-    """Where to write what of the first dozen marks: by name, and where several are close together by their codes."""
+    """Labels of the first dozen marks: names, or codes if several marks are close together."""
     marks = sorted(figure.marks[:12], key=lambda mark: mark.x)
     every = [x for plot in figure.plots for line in plot.lines for x, _ in points(line)]
     near = CLOSE * (max(every) - min(every)) if every and not figure.x_log else 0.0
@@ -302,5 +308,5 @@ def _paint(axis: Any, plot: Plot) -> None:
 
 
 def _plain(text: str) -> str:
-    """A name in which nothing is a formula, and nothing is unprintable."""
+    """A name without unprintable characters, and with `$` escaped, which matplotlib would read as a formula."""
     return printable(text).replace("$", r"\$")

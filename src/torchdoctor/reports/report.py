@@ -35,21 +35,21 @@ class Report:
     curves: Mapping[str, Sequence[tuple[int, float, float, float]]] = field(default_factory=dict, repr=False)
     """By vital: (first step, lowest, mean, highest) of each bucket of the run's outline."""
     closeups: Mapping[str, Sequence[Points]] = field(default_factory=dict, repr=False, compare=False)
-    """By vital: the values around episodes and at the end as they were, as pieces of (steps, values)."""
+    """By vital: the exact values around episodes and at the end, as pieces of (steps, values)."""
     maps: Mapping[str, RowMap] = field(default_factory=dict, repr=False, compare=False)
-    """By vital: the run by tensor or module and step."""
+    """By vital: its values by tensor or module and by step."""
     checks: tuple[CheckResult, ...] = ()
-    """What a check-up before the run said."""
+    """The results of a check-up before the run."""
     run: str = ""
     """The name of the run, where it was read from a file."""
 
     @property
     def health(self) -> Health:
-        """The worst symptom in one word; purely informative findings leave a run healthy."""
+        """The severity of the worst symptom as one word; findings that only describe the report do not count."""
         return HEALTH[worst([item.severity for item in self.symptoms if item.name not in INFORMATIVE])]
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--format json`` prints: plain data, in which a number that JSON does not have is a string."""
+        """What ``--format json`` prints: plain data; NaN and infinities are strings."""
         told = {
             "health": self.health,
             "step": self.step,
@@ -74,14 +74,14 @@ class Report:
         return html.fragment(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the report in its suffix's format, .html, .md, .txt or .json; an old file is replaced whole."""
+        """Write the report; the suffix sets the format: .html, .md, .txt or .json. An existing file is replaced."""
         from torchdoctor.reports.formats import BY_SUFFIX, write_whole
 
         place = Path(path)
         render = BY_SUFFIX.get(place.suffix.lower())
         if render is None:
             raise TorchDoctorError(
-                f"cannot save a report as {place.name!r}: its suffix says the format, "
-                f"which must be one of {', '.join(BY_SUFFIX)}. Try {place.with_suffix('.html').name!r}."
+                f"cannot save a report as {place.name!r}: its suffix sets the format, "
+                f"and must be one of {', '.join(BY_SUFFIX)}. Try {place.with_suffix('.html').name!r}."
             )
         return write_whole(place, render(self))

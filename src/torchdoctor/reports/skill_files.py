@@ -11,12 +11,12 @@ from torchdoctor.reports.catalogue import Entry, entries
 
 NAME = "training-diagnostics"
 NAMES = (NAME, "train-debug")
-"""The skills: how to measure, and how to be led from symptoms to one change."""
+"""The skills: one on measuring, one that leads from symptoms to one change."""
 REFERENCES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "gradient-pathologies-reference.md": (
         "Gradient pathologies",
-        "What can be wrong with gradients, activations, updates and weights: what it means, how it is told apart from "
-        "what looks like it, what to do, and how to see that it is cured.",
+        "What can be wrong with gradients, activations, updates and weights: what it means, how to tell it from "
+        "similar faults, what to do, and how to see that it is cured.",
         (
             "gradient-vanishing",
             "gradient-explosion",
@@ -33,8 +33,8 @@ REFERENCES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "loss-curve-interpretation.md": (
         "Loss-curve interpretation",
-        "What the curves of training and validation say: what each shape means, how it is told apart from what looks "
-        "like it, what to do, and how to see that it is cured.",
+        "What the curves of training and validation say: what each shape means, how to tell it from similar shapes, "
+        "what to do, and how to see that it is cured.",
         (
             "unexpected-initial-loss",
             "not-learning",
@@ -66,14 +66,14 @@ def skill_folder(name: str = NAME) -> Path:
 
 
 def copy_skills(folder: Path, *, force: bool = False) -> list[tuple[Path, int]]:
-    """Copy them into a folder, all or none; a file there that is different is replaced only by force."""
+    """Copy the skills into a folder, all or none; files there that differ are replaced only with `force`."""
     files = {folder / name: _files(skill_folder(name)) for name in NAMES}
     places = [(target / part, file) for target, parts in files.items() for part, file in parts.items()]
     changed = [place for place, file in places if place.exists() and not _same(place, file)]
     if changed and not force:
         raise TorchDoctorError(
             f"{changed[0]} exists and is different ({len(changed)} of {len(places)} files). "
-            "Give --force to replace them."
+            "Use --force to replace them."
         )
     for place in (*files, *(place for place, _ in places)):
         if place.is_symlink():

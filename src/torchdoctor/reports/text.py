@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Role = Literal["verdict", "title", "plain", "faint", "code", "info", "warning", "critical"]
 WIDTH = 100
 CHANGES = 5
-"""Changes that are told with their code; the others by name."""
+"""Changes that are shown with their code; the others are only named."""
 
 STYLES: dict[str, str] = {
     "verdict": "bold",
@@ -62,7 +62,7 @@ HEALTH_STYLES: dict[Health, str] = {
 
 
 class Line(NamedTuple):
-    """One paragraph: how it looks, what it says, and how far it is indented, first line and following ones."""
+    """One paragraph: its style, its text, and the indentation of its first and of its following lines."""
 
     role: Role
     text: str
@@ -111,10 +111,14 @@ def lines(report: Report) -> Iterator[Line]:
     yield from _changes(report)
     yield from _listed("Check-up before the run", checkup_texts(report))
     yield from _listed("Phases of training", [printable(item.get("message", "")) for item in report.phases])
-    yield from _listed("What could not be measured, and other notes", [printable(text) for text in report.notes])
+    yield from _listed(
+        "Notes: what could not be judged, and how the data was read", [printable(text) for text in report.notes]
+    )
     if (symptom := leading(report)) is not None:
         yield Line("plain", "")
-        yield Line("faint", f"`torchdoctor explain {printable(symptom.name)}` says what a finding or a cause means.")
+        yield Line(
+            "faint", f"`torchdoctor explain {printable(symptom.name)}` explains this finding; it explains causes too."
+        )
 
 
 def _listed(title: str, texts: list[str]) -> Iterator[Line]:

@@ -1,10 +1,10 @@
-"""What a log left unjudged, and what to log next time: silence on what was never measured is not good news.
+"""What could not be judged from a log, and what to log next time: no finding does not mean no fault there.
 
 >>> chart = Chart.of(loss=[3.0 - 0.1 * step for step in range(20)], lr=[0.1] * 20, context={"source": "CSV"})
 >>> for text in unjudged(chart):
 ...     print(text[:96])
 not judged: overfitting (no validation loss), exploding and vanishing gradients (no gradient nor
-to log next time: the validation loss, once an epoch; the norm that clip_grad_norm_ returns. Lay
+to log next time: the validation loss, once per epoch; the norm that clip_grad_norm_ returns. La
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import NO_LOSS
 
 FEW = 10
-"""Losses under which a trend is hardly known."""
+"""With fewer losses than this, trends are not judged."""
 COARSE = 50
-"""Steps between two losses from which on short spikes are not seen."""
+"""If losses are this many steps apart or more, short spikes cannot be seen."""
 TRAINERS = {
     "Hugging Face": {
         "loss": "logging_steps=10",
         "val_loss": 'eval_strategy="steps"',
-        "grad_norm": "a newer transformers",
+        "grad_norm": "needs a newer transformers",
     },
     "Lightning": {"lr": "LearningRateMonitor()", "loss": 'self.log("train_loss", loss)'},
 }
-"""By the trainer that wrote the log, what asks it for a vital."""
+"""By the trainer that wrote the log and by vital, the option that makes it log the vital."""
 
 
 class Gap(NamedTuple):
@@ -40,25 +40,25 @@ class Gap(NamedTuple):
 
 
 def unjudged(chart: Chart) -> tuple[str, ...]:
-    """Sentences for the notes of a report; none for a live run, which says for itself what it could not measure."""
+    """Sentences for the notes of a report. None for a live run: it notes itself what it could not measure."""
     if "source" not in chart.context:
         return ()
     gaps = list(_gaps(chart))
     if not gaps:
         return ()
-    silent = () if _tells_how_it_went(chart) else (f"{NO_LOSS}, nor a metric: how the run went cannot be told",)
+    silent = () if _tells_how_it_went(chart) else (f"{NO_LOSS}, nor a metric: nobody can say how the run went",)
     asked = TRAINERS.get(str(chart.context["source"]), {})
     asks = [f"{gap.ask} ({asked[gap.vital]})" if gap.vital in asked else gap.ask for gap in gaps]
     return (
         *silent,
         "not judged: " + ", ".join(f"{gap.what} ({gap.why})" for gap in gaps),
-        f"to log next time: {'; '.join(dict.fromkeys(asks))}. Layers, weights and activations are seen by a live run "
-        "only: Doctor(model, optimizer)",
+        f"to log next time: {'; '.join(dict.fromkeys(asks))}. Layers, weights and activations can only be measured "
+        "live: Doctor(model, optimizer)",
     )
 
 
 def _tells_how_it_went(chart: Chart) -> bool:
-    """Whether a log has any loss, metric or reward, finite or not: silence about one that has none is no health.
+    """Whether a log has any loss, metric or reward, finite or not. A log without one must not be called healthy.
 
     >>> _tells_how_it_went(Chart.of(lr=[0.1] * 9)), _tells_how_it_went(Chart.of(val_accuracy=[0.1] * 9))
     (False, True)
@@ -80,7 +80,7 @@ def _gaps(chart: Chart) -> Iterator[Gap]:
     if "val_loss" not in chart:
         metric = any(name.startswith("val_") for name in chart.vitals)
         why = "metrics, but no validation loss" if metric else "no validation loss"
-        yield Gap("val_loss", "overfitting", why, "the validation loss, once an epoch")
+        yield Gap("val_loss", "overfitting", why, "the validation loss, once per epoch")
     if "grad_norm" not in chart:
         what = "exploding and vanishing gradients"
         yield Gap("grad_norm", what, "no gradient norm", "the norm that clip_grad_norm_ returns")
@@ -91,10 +91,12 @@ def _gaps(chart: Chart) -> Iterator[Gap]:
         yield Gap(
             "loss",
             "trends",
-            f"{losses} losses are few" if losses > 1 else "there is one loss only",
+            f"only {losses} losses" if losses > 1 else "only one loss",
             "the loss every 10 steps",
         )
     elif chart.context.get("clock") == "epoch":
-        yield Gap("loss", "spikes within an epoch", "a loss an epoch", "the loss every 10 steps")
+        yield Gap("loss", "spikes within an epoch", "one loss per epoch", "the loss every 10 steps")
     elif losses and every >= COARSE:
-        yield Gap("loss", f"spikes shorter than {every} steps", "logged no more often", "the loss every 10 steps")
+        yield Gap(
+            "loss", f"spikes shorter than {every} steps", "the loss is logged less often", "the loss every 10 steps"
+        )

@@ -33,19 +33,19 @@ HEALTH_WORDS: dict[Health, str] = {
     "critical": "Critical",
 }
 COUNTED = (("critical", "critical", "critical"), ("warning", "warning", "warnings"), ("info", "note", "notes"))
-"""What findings of each severity are called, one and several; the worst first."""
+"""What findings of each severity are called, singular and plural; the worst first."""
 SHOWN_EPISODES = 4
-"""Episodes of one finding that are listed one by one; the rest is summed up."""
+"""Episodes of one finding that are listed one by one; the rest is summarized."""
 LATELY = 50
-"""Steps since the last sighting within which an episode is taken to be going on."""
+"""An episode counts as going on until this many steps after it was last seen."""
 NOTABLE = 0.05
-"""Causes that are less likely than this are only counted."""
+"""Causes less likely than this are not shown."""
 LIKELY = 0.25
-"""A cause that leads with less than this is one of many that are possible."""
+"""A leading cause below this probability is not called the most likely one: no cause stands out."""
 NAMED = 3
-"""Further causes that are named; the rest is counted."""
+"""Further causes that are named; the rest is only counted."""
 MEANINGS = {cause.name: " ".join((getdoc(cause) or "").split("\n\n")[0].split()) for cause in CAUSES}
-"""By cause, what it is, in one sentence."""
+"""One sentence per cause: what it is."""
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL
 )
@@ -55,7 +55,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def printable(value: object, *, lines: bool = False) -> str:
-    """Text without terminal escapes, control characters, direction overrides and line breaks: it may be anybody's.
+    """Text without terminal escapes, control characters, direction overrides and line breaks: logs are untrusted.
 
     >>> printable("fc1.weight\\x1b[2J\\x1b]0;owned\\x07\\nStep 9: all is well")
     'fc1.weight Step 9: all is well'
@@ -72,7 +72,7 @@ class Problem:
     symptoms: tuple[Symptom, ...]
     diagnoses: tuple[Diagnosis, ...]
     clock: str = "step"
-    """What the run counts."""
+    """The unit that the run counts in: step, epoch or row."""
 
     @property
     def severity(self) -> Severity:
@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def cause(self) -> str:
-        """The likeliest cause with its probability, in words; empty where none was weighed."""
+        """The likeliest cause with its probability, in words; empty if no cause was ranked."""
         if not self.diagnoses:
             return ""
         best = self.diagnoses[0]
@@ -107,7 +107,7 @@ class Problem:
 
 
 def problems(report: Report) -> tuple[Problem, ...]:
-    """The report's problems, worst first; symptoms that no diagnosis explains come last, as one without a number."""
+    """The report's problems, worst first; symptoms that no diagnosis explains come last, as one unnumbered problem."""
     ranked: dict[int, list[Diagnosis]] = {}
     for diagnosis in report.diagnoses:
         ranked.setdefault(diagnosis.problem, []).append(diagnosis)
@@ -126,7 +126,7 @@ def problems(report: Report) -> tuple[Problem, ...]:
 
 
 def episodes(problem: Problem) -> list[tuple[Symptom, str]]:
-    """The episodes to list, with a remark on those of the same name that are left out."""
+    """The episodes to list, each with a remark on those of the same name that are left out."""
     symptoms = problem.symptoms
     listed: list[tuple[Symptom, str]] = []
     for name in dict.fromkeys(item.name for item in symptoms):
@@ -148,9 +148,9 @@ def label(symptom: Symptom) -> str:
 
 
 def leading(report: Report) -> Symptom | None:
-    """The symptom that gives the run its health: the earliest of the most severe, of several that which lasted.
+    """The symptom for the first line: the most severe; of several, the earliest; of several of these, the longest.
 
-    Gradients that explode while the loss diverges are critical because it does, so that is what is told.
+    If gradients explode while the loss diverges, the divergence is named instead: it is what makes them critical.
 
     >>> spans = [("gradient-explosion", "critical", 851, 875), ("loss-divergence", "warning", 853, 999)]
     >>> found = leading(Report(step=999, symptoms=tuple(Symptom(n, "", s, 0.9, a, b) for n, s, a, b in spans)))
@@ -169,7 +169,7 @@ def leading(report: Report) -> Symptom | None:
 
 
 def verdict(report: Report) -> str:
-    """The first line: how the run is, since when, and why it says so.
+    """The first line: the health of the run, since when, and the finding behind it.
 
     >>> verdict(Report(step=899))
     'Healthy at step 899: nothing was found.'
@@ -188,7 +188,7 @@ def verdict(report: Report) -> str:
         if report.step < 0:
             return "Nothing to judge yet: no training step was seen."
         if _is_one_record(report):
-            return f"Too little to judge: the log holds the values of {clock} {report.step} alone{_values(report)}."
+            return f"Too little to judge: the log holds the values of {clock} {report.step} only{_values(report)}."
         if any(note.startswith(NO_LOSS) for note in report.notes):
             return f"Nothing was found up to {clock} {report.step}, but {NO_LOSS}."
         return f"{HEALTH_WORDS['healthy']} at {clock} {report.step}: nothing was found."
@@ -200,19 +200,19 @@ def verdict(report: Report) -> str:
 
 
 def _is_one_record(report: Report) -> bool:
-    """Whether this is a log that gives each number once, such as the summary of a run: it shows no course."""
+    """Whether this is a log with one value per name, such as a run's summary, from which no trend can be seen."""
     return "source" in report.context and bool(report.curves) and all(len(item) == 1 for item in report.curves.values())
 
 
 def _values(report: Report) -> str:
-    """The losses of such a log, which are finite where nothing was found."""
+    """The losses of such a log; they are finite, or else something would have been found."""
     names = {"loss": "loss", "val_loss": "validation loss"}
     told = [f"{word} {number_text(report.curves[name][0][2])}" for name, word in names.items() if name in report.curves]
-    return f" ({', '.join(told)}; finite, but whether that is good or bad cannot be seen)" if told else ""
+    return f" ({', '.join(told)}; finite, but single values do not show how training went)" if told else ""
 
 
 def advice(report: Report) -> str:
-    """The second line: the likeliest cause of the worst problem and the first thing to change, as far as known."""
+    """The second line: the likeliest cause of the worst problem and the first change, if they are known."""
     parts = []
     if report.diagnoses:
         best = report.diagnoses[0]
@@ -227,33 +227,33 @@ def advice(report: Report) -> str:
 
 
 def change_words(report: Report) -> str:
-    """What to call the first change: what has done no harm asks for none, and without a likely cause none is tried."""
+    """The label of the first change; empty if the run has no harm and no likely cause, so that no change is needed."""
     if report.health in ("sick", "critical"):
         change = first_change(report)
         worst_ones = [item for item in report.diagnoses if item.problem == report.diagnoses[0].problem]
         own = {item.action for diagnosis in worst_ones for item in diagnosis.suggestions}
         if change is None or not own or change.action in own:
             return "First change"
-        # Where several problems meet, what protects the run goes first, and may be for another one.
+        # With several problems, the change that protects the run comes first; it may belong to another problem.
         return f"First change, against {printable(change.reason).partition(': ')[0]}"
     best = report.diagnoses[0] if report.diagnoses else None
     return "Worth a try" if best is not None and best.cause != "unknown" and best.probability > 0.5 else ""
 
 
 def changes_title(report: Report) -> str:
-    """What stands above the changes."""
+    """The heading of the changes."""
     if report.health in ("sick", "critical"):
-        return "What to change, best first; one thing at a time"
-    return "What could be tried, one thing at a time; nothing has to change"
+        return "What to change, best first; change one thing at a time"
+    return "What could be tried, one change at a time; nothing has to change"
 
 
 def first_change(report: Report) -> Suggestion | None:
-    """The change to make first, which is the first of the list."""
+    """The change to make first: the first of the list."""
     return next(iter(report.suggestions), None)
 
 
 def overview(report: Report) -> tuple[tuple[Problem, str], ...]:
-    """Each problem in one line, where there are several: its cause, what was seen of it, and when."""
+    """If there are several problems, each in one line: its cause, findings and steps."""
     numbered = [item for item in problems(report) if item.number]
     if len(numbered) < 2:
         return ()
@@ -284,7 +284,7 @@ def story(problem: Problem) -> str:
 
 
 def told_apart(problem: Problem) -> tuple[tuple[Diagnosis, ...], str]:
-    """The causes to tell in full, and a sentence on the next, if any."""
+    """The causes to show in full, and a sentence that names the next ones, if any."""
     full = tuple(item for item in problem.diagnoses[:2] if item is problem.diagnoses[0] or item.probability >= NOTABLE)
     rest = [item for item in problem.diagnoses[len(full) :] if item.probability >= NOTABLE]
     names = ", ".join(f"{printable(item.cause)} ({percent(item.probability)})" for item in rest[:NAMED])
@@ -301,35 +301,35 @@ def heading(problem: Problem, diagnosis: Diagnosis) -> str:
     share = percent(diagnosis.probability)
     first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
     if diagnosis.cause == "unknown":
-        return f"No cause stands out (unknown: {share})" if first else f"Or a cause that is not known here ({share})"
+        return f"No cause stands out (unknown: {share})" if first else f"Another cause, or a false alarm ({share})"
     place = "Alternative" if not first else "Most likely cause" if stands_out(diagnosis) else "Possible cause"
     return f"{place} ({share}): {printable(diagnosis.cause)}"
 
 
 def stands_out(diagnosis: Diagnosis) -> bool:
-    """Whether a cause is known, and likely enough to be called the likely one where it leads."""
+    """Whether a cause is known and likely enough to be called the most likely one."""
     return diagnosis.cause != "unknown" and diagnosis.probability >= LIKELY
 
 
 def meaning(diagnosis: Diagnosis) -> str:
-    """What the cause is, in one sentence; empty where there is none to name."""
+    """What the cause is, in one sentence; empty for `unknown`."""
     return MEANINGS.get(diagnosis.cause, "") if diagnosis.cause != "unknown" else ""
 
 
 def remedy(problem: Problem, diagnosis: Diagnosis) -> tuple[str, str]:
-    """What to call the change that goes with a cause, and its code; empty where it has none of its own.
+    """The label and the code of the change for a cause; empty if it has none of its own.
 
-    Where no cause is known it only protects; behind a likelier cause it would repeat what that asks for.
+    A change for `unknown` only limits the damage. It is left out behind a likelier cause, which asks for the same.
     """
     code = diagnosis.suggestions[0].code if diagnosis.suggestions else ""
     if diagnosis.cause != "unknown":
         return ("Fix" if code else ""), code
     first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
-    return ("Until then", code) if code and first and problem.severity != "info" else ("", "")
+    return ("To limit the damage", code) if code and first and problem.severity != "info" else ("", "")
 
 
 def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The sentences of a cause under their headings: for it, against it; of `unknown`, what would decide."""
+    """The evidence for and against a cause under headings; for `unknown`, what to measure to find out."""
     against = tuple(text.removeprefix("against: ") for text in diagnosis.evidence if text.startswith("against: "))
     speaks = tuple(text for text in diagnosis.evidence if not text.startswith("against: "))
     heading = "To find out" if diagnosis.cause == "unknown" else "Evidence"
@@ -337,7 +337,7 @@ def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def percent(share: float) -> str:
-    """A probability as a person says it.
+    """A probability as text.
 
     >>> percent(0.804), percent(0.004), percent(0.999)
     ('80 %', 'under 1 %', 'over 99 %')
@@ -361,7 +361,7 @@ def counts_text(severities: Sequence[Severity]) -> str:
 
 
 def checkup_texts(report: Report) -> list[str]:
-    """What a check-up before the run said, a sentence for each failure and one for the rest; empty without one.
+    """The results of a check-up before the run: a sentence per failure and the counts; empty without a check-up.
 
     >>> from torchdoctor.records import CheckResult
     >>> failed = CheckResult("initial-loss", "CK11", "failed", "loss 9.2", severity="warning")
@@ -387,7 +387,7 @@ def steps_text(first: int, last: int, clock: str = "step") -> str:
 
 
 def where_text(symptom: Symptom, limit: int = 3) -> str:
-    """The first few places of a symptom, and on which rank; empty where it has none."""
+    """The first few places of a symptom, and its rank; empty if it has none."""
     shown = ", ".join(printable(name) for name in symptom.where[:limit])
     more = f" and {len(symptom.where) - limit} more" if len(symptom.where) > limit else ""
     rank = f"rank {symptom.rank}" if symptom.rank is not None else ""

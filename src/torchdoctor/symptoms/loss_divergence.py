@@ -26,32 +26,35 @@ from torchdoctor.symptoms.progress import (
 from torchdoctor.symptoms.setbacks import RECENT, set_back
 
 AT_HOME = 0.4
-"""Share of the values before above the limit at which the run has always been there."""
+"""Share of earlier values above the limit from which the run counts as having always been there."""
 
 
 @dataclass(frozen=True)
 class LossDivergence(Detector):
-    """The loss leaves its level and does not come back.
+    """The loss rises far above the level that it had reached, and does not come back.
 
     ## What it means
-    Training is undoing itself: the weights move away from what they had learnt, step after step. Left alone this
-    rarely heals; it ends in nonsense or in values that are not finite.
+    Training undoes itself: step after step, the weights move away from what they had learned. This rarely heals by
+    itself. It ends in useless outputs or in values that are not finite.
 
     ## How it is told apart
-    A spike returns; this is judged by the level of several steps. The scale is the run's own descent: a loss that is
-    worse than at the start, or that gave back most of what it had gained and is still rising, has diverged. A harder
-    curriculum, a warm restart or a noisy stretch give back a part, and fall again; so does a new task, which may lift
-    the loss far above its start in one step that no unusual update came before: it is judged by what comes after. If it
-    is about where it began for twice as long as it took to leave that level at first, nothing is learnt any more; nor
-    if training and validation are both far above what they were, at two evaluations, and neither gets better. A sum
-    over samples is divided by how many times as many there are as at first, where close looks have seen that. A run
-    without any descent (an adversarial or reinforcement loss that wanders) must leave its whole range by far.
+    A `loss-spike` comes back; divergence is judged by the median of several steps, compared with the progress of the
+    run. It is found if one of these is true:
+    - The loss is above its start, or has given back most of its progress and still rises.
+    - The loss is back near its start for twice as long as it first took to leave it, and does not fall.
+    - Training and validation loss are both far above their best at two evaluations, and neither improves.
+    - The loss began below chance level and stays above it, or the first updates multiplied it and it stays high.
+    - A run without progress (a wandering adversarial or reinforcement loss) leaves its whole range by far.
+
+    It is critical if it lasts. A harder curriculum, a warm restart or a noisy stretch only gives back a part and falls
+    again. A new task may lift the loss far above its start, but without an unusual update before it, and the loss then
+    falls. A loss that is a sum over the batch is corrected for larger batches.
 
     ## What to do
-    Go back to the last good checkpoint, at half the learning rate or less, with clipped gradients.
+    Go back to the last good checkpoint. Continue with half the learning rate or less, and with clipped gradients.
 
     ## How to see that it is cured
-    The loss passes the level at which it had left, and goes on falling.
+    The loss gets below the level from which it diverged, and continues to fall.
 
     ## Example
     >>> losses = [4.0 - 0.05 * step for step in range(60)] + [1.0, 3.0, 5.0, 6.0, 6.5, 7.0, 7.2, 7.5]
@@ -66,34 +69,34 @@ class LossDivergence(Detector):
     references = ("https://arxiv.org/abs/2309.14322", "https://arxiv.org/abs/2205.01068")
 
     history: int = 12
-    """Values that must be known before anything is said."""
+    """Values needed before anything is reported."""
     settled: int = 32
-    """Values that must be known before the first loss is a yardstick."""
+    """Values needed before the loss is compared with its start."""
     steps: int = 5
-    """Values that make up the present level."""
+    """Latest values whose median is the present level."""
     given_back: float = 0.6
-    """Share of the descent that is lost, while still rising: a warning."""
+    """Share of the progress that is lost again, while the loss still rises: a warning."""
     times: float = 5.0
-    """Times the size of the first loss that a run without descent must rise by."""
+    """Without progress: the loss must rise by this many times the first loss."""
     acting: float = 100.0
-    """The same, where the loop collects its own experience: returns that grow tenfold make squares a hundredfold."""
+    """The same in reinforcement learning: returns that grow by 10 make squared errors grow by 100."""
 
     back: float = 0.25
-    """Share of the descent about its start in which a run is back where it began,"""
+    """A loss within this share of its progress from the start is back at the start,"""
     again: float = 2.0
-    """where it stays for so many times as long as it took to leave it at first,"""
+    """if it stays there this many times as long as it first took to leave the start,"""
     staying: int = 64
-    """and for so many steps at the least;"""
+    """and at least for this many steps."""
     lost: float = 2.0
-    """so many times as long is critical."""
+    """Factor on that duration from which it is critical."""
 
     guess: float = 1.3
-    """Times the loss of a guess, where that is known: a run that began below and stays above is worse off than one."""
+    """Factor over chance level (where known) above which a run that began below it has diverged."""
     lasting: int = 32
-    """Steps for which it must stay there."""
+    """Steps for which the loss must stay there."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the present level with start and best; the quiet path ends at the first test."""
+        """Compare the present level with start and best; ordinary values end at the first test."""
         series = chart["loss"]
         if chart["val_loss"].step == chart.step and (since := set_back(chart)) is not None:
             return self._set_back(chart, since)
@@ -102,21 +105,21 @@ class LossDivergence(Detector):
         level = float(np.sort(series.last(self.steps))[self.steps // 2]) / growth(chart)
         guess = self.guess * _chance(chart)
         if series.count > self.lasting and series.first < guess < float(series.last(self.lasting).min()):
-            message = f"loss level {number_text(level)} is far above the {number_text(guess / self.guess)} of a guess; "
+            message = f"loss level {number_text(level)} is far above chance level ({number_text(guess / self.guess)}); "
             message += f"it began at {number_text(series.first)}"
             return self.symptom(chart, "warning", message, value=level, limit=guess, since=_above_since(series, guess))
         if (limit := self._blown_up(chart)) > 0:
-            message = f"loss level {number_text(level)} is {level / limit * self.times:.0f} times the higher of the "
-            message += f"{number_text(series.first)} of the first step and what a guess would cost"
+            message = f"loss level {number_text(level)} is {level / limit * self.times:.0f} times the first loss "
+            message += f"({number_text(series.first)}) or the loss of a constant guess, whichever is higher"
             return self.symptom(chart, "warning", message, value=level, limit=limit, since=_above_since(series, limit))
         if self._is_undone(series, guess / self.guess):
             message = f"loss level {number_text(level)} is above the {number_text(series.first)} of the first step: "
-            message += "the first updates made it worse than a guess, and what the model knew is not back"
+            message += "the first updates made the model worse than a constant guess, and it has not recovered"
             return self.symptom(chart, "warning", message, value=level, limit=series.first, since=int(series.steps[1]))
         return self._departed(chart, level) or self._is_back(chart, level)
 
     def _departed(self, chart: Chart, level: float) -> Symptom | None:
-        """A level above the start, or one that is on its way there."""
+        """Whether the level is above the start, or on its way there."""
         series = chart["loss"]
         progress, noise = Progress.of(series), series.baseline(128).noise
         least = (self.acting if acts(chart) else self.times) * abs(progress.start)
@@ -129,35 +132,35 @@ class LossDivergence(Detector):
         if not level > progress.start + max(least, 2 * self.times * noise):
             return None
         levels = np.sort(outline_levels(series))
-        span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of its calmer part: it may have left since
+        span = float(levels[levels.size // 4] - levels[levels.size // 20])  # of the lower, calmer part of the run
         limit = progress.start + max(least, self.times * max(span, 2 * noise))
         if level > limit and not _is_usual(series, level):
             return self._diverged(chart, level, limit, "critical" if self._lasting(chart, limit) else "warning")
         return None
 
     def _is_back(self, chart: Chart, level: float) -> Symptom | None:
-        """A level that is that of the start again, and stays there."""
+        """Whether the loss is back at its starting level and stays there."""
         progress = Progress.of(chart["loss"])
         since = self._back_since(chart, progress)
         if since is None or not level > progress.best + self.given_back * progress.descent:
             return None
         message = (
-            f"loss level {number_text(level)} has been back at about the {number_text(progress.start)} of the start "
+            f"loss level {number_text(level)} has been back near its starting level of {number_text(progress.start)} "
         )
-        message += f"for {chart.step - since} steps, and does not fall; its best was {number_text(progress.best)}"
+        message += f"for {chart.step - since} steps and does not fall; its best was {number_text(progress.best)}"
         limit = progress.start - self.back * progress.descent
-        known = self.name in chart.open_episodes  # since when that is, was said when it was found
+        known = self.name in chart.open_episodes  # its onset was reported when it was found
         severity: Severity = "critical" if self._back_since(chart, progress, self.lost) is not None else "warning"
         return self.symptom(chart, severity, message, value=level, limit=limit, since=None if known else since)
 
     def _back_since(self, chart: Chart, progress: Progress, times: float = 1.0) -> int | None:
-        """Since when a run that had learnt, and held it, is where it began, for longer than it was there at first."""
+        """The step since which a run that had learned is back at its start, if that lasts longer than at first."""
         series, high = chart["loss"], progress.start - self.back * progress.descent
         recent = series.last(self.staying)
         if not self._may_be_back(progress, recent) or recent.size < self.staying:
             return None
         if not progress.is_learning(scatter(recent)):
-            return None  # batches that differ by as much have their lows and highs without learning or losing anything
+            return None  # the noise between batches explains it
         if is_game(chart) or chart.fact("data.differentiated"):
             return None
         at, _, levels, _ = series.outline.columns()
@@ -165,21 +168,21 @@ class LossDivergence(Detector):
         low = np.flatnonzero(smooth < high)
         if not low.size or not has_held(levels, progress):
             return None
-        first = min(int(low[-1]) + 1, at.size - 1)  # what was low last was not back yet
+        first = min(int(low[-1]) + 1, at.size - 1)  # after the last low value
         since, took = int(at[first]), int(at[low[0]]) - int(at[0])
         gain, _ = trend_gain(recent)
         lasting = chart.step - since > times * max(self.staying, self.again * took)
         return since if lasting and gain < 0.1 * progress.descent else None
 
     def _may_be_back(self, progress: Progress, *stretches: Array) -> bool:
-        """A quick look: whether losses lie, or pass, about the start of a run that has come down from there."""
+        """A quick test: whether losses are near, or cross, the starting level of a run that had fallen below it."""
         levels, near = [median(losses) for losses in stretches if losses.size], self.back * progress.descent
         if not levels or not progress.is_learning(0.0):
             return False
         return min(levels) - near < progress.start < max(levels) + near
 
     def _is_undone(self, series: Series, chance: float) -> bool:
-        """Whether a model that knew something was worse than a guess within a few steps, and is not near it since."""
+        """Whether a model that began below chance level got above it within a few steps, and has not recovered."""
         first = series.first
         if not first < 0.75 * chance or not self.lasting < series.count == series.values.size:
             return False
@@ -187,26 +190,26 @@ class LossDivergence(Detector):
         return worst > chance and best > first + 0.2 * (chance - first)
 
     def _blown_up(self, chart: Chart) -> float:
-        """The limit above which the first steps took the loss and it stayed, however fast it falls there; else 0.
+        """The limit above which the loss jumped in the first steps and has stayed, even if it falls there; else 0.
 
-        Two measures that owe nothing to what came after: the untrained model, and a constant answer.
+        The limit follows from the untrained model and from a constant guess, so later losses cannot shift it.
         """
         series, guesses, plain = chart["loss"], chart["guess_loss"], chart["criterion"]
         if not guesses or not self.lasting < series.count == series.values.size or acts(chart):
             return 0.0
-        if not abs(plain.first - series.first) < 0.05 * abs(series.first):  # a sum of which it is but a part
+        if not abs(plain.first - series.first) < 0.05 * abs(series.first):  # the loss has other terms, too
             return 0.0
         limit = self.times * max(abs(series.first), median(guesses.values))
         return limit if 0 < limit < float(series.last(self.lasting).min()) else 0.0
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether all of these losses are in the lower half of what the run has come down by, and will have."""
+        """Whether all of these losses are in the lower half of the range between start and lowest loss."""
         series, losses = chart["loss"], coming["loss"]
         lowest = min(series.lowest, *losses)
         return series.count > 0 and not max(losses) > series.first - 0.5 * (series.first - lowest)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """The same tests for all of these losses, as far as start, best and the early levels stay what they are."""
+        """The same tests for all of these losses, as long as start, best and the early levels do not change."""
         series, losses = chart["loss"], coming.columns["loss"]
         finite = np.isfinite(losses)
         lowest = np.minimum.accumulate(np.where(finite, losses, math.inf)).clip(max=series.lowest)
@@ -227,11 +230,11 @@ class LossDivergence(Detector):
         return outlook.astype(np.int8)
 
     def _narrow(self, chart: Chart, odd: Mask, level: Array, low: Array, coming: Array) -> Mask:
-        """Leave of the `odd` steps those that may be found; and which of them will be found as they were before."""
+        """Reduce `odd` to the steps that may be found; return which of them would repeat the open finding."""
         series = chart["loss"]
         progress, noise, levels = Progress.of(series), series.upcoming(128).noise, outline_levels(series)
         least = (self.acting if acts(chart) else self.times) * abs(progress.start)
-        more = coming.size // series.outline.stride + 2  # buckets that may have been filled in the end, and begun
+        more = coming.size // series.outline.stride + 2  # buckets that may be filled or begun meanwhile
         ordered, size = np.sort(levels), levels.size
         calmer = size // 4 - more
         span = float(ordered[calmer] - ordered[(size + more) // 20]) if calmer > 0 else 0.0
@@ -245,7 +248,7 @@ class LossDivergence(Detector):
             return same
         half = progress.start - 0.5 * progress.descent
         if not (levels[-10:].min() > half and coming.min() > half):
-            return same  # whether it has held may change
+            return same  # the answer of has_held may change
         if not has_held(levels, progress):
             odd &= beyond
             return same
@@ -261,7 +264,7 @@ class LossDivergence(Detector):
         return same
 
     def _left(self, chart: Chart, level: float, levels: Array, noise: float) -> Symptom | None:
-        """A run that has learnt and held what it learnt: it is above its start, or on its way there."""
+        """Whether a run that had learned and kept it is above its start, or on its way there."""
         series = chart["loss"]
         progress = Progress.of(series)
         limit = progress.start + max(0.1 * progress.descent, 0.05 * abs(progress.start))
@@ -270,8 +273,8 @@ class LossDivergence(Detector):
         if not known and is_relearnt(chart, limit):
             return None  # a new task
         if not known and float((earlier > limit).mean()) > AT_HOME:
-            return None  # where single samples are far below the rest, start and best are chance
-        # Scores of data against those of samples that follow their slope: the samples catch up, and it goes to zero.
+            return None  # if single samples are far below the rest, start and best are chance
+        # Contrastive scores of data against generated samples: the samples catch up, and the loss rises to zero.
         contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
         if level > limit and float(series.last(self.steps).min()) > progress.start and (far or not contrast):
             lasting = far and self._lasting(chart, limit)
@@ -279,17 +282,17 @@ class LossDivergence(Detector):
         limit = progress.best + self.given_back * progress.descent
         if contrast or not has_held(levels, progress, limit):
             return None
-        leapt = own_leap(chart, limit)  # to a level where other data is: whether it rises there, is the question
+        leapt = own_leap(chart, limit)  # a jump to the level of new data: what counts is whether it rises from there
         if _rising(series.last(64) if leapt is None else leapt, noise):
             return self._diverged(chart, level, limit, "warning")
         return None
 
     def _set_back(self, chart: Chart, since: int) -> Symptom:
-        """Training and validation have both lost much of what they had."""
+        """Training and validation loss have both lost much of their progress."""
         losses, evaluations = chart["loss"], chart["val_loss"]
         level, best, now = median(losses.last(RECENT)), float(evaluations.values.min()), evaluations.latest
-        message = f"loss level {number_text(level)} and validation loss {number_text(now)}, which was "
-        message += f"{number_text(best)}, are far above what they were, and do not fall"
+        message = f"loss level {number_text(level)} and validation loss {number_text(now)} (its best was "
+        message += f"{number_text(best)}) are far above earlier values and do not fall"
         return self.symptom(chart, "warning", message, value=now, limit=best, since=since)
 
     def _lasting(self, chart: Chart, limit: float) -> bool:
@@ -298,7 +301,7 @@ class LossDivergence(Detector):
     def _diverged(self, chart: Chart, level: float, limit: float, severity: Severity) -> Symptom:
         progress = Progress.of(chart["loss"])
         verb = "is above" if level > progress.start else "is on its way back to"
-        began = min(progress.start, chart["loss"].first)  # its first levels may be those of a run that blows up
+        began = min(progress.start, chart["loss"].first)  # the first level may already be that of a run that blows up
         message = f"loss level {number_text(level)} {verb} the {number_text(began)} that the run began with"
         if progress.best < began:
             message += f"; its best was {number_text(progress.best)}"
@@ -306,13 +309,13 @@ class LossDivergence(Detector):
 
 
 def _above_since(series: Series, limit: float) -> int:
-    """The first step of those that are still known since when the loss is above a limit."""
+    """The first known step from which the loss stays above a limit."""
     below = np.flatnonzero(series.values <= limit)
     return int(series.steps[int(below[-1]) + 1 if below.size else 0])
 
 
 def growth(chart: Chart) -> float:
-    """How many times as large as at first batches are where the loss is a sum over them, and grows with them; else 1.
+    """The factor by which batches have grown, if the loss is a sum over the batch and grows with it; else 1.
 
     >>> chart = Chart.of(input_size=[64.0, 64.0, 128.0, 256.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
@@ -326,15 +329,15 @@ def growth(chart: Chart) -> float:
 
 
 def _chance(chart: Chart) -> float:
-    """The loss of a guess, where the loss that is logged is the plain one that it belongs to; else NaN."""
+    """Chance level, if the logged loss is the plain criterion that it belongs to; else NaN."""
     chance, plain, first = chart.fact("loss.chance"), chart["criterion"].first, chart["loss"].first
     return float(chance) if chance and abs(plain - first) < 0.05 * abs(first) else math.nan
 
 
 def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool:
-    """Whether the loss stayed in the lower half of its descent once it was there, up to the present departure.
+    """Whether the loss stayed in the lower half of its descent once it was there, until the present rise.
 
-    A loss that wanders up and down has a start and a best as well, by chance; its next ascent is no departure.
+    A loss that wanders up and down has a start and a best only by chance; its next rise is no divergence.
 
     >>> there_and_back = np.concatenate([np.linspace(4, 1, 50), np.ones(100), np.linspace(1, 4, 50)])
     >>> has_held(there_and_back, Progress(4.0, 1.0)), has_held(np.tile(there_and_back, 3), Progress(4.0, 1.0))
@@ -351,7 +354,7 @@ def has_held(levels: Array, progress: Progress, limit: float = math.inf) -> bool
 
 
 def _without_single_values(levels: Array, width: int = 5) -> Array:
-    """Each level as the median of those about it; the first and the last ones stay as they are.
+    """A running median over the levels; the first and the last ones stay as they are.
 
     >>> _without_single_values(np.array([1.0, 1.0, 9.0, 1.0, 2.0, 2.0, 2.0]))
     array([1., 1., 1., 2., 2., 2., 2.])
@@ -364,7 +367,7 @@ def _without_single_values(levels: Array, width: int = 5) -> Array:
 
 
 def _is_usual(series: Series, level: float) -> bool:
-    """Whether a positive loss swings by such factors from one value to the next, as that of rare rewards does.
+    """Whether a positive loss usually changes by such factors from one value to the next, as with rare rewards.
 
     >>> _is_usual(Chart.of(loss=[2e-4, 2e-3, 1e-4, 2e-4, 2e-2, 4e-4, 1e-2, 3e-4, 2e-2, 1e-2, 1e-3, 2e-2])["loss"], 0.01)
     True
@@ -372,12 +375,12 @@ def _is_usual(series: Series, level: float) -> bool:
     if not series.lowest > 0:
         return False
     logs = np.log(series.last(128))
-    swing = float(np.std(np.diff(logs))) / 2**0.5  # about the mean change: growth that goes on is no swing
+    swing = float(np.std(np.diff(logs))) / 2**0.5  # around the mean change: steady growth is no swing
     return math.log(level) - median(logs[: logs.size // 2]) < extreme(3.0, logs.size) * swing
 
 
 def _rising(values: Array, noise: float) -> bool:
-    """Whether the quarters of a stretch climb, each above the one before, by more than noise."""
+    """Whether the median rises from quarter to quarter, in total by more than noise."""
     if values.size < 32:
         return False
     levels = [median(part) for part in np.array_split(values, 4)]

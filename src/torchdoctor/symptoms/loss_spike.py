@@ -28,50 +28,53 @@ from torchdoctor.symptoms.progress import (
 from torchdoctor.symptoms.tails import tail
 
 ALERT = 2.0
-"""Deviations that are enough right after a leap of the learning rate."""
+"""Deviations that are enough right after the learning rate jumped."""
 LOADED = 3.5
 """Deviations that are enough right after a state was loaded."""
 ABSURD = 1000.0
-"""Times the recent loss that no sample is as hard as: a wrong one."""
+"""Factor over the recent loss that no hard sample explains: the sample is wrong."""
 FEW_TIMES = 8.0
-"""Times the recent loss that a hard batch may cost."""
+"""Factor over the recent loss that a hard batch can explain."""
 SKIP = 8
-"""Values before the current one that do not count as precedents: they may belong to the same spike."""
+"""Values just before the current one that do not count as precedents: they may belong to the same spike."""
 
 
 @dataclass(frozen=True)
 class LossSpike(Detector):
-    """The loss rises suddenly, far beyond its own noise.
+    """The loss suddenly jumps far above its recent level and noise.
 
     ## What it means
-    Either this batch is unlike the others, or the last update broke something. A spike that returns within a few
-    steps is usually the batch; one that stays is usually the update, and `loss-divergence` takes over.
+    Either this batch is unlike the others, or the last update damaged the model. A spike that is gone after a few
+    steps usually comes from the batch. One that stays usually comes from the update; `loss-divergence` takes over.
 
     ## How it is told apart
-    The rise must exceed the run's own noise about its trend (in log space too where losses are positive, so
-    heavy-tailed losses stay silent), what its upper tail in the recent past makes likely, and a share of what the run
-    has gained since its start. It is a note while it is small, a warning when it is several times the recent loss,
-    worse than the untrained model, comes right after a learning rate that the run had never used, or comes with a
-    gradient explosion. In a loop that acts and learns from what came of it, it is a note, unless it is far above all
-    that the run has known: a target network that is renewed, or a longer episode, lifts the loss. So is a single high
-    loss whose gradient rose no further than itself, or whose step is clipped and which is a few times as high: a hard
-    sample; unless a batch of many was answered far worse than by a guess, and the next one well again: then its labels
-    or inputs were wrong as a whole. So is one that comes at the same distance again: a penalty at every sixteenth step.
-    If the next loss is high too, the update has done harm; unless no step before it was unusual, the loss does not fall
-    back at once, and comes down from where it leapt to: a new task, a new term of the loss, weights that were pruned.
-    Of a sum over samples, there may be more of them.
+    The jump must be large compared with three things: the noise around the recent trend, the highest jumps of the last
+    512 steps, and the progress since the start. If all losses are positive, jumps are compared in log space, so
+    heavy-tailed losses stay silent.
+
+    It is a warning if the loss is several times its recent level, is worse than the untrained model, comes with a
+    gradient explosion, or comes right after the learning rate jumped or a state was loaded. Otherwise it is info.
+    It also stays info if the jump has a harmless explanation:
+    - A hard sample: one high loss whose gradient rose no more than the loss, or was clipped.
+    - A rhythm: the spike returns at a fixed distance, such as a penalty at every 16th step.
+    - A new task, a new loss term or pruned weights: no unusual update came before, and the loss falls from there.
+    - Reinforcement learning: a renewed target network or a longer episode raises the loss. Only a loss far above
+      everything before is a warning.
+
+    If a single large batch is far above chance level and the next one is fine, its labels or inputs are reported as
+    wrong.
 
     ## What to do
     Look at the batch of that step. If the loss does not come back: lower the learning rate, clip gradients, roll
     back to a checkpoint before the spike and skip a window of batches.
 
     ## How to see that it is cured
-    The loss is back under its level before the spike, and stays there.
+    The loss is back below its level before the spike, and stays there.
 
     ## Example
     >>> losses = [2.0, 2.1, 1.9, 2.05] * 16
     >>> print(LossSpike().check(Chart.of(loss=[*losses, 11.0])))
-    step 64: LO01 loss-spike (warning): loss 11 rose from its recent 2.02, 5.43 times as much
+    step 64: LO01 loss-spike (warning): loss jumped to 11 from its recent level of 2.02, 5.43 times as high
     >>> LossSpike().check(Chart.of(loss=[*losses, 2.3]))
     """
 
@@ -82,28 +85,28 @@ class LossSpike(Detector):
     references = ("https://arxiv.org/abs/2204.02311", "https://arxiv.org/abs/2312.16903")
 
     window: int = 128
-    """Values that the recent level and noise are taken from."""
+    """Recent values from which level and noise are estimated."""
     history: int = 24
-    """Values that must be known before anything is said."""
+    """Values needed before anything is reported."""
     deviations: float = 6.0
-    """Robust deviations above the recent level."""
+    """Robust deviations by which the loss must exceed its recent level."""
     precedents: int = 512
-    """Values in which no earlier rise may have been nearly as high (two are forgiven)."""
+    """Values in which no earlier rise may have been nearly as high (the two highest are ignored)."""
     ratio: float = 4.5
-    """Times the recent loss: a warning."""
+    """Factor over the recent loss from which this is a warning."""
     notice: float = 1.5
-    """Times the recent loss: worth a note."""
+    """Factor over the recent loss from which this is info."""
     share: float = 0.1
-    """Share of the run's descent: worth a note."""
+    """Share of the progress since the start from which this is info."""
     guess: float = 2.0
-    """Times the loss of a guess, where that is known: a warning where the next batch is answered well again,"""
+    """Factor over chance level (where known) from which a whole batch is reported as wrong, if the next one is fine,"""
     many: int = 32
-    """and so many samples were wrong together."""
+    """and if it holds at least this many samples."""
     beyond: float = 20.0
-    """Times the first loss and the recent one: a warning where the loop collects its own experience."""
+    """Factor over the first and the recent loss from which this is a warning in reinforcement learning."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the loss with its recent level; the quiet path ends at the first test."""
+        """Compare the loss with its recent level; ordinary values end at the first test."""
         series = chart["loss"]
         loss = series.latest
         base = series.baseline(self.window)
@@ -113,7 +116,7 @@ class LossSpike(Detector):
         scale = max(base.noise, 0.003 * abs(base.recent)) * math.sqrt(of_fewer(chart))
         if not ALERT * scale < rise < math.inf:
             return self._wrong_as_a_whole(chart, base) if self.name in chart.open_episodes else None
-        loaded = _was_loaded(chart)  # what an old state brings back has its precedents: the losses of that time
+        loaded = _was_loaded(chart)  # an old state brings back old losses, so these are no precedents
         deviations = LOADED if loaded else self.deviations
         limit = extreme(deviations, base.count) * scale
         jump = lr_jump(chart) > JUMP
@@ -128,27 +131,27 @@ class LossSpike(Detector):
             self._grave(progress, base, loss, positive)
             or jump
             or (_exploding(chart) and rise > 0.25 * progress.descent)
-            or (loaded and rise > 0.2 * progress.descent)  # the place is known: less is enough
+            or (loaded and rise > 0.2 * progress.descent)  # the reason is known, so less is enough
             or (loaded and positive and _is_set_back(chart, base.recent, progress.start))
         )
         if acts(chart) and not jump and not loss > self.beyond * max(abs(progress.start), abs(base.recent)):
-            grave = False  # new targets and new experience lift a loss, too
+            grave = False  # new targets and new experience raise a loss, too
         if grave and not (jump or loaded):
-            # of one batch, so far, or of a new task; whether the update did harm, the next loss will tell
+            # It may be one batch or a new task; the next loss tells whether the update did harm.
             grave = not self._is_its_own(chart, base, limit, alone)
         notable = rise > self.share * progress.descent or (positive and loss > self.notice * base.recent)
         if not grave and not notable:
             return None
-        message = f"loss {number_text(loss)} rose from its recent {number_text(base.recent)}"
+        message = f"loss jumped to {number_text(loss)} from its recent level of {number_text(base.recent)}"
         if positive:
-            message += f", {number_text(loss / base.recent)} times as much"
+            message += f", {number_text(loss / base.recent)} times as high"
         if loss > progress.start > base.recent + limit:
             message += f", above the {number_text(progress.start)} of the first steps"
         severity: Severity = "warning" if grave else "info"
         return self.symptom(chart, severity, message, value=loss, limit=base.recent + limit)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether the highest of these losses would end at the first tests."""
+        """Whether even the highest of these losses would fail the first tests."""
         base = chart["loss"].upcoming(self.window)
         rise, scale = max(coming["loss"]) - base.recent, max(base.noise, 0.003 * abs(base.recent))
         if base.count < self.history:
@@ -158,7 +161,7 @@ class LossSpike(Detector):
         return not rise > LOADED * scale and keeps_its_rate(chart, coming)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """The same for each of these losses."""
+        """The same test for each of these losses."""
         base, losses = chart["loss"].upcoming(self.window), coming.columns["loss"]
         if base.count < self.history:
             return np.where(losses > ABSURD * chart["loss"].first, LOOK, CALM).astype(np.int8)
@@ -169,15 +172,15 @@ class LossSpike(Detector):
             else:
                 least = LOADED if chart.fact("state.loaded") else self.deviations
                 odd = rise > extreme(least, base.count) * scale
-        odd[1:] |= odd[:-1].copy()  # of a batch that was wrong as a whole, the next one tells
+        odd[1:] |= odd[:-1].copy()  # whether a whole batch was wrong shows at the next one
         episode = chart.open_episodes.get(self.name)
         odd[:1] |= episode is not None and episode.last_step == chart.step
         return np.where(odd & (losses < math.inf), LOOK, CALM).astype(np.int8)
 
     def _wrong_as_a_whole(self, chart: Chart, base: Baseline) -> Symptom | None:
-        """One batch that was answered far worse than by a guess, between others that are answered well.
+        """One batch far above chance level between others far below it.
 
-        A few hard samples do not make the mean of many of them so high; a new task would not be over with the next.
+        A few hard samples do not raise the mean of a large batch that much, and a new task lasts longer than one batch.
         """
         series, size = chart["loss"], chart.context.get("batch_size")
         if chart.open_episodes[self.name].last_step != chart.step - 1 or len(series) < 3:
@@ -188,22 +191,22 @@ class LossSpike(Detector):
         guess = _guess_among_classes(chart)
         if not loss > self.guess * guess or not max(base.recent, before, series.latest) < 0.5 * guess:
             return None
-        message = f"loss {number_text(loss)} of a batch of {size} samples is {number_text(loss / guess)} times that of "
-        message += f"a guess, between others at {number_text(base.recent)}: its labels or inputs are wrong as a whole"
+        message = f"loss {number_text(loss)} of one batch of {size} samples is {number_text(loss / guess)} times the "
+        message += f"chance level, other batches are at {number_text(base.recent)}: its labels or inputs must be wrong"
         limit = self.guess * guess
         return self.symptom(chart, "warning", message, value=loss, limit=limit, since=chart.step - 1)
 
     def _young(self, chart: Chart) -> Symptom | None:
-        """A run that has no scale of its own yet: more than a thousand times whatever it had is no start's wildness."""
+        """The first steps, before noise can be estimated: a factor of a thousand is more than a wild start."""
         values = chart["loss"].values
         highest = float(values[:-1].max())
         if not highest * ABSURD < values[-1] < math.inf or not values.min() > 0 or acts(chart):
             return None
-        message = f"loss {number_text(float(values[-1]))} rose from at most {number_text(highest)} before"
+        message = f"loss jumped to {number_text(float(values[-1]))} from at most {number_text(highest)} before"
         return self.symptom(chart, "warning", message, value=float(values[-1]), limit=ABSURD * highest)
 
     def _grave(self, progress: Progress, base: Baseline, loss: float, positive: bool) -> bool:
-        """Several times the recent loss; or worse than untrained by far, in a run that had learnt something."""
+        """Several times the recent loss, or far worse than untrained in a run that had learned something."""
         rise = loss - base.recent
         if positive and loss > self.ratio * base.recent and rise > self.share * progress.descent:
             return True
@@ -213,10 +216,10 @@ class LossSpike(Detector):
         return high and rise > 0.5 * progress.descent
 
     def _is_its_own(self, chart: Chart, base: Baseline, limit: float, alone: bool) -> bool:
-        """Whether the batch, the task or the loop's own way made the loss high, not an update."""
+        """Whether the batch, a new task or a rhythm of the loop raised the loss, and not an update."""
         series = chart["loss"]
         times = series.latest / base.recent if base.recent > 0 and series.lowest >= 0 else 1.0
-        # Of next to nothing anything is a thousand times as much: it must be far worse than the untrained model, too.
+        # Near zero everything is a thousand times as much, so it must be far worse than the untrained model, too.
         if times > ABSURD and series.latest > FEW_TIMES * Progress.of(series).start:
             return False
         if not alone:
@@ -224,14 +227,14 @@ class LossSpike(Detector):
         return _is_outlier(chart, times) or keeps_rhythm(series) or (times < FEW_TIMES and is_cut(chart))
 
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
-        """Whether the rise leaves its precedents far behind; for positive losses in log space, extreme there too."""
+        """Whether the rise exceeds earlier rises by far; positive losses are compared in log space."""
         series = chart["loss"]
         values = series.last(self.precedents + 1)[: -1 - SKIP]
         if not float(values.min()) > 0:
             return rise > tail(series, self.precedents + 1, 1 + SKIP, habit=2.0)
         base = series.baseline(self.window, log=True)
         times = math.log(series.latest) - base.recent
-        # A run that has arrived has wild relative noise, and yet half of its descent in one step is no noise.
+        # A converged run has wild relative noise, but losing half of its descent in one step is not noise.
         near = max(series.latest - rise - progress.best, series.baseline(self.window).noise) < 0.02 * progress.descent
         arrived = near and rise > 0.5 * progress.descent
         if not arrived and not times > extreme(deviations, base.count) * (base.noise + 2 / base.count):
@@ -240,9 +243,9 @@ class LossSpike(Detector):
 
 
 def _guess_among_classes(chart: Chart) -> float:
-    """The loss of a guess where classes are told, two or many; NaN where it is not known.
+    """Chance level of a classification loss; NaN if it is not known.
 
-    Errors of numbers have no such bound: one outlier makes the mean of a batch as high as it likes.
+    Regression losses have no such bound: one outlier can make the mean of a batch arbitrarily high.
     """
     if chart.fact("loss.classes") or chart.fact("loss.kind") in ("cross-entropy", "bce"):
         return chance_level(chart)
@@ -250,15 +253,16 @@ def _guess_among_classes(chart: Chart) -> float:
 
 
 def _was_loaded(chart: Chart, within: int = 3, habit: int = 4) -> bool:
-    """Whether a state was loaded into the model just before; a loop that does so again and again means it."""
+    """Whether a state was loaded into the model just before; a loop that does so often does it on purpose."""
     steps = chart.fact("state.loaded") or ()
     return any(0 <= chart.step - step < within for step in steps) and len(steps) <= habit
 
 
 def _is_set_back(chart: Chart, recent: float, start: float, times: float = 3.0, share: float = 0.15) -> bool:
-    """Whether a loss that came down by powers of ten went up by a good part of them at once, and stays there.
+    """Whether a loss that fell by powers of ten jumped back by some of them, and stays there.
 
-    In a share of the descent that is nothing. Who goes back to the best state on purpose lowers the rate with it.
+    Measured as a share of the descent, that is tiny. Code that returns to the best state on purpose also lowers the
+    learning rate.
     """
     series, rates = chart["loss"], chart["lr"].last(4)
     cut = rates.size > 0 and float(rates[-1]) < 0.8 * float(rates[0])
@@ -279,12 +283,12 @@ def _exploding(chart: Chart) -> bool:
 
 
 def _is_outlier(chart: Chart, times: float) -> bool:
-    """Whether the gradient of this step rose no further than its loss: hard samples."""
+    """Whether the gradient of this step rose no more than its loss: hard samples."""
     norms = chart["grad_norm"]
     base = norms.baseline(128, log=True)
     if base.count < SETTLED // 2 or not norms.latest > 0 or norms.step != chart.step:
         return False
     risen = math.log(norms.latest) - base.recent
-    if base.count < SETTLED:  # of few norms, only one that has not risen says something
+    if base.count < SETTLED:  # with few norms known, only a norm that did not rise is conclusive
         return risen < math.log(1.5)
     return risen < math.log(max(1.5, times))

@@ -19,13 +19,13 @@ KINDS = {
     "input": "the input of {module} was already not finite: look at the data",
     "weights": "the weights of {module} were not finite: an earlier step broke them",
     "output": "{module} made it from finite inputs and weights",
-    "between": "the model was given finite values, and what enters {module} is not: look at what comes before it",
+    "between": "the inputs of the model are finite, but those of {module} are not: look at what comes before it",
 }
 
 HUGE = 1e15
-"""A loss above which a square of something is infinite, and nothing need be undefined."""
+"""A loss above this may overflow when it is squared, so no operation needs to be undefined."""
 AGAIN = 3
-"""Steps in a row at which the loss itself is not finite, though the scaler skips them: more than its own business."""
+"""Steps in a row with a non-finite loss from which it is critical even if the scaler skips them."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,25 @@ class NanOrInf(Detector):
     """A loss, gradient or weight is not a finite number.
 
     ## What it means
-    One update with such a gradient makes every weight that it touches NaN, and from then on every output. Nothing
-    that the run computes afterwards means anything.
+    One update with such a gradient turns every weight that it touches into NaN, and from then on every output. All
+    later results of the run are meaningless.
 
     ## How it is told apart
-    With a gradient scaler an overflow now and then is normal: the scaler skips that step, nothing is harmed, and this
-    stays silent. A loss that is not finite is a warning even so: scaling concerns gradients alone, and the batch or the
-    forward pass is bad. The place is read from the order: values that are not finite spread backward from where they
-    began, so of the tensors concerned the last in forward order is nearest the source; if all are concerned, the loss
-    or the forward pass was. Where the forward pass was watched, the first module is named. Weights are named where they
-    were broken before the loss, or where no update has spread it: after one, all are, and the first in forward order is
-    no more to blame than the others.
+    - With a gradient scaler, an occasional overflow of gradients is normal: the scaler skips the step, and nothing is
+      reported.
+    - A loss that is not finite is reported even then, because scaling concerns only gradients: the batch or the forward
+      pass is bad. It is a warning if the step was skipped, and critical otherwise or after three such steps in a row.
+
+    The place is found as follows:
+    - If the forward pass was watched, the first module with a non-finite value is named.
+    - Otherwise the gradients tell: non-finite values spread backward, so the last affected tensor in forward order is
+      nearest the source. If all tensors are affected, they came from the loss or the forward pass.
+    - Weights are named only if they broke before the loss did. An update with a non-finite gradient breaks all
+      weights, and then no single one is to blame.
 
     ## What to do
-    Stop, go back to the last checkpoint, skip the step when the loss is not finite. Then follow the place: data,
-    a logarithm, root or division at zero, half precision, or a learning rate that let values overflow.
+    Stop, go back to the last checkpoint, and skip the step when the loss is not finite. Then check the named place: the
+    data, a logarithm, root or division at zero, half precision, or a learning rate that let values overflow.
 
     ## How to see that it is cured
     The run passes the step at which it broke, on the same batch.
@@ -64,7 +68,7 @@ class NanOrInf(Detector):
     references = ("https://pytorch.org/docs/stable/amp.html", "https://arxiv.org/abs/1710.03740")
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Look at the step's loss, gradient norm and counts; then find the place."""
+        """Check the loss, gradient norm and counts of the step, then find the place."""
         loss, norm, count = chart["loss"], chart["grad_norm"], chart["grad_nonfinite"]
         bad_loss = bool(loss.nonfinite) and loss.step == chart.step and not math.isfinite(loss.latest)
         bad_grad = bool(norm.nonfinite) and norm.step == chart.step and not math.isfinite(norm.latest)
@@ -77,8 +81,8 @@ class NanOrInf(Detector):
         passed = chart["passed_over"]
         over = bool(passed) and passed.step == chart.step and not (bad_grad or counted or broken)
         if saved and not bad_loss:
-            return None  # the scaler's own business: it skips the step and lowers its scale
-        # Scaling concerns gradients alone: a loss that is not finite time and again is not the scaler's to mend.
+            return None  # normal: the scaler skips the step and lowers its scale
+        # Scaling concerns only gradients: it cannot repair a loss that is repeatedly not finite.
         again = bad_loss and self._is_lasting(chart)
         severity: Severity = "warning" if (saved or over) and not again else "critical"
         where, told = self._place(chart, counted, bool(bad_grad or counted), abs(loss.latest) < HUGE)
@@ -95,7 +99,7 @@ class NanOrInf(Detector):
         if saved:
             parts.append("the scaler skipped the step")
         if over:
-            parts.append("the loop passed over its batch, and no update was made of it")
+            parts.append("the loop skipped this batch without an update")
         value = loss.latest if bad_loss else norm.latest
         return self.symptom(chart, severity, "; ".join(parts + told), value=value, where=where, confidence=SURE)
 
@@ -104,11 +108,11 @@ class NanOrInf(Detector):
         return last == list(range(chart.step + 1 - AGAIN, chart.step + 1))
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """What comes is finite: so all is well unless weights were broken before."""
+        """The coming values are finite, so nothing is found unless weights were broken before."""
         return not (chart["loss"].nonfinite or chart["grad_norm"].nonfinite or "grad_nonfinite" in coming)
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """It is found where a value is not finite, and says the same as before unless a place may be known."""
+        """Found where a value is not finite; the finding repeats itself unless a place may become known."""
         broken = self._broken_weights(chart, suspected=True)
         found = np.full(len(coming), bool(broken))
         for name in ("loss", "grad_norm"):
@@ -132,7 +136,7 @@ class NanOrInf(Detector):
     def _broken_weights(self, chart: Chart, suspected: bool = False) -> tuple[str, ...]:
         sampled = chart.tensors("weight_norm")
         row = sampled.latest
-        # Weights that broke stay broken until a sample says otherwise; only a run that was never sick need not look.
+        # Broken weights stay broken until the next measurement; a run without any non-finite value need not check.
         suspected = suspected or sampled.step == chart.step
         suspected = suspected or bool(chart["loss"].nonfinite or chart["grad_norm"].nonfinite)
         if not suspected or row.size != len(chart.names) or bool(np.isfinite(row).all()):
@@ -141,10 +145,10 @@ class NanOrInf(Detector):
         return tuple(chart.names[index] for index in np.flatnonzero(np.isinf(row)))
 
     def _broken_first(self, chart: Chart) -> tuple[str, ...]:
-        """The weights that a sample showed to be broken before any loss or gradient was: later ones name nothing."""
+        """The weights that were measured as broken before any loss or gradient was; later ones prove nothing."""
         known = [chart[vital] for vital in ("loss", "grad_norm")]
         if any(series.nonfinite > len(series.nonfinite_steps) for series in known):
-            return ()  # the first of them is forgotten, and the episode has its place
+            return ()  # the first of them is no longer remembered, and the episode has its place already
         began = min((step for series in known for step in series.nonfinite_steps), default=chart.step + 1)
         rows = chart.tensors("weight_norm").rows
         row = next((row for step, row in rows if step < began and bool(np.isinf(row).any())), np.zeros(0))
@@ -153,7 +157,7 @@ class NanOrInf(Detector):
         )
 
     def _place(self, chart: Chart, counted: float, gradients: bool, finite: bool) -> tuple[tuple[str, ...], list[str]]:
-        """Where it was first seen, and what is said of it; `finite`: the loss is, and is none that overflows."""
+        """Where it was first seen, and the sentence about it; `finite`: the loss is finite and not huge."""
         for origin in reversed(chart.origins):
             if origin["step"] >= chart.step - 1:
                 if origin.get("kind") == "weights":
@@ -166,24 +170,20 @@ class NanOrInf(Detector):
             return (), []
         if len(names) >= total or (counted and counted >= total):
             if finite:
-                text = (
-                    f"all {total} are concerned: the forward pass is sound, and the backward pass breaks at its start: "
-                )
-                return (), [text + "a root, a norm, a logarithm or a division of 0 in the loss or just before it"]
+                text = f"all {total} of them, so the backward pass breaks at its start and the forward pass is sound: "
+                return (), [text + "look for a root, norm, logarithm or division of 0 in the loss or just before it"]
             return (), [f"all {total} gradients are not finite: it came from the loss or the forward pass"]
-        return names[::-1], [f"{len(names)} of {total} gradients are concerned, {names[-1]} nearest the loss"]
+        return names[::-1], [f"{len(names)} of {total} gradients are affected, {names[-1]} nearest the loss"]
 
     def _place_of_weights(self, chart: Chart, origin: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
         if first := self._broken_first(chart):
             return first, [f"{names_text(first)} {_was(first)} not finite before the loss"]
         looked, names = origin["step"], broken_alone(chart, origin)
         if names:
-            return names, [f"{names_text(names)} {_was(names)} not finite, and no update of this run has spread it"]
+            return names, [f"{names_text(names)} {_was(names)} not finite, and no update of this run caused it"]
         if (bad := _loss_before_weights(chart, looked)) >= 0:
-            text = (
-                f"the loss of step {bad} was the first that was not finite, and by step {looked} its update had broken "
-            )
-            return (), [text + "the weights: look at its batch, and whether weights were finite before it"]
+            text = f"the loss of step {bad} was the first non-finite value, and by step {looked} its update had broken "
+            return (), [text + "the weights: check its batch, and whether the weights were finite before"]
         if (count := _count(origin, "broken")) > 1:
             return (), [f"{count} weights were not finite by step {looked}: an earlier step broke them"]
         module = str(origin.get("module") or "the model")
@@ -191,10 +191,10 @@ class NanOrInf(Detector):
 
 
 def broken_alone(chart: Chart, origin: Mapping[str, Any], within: int = 8) -> tuple[str, ...]:
-    """The weights in which it began, where the search for an origin tells; empty where an update may have broken them.
+    """The weights in which it began, if the search for an origin shows that; empty if an update may have broken them.
 
-    An update with a gradient that is not finite breaks every weight that has one. Where fewer are broken than had one,
-    it was not made; and none breaks weights that do not learn.
+    An update with non-finite gradients breaks every weight that has one. If fewer weights are broken, or frozen ones
+    are, it was not an update.
     """
     listed, looked = origin.get("tensors"), origin["step"]
     names = tuple(name for name in chart.names if name in listed) if isinstance(listed, list) else ()
@@ -204,7 +204,7 @@ def broken_alone(chart: Chart, origin: Mapping[str, Any], within: int = 8) -> tu
 
 
 def _count(origin: Mapping[str, Any], key: str) -> int:
-    """A number of an origin; 0 where there is none, as in journals of before it was counted."""
+    """A number of an origin; 0 if it is missing, as in older journals."""
     value = origin.get(key)
     return value if isinstance(value, int) else 0
 
@@ -214,9 +214,9 @@ def _was(names: Sequence[str]) -> str:
 
 
 def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
-    """The step whose loss was the first value known not to be finite, before weights were looked at; else -1.
+    """The step whose loss was the first known non-finite value, before the weights were checked; else -1.
 
-    Its own update breaks the weights: that they are broken a step later says nothing of what came first.
+    Its own update breaks the weights, so weights that are broken one step later do not show what came first.
     """
     losses = [step for step in chart["loss"].nonfinite_steps if looked - within <= step < looked]
     if not losses or losses[0] - 1 in chart["loss"].nonfinite_steps or losses[0] < 1:
@@ -228,9 +228,9 @@ def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
 
 
 def _concerned(chart: Chart) -> tuple[tuple[str, ...], int]:
-    """The tensors whose gradient is not finite at this step, in forward order; and how many have gradients at all.
+    """The tensors whose gradient is not finite at this step, in forward order, and how many have gradients at all.
 
-    NaN in a row also stands for "had no gradient": a tensor that never had a finite one is left out.
+    NaN also stands for "had no gradient", so a tensor that never had a finite gradient is left out.
     """
     sampled = chart.tensors("grad_norm")
     row = sampled.latest

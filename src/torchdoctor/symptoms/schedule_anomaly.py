@@ -13,43 +13,41 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, goes_straight, median_ratio, outline_levels, trend_gain
 
 RISING = ("OneCycleLR", "CyclicLR")
-"""Schedules that begin far below the rate that they are for."""
+"""Schedules that begin far below their peak learning rate."""
 TOP = {"SGD": 1.0}
-"""The highest rate that an optimizer is built with to be used; else it is a factor, as in Noam's schedule, and"""
+"""The highest learning rate that is plausible per optimizer; above it, it is a factor, as in Noam's schedule."""
 ADAPTIVE = 0.05
-"""this is the highest for one that scales its steps itself."""
+"""The same for all other optimizers, which are adaptive."""
 RISEN = 32
-"""Steps in a row for which a rate must have risen, where it had its level before."""
+"""Steps in a row for which the learning rate must have risen after it had been level."""
 
 
 @dataclass(frozen=True)
 class ScheduleAnomaly(Detector):
-    """The scheduler is never stepped, at the wrong cadence, or is fed a number that it takes the wrong way round.
+    """The scheduler is never stepped, is stepped at the wrong interval, or gets a metric with the wrong `mode`.
 
     ## What it means
-    A scheduler was given and `scheduler.step()` is never called: the learning rate stays what it was. Or it counts
-    epochs and is stepped at every batch: a cosine that was to end with the run ends within some batches, rises again,
-    and does so for ever. A one-cycle that counts batches and is stepped once an epoch stays in its warm-up. And
-    `ReduceLROnPlateau` with `mode="max"` takes every loss that falls for a step back, and cuts the rate. Stepped with
-    the loss of each batch, it takes their noise for a plateau, and the rate is gone within an epoch. A warm-up that was
-    planned for a run many times as long ends this one before it has begun; one that nothing ends raises the rate until
-    it tears down what was learnt; one that counts the batches of an epoch begins anew with each.
+    The learning rate does not follow the plan. If `scheduler.step()` is never called, it stays constant. If a scheduler
+    that counts epochs is stepped at every batch, it ends far too early, and a cosine rises and falls again and again.
+    `ReduceLROnPlateau` with `mode="max"` treats a falling loss as no improvement and cuts the learning rate.
 
     ## How it is told apart
-    A scheduler that counts epochs rests for a whole epoch: only after several validations without one step, or
-    thousands of steps, is it called forgotten. Restarts (`CosineAnnealingWarmRestarts`, `CyclicLR`, one-cycle)
-    are meant to come back; `CosineAnnealingLR` past its `T_max` is not. One-cycle by epochs is fine where its total is
-    a number of epochs; a total that is so many whole epochs of batches is not. What `ReduceLROnPlateau` was fed is
-    known from the best that it remembers: the worst validation loss so far is no best. Long warm-ups are common: one is
-    too long where the rate that the optimizer was built with is dozens of validations away, and too high only where the
-    loss has stopped falling at several times that rate. So is one that had its level for long and then creeps up to
-    several times of it. Restarts leap up and come down little by little, or warm up and
-    stay for a while; a rate that only ever rises and is thrown back does neither. One for averaged weights (`SWALR`)
-    begins late on purpose.
+    One of these is reported as a warning:
+
+    - The scheduler was not stepped in 5 validations or 5000 steps. `SWALR` is exempt, because it begins late.
+    - `CosineAnnealingLR` ran 3 times through its `T_max`. Schedules that are meant to restart are exempt.
+    - Milestones in epochs were passed batch by batch, or `OneCycleLR` counts batches but is stepped once an epoch.
+    - The best value that `ReduceLROnPlateau` remembers is the worst that it was given: its `mode` is wrong.
+    - `ReduceLROnPlateau` is stepped at every batch, so that noise between batches looks like a plateau.
+    - The warm-up begins anew time after time while the learning rate is still rising: it counts the batches of one
+      epoch. A cycle or restart either falls gradually or stays at its level for a while.
+    - The learning rate keeps rising, to more than 5 times the optimizer's own (or its earlier level), and the loss no
+      longer falls.
+    - The warm-up would take far longer than the run: 40 validations or more. Without validations it is info.
 
     ## What to do
-    Call `scheduler.step()` where its numbers count: after each epoch for numbers of epochs, after each
-    `optimizer.step()` for numbers of steps. `T_max` is the number of such calls in the whole run.
+    Call `scheduler.step()` after each epoch if its numbers count epochs, or after each `optimizer.step()` if they count
+    steps. Set `T_max` to the number of such calls in the whole run.
 
     ## How to see that it is cured
     Plot the learning rate: it has the planned shape once over the run.
@@ -58,7 +56,7 @@ class ScheduleAnomaly(Detector):
     >>> chart = Chart.of(lr=[0.1] * 400)
     >>> chart.add({"type": "facts", "step": 300, "facts": {"schedule.rounds": 3, "schedule.total": 100}})
     >>> print(ScheduleAnomaly().check(chart))
-    step 300: OP02 schedule-anomaly (warning): the cosine schedule was stepped 3 times through its T_max of 100
+    step 300: OP02 schedule-anomaly (warning): the cosine schedule ran 3 times through its T_max of 100
     """
 
     code = "OP02"
@@ -69,33 +67,33 @@ class ScheduleAnomaly(Detector):
     closes_after = 2
 
     rounds: int = 3
-    """Times through its length after which a cosine was stepped at the wrong cadence."""
+    """Times that a cosine ran through its length, from which it is stepped at the wrong interval."""
     past: float = 3.0
-    """Times the last milestone that a run goes on, where milestones were meant as epochs."""
+    """Multiple of the last milestone that the run must have passed before milestones in epochs are assumed."""
     least: int = 100
-    """Steps that must be done before milestones are judged."""
+    """Steps needed before milestones and rising learning rates are judged."""
     validations: int = 5
-    """Validations without one step of the scheduler after which it is forgotten."""
+    """Validations without a step of the scheduler, after which it counts as forgotten."""
     interval: int = 5
-    """Optimizer's steps between two of the scheduler's from which it is stepped by epochs."""
+    """Optimizer steps between two scheduler steps, from which it counts as stepped by epochs."""
     patience: int = 40
-    """Steps for each cut of the rate under which a plateau schedule judges by the noise of batches."""
+    """Steps per cut of the learning rate, up to which a plateau schedule reacts to the noise of batches."""
     away: int = 40
-    """Times that the run would have to be validated before its warm-up ends."""
+    """Validations before the end of a warm-up, from which it is too long."""
     far: int = 20_000
-    """Steps of a warm-up that are unusual, where nothing is known of the run's length."""
+    """Steps of a warm-up from which it is too long, if the run is not validated."""
     above: float = 5.0
-    """Times the rate that the optimizer was built with, from which a rise without end is judged,"""
+    """Multiple of the optimizer's own learning rate (or of its earlier level), above which a steady rise is judged,"""
     leaps: float = 0.01
-    """and the share of themselves by which weights move a step there."""
+    """and update ratio (‖Δw‖/‖w‖) that is too large then."""
     steps: int = 5000
-    """Steps without one of the scheduler after which it is forgotten, where there is no validation."""
+    """Steps without a step of the scheduler, after which it counts as forgotten."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Past its end, or never begun."""
+        """Judge each mistake in turn, the most definite first."""
         if chart.fact("schedule.rounds", 0) >= self.rounds:
             total, rounds = chart.fact("schedule.total"), chart.fact("schedule.rounds")
-            message = f"the cosine schedule was stepped {rounds} times through its T_max of {total}"
+            message = f"the cosine schedule ran {rounds} times through its T_max of {total}"
             since = chart.facts["schedule.rounds"].step
             return self.symptom(chart, "warning", message, value=rounds, limit=1.0, since=since)
         milestones = chart.fact("schedule.milestones") or ()
@@ -103,8 +101,8 @@ class ScheduleAnomaly(Detector):
             rates = chart["lr"]
             top = max((bucket[3] for bucket in rates.outline.buckets()), default=0.0)
             if chart.step >= self.least and rates.latest < 0.02 * top:
-                message = f"milestones up to {max(milestones)} were passed batch by batch: since then the rate is "
-                message += f"{number_text(rates.latest)}, and {chart.step + 1} steps are done"
+                message = f"milestones up to {max(milestones)} were passed batch by batch: the learning rate fell to "
+                message += f"{number_text(rates.latest)} in a run of {chart.step + 1} steps so far"
                 return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
         if (anew := self._begins_anew(chart)) is not None:
             return anew
@@ -123,7 +121,7 @@ class ScheduleAnomaly(Detector):
         return None
 
     def _rising(self, chart: Chart) -> Symptom | None:
-        """A rate that has risen evenly since the first step, and is nowhere near its end, or far past it."""
+        """A learning rate that has risen evenly since the first step and is far too high, or far from its end."""
         rates, losses = chart["lr"], chart["loss"]
         built = _built_rate(chart)
         if chart.step + 1 < self.least or not built > 0 or not _rises_evenly(chart):
@@ -135,7 +133,7 @@ class ScheduleAnomaly(Detector):
             if gain > doubt or not median_ratio(chart) > self.leaps:
                 return None
             message = f"the learning rate has risen at every step, to {number_text(now)}: {now / built:.0f} times what "
-            message += "the optimizer was built with, and the loss falls no more"
+            message += "the optimizer was built with, and the loss no longer falls"
             return self.symptom(chart, "warning", message, value=now, limit=built, since=0, confidence=0.8)
         end = chart.step * (built - rates.first) / max(now - rates.first, 1e-30)
         validated = chart["val_loss"].steps
@@ -144,14 +142,14 @@ class ScheduleAnomaly(Detector):
             return None
         if end < (self.away * pause or self.far):
             return None
-        message = f"the warm-up would end at step {end:.0f}: after {chart.step + 1} steps the rate is "
+        message = f"the warm-up would end at step {end:.0f}: after {chart.step + 1} steps the learning rate is "
         message += f"{number_text(now)} of {number_text(built)}"
-        message += f", and there is a validation every {pause:.0f}" if pause else ""
+        message += f", with a validation every {pause:.0f} steps" if pause else ""
         severity: Severity = "warning" if pause and goes_straight(chart, 3) else "info"
         return self.symptom(chart, severity, message, value=now, limit=built, since=0, confidence=0.8)
 
     def _creeping(self, chart: Chart) -> Symptom | None:
-        """A rate that had its level, and has risen at every step since, far above all that the run has known."""
+        """A learning rate that was level and has risen at every step since, far above any before."""
         rates, losses = chart["lr"], chart["loss"]
         if not rates.latest > self.above * rates.first or chart.fact("schedule.class") in RISING:
             return None
@@ -163,50 +161,50 @@ class ScheduleAnomaly(Detector):
             return None
         since = int(rates.steps[place])
         gain, doubt = trend_gain(losses.values[losses.steps >= since])
-        if gain > doubt or not math.isfinite(doubt):  # it is for the better, or nothing is known
+        if gain > doubt or not math.isfinite(doubt):  # the loss improves, or too little is known
             return None
         message = f"the learning rate has risen at every step since step {since}, from {number_text(float(known[-1]))} "
-        message += f"to {number_text(rates.latest)}, far above all that the run has known, and the loss does not fall"
+        message += f"to {number_text(rates.latest)}, far above any before, and the loss does not fall"
         limit = self.above * float(known.max())
         return self.symptom(chart, "warning", message, value=rates.latest, limit=limit, since=since, confidence=0.8)
 
     def _begins_anew(self, chart: Chart) -> Symptom | None:
-        """A warm-up that is cut off and begins again, time after time: it counts the batches of an epoch."""
+        """A warm-up that is cut off and begins again each time: it counts the batches of an epoch."""
         rates = chart["lr"]
         values, steps = rates.values, rates.steps
         if chart.fact("schedule.class") in RISING or values.size < self.least:
             return None
         ways = np.diff(values)
         falls = np.flatnonzero(ways < 0)
-        # Where a warm-up ends, the rate stays or falls little by little: here it does nothing but rise.
+        # After a real warm-up the learning rate stays or falls gradually: here it only rises.
         if falls.size < self.rounds or np.count_nonzero(ways > 0) + falls.size < ways.size:
             return None
         tops, bottoms = values[falls], values[falls + 1]
-        # of the first, a part may be gone from what is kept
+        # the first one may be kept only in part
         if not tops.min() > 0.9 * tops.max() or not bottoms.max() < 0.2 * tops.min() or rates.latest > 1.1 * tops.max():
             return None
         pause = float(np.diff(steps[falls]).mean())
         top, bottom = number_text(float(tops[-1])), number_text(float(bottoms[-1]))
         message = (
-            f"the warm-up begins anew every {pause:.0f} steps: at {top}, and still rising, the rate falls to {bottom}"
+            f"the warm-up begins anew every {pause:.0f} steps: the learning rate drops from {top} to {bottom} each time"
         )
         since = int(steps[falls[0] + 1])
         return self.symptom(chart, "warning", message, value=float(tops[-1]), since=since, confidence=0.9)
 
     def _by_epochs(self, chart: Chart) -> str:
-        """A one-cycle of so many whole epochs of batches that is stepped once an epoch."""
+        """A one-cycle that counts the batches of whole epochs but is stepped once an epoch."""
         total, interval = chart.fact("schedule.total"), _interval(chart)
         if chart.fact("schedule.class") != "OneCycleLR" or not total or interval < self.interval:
             return ""
         epochs = round(total / interval)
-        # where no rates tell it, the interval is known to a sample or so, and better the longer the run
+        # unless the learning rates show it, the interval is known only roughly, more exactly the longer the run
         if epochs < 2 or abs(total - epochs * interval) > 0.02 * total:
             return ""
-        message = f"OneCycleLR plans {total} steps of its own and takes one every {interval} of the optimizer's: "
+        message = f"OneCycleLR plans {total} steps but takes one every {interval} optimizer steps: "
         return message + f"it would need {total * interval} batches"
 
     def _hasty(self, chart: Chart) -> str:
-        """A plateau schedule that is asked after each batch, and takes the noise between batches for a plateau."""
+        """A plateau schedule that is stepped after each batch and takes the noise between batches for a plateau."""
         rates = chart["lr"]
         if chart.fact("schedule.class") != "ReduceLROnPlateau" or not chart.fact("schedule.per_batch"):
             return ""
@@ -215,29 +213,31 @@ class ScheduleAnomaly(Detector):
         # a gap of an epoch is patience; some dozens of batches are not
         if not 0 < rates.latest <= 0.1 * top or cuts < 2 or chart.step / cuts > self.patience:
             return ""
-        message = f"ReduceLROnPlateau is stepped at every batch and has cut the rate {cuts} times in {chart.step + 1} "
+        message = (
+            f"ReduceLROnPlateau is stepped at every batch: it cut the learning rate {cuts} times in {chart.step + 1} "
+        )
         return message + f"steps, from {number_text(top)} to {number_text(rates.latest)}"
 
     def _wrong_way(self, chart: Chart) -> str:
-        """A plateau schedule whose best is the worst of what was validated, twice or more beaten since."""
+        """A plateau schedule that remembers the worst validation as its best, with better ones since."""
         mode, best = chart.fact("schedule.mode"), chart.fact("schedule.best")
         if mode is None or best is None:
             return ""
         for vital in (item for item in chart.vitals if item.startswith("val_")):
             values = chart[vital].values
-            falls = vital == "val_loss"  # of a metric it is not known which way is better
+            falls = vital == "val_loss"  # for other metrics the better direction is unknown
             if values.size < 3 or (mode == "max") != falls or not _same(best, values.max() if falls else values.min()):
                 continue
             if falls and float((values < best).mean()) > 0.5 and values[-1] < 0.95 * best:
-                return f'mode="max" and fed with the validation loss: {number_text(best)} is its best, not its worst'
+                return _taken_for_the_best("max", "the validation loss", best)
             if "acc" in vital and float((values > best).mean()) > 0.5:
-                return f'mode="min" and fed with {vital}: {number_text(best)} is its best, not its worst'
+                return _taken_for_the_best("min", vital, best)
         if mode == "max" and self._is_early_loss(chart, best):
-            return f'mode="max" and fed with the training loss: {number_text(best)} is its best, not its worst'
+            return _taken_for_the_best("max", "the training loss", best)
         return ""
 
     def _is_early_loss(self, chart: Chart, best: float) -> bool:
-        """Whether a number is the mean of just the first losses, and the rate was cut though they have fallen since."""
+        """Whether this is the mean of the first losses, and the learning rate was cut although the loss fell since."""
         losses, rates = chart["loss"], chart["lr"]
         first = outline_levels(losses)[: 2 * max(int(chart.fact("schedule.interval") or 0), 1)]
         if losses.outline.start > 0 or not losses.baseline(32).recent < 0.9 * best:
@@ -247,9 +247,9 @@ class ScheduleAnomaly(Detector):
 
 
 def _interval(chart: Chart) -> int:
-    """The optimizer's steps between two of the scheduler's: between two changes of the rate, or up to the first.
+    """Optimizer steps between two scheduler steps: between two changes of the learning rate, or up to the first one.
 
-    The gauge knows it from its looks alone, and therefore as somewhat more.
+    The schedule gauge only sees sampled steps, so its interval is somewhat too long.
 
     >>> _interval(Chart.of(lr=[0.004] * 94 + [0.0041] * 6))
     94
@@ -262,12 +262,17 @@ def _interval(chart: Chart) -> int:
     return exact if not about or 0.7 * about < exact <= about else about
 
 
+def _taken_for_the_best(mode: str, measure: str, best: float) -> str:
+    wrong = f'ReduceLROnPlateau has mode="{mode}" but gets {measure}'
+    return f"{wrong}: it takes the worst, {number_text(best)}, for the best"
+
+
 def _same(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-5 * abs(one)
 
 
 def _built_rate(chart: Chart) -> float:
-    """The rate that the optimizer was built with, where it can be meant as one; NaN where it is not known."""
+    """The learning rate that the optimizer was built with, if plausible; NaN if unknown."""
     group = chart.groups[0] if chart.groups else {}
     known = [item for item in chart.context.get("optimizer") or () if isinstance(item, dict)]
     rate = group.get("initial_lr", known[0].get("lr") if known else None)
@@ -277,7 +282,7 @@ def _built_rate(chart: Chart) -> float:
 
 
 def _rises_evenly(chart: Chart) -> bool:
-    """Whether the rate has gone up in a straight line from the first step on.
+    """Whether the learning rate has risen in a straight line since the first step.
 
     >>> _rises_evenly(Chart.of(lr=[1e-5 * step for step in range(100)])), _rises_evenly(Chart.of(lr=[1e-3] * 100))
     (True, False)

@@ -17,11 +17,11 @@ from torchdoctor.symptoms.overfitting import evaluation_noise
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain, working_since
 
 PLAIN = 4
-"""Weight layers up to which a model is taken for one that goes straight through."""
+"""Number of weight layers up to which a model is assumed to be one plain chain of layers."""
 RELAPSED = 0.5
-"""Share of the level that the loss has once been under where it had learnt more."""
+"""If the loss was once below this share of its present level, the model had learned more and lost it."""
 GONE = 1e-3
-"""Share of its first norm at which nothing is left of a tensor."""
+"""Share of its first norm below which a tensor counts as vanished."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class Underfitting(Detector):
     """Training and validation loss are both high, both flat, and close together.
 
     ## What it means
-    The model cannot or may not fit what it is shown, not even the training data: too small, held back by
-    regularization, or missing the information that it would need. More data does not help here.
+    The model cannot fit even the training data. It is too small, regularization holds it back, or its inputs lack the
+    information that it needs. More data does not help.
 
     ## How it is told apart
-    A run at the noise floor of its data looks the same from outside, so this is a note; it is a warning where the
-    configuration shows what holds the model back (dropout of 0.7 and more, weight decay that outweighs the learning, a
-    layer of two or three units that everything goes through). A gap between both losses is `overfitting`; a loss that
-    never moved is `not-learning`; one near zero has arrived.
+    A run at the noise floor of its data looks the same, so this is usually info. It is a warning if the configuration
+    shows what holds the model back: dropout of 0.7 or more, weight decay that has halved the weights, or a layer of at
+    most three units that everything passes through. A gap between both losses is `overfitting`, and a loss that never
+    moved is `not-learning`. A loss near zero is not reported.
 
     ## What to do
-    Overfit one batch with all regularization off. If that works, switch it on again piece by piece; if it does not,
-    make the model wider, or look for what it is not given.
+    Overfit one batch with all regularization off. If that works, turn regularization on again piece by piece. If it
+    does not, make the model wider, or look for information that is missing from its inputs.
 
     ## How to see that it is cured
-    The training loss falls below the old level; validation follows.
+    The training loss falls below the old level, and the validation loss follows.
 
     ## Example
     >>> chart = Chart.of(loss=[1.9 + 0.4 * 0.98**step for step in range(600)], lr=[1e-3] * 600,
@@ -62,19 +62,19 @@ class Underfitting(Detector):
     closes_after = 3
 
     evaluations: int = 3
-    """Evaluations that must be known."""
+    """Evaluations needed."""
     steps: int = 150
-    """Training steps that must be known."""
+    """Training steps needed."""
     high: float = 0.5
-    """Share of the first loss (or of a guess, where that is known) above which a loss is high."""
+    """Share of chance level (or of the first loss, if that is unknown) above which a loss is high."""
     narrow: int = 3
-    """Units through which everything goes, of more inputs, that explain it."""
+    """Units of the narrowest layer, up to which it explains the underfitting."""
     dropout: float = 0.7
-    """Dropout that explains it."""
+    """Dropout rate from which it explains the underfitting."""
     extreme: float = 0.9
-    """Dropout of which no run is made on purpose:"""
+    """Dropout rate that nobody chooses on purpose:"""
     soon: int = 95
-    """steps that must be known there."""
+    """steps needed in that case."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Both levels, both trends, and the gap between them."""
@@ -90,32 +90,32 @@ class Underfitting(Detector):
         yardstick = chance if chance > 0 else Progress.of(train).start
         width = narrowest(chart)
         narrow = 0 < width <= self.narrow
-        slack = 5.0 if narrow else 1.0  # a reason that is seen needs less of what would be seen without one
+        slack = 5.0 if narrow else 1.0  # with a known reason, less evidence is enough
         drowned = self._is_drowned(chart, level / yardstick if yardstick > 0 else 0.0)
         gap = held_out - level
         noisy = self._dropout(chart) >= self.dropout
         if not level > self.high / slack * yardstick > 0 or (gap if noisy else abs(gap)) > (0.1 + 0.05 * slack) * abs(
             level
         ):
-            return None  # dropout disturbs training alone: validation may be better
-        slack = 5.0 if drowned else slack  # next to nothing learnt: then it may still creep on
+            return None  # dropout raises only the training loss: validation may be better
+        slack = 5.0 if drowned else slack  # almost nothing learned: then it may still fall a little
         if float(np.min(levels)) < RELAPSED * level:
-            return None  # it had learnt more, and lost it
+            return None  # it had learned more, and lost it
         gain, doubt = trend_gain(half)
-        if noisy and gain < doubt:  # nothing is gained, and the doubt is dropout's
+        if noisy and gain < doubt:  # no gain, and the uncertainty comes from dropout
             doubt = min(doubt, 0.01 * abs(level))
         if gain + 2 * doubt > 0.03 * slack * abs(level) or float(values[0] - values[-1]) > slack * _slack(
             values, level
         ):
             return None
-        brake = f"; all of it goes through {width} units" if narrow else self._brake(chart)
+        brake = f"; everything goes through {width} units" if narrow else self._brake(chart)
         severity: Severity = "warning" if brake else "info"
         message = f"training and validation loss stay at {number_text(level)} and {number_text(held_out)}{brake}"
         since = train.outline.buckets()[levels.size // 2][0]
         return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
 
     def _is_drowned(self, chart: Chart, level: float) -> bool:
-        """Whether dropout is so high, and so little was learnt in so long, that it may creep on for ever."""
+        """Whether dropout is so high, and so little was learned for so long, that a slow fall does not matter."""
         known = self.soon if self._dropout(chart) >= self.extreme else 2 * self.steps
         if chart["loss"].count < known or self._dropout(chart) < self.dropout:
             return False
@@ -126,21 +126,21 @@ class Underfitting(Detector):
         return max((rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)), default=0.0)
 
     def _brake(self, chart: Chart) -> str:
-        """What in the configuration forbids learning, as the end of a sentence."""
+        """What in the configuration prevents learning, as the end of a sentence."""
         if self._dropout(chart) >= self.dropout:
             return f"; dropout is {number_text(self._dropout(chart))}"
         shrunk = shrinkage(chart)
         if shrunk < 0.5:
-            return f"; weight decay has shrunk the weights to {number_text(shrunk)} of what they were"
+            return f"; weight decay has shrunk the weights to {number_text(shrunk)} of their initial norm"
         return ""
 
 
 def narrowest(chart: Chart) -> int:
-    """The units of the narrowest hidden layer, 0 where it is not known or the model gives back what it is given.
+    """The units of the narrowest hidden layer; 0 if it is unknown or narrow on purpose.
 
-    An encoder's code is narrow on purpose, unless it is one number: what follows is as wide as what came before it.
-    Adapters beside frozen layers, and branches of deep models, are narrow without everything going through them; so is
-    a layer that no other one takes in as it is, such as the scores of an attention or one term of a sum.
+    An autoencoder's code is narrow on purpose, unless it is one number. Not everything passes through adapters beside
+    frozen layers, branches of deep models, or a layer whose output no other layer takes directly, such as attention
+    scores or one term of a sum.
     """
     kinds, widths = chart.fact("modules.kinds", ()), chart.fact("modules.widths", ())
     outputs, names = chart.fact("modules.outputs", ()), chart.module_names
@@ -160,13 +160,13 @@ def narrowest(chart: Chart) -> int:
     if len(layers) > PLAIN:
         return _narrow_end(chart)
     entering = (chart.context.get("input_shape") or [0])[-1]
-    names_classes = chart.fact("loss.kind") == "cross-entropy"  # it gives back nothing, however many there are
+    names_classes = chart.fact("loss.kind") == "cross-entropy"  # it reconstructs nothing, however many there are
     wide = not names_classes and max((width for width, last in layers if last), default=0) >= entering
     return min(hidden, default=0) if hidden and not wide and min(hidden) < entering else 0
 
 
 def _is_one_number(chart: Chart) -> bool:
-    """Whether a linear layer makes one number of many, and the next one takes that in: no code is that narrow."""
+    """Whether a linear layer reduces many numbers to one and the next layer takes that: no code is so narrow."""
     kinds, widths, takers = (chart.fact(f"modules.{name}", ()) for name in ("kinds", "widths", "entering"))
     places = [place for place, kind in enumerate(kinds) if kind in WEIGHTED]
     if not len(kinds) == len(widths) == len(takers) == len(chart.module_names):
@@ -181,9 +181,9 @@ def _is_one_number(chart: Chart) -> bool:
 
 
 def _narrow_end(chart: Chart) -> int:
-    """The width of the last hidden layer but one of a deep model, if the last takes just that in and widens it again.
+    """The width of the second last hidden layer of a deep model, if the last one takes just that and widens it again.
 
-    Branches and gates further inside are narrow without everything going through them.
+    Narrow layers further inside may be branches or gates.
     """
     kinds, widths, takers = (chart.fact(f"modules.{name}", ()) for name in ("kinds", "widths", "entering"))
     places = [place for place, kind in enumerate(kinds) if kind in WEIGHTED]
@@ -195,16 +195,16 @@ def _narrow_end(chart: Chart) -> int:
 
 
 def shrinkage(chart: Chart) -> float:
-    """The typical weight norm now as a share of the first one, where weight decay is on; NaN where unknown."""
+    """The median weight norm as a share of the first one, if weight decay is on; NaN if unknown."""
     decays = [group.get("weight_decay") for group in chart.groups]
     decaying = any(isinstance(decay, int | float) and decay > 0 for decay in decays)
     return weights_left(chart) if decaying else math.nan
 
 
 def weights_left(chart: Chart) -> float:
-    """The typical weight norm now as a share of the first one, whatever took the rest; NaN where unknown.
+    """The median weight norm as a share of the first one, whatever the reason; NaN if unknown.
 
-    Biases may grow while a penalty takes everything else: tensors that are gone speak for themselves.
+    If 25 % of the tensors have vanished, only those count: biases may grow while a penalty shrinks the weights.
     """
     rows = chart.tensors("weight_norm").rows
     if len(rows) < 2:
@@ -221,9 +221,9 @@ def weights_left(chart: Chart) -> float:
 
 
 def penalized(chart: Chart, least: float = 0.1) -> bool:
-    """Whether weights are as good as gone though no optimizer decays them: a term of the loss must have asked for it.
+    """Whether weights nearly vanished without weight decay: a penalty term in the loss must have shrunk them.
 
-    Outputs that are only compared with each other may shrink by themselves.
+    Not if the loss only compares outputs with each other, because these may shrink anyway.
     """
     decays = any(group.get("weight_decay") for group in chart.groups)
     return weights_left(chart) < least and not decays and not chart.fact("loss.between_outputs")

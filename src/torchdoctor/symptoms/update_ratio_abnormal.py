@@ -17,24 +17,26 @@ from torchdoctor.symptoms.progress import gets_better, goes_straight, working_si
 
 @dataclass(frozen=True)
 class UpdateRatioAbnormal(Detector):
-    """Weights move by far too much, or by next to nothing, of themselves at each step.
+    """The optimizer's updates are far too large, or far too small, compared with the weights.
 
     ## What it means
-    A useful step moves a weight matrix by about a thousandth of its size; a tenth at each step means that nothing
-    learnt survives ten steps, a ten-millionth is less than a 32-bit number can hold.
+    The update ratio is ‖Δw‖/‖w‖. A useful step changes a weight matrix by about 1e-3 of its norm. At 0.1, what was
+    learned is lost within ten steps. At 1e-7, the change is less than float32 can represent.
 
     ## How it is told apart
-    Biases, gains, embeddings and weights that begin at zero have huge ratios for good reasons, and so has everything in
-    the first steps of Adam: the median over the weight matrices must be off, at several samples in a row. A large
-    ratio is a warning only while the loss does not get better; weights that are replaced rather than moved, with a loss
-    ten times the first, are one at once, and so are outputs that have grown a hundredfold with them. Ratios that sink
-    as the loss converges or as the schedule ends are healthy: a small one must have been small from the start, at full
-    learning rate; where the loss is a thousandth of what its function returns, it need not be quite as small. Steps
-    that become ten times as short at once, while the rate stays and the way is straight, were cut by something else.
+    Biases, gains, embeddings, weights that begin at zero, and the first steps of Adam have large ratios for good
+    reasons. Therefore the median over the weight matrices must be abnormal, at several samples in a row:
+
+    - Too large: a warning if the loss does not improve, otherwise info. It is a warning at once if updates are larger
+      than the weights and the loss is ten times the first, or if the outputs grew a hundredfold in the first steps.
+    - Too small: a warning if it was small from the start, at full learning rate. A ratio that falls as the loss
+      converges or the schedule ends is healthy. The limit is less strict if the loss is divided by 200 or more.
+    - Suddenly an eighth or less, although the learning rate stays and updates still point the same way: something
+      else cuts the updates.
 
     ## What to do
-    Too large: a tenth of the learning rate. Too small: ten times the rate; look for a loss that is divided twice, for
-    an `eps` far above the gradients, and for clipping that cuts each step to nothing.
+    Too large: divide the learning rate by 10. Too small: multiply it by 10, and look for a loss that is divided twice,
+    an optimizer `eps` far above the gradients, and clipping that cuts each step to almost nothing.
 
     ## How to see that it is cured
     `update_ratio` between 1e-4 and 1e-2 for the weight matrices.
@@ -45,7 +47,7 @@ class UpdateRatioAbnormal(Detector):
     >>> for step in (0, 50, 100, 150, 199):
     ...     chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [0.4, 0.3]}})
     >>> UpdateRatioAbnormal().check(chart).message
-    'weights move by 0.35 of themselves a step'
+    'each update changes the weights by 0.35 of their norm'
     """
 
     code = "OP01"
@@ -56,30 +58,30 @@ class UpdateRatioAbnormal(Detector):
     closes_after = 2
 
     high: float = 0.1
-    """Median ratio that is too large."""
+    """Median ratio above which updates are too large."""
     low: float = 1e-7
-    """Median ratio that is too small."""
+    """Median ratio below which updates are too small."""
     samples: int = 4
     """Samples in a row that must show it."""
     after: int = 20
-    """Steps at the start that are not judged, unless they tear everything down."""
+    """Steps at the start that are not judged, unless they destroy the weights."""
     divided: float = 5e-3
-    """Share of what the loss function returns that the loss is, under which somebody has divided it,"""
+    """Share of the loss function's value below which the loss counts as divided by somebody,"""
     hardly: float = 2e-5
-    """and median ratio under which weights hardly move for it."""
+    """and median ratio below which the updates are then too small,"""
     usual: float = 2e-3
-    """and median ratio under which they may, where they go straight on for a hundred steps."""
+    """or this one, if updates point the same way for a hundred steps."""
     shorter: float = 8.0
-    """Times by which steps become shorter, at the same rate, that no loss that falls explains at once."""
+    """Factor by which updates shrink at once, at the same learning rate, that a falling loss cannot explain."""
     thrown: float = 5.0
-    """Median ratio at one of the first samples at which weights are thrown away, where outputs grow a hundredfold"""
+    """Median ratio at one of the first samples that destroys the weights, if outputs grow a hundredfold,"""
     early: int = 100
-    """and it is found within so many steps."""
+    """and that is found within this many steps."""
     replaced: float = 1.0
-    """Median ratio at which nothing of the weights is left after a step."""
+    """Median ratio above which an update replaces the weights."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The median over the weight matrices, at the last samples."""
+        """Judge the median over the weight matrices, at the last samples."""
         sampled = chart.tensors("update_ratio")
         columns = list(weight_columns(chart.names))
         first = sampled.rows[0][0] if sampled else 0
@@ -99,7 +101,7 @@ class UpdateRatioAbnormal(Detector):
         medians = np.array([_median(row[columns]) for row in rows])
         recent = medians[-self.samples :]
         ratio = median(recent)
-        message = f"weights move by {number_text(ratio)} of themselves a step"
+        message = f"each update changes the weights by {number_text(ratio)} of their norm"
         since = sampled.rows[-self.samples][0]
         if float(recent.min()) > self.high:
             severity: Severity = "info" if gets_better(chart) else "warning"
@@ -115,16 +117,16 @@ class UpdateRatioAbnormal(Detector):
         return None
 
     def _torn(self, chart: Chart, medians: list[float]) -> Symptom | None:
-        """Weights that were replaced rather than moved, twice in a row, and a loss that went up by a power of ten."""
+        """Updates larger than the weights, twice in a row, and a loss that is more than ten times the first."""
         loss = chart["loss"]
         if len(medians) < 2 or not min(medians) > self.replaced or not loss.latest > 10 * abs(loss.first):
             return None
-        message = f"weights move by {number_text(min(medians))} of themselves a step, and the loss went from "
+        message = f"each update changes the weights by {number_text(min(medians))} of their norm; the loss went from "
         message += f"{number_text(loss.first)} to {number_text(loss.latest)}"
         return self.symptom(chart, "warning", message, value=min(medians), limit=self.replaced)
 
     def _thrown(self, chart: Chart) -> Symptom | None:
-        """Weights that one of the first steps threw away, so that outputs grew and the loss is not better."""
+        """One of the first updates was far larger than the weights, outputs grew, and the loss is no better."""
         loss, sizes = chart["loss"], chart["output_rms"]
         if not 2 * self.samples <= loss.count <= self.early or not sizes.latest > 100 * sizes.first > 0:
             return None
@@ -135,25 +137,25 @@ class UpdateRatioAbnormal(Detector):
         if not leap > self.thrown or not level > 0.1 * loss.first > 0:
             return None
         if level < 0.95 * loss.first and float(loss.values.max()) < 1.5 * loss.first:
-            return None  # it falls, and never rose: targets ask for outputs of that size
-        message = f"the first steps moved weights by {number_text(leap)} times themselves, and outputs grew from "
+            return None  # it falls, and never rose: targets need outputs of that size
+        message = f"one of the first updates was {number_text(leap)} times the weights' norm, and outputs grew from "
         message += f"{number_text(sizes.first)} to {number_text(sizes.latest)}"
         return self.symptom(chart, "warning", message, value=leap, limit=self.thrown, since=0)
 
     def _is_divided_for_nothing(self, chart: Chart) -> bool:
-        """Whether one backward pass makes a step, weights go straight on, and the loss has not come far for it."""
+        """Whether each step has one backward pass, updates point the same way, and the loss still fell little."""
         losses, passes = chart["loss"], chart.fact("zeroing.backwards") or (1,)
         held = losses.count >= self.early and losses.baseline(128).recent > 0.25 * abs(losses.first)
         return held and max(passes) <= 1 and goes_straight(chart)
 
     def _shortened(self, chart: Chart) -> Symptom | None:
-        """Steps that became many times as short from one sample to the next, at the same rate, on a straight way."""
+        """Updates that shrank at once, at the same learning rate, while they still point the same way."""
         loss, rates = chart["loss"], chart["lr"]
         few = self.samples
         rows = [(step, row) for step, row in chart.tensors("update_ratio").rows if row.size == len(chart.names)]
         if len(rows) < 2 * few or not goes_straight(chart, few - 1) or not rates.latest > 0.5 * rates.outline.highest:
             return None
-        # Layers that join later, at a rate of their own, shorten nobody's steps.
+        # Layers that join later with a learning rate of their own do not make the other updates smaller.
         columns = [column for column in weight_columns(chart.names) if rows[few][1][column] > 0]
         medians = np.array([_median(row[columns]) for _, row in rows])
         falls = medians[few:-2] / np.maximum(medians[few + 1 : -1], 1e-30)
@@ -161,12 +163,12 @@ class UpdateRatioAbnormal(Detector):
         before, after = float(medians[few:place].min(initial=np.inf)), float(medians[place:].max())
         if not place or not 0 < self.shorter * after < before or not loss.baseline(128).recent > 0.2 * loss.first > 0:
             return None
-        message = f"steps became {before / after:.0f} times as short at step {rows[place][0]}, at the same learning "
-        message += f"rate: weights move by {number_text(after)} of themselves"
+        message = f"updates became {before / after:.0f} times smaller at step {rows[place][0]}, at the same learning "
+        message += f"rate: each now changes the weights by {number_text(after)} of their norm"
         return self.symptom(chart, "warning", message, value=after, limit=before, since=rows[place][0])
 
     def _divided(self, chart: Chart) -> Symptom | None:
-        """A loss that was divided by thousands, and weights that hardly move for it: known from the first samples."""
+        """A loss divided by a large number, and tiny updates because of it: visible from the first samples on."""
         scale = loss_scale(chart)
         sampled = [row for _, row in chart.tensors("update_ratio").rows if row.size == len(chart.names)]
         if not scale < self.divided or len(sampled) < self.samples or working_since(chart) is None:
@@ -174,9 +176,11 @@ class UpdateRatioAbnormal(Detector):
         ratio = max(_median(row[list(weight_columns(chart.names))]) for row in sampled[-self.samples :])
         if not 0 < ratio < self.hardly and not (ratio < self.usual and self._is_divided_for_nothing(chart)):
             return None
-        message = f"weights move by {number_text(ratio)} of themselves a step: the loss is {number_text(scale)} of what"
+        message = (
+            f"each update changes the weights by {number_text(ratio)} of their norm: the loss is {number_text(scale)}"
+        )
         return self.symptom(
-            chart, "warning", f"{message} its function returns", value=ratio, limit=self.hardly, since=0
+            chart, "warning", f"{message} of the loss function's value", value=ratio, limit=self.hardly, since=0
         )
 
 

@@ -42,47 +42,48 @@ from torchdoctor.symptoms.validation_inputs import (
     validates_in_training_mode,
 )
 
-ASKED_WRONG = "what it is asked for may be wrong"
-"""How the finding ends where training is worse than validation for no reason."""
+ASKED_WRONG = "the training targets may be wrong"
+"""How the message ends when training is worse than validation without a known reason; causes match on it."""
 
 
 @dataclass(frozen=True)
 class ValidationAnomaly(Detector):
-    """The validation loss does what the training loss does not explain.
+    """The validation loss does something that the training loss does not explain.
 
     ## What it means
-    The number by which you choose the model may be wrong. It is *constant* to the last digit while training moves:
-    validation runs on other weights, on one cached result, or on nothing. It is *worse than untrained* while training
-    has learnt: validation data is fed or preprocessed differently, its labels are shifted, or BatchNorm's running
-    statistics are off, or still those that they began with. Or it leaps up, for one evaluation or for good.
+    The number by which you choose the model may be wrong. If it is exactly *constant* while training moves, validation
+    uses other weights or a cached result, or evaluates nothing. If it is *worse than that of the untrained model*
+    although training has learned, validation data is preprocessed differently, its labels are shifted, or BatchNorm's
+    running statistics are wrong or still near their initial values. It may also jump up, once or for good.
 
     ## How it is told apart
-    Validation below training is normal with dropout, augmentation or label smoothing, a constant gap or factor is
-    no anomaly, and validation that rises slowly from its best is `overfitting`. A loss that is exactly the same
-    because training has stopped moving is explained. One leap that heals is a note, unless it is beyond all that
-    the run has had; one that stays, from one evaluation to the next and by far more than they ever differed, is no
-    overfitting, which grows; nor is one that grows to far above the untrained model while training stays where it
-    is. What is fed to the model without gradients is looked at as well: inputs of quite another size are a finding
-    where validation is worse for it, and so is a model that is never in eval mode there, if it has dropout or batch
-    statistics, and samples that training was given too; nor should a loss that takes scores be given probabilities
-    there. A gap that is there in the first pass through the data, while each sample of training is as new as those
-    of validation, was not learnt by heart: where it takes most of what training has gained, and stays, training is
-    told something that validation is not. Validation that is far better than training is one where training samples
-    come again unchanged and nothing else makes training harder.
+    The validation loss may be below the training loss with dropout, augmentation or label smoothing. A constant gap or
+    factor between the two is no anomaly, and a slow rise from the best value is `overfitting`. Reported is:
+
+    - a validation loss that stays exactly the same while training still moves, or grows by the training loss each time;
+    - one that was never better than the untrained model although training has learned;
+    - a jump in the validation loss while training stays calm: info if it comes back and is rare, otherwise a warning;
+    - inputs or targets on another scale than in training, if validation is clearly worse than training;
+    - samples that training was given too;
+    - a model with dropout or batch statistics that is never in eval mode during validation;
+    - a loss that expects scores (logits) but gets probabilities in validation;
+    - a gap that takes most of training's gain before any training sample came twice, and stays. This is not
+      memorization: training gets information that validation does not get;
+    - a training loss far above the validation loss although samples repeat unchanged and nothing makes training harder.
 
     ## What to do
-    Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`: it must give about the training
-    loss. If not, the difference is in mode, preprocessing or the loss. If it does, look at the validation data.
+    Evaluate one *training* batch with the validation code, in `eval()` and `no_grad()`. It must give about the training
+    loss. If it does not, compare mode, preprocessing and loss. If it does, look at the validation data.
 
     ## How to see that it is cured
-    The first evaluations fall with the training loss.
+    The validation loss falls with the training loss from the first evaluations on.
 
     ## Example
     >>> chart = Chart.of(loss=[2.3 * 0.99**step for step in range(400)], lr=[0.1] * 400)
     >>> for step in range(99, 400, 100):
     ...     chart.put(step, "val_loss", 2.3104)
     >>> ValidationAnomaly().check(chart).message
-    'validation loss is exactly 2.31 at 4 evaluations while training fell to 0.046'
+    'validation loss is exactly 2.31 at 4 evaluations while training loss fell to 0.046'
     """
 
     code = "VA01"
@@ -93,36 +94,36 @@ class ValidationAnomaly(Detector):
     closes_after = 3
 
     scale: float = 8.0
-    """Times by which inputs in validation are larger or smaller than in training."""
+    """Factor between the size of inputs in validation and in training, above which they differ."""
     shifted: float = 0.7
-    """Deviations by which their mean is shifted, or doublings of their deviation."""
+    """Shift of their mean in standard deviations, or doublings of their standard deviation, above which they differ."""
     asked: float = 1.0
-    """The same of the numbers that are asked for."""
+    """The same limit for targets."""
     known: float = 0.1
-    """Share of validation's samples that training was given before."""
+    """Share of validation samples that training was given too, above which this is reported."""
     better: float = 0.2
-    """Share by which validation is better than training later, where nothing makes training harder."""
+    """Share by which validation must be better than later training, if nothing makes training harder."""
     worse: float = 0.3
-    """Share by which validation is worse than training, where that is a consequence."""
+    """Share by which validation must be worse than training before differing data are reported."""
     lost: float = 0.05
-    """Share of training's gain that validation may lack where its inputs are others, as at a later time."""
+    """Share of training's gain that validation may lack if its inputs differ, for example because they are later."""
     evaluations: int = 3
-    """Evaluations that must be known."""
+    """Evaluations needed before the shape of the curve is judged."""
     learnt: float = 0.3
-    """Share of its first loss that training must have gained."""
+    """Share of its first loss by which training must have improved."""
     followed: float = 0.1
-    """Share of training's gain that validation should have followed at least."""
+    """Share of training's gain by which validation should be better than the untrained model."""
     departs: float = 2.0
-    """Times what validation had gained that it is above the untrained model, where it has left training."""
+    """How far above the untrained model validation must rise, in multiples of what it had gained before."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Fed or asked otherwise than training, or a curve that training does not explain."""
+        """Inputs, targets or mode that differ from training; then a curve that training does not explain."""
         if is_gone(chart) or not chart["loss"] or chart["val_loss"].values.size < 2:
             return None
         return self._treated_otherwise(chart) or self._course(chart)
 
     def _treated_otherwise(self, chart: Chart) -> Symptom | None:
-        """Validation is given something else than training is, or the model is in another state there."""
+        """Validation gets other data than training, or the model is in the wrong state there."""
         return (
             self._seen_before(chart)
             or self._fed_otherwise(chart)
@@ -134,7 +135,7 @@ class ValidationAnomaly(Detector):
         )
 
     def _course(self, chart: Chart) -> Symptom | None:
-        """Constant, worse than untrained, or a leap."""
+        """Constant, worse than untrained, or a jump."""
         course = Course.of(chart)
         if not math.isfinite(chart["val_loss"].latest) or not np.isfinite(course.levels).all():
             return None
@@ -155,19 +156,18 @@ class ValidationAnomaly(Detector):
         return self._early(chart) if seen is None else self.symptom(chart, **seen._asdict())
 
     def _seen_before(self, chart: Chart) -> Symptom | None:
-        """Validation is given samples that training has been given."""
+        """Validation is given samples that training was given too."""
         share = known_before(chart)
         if not share > self.known:
             return None
-        message = f"{share:.0%} of the samples of a validation are known from training, of which a part was looked at"
+        message = f"{share:.0%} of the validation samples that were compared also occur in the training set"
         since = int(chart["val_loss"].steps[0])
         return self.symptom(chart, "warning", message, value=share, limit=self.known, confidence=0.95, since=since)
 
     def _better(self, chart: Chart) -> Symptom | None:
         """Validation is better than training, though nothing makes training harder.
 
-        It may be of easier samples, a calmer time, or labels may be what they are: only of classes that are hardly
-        learnt, by validation either, it is a warning.
+        Validation samples may simply be easier. It is a warning only for a classifier that has hardly learned.
         """
         share = better_than_training(chart)
         if not share > self.better:
@@ -176,73 +176,73 @@ class ValidationAnomaly(Detector):
         hardly = level > 0.5 * start and chart["val_loss"].latest > 0.6 * start
         stuck = chart.fact("loss.kind") in ("cross-entropy", "bce") and hardly
         severity: Severity = "warning" if stuck else "info"
-        message = f"training is worse than validation by {share:.0%} of itself, without dropout or augmentation: "
+        message = f"validation loss is {share:.0%} below training loss, without dropout or augmentation: "
         message += ASKED_WRONG
         since = int(chart["val_loss"].steps[-2])
         return self.symptom(chart, severity, message, value=share, limit=self.better, confidence=0.8, since=since)
 
     def _fed_otherwise(self, chart: Chart) -> Symptom | None:
-        """Inputs without gradients are of another scale than those of training, and validation suffers."""
+        """Inputs of passes without gradients differ from those of training, and validation is clearly worse."""
         size, usual = input_sizes(chart)
         apart = max(size / usual, usual / size) > self.scale or inputs_apart(chart) > self.shifted
         if not apart or not suffers(chart, self.worse / 3 if comes_unchanged(chart) else self.worse):
             return None
         if not max(size / usual, usual / size) > self.scale:
             (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_input", "input"))
-            message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation and about "
+            message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation but about "
             message += f"{number_text(mean)} ± {number_text(deviation)} in training"
             first = int(chart["val_loss"].steps[0])
             severity: Severity = "info" if keeps_up(chart, self.lost) else "warning"
             return self.symptom(chart, severity, message, value=found, limit=mean, confidence=0.8, since=first)
-        message = f"inputs are of size {number_text(size)} in validation and of {number_text(usual)} in training"
+        message = f"inputs are of size {number_text(size)} in validation but {number_text(usual)} in training"
         return self.symptom(chart, "warning", message, value=size, limit=usual, since=int(chart["val_loss"].steps[0]))
 
     def _asked_otherwise(self, chart: Chart) -> Symptom | None:
-        """What validation asks for is on another scale than what training does, or was rounded there."""
+        """Targets in validation are on another scale than in training, or those of training were rounded."""
         first = int(chart["val_loss"].steps[0])
-        # Votes of single judges are whole numbers, and their means are not: these are easier to meet.
+        # Single ratings are whole numbers and their means are not, but means are easier to predict.
         if rounded_in_training(chart) and suffers(chart, 0.0):
-            message = "all targets of training are whole numbers, and those of validation are not: they were rounded"
+            message = "all training targets are whole numbers, unlike validation targets: they were rounded"
             return self.symptom(chart, "warning", message, confidence=0.9, since=first)
         if not targets_apart(chart) > self.asked or not suffers(chart, self.worse) or keeps_up(chart, self.lost):
             return None
         (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_target", "target"))
-        message = f"targets are about {number_text(found)} ± {number_text(spread)} in validation and about "
+        message = f"targets are about {number_text(found)} ± {number_text(spread)} in validation but about "
         message += f"{number_text(mean)} ± {number_text(deviation)} in training"
         return self.symptom(chart, "warning", message, value=found, limit=mean, confidence=0.8, since=first)
 
     def _in_training_mode(self, chart: Chart) -> Symptom | None:
-        """No pass without gradients was ever in eval mode, though the model behaves otherwise there."""
+        """No pass without gradients was ever in eval mode, though the model behaves differently there."""
         if not validates_in_training_mode(chart):
             return None
-        message = "the model is validated in training mode: dropout and batch statistics are at work"
+        message = "the model is validated in training mode: dropout and batch statistics are active"
         return self.symptom(chart, "warning", message, since=int(chart["val_loss"].steps[0]))
 
     def _with_first_statistics(self, chart: Chart) -> Symptom | None:
-        """Most of BatchNorm's running statistics is what they began with, and validation suffers."""
+        """BatchNorm's running statistics consist mostly of their initial values, and validation is worse for it."""
         share = first_statistics(chart)
         if not share > 0.5 or not suffers(chart, 0.5):
             return None
-        message = f"validation uses BatchNorm statistics that are still {share:.0%} what they began with: momentum is "
+        message = f"validation uses BatchNorm statistics that are still {share:.0%} initial values: momentum is "
         message += number_text(chart.fact("mode.batchnorm_momentum"))
         return self.symptom(chart, "warning", message, value=share, limit=0.5, since=int(chart["val_loss"].steps[0]))
 
     def _of_probabilities(self, chart: Chart) -> Symptom | None:
-        """The loss makes probabilities of what are probabilities already, in validation alone, which suffers."""
+        """In validation only, the loss gets probabilities instead of scores, and validation is worse for it."""
         if not scores_are_probabilities(chart) or not suffers(chart, self.worse):
             return None
         message = "in validation the loss is given numbers between 0 and 1, in training up to "
-        message += f"{number_text(chart['output_absmax'].latest)}: probabilities, where it takes scores"
+        message += f"{number_text(chart['output_absmax'].latest)}: probabilities, where it takes scores (logits)"
         return self.symptom(chart, "warning", message, confidence=0.95, since=int(chart["val_loss"].steps[0]))
 
     def _early(self, chart: Chart) -> Symptom | None:
-        """Validation lacked most of what training had gained when all samples were new to it, and still does."""
+        """Validation lacked most of training's gain when all training samples were still new, and still lacks it."""
         found = early_gap(chart)
         if found is None:
             return None
         message = f"validation loss was {number_text(found.validation)} when training was at "
         message += (
-            f"{number_text(found.training)} and no sample had come twice, and it lacks {found.share:.0%} of what "
+            f"{number_text(found.training)} and no sample had come twice. It has lacked {found.share:.0%} of what "
         )
-        message += "training has gained ever since: none of that is known by heart"
+        message += "training gained ever since: this gap is not memorization"
         return self.symptom(chart, "warning", message, value=found.share, limit=LACKS, since=found.step, confidence=0.8)

@@ -1,4 +1,4 @@
-"""The course of the validation loss beside that of training: where it does what training does not explain."""
+"""The validation loss beside the training loss: changes that training does not explain."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torchdoctor.symptoms.progress import Progress, acts, working_since
 from torchdoctor.symptoms.validation_inputs import comes_unchanged
 
 LATE = 1.25
-"""Times the first training loss, in other people's logs: it may have been written long after the start."""
+"""Multiple of the first training loss required in a log from elsewhere: it may begin long after the run's start."""
 BEYOND = 1000.0
-"""Times the highest loss that a run ever had, training's first among them, at which one evaluation is enough."""
+"""Multiple of the highest loss so far (training's first loss included) at which one evaluation is enough."""
 EARLY = 40
-"""Steps before which running statistics are of no use yet, and training is not what it will be."""
+"""Steps before which running statistics are not usable yet and training has barely begun."""
 
 
 class Seen(NamedTuple):
-    """What a course shows, as a symptom says it."""
+    """What the curve shows: the arguments of a symptom."""
 
     message: str
     since: int
@@ -46,7 +46,7 @@ class Course:
 
     @classmethod
     def of(cls, chart: Chart) -> Course:
-        """All that are in the chart."""
+        """All evaluations in the chart."""
         series = chart["val_loss"]
         levels = levels_at(chart["loss"], series.steps)
         return cls(chart, series.values, [int(step) for step in series.steps], levels)
@@ -68,17 +68,17 @@ class Course:
 
 
 def added_up(course: Course) -> Seen | None:
-    """Each evaluation is that of before and as much again as training's loss."""
+    """Each evaluation is the previous one plus about the training loss."""
     if not adds_up(course.chart):
         return None
     before, last = (float(value) for value in course.values[-2:])
-    message = f"validation loss grows by {number_text(last - before)} an evaluation, which is about the training loss: "
-    message += "the sum of the evaluations before is not reset"
+    message = f"validation loss grows by {number_text(last - before)} at each evaluation, about the training loss: "
+    message += "the running sum is not reset between evaluations"
     return Seen(message, course.steps[0], last)
 
 
 def empty(course: Course) -> Seen | None:
-    """Nothing at all, twice, while every batch of training costs something: no sample was evaluated."""
+    """Exactly 0 at every evaluation while no training batch has a loss of 0: no sample was evaluated."""
     costs = course.train.lowest > 0 and course.level > 0.1 * course.progress.start
     if course.values.any() or not costs:
         return None
@@ -88,26 +88,26 @@ def empty(course: Course) -> Seen | None:
 
 
 def constant(course: Course, evaluations: int) -> Seen | None:
-    """The same to the last digit, while training moves."""
+    """Exactly the same value while training moves."""
     values = course.values
     same = int(np.argmax(np.append((values != values[-1])[::-1], True)))
     if same < evaluations:
         return None
     start = course.progress.start
     moved = float(course.levels[-same]) - course.level
-    times = 1 if same == values.size else 2  # it has never moved, not even while the run learnt most
-    least = max(0.05 * (start - course.level), 1e-3 * abs(start))  # the last digit of a guess is no progress
+    times = 1 if same == values.size else 2  # it never moved, not even while the run learned most
+    least = max(0.05 * (start - course.level), 1e-3 * abs(start))  # a change in the last digits is no progress
     if not moved > least or not moved > times * course.train.baseline(128).noise:
         return None
-    message = f"validation loss is exactly {number_text(float(values[-1]))} at {same} evaluations while training fell "
-    message += f"to {number_text(course.level)}"
+    message = f"validation loss is exactly {number_text(float(values[-1]))} at {same} evaluations while training "
+    message += f"loss fell to {number_text(course.level)}"
     return Seen(message, course.steps[-same], float(values[-1]), confidence=0.95)
 
 
 def starts_worse(course: Course, share: float) -> bool:
-    """Whether two evaluations are enough: both are clearly worse than the untrained model, and the second is worst.
+    """Whether two evaluations suffice: both are clearly worse than the untrained model, the second no better.
 
-    Where training has little left to learn, worse is enough.
+    If training has nearly finished, slightly worse is enough.
     """
     start = course.progress.start
     arrived = float(course.levels[1]) < 0.1 * start
@@ -116,41 +116,39 @@ def starts_worse(course: Course, share: float) -> bool:
 
 
 def untrained(course: Course, learnt: float, followed: float) -> Seen | None:
-    """Never better than the untrained model, in any evaluation, although training has learnt."""
+    """Never better than the untrained model, at any evaluation, although training has learned."""
     values, levels, start, noise = course.values, course.levels, course.progress.start, course.train.baseline(128).noise
     if not start - course.level > max(learnt * abs(start), 5 * noise) or working_since(course.chart) is None:
         return None
     best = median(np.sort(values)[:2])
     if _fall(float(values[0]), best) > max(0.05, 0.3 * _fall(float(levels[0]), course.level)):
-        return None  # it falls on a scale of its own: summed, or in other units
+        return None  # it falls, on another scale: summed, or in other units
     base = untrained_level(course.chart, levels)
     if not best > base - followed * (base - course.level) or best - course.level < 3 * noise:
         return None
     if "source" in course.chart.context and not best > LATE * start:
         return None
-    message = f"validation loss was never under {number_text(float(values.min()))} while training fell from "
+    message = f"validation loss was never under {number_text(float(values.min()))} while training loss fell from "
     message += f"{number_text(start)} to {number_text(course.level)}"
     return Seen(message, course.steps[0], best, start, confidence=0.8)
 
 
 def beyond_all(course: Course) -> Seen | None:
-    """The latest evaluation is far above anything before: the weights, or what validation is fed with, are broken.
+    """The latest evaluation is far above anything before: the weights or the validation inputs are broken.
 
-    Running statistics that are still young do the same, and a finished log is judged by its end: a note there.
+    With BatchNorm, whose young running statistics do the same, and in a log, which is judged at its end, it is info.
     """
     last, high = float(course.values[-1]), max(course.progress.start, float(course.values[:-1].max()))
     if not last > BEYOND * high > 0:
         return None
-    message = (
-        f"validation loss is {number_text(last)} after {number_text(float(course.values[-2]))}, far above anything "
-    )
-    message += f"that this run has had ({number_text(high)} at most); training is at {number_text(course.level)}"
+    message = f"validation loss jumped from {number_text(float(course.values[-2]))} to {number_text(last)}, far above "
+    message += f"anything before ({number_text(high)} at most); training loss is {number_text(course.level)}"
     excused = course.chart.fact("mode.batchnorm") or "source" in course.chart.context
     return Seen(message, course.steps[-1], last, BEYOND * high, severity="info" if excused else "warning")
 
 
 def leapt(course: Course) -> Seen | None:
-    """One evaluation above the untrained model that was not the last: training did not follow it."""
+    """An earlier evaluation above the untrained model that training did not follow."""
     values, progress = course.values, course.progress
     gained = float(values[0]) - float(values.min())
     high = max(progress.start, float(values[0]))
@@ -163,26 +161,26 @@ def leapt(course: Course) -> Seen | None:
     if not leaps:
         return None
     top = max(leaps, key=lambda index: float(values[index]))
-    message = f"validation loss leapt to {number_text(float(values[top]))} at step {course.steps[top]}, above the "
-    message += f"{number_text(high)} that the run began with, and came back; training stayed calm"
+    message = f"validation loss jumped to {number_text(float(values[top]))} at step {course.steps[top]}, above the "
+    message += f"initial {number_text(high)}, and came back; training loss stayed calm"
     severity: Severity = "warning" if len(leaps) > 2 else "info"
     return Seen(message, course.steps[leaps[0]], float(values[top]), severity=severity)
 
 
 def stepped_up(course: Course, evaluations: int, share: float) -> Seen | None:
-    """Up from one evaluation to the next, and for good."""
+    """Up from one evaluation to the next, without coming back."""
     place = step_up(course.chart, evaluations, share)
     if place is None:
         return None
     before, found = (float(value) for value in course.values[place - 1 : place + 1])
-    message = f"validation loss went from {number_text(before)} to {number_text(found)} at step {course.steps[place]} "
-    return Seen(message + "and stays; training did not", course.steps[place], found, before)
+    message = f"validation loss jumped from {number_text(before)} to {number_text(found)} at step {course.steps[place]}"
+    return Seen(message + " and stays there; training loss did not", course.steps[place], found, before)
 
 
 def departed(course: Course, times: float, followed: float) -> Seen | None:
-    """Two evaluations in a row are far above the untrained model, each more, and training has noticed nothing.
+    """Two evaluations in a row are far above the untrained model, the second more, while training stays level.
 
-    What is learnt by heart takes validation there as well, but while training falls.
+    Memorization raises validation as well, but then training falls.
     """
     before, levels, progress = course.values[:-2], course.levels, course.progress
     if before.size < 2 or acts(course.chart):
@@ -194,14 +192,14 @@ def departed(course: Course, times: float, followed: float) -> Seen | None:
     calm = 0.7 * levels[-3] < levels[-1] < levels[-3] + 0.5 * progress.descent
     if not gained > followed * abs(high) or not calm or not now > then > least:
         return None
-    message = f"validation loss went from {number_text(float(before[-1]))} to {number_text(then)} and "
-    message += f"{number_text(now)}, far above the {number_text(high)} that it began with; training is at "
+    message = f"validation loss went from {number_text(float(before[-1]))} to {number_text(then)} and then "
+    message += f"{number_text(now)}, far above the initial {number_text(high)}; training loss is "
     message += number_text(course.level)
     return Seen(message, course.steps[-2], now, least)
 
 
 def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | None:
-    """The evaluation at which validation lost a share of its gain at once and for good, though training stayed calm."""
+    """The evaluation at which validation lost a share of its gain at once and for good while training stayed calm."""
     values, progress = chart["val_loss"].values, Progress.of(chart["loss"])
     levels = levels_at(chart["loss"], chart["val_loss"].steps)
     for place in range(max(evaluations, values.size - 10), values.size - 1):
@@ -211,7 +209,7 @@ def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | Non
         usual = max(0.0, float(np.diff(before).max()))
         moved = float(levels[place - 1] - levels[place])
         calm = moved > -0.05 * progress.descent and levels[-1] <= levels[place - 1]
-        # what training gains at the expense of validation is of the same size
+        # overfitting costs validation about what training gains: it must be more
         least = max(share * max(gained, progress.start), 3 * usual, 2 * float(np.ptp(after)), 3 * moved)
         if calm and gained > 0 and lost > least:
             return place
@@ -219,17 +217,17 @@ def step_up(chart: Chart, evaluations: int = 3, share: float = 0.3) -> int | Non
 
 
 def suffers(chart: Chart, share: float) -> bool:
-    """Whether the last two evaluations were worse than training at the time, by a share of it."""
+    """Whether both of the last two evaluations were worse than training at the time by more than this share of it."""
     steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
     levels = levels_at(chart["loss"], steps)
     return bool((values > levels + share * np.abs(levels)).all())
 
 
 def keeps_up(chart: Chart, lost: float) -> bool:
-    """Whether validation, if somewhat worse, fell as much as training did: a later time, a trend that goes on.
+    """Whether validation is somewhat worse but fell as much as training, as with data of a later time.
 
-    Much may have been learnt before the first evaluation. Near its floor a loss is soon half as much again, and
-    little of what was gained since the first step is lost with that.
+    Much may have been learned before the first evaluation. Near its minimum a loss is easily 50 % higher, and that is
+    little compared with what was gained since the first step.
     """
     values, levels = chart["val_loss"].values, levels_at(chart["loss"], chart["val_loss"].steps)
     if float((values[-2:] - levels[-2:]).max()) < lost * Progress.of(chart["loss"]).descent:
@@ -239,7 +237,7 @@ def keeps_up(chart: Chart, lost: float) -> bool:
 
 
 def _fall(first: float, last: float) -> float:
-    """The share of itself that a loss lost."""
+    """By which share of itself a loss fell."""
     return (first - last) / abs(first) if first else 0.0
 
 
@@ -249,15 +247,15 @@ def never_followed(chart: Chart) -> bool:
     if values.size < 2 or not train:
         return False
     base = untrained_level(chart, levels_at(train, chart["val_loss"].steps))
-    # Seldom is a guess exactly even; where training began is worse than one, and that much is forgiven.
+    # A first loss is usually somewhat above chance level; allow for that.
     times = LATE if "source" in chart.context else 0.95 if base == Progress.of(train).start else 0.9
     return float(values.min()) > times * base
 
 
 def untrained_level(chart: Chart, levels: Array) -> float:
-    """The loss of a model that knows nothing: where training began; or a guess, where that is less.
+    """The loss of an untrained model: the first training loss, or chance level if that is lower.
 
-    The latter only where training was far below it at the first evaluation: what is learnt by heart takes longer.
+    Chance level counts only if training was far below it at the first evaluation: memorization takes longer.
     """
     start, chance = Progress.of(chart["loss"]).start, chart.fact("loss.chance")
     plain = isinstance(chance, int | float) and chart.fact("loss.reduction") == "mean"
@@ -265,10 +263,10 @@ def untrained_level(chart: Chart, levels: Array) -> float:
 
 
 def better_than_training(chart: Chart) -> float:
-    """By which share of training's loss the last two evaluations were better, where nothing makes training harder.
+    """By which share of the training loss the last two evaluations were better, if nothing makes training harder.
 
-    Later training is what counts, so that it does not matter how fast it learns. NaN where dropout, batch statistics,
-    augmentation, weights of classes, label smoothing, other terms of the loss, or other weights may explain it.
+    They are compared with the latest training loss, so the speed of learning does not matter. NaN if dropout, batch
+    statistics, augmentation, class weights, label smoothing, other loss terms or other weights may explain it.
     """
     steps, values = chart["val_loss"].steps[-2:], chart["val_loss"].values[-2:]
     level = median(chart["loss"].last(32))

@@ -1,4 +1,4 @@
-"""What validation is fed, beside what training is: scale, mode, statistics, and samples that are known already."""
+"""Inputs and targets of validation compared with training: scale, mode, batch statistics, and shared samples."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torchdoctor.chart import Chart
 from torchdoctor.series import Array, Series, median
 
 ONE_TOKEN = 0.9
-"""Share of the tokens that are one from which whole samples are alike by chance."""
+"""Share of one single token in all tokens, above which whole samples are equal by chance."""
 LIKE = 0.5
-"""Deviations, or doublings of them, by which inputs in validation are no others than in training."""
+"""Shift in standard deviations, or doublings of them, below which inputs in validation are like those in training."""
 
 
 def first_statistics(chart: Chart) -> float:
-    """The share of their first values in BatchNorm's running statistics at the latest evaluation; NaN if unknown."""
+    """Weight of the initial values in BatchNorm's running statistics at the latest evaluation; NaN if unknown."""
     momentum = chart.fact("mode.batchnorm_momentum")
     known = isinstance(momentum, int | float) and 0 <= momentum <= 1 and chart["val_loss"]
     return float((1 - momentum) ** (chart["val_loss"].step + 1)) if known else math.nan
 
 
 def input_sizes(chart: Chart) -> tuple[float, float]:
-    """The size of inputs in passes without gradients, and in training; NaN where either is not known."""
+    """The size of inputs in passes without gradients and in training; NaN if either is unknown."""
     idle, train = (
         [math.hypot(*pair) for pair in zip(chart[f"{kind}_mean"].last(5), chart[f"{kind}_std"].last(5), strict=False)]
         for kind in ("idle_input", "input")
@@ -32,10 +32,10 @@ def input_sizes(chart: Chart) -> tuple[float, float]:
 
 
 def inputs_apart(chart: Chart) -> float:
-    """How far inputs in validation are from those in training: by mean, in deviations, or by deviation, in doublings.
+    """How far validation inputs differ from training: shift of the mean in SDs, or doublings of the SD.
 
-    Smaller ones are none of it, unless samples come unchanged: noise and erased parts are in training alone on purpose.
-    NaN where unknown.
+    A smaller SD counts only if samples come without augmentation, which widens training inputs on purpose. NaN if
+    unknown.
     """
     (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_input", "input"))
     if not deviation > 0 or not spread > 0:
@@ -45,7 +45,7 @@ def inputs_apart(chart: Chart) -> float:
 
 
 def targets_apart(chart: Chart) -> float:
-    """How far what validation asks for is from what training does: in deviations, or in doublings of them; or NaN."""
+    """How far validation targets differ from training: shift of the mean in SDs, or doublings of the SD; or NaN."""
     (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_target", "target"))
     if not deviation > 0 or not spread > 0:
         return math.nan
@@ -53,26 +53,26 @@ def targets_apart(chart: Chart) -> float:
 
 
 def rounded_in_training(chart: Chart, evaluations: int = 2) -> bool:
-    """Whether training asks for whole numbers only, and more than two of them, and validation for others too.
+    """Whether all training targets are whole numbers, of more than two values, but not all validation targets.
 
     >>> rounded_in_training(Chart.of(target_whole=[1.0, 1.0], idle_target_whole=[0.0, 0.0]))
     True
     """
     trained, pairs, judged = (chart[name] for name in ("target_whole", "target_two_valued", "idle_target_whole"))
-    whole = bool(trained) and bool(trained.values.all()) and not pairs.latest > 0  # yes or no may be a share elsewhere
+    whole = bool(trained) and bool(trained.values.all()) and not pairs.latest > 0  # 0 and 1 may be shares in validation
     return whole and len(judged) >= evaluations and not judged.last(evaluations).any()
 
 
 def comes_unchanged(chart: Chart, samples: int = 4) -> bool:
-    """Whether training samples come again as they were, without augmentation, and not because few differ at all."""
+    """Whether training samples repeat unchanged, without augmentation, and not because most are equal anyway."""
     again = chart["input_again"]
     return again.count > samples and again.first == 0 and int((again.last(samples) > 0).sum()) > 1
 
 
 def times_seen(chart: Chart, most: int = 64) -> float:
-    """How often training has gone through its samples, from how soon they come again; NaN where that is unknown.
+    """How many epochs training has done, estimated from how often samples repeat; NaN if unknown.
 
-    Of samples drawn from N, those that a batch has in common with M others are M / N of it.
+    If samples are drawn from N, a batch shares M / N of its samples with M remembered ones.
 
     >>> chart = Chart.of(input_again=[0.0, 0.5, 0.75, 0.8])
     >>> chart.context["batch_size"] = 10
@@ -89,10 +89,10 @@ def times_seen(chart: Chart, most: int = 64) -> float:
 
 
 def known_before(chart: Chart, evaluations: int = 5) -> float:
-    """The least share of samples in passes without gradients that training had before; NaN where it says nothing.
+    """The smallest recent share of samples in passes without gradients that training had too; NaN if not meaningful.
 
-    Nothing is said where samples repeat themselves from the second batch on: one batch, one graph, or few that differ;
-    nor where nearly all tokens are one and the same.
+    It means nothing if samples repeat from the second batch on (one batch, one graph, few distinct samples), or if
+    nearly all tokens are the same.
     """
     known, again = chart["idle_known"].last(evaluations), chart["input_again"]
     if chart["token_top_share"].latest > ONE_TOKEN:
@@ -103,9 +103,9 @@ def known_before(chart: Chart, evaluations: int = 5) -> float:
 
 
 def moments(chart: Chart, kind: str) -> tuple[float, float]:
-    """Mean and deviation of data; that of training over many batches, which may come in order, each a part of all.
+    """Mean and standard deviation of data; for training over many batches, because data may be sorted.
 
-    By medians and quartiles: one batch with an outlier moves neither.
+    Medians and quartiles over batches, so that one batch with an outlier does not matter.
     """
     idle = kind.startswith("idle")
     if idle:
@@ -120,7 +120,7 @@ def moments(chart: Chart, kind: str) -> tuple[float, float]:
 
 
 def evenly(series: Series, samples: int = 32) -> Array:
-    """The last values of a series, at steps that are all equally far apart: the first steps are looked at more often.
+    """The last values of a series at evenly spaced steps: the first steps are sampled more often.
 
     >>> chart = Chart.of()
     >>> for step in (0, 1, 2, 12):
@@ -136,18 +136,18 @@ def evenly(series: Series, samples: int = 32) -> Array:
 
 
 def is_like_training(chart: Chart) -> bool:
-    """Whether inputs in validation are what training has, taken together: no later time, no other source."""
+    """Whether validation inputs have the mean and spread of training inputs: no other time or source."""
     return inputs_apart(chart) < LIKE
 
 
 def validates_in_training_mode(chart: Chart) -> bool:
-    """Whether passes without gradients are all in training mode, of a model for which that makes a difference."""
+    """Whether all passes without gradients are in training mode, for a model where that makes a difference."""
     modes = chart.fact("mode.idle", {})
     return bool(chart.fact("mode.depends", False)) and modes.get("train", 0) > 1 and not modes.get("eval", 0)
 
 
 def scores_are_probabilities(chart: Chart, evaluations: int = 2, beyond: float = 2.0) -> bool:
-    """Whether a loss that wants scores is given numbers between 0 and 1 in validation, and others in training.
+    """Whether a loss that takes scores gets numbers between 0 and 1 in validation but not in training.
 
     >>> chart = Chart.of(output_absmax=[3.0, 5.0], idle_output_low=[0.0, 0.0], idle_output_high=[0.9, 1.0])
     >>> scores_are_probabilities(chart)

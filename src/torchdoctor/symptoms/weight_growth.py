@@ -19,23 +19,26 @@ from torchdoctor.symptoms.progress import SETTLED, Progress, is_hurt
 
 @dataclass(frozen=True)
 class WeightGrowth(Detector):
-    """The weights grow without end.
+    """The weight norm keeps growing.
 
     ## What it means
-    Each step adds to them more than anything takes away: a learning rate that is too high, a loss that pays for larger
-    outputs without limit (separable classes, a missing negative term), or layers whose scale the loss does not feel.
-    Before long activations overflow, or softmax saturates.
+    Each step makes the weights larger. The learning rate is too high, the loss rewards larger outputs without limit
+    (separable classes, a missing negative term), or it does not depend on the scale of some layers. In the end
+    activations overflow or the softmax saturates.
 
     ## How it is told apart
-    Weights grow in most healthy runs, quickly at first and ever more slowly. The total norm must be eight times that
-    of the start and still have grown by half over the last quarter of the run; where it is thirty times, by a fifth.
-    Small tensors that begin at zero hardly count in the total. A single tensor that is a hundred times larger than at
-    the sample before, and than all together were, while the others are as they were, was not trained there: a bit
-    flipped in memory, or something else wrote to it. Layers that are reset are a few times larger at the most.
+    In most healthy runs weights grow fast at first and then ever more slowly. One of these is reported:
+
+    - The total norm is 8 times that of the start and has grown by 50 % or more over the last quarter of the run (by
+      20 % if it is 30 times that of the start). It is a warning if the loss suffers, or from 30 times on unless the
+      loss is at its best. Otherwise it is info. Small tensors that begin at zero hardly count in the total.
+    - A single tensor grew a hundredfold between two samples, and beyond all others together, while these stayed as
+      they were. Training does not do that: a bit flipped in memory, or other code wrote to it.
+    - Code outside the optimizer multiplies all weights between the first steps.
 
     ## What to do
-    Lower the learning rate; decoupled weight decay (AdamW, 0.01 to 0.1) holds a scale; normalization makes the
-    scale harmless. Look at the loss for a term that has no lower bound.
+    Lower the learning rate. Use decoupled weight decay (AdamW, 0.01 to 0.1) to limit the norm, or normalization layers
+    to make it harmless. Check the loss for a term that has no lower bound.
 
     ## How to see that it is cured
     The total weight norm flattens within a few hundred steps.
@@ -57,32 +60,32 @@ class WeightGrowth(Detector):
     closes_after = 3
 
     times: float = 8.0
-    """Times the norm of the start."""
+    """Multiple of the initial norm above which this is reported."""
     still: float = 1.5
-    """Times that it must have grown over the last quarter of the run."""
+    """Factor by which the norm must have grown over the last quarter of the run."""
     grave: float = 30.0
-    """Times the norm of the start that are a warning unless the loss is at its best; before, it must be in trouble."""
+    """Multiple of the initial norm above which it is a warning, unless the loss is at its best."""
     samples: int = 8
-    """Samples that must be known."""
+    """Samples needed."""
     outside: float = 3e-3
-    """Share of themselves by which weights are made larger between the first steps, and go on growing."""
+    """Relative growth between the first steps, outside the optimizer, above which this is reported."""
     leap: float = 100.0
-    """Times its norm at the sample before that a single tensor must reach."""
+    """Multiple of its previous norm that a single tensor must reach."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the total norm with the start and with three quarters of the run."""
+        """Compare the total norm with that at the start and at three quarters of the run."""
         sampled = chart.tensors("weight_norm")
         columns = list(weight_columns(chart.names))
         rows = [(step, row) for step, row in sampled.rows if row.size == len(chart.names)]
         if leap := lone_leap(chart, times=self.leap):
             message = (
-                f"the norm of {leap.name} went from {number_text(leap.before)} to {number_text(leap.after)} after "
+                f"the norm of {leap.name} jumped from {number_text(leap.before)} to {number_text(leap.after)} after "
             )
-            message += f"step {leap.step}, and no other weight moved so"
+            message += f"step {leap.step}, while all other weights stayed as they were"
             times = leap.after / leap.before
             return self.symptom(chart, "warning", message, value=times, limit=self.leap, where=(leap.name,))
         if (share := multiplied(chart)) > self.outside:
-            message = f"something else than the optimizer makes weights {share:.2%} larger between two steps"
+            message = f"code outside the optimizer makes the weights {share:.2%} larger between two steps"
             return self.symptom(chart, "warning", message, value=share, limit=self.outside, since=0, confidence=0.9)
         if len(rows) < self.samples or not columns:
             return None
@@ -104,7 +107,7 @@ class WeightGrowth(Detector):
 
 
 def multiplied(chart: Chart, samples: int = 2, rows: int = 5) -> float:
-    """The share by which weights are made larger after each of the first steps, where they grew by it since; or 0."""
+    """The share by which other code enlarges weights after each of the first steps, if they grew since; else 0."""
     scaled, along = chart["outside_scaled"].values[:samples], chart["outside_cosine"].values[:samples]
     norms = [(step, row) for step, row in chart.tensors("weight_norm").rows if row.size]
     if scaled.size < samples or not float(along.min()) > 0.95 or len(norms) < rows or norms[0][0] > samples:
@@ -116,7 +119,7 @@ def multiplied(chart: Chart, samples: int = 2, rows: int = 5) -> float:
 
 
 class Leap(NamedTuple):
-    """One tensor that is far larger than at the sample before, alone."""
+    """One tensor that is far larger than at the sample before, unlike all others."""
 
     step: int
     """The sample before."""
@@ -126,21 +129,21 @@ class Leap(NamedTuple):
 
 
 def lone_leap(chart: Chart, back: int = 1, times: float = 100.0) -> Leap | None:
-    """A weight that leapt at one of the latest samples while all others stayed as they were.
+    """A tensor whose norm jumped at one of the latest samples while all others stayed as they were.
 
-    Steps that are too large move many tensors; what writes to one alone is no step.
+    A step that is too large changes many tensors; a change to only one does not come from a step.
     """
     sampled = chart.tensors("weight_norm")
     rows = [(step, row) for step, row in sampled.rows if row.size == len(chart.names)]
     for (earlier, before), (_, row) in list(pairwise(rows))[-back:]:
         with np.errstate(all="ignore"):
             grown = np.where((before > 0) & np.isfinite(row / before), row / before, 0.0)
-            # a norm that overflows while all losses and gradients are numbers is that of one huge weight
+            # a norm that overflows while loss and gradients are finite comes from one huge weight
             if not (chart["loss"].nonfinite or chart["grad_norm"].nonfinite):
                 grown = np.where((before > 0) & np.isinf(row), math.inf, grown)
             elif np.isinf(row).any():
-                continue  # others are no numbers any more: what is left of a run that broke is not alone
-            whole = math.sqrt(float(np.nansum(np.square(before))))  # what begins near zero may grow as it likes
+                continue  # the run broke before: the others are not finite either
+            whole = math.sqrt(float(np.nansum(np.square(before))))  # a tensor near zero may grow freely
         grown = np.where((row > 0.01 * whole) | ~np.isfinite(row), grown, 1.0)  # a bias near zero grows at any step
         order = np.argsort(grown)
         place = int(order[-1])
@@ -150,7 +153,7 @@ def lone_leap(chart: Chart, back: int = 1, times: float = 100.0) -> Leap | None:
 
 
 def total_growth(chart: Chart) -> float:
-    """Times by which the norm of all weights has grown since the first sample that is kept; 1.0 where unknown."""
+    """Factor by which the norm of all weights has grown since the first sample kept; 1.0 if unknown."""
     rows = chart.tensors("weight_norm").matrix()
     if not len(rows):
         return 1.0
@@ -160,7 +163,7 @@ def total_growth(chart: Chart) -> float:
 
 
 def _pays(chart: Chart) -> bool:
-    """Whether the loss is at its best while the weights grow: they are on the way to targets of another size."""
+    """Whether the loss is at its best while the weights grow: large targets need large weights."""
     series = chart["loss"]
     if series.count < SETTLED:
         return False

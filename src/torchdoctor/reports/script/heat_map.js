@@ -31,7 +31,7 @@ function addHeatMap(holder) {
     place.height = base + BOTTOM;
     canvas.style.height = `${place.height}px`;
     canvas.setAttribute("aria-label", `Heat map of the ${map.title} of ${map.names.length} rows over the steps`);
-    scale.textContent = `dark ${number(map.low)} · bright ${number(map.high)} · black zero · red not finite`;
+    scale.textContent = `dark = ${number(map.low)} · bright = ${number(map.high)} · black = zero · red = not finite`;
   }
 
   const columnEnd = (column) => (column + 1 < map.steps.length ? map.steps[column + 1] : data.last + 1);
