@@ -68,6 +68,16 @@ def test_an_episode_belongs_to_one_problem():
     assert told.count("GR01 gradient-explosion") == 2
 
 
+@pytest.mark.parametrize(
+    ("last_step", "label"),
+    [(600, "If it happens again: learning_rate *= "), (640, "To limit the damage: learning_rate *= ")],
+)
+def test_without_a_cause_a_single_odd_step_asks_for_no_change_yet(last_step, label):
+    odd = Symptom("gradient-vanishing", "GR02", "warning", 0.9, 600, last_step)
+    cause = Diagnosis(1, "unknown", 0.9, ("look at that step",), ("gradient-vanishing",), (HALVE,))
+    assert label in str(Report(1999, (odd,), (cause,)))
+
+
 def test_several_problems_are_summed_up_first_a_line_each():
     lines = str(SICK).splitlines()
     assert lines[3:6] == [

@@ -202,8 +202,9 @@ class Screen:
             self.say(f"      {title:<6} {printable(cause['cause'])} ({percent(cause['probability'])}){evidence}")
         cure = next((cause["suggestions"][0] for cause in ranked if cause["suggestions"]), None)
         if cure is not None:
-            title = "fix" if ranked[0]["cause"] != "unknown" else "guard"  # no cure is known: it protects meanwhile
-            self.say(f"      {title:<6} {first_line(cure['code'])}", STYLES["code"])
+            known = ranked[0]["cause"] != "unknown"  # without a cause, one odd step asks for no change yet
+            title = "fix    " if known else "later  if it happens again: "
+            self.say(f"      {title}{first_line(cure['code'])}", STYLES["code"])
 
     def summarise(self, demonstration: Demonstration, report: Report) -> None:
         """What happened against what was found."""

@@ -319,13 +319,17 @@ def meaning(diagnosis: Diagnosis) -> str:
 def remedy(problem: Problem, diagnosis: Diagnosis) -> tuple[str, str]:
     """The label and the code of the change for a cause; empty if it has none of its own.
 
-    A change for `unknown` only limits the damage. It is left out behind a likelier cause, which asks for the same.
+    A change for `unknown` cures nothing: it limits the damage, or waits until a single odd step happens again. It is
+    left out behind a likelier cause, which asks for the same.
     """
     code = diagnosis.suggestions[0].code if diagnosis.suggestions else ""
     if diagnosis.cause != "unknown":
         return ("Fix" if code else ""), code
     first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
-    return ("To limit the damage", code) if code and first and problem.severity != "info" else ("", "")
+    if not code or not first or problem.severity == "info":
+        return "", ""
+    over = all(item.first_step == item.last_step for item in problem.symptoms)
+    return ("If it happens again" if over else "To limit the damage"), code
 
 
 def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
