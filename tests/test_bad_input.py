@@ -44,11 +44,11 @@ def step(model, optimizer) -> torch.Tensor:
         (lambda m, o: ("model", o), "must be an nn.Module"),
         (lambda m, o: ([m, 3], o), "must be an nn.Module"),
         (lambda m, o: (m, "sgd"), "must be a torch.optim.Optimizer"),
-        (lambda m, o: (nn.Linear, o), "the class Linear came"),
-        (lambda m, o: (m, torch.optim.SGD), "the class SGD came"),
+        (lambda m, o: (nn.Linear, o), "not the class Linear"),
+        (lambda m, o: (m, torch.optim.SGD), "not the class SGD"),
         (lambda m, o: (m, []), "no optimizer was given"),
         (lambda m, o: (nn.Linear(2, 2), o), "none of the model's parameters"),
-        (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "a lazy model must see one batch"),
+        (lambda m, o: (nn.Sequential(m, nn.LazyLinear(2)), o), "run one batch through a lazy model"),
         (lambda m, o: (m.to("meta"), torch.optim.SGD(m.parameters(), lr=0.1)), r"meta device.*to_empty"),
         (lambda m, o: ([m, nn.Linear(2, 2, device="meta")], o), "meta device"),
         (lambda m, o: (iter([m]), o), "must be an nn.Module"),
@@ -65,7 +65,7 @@ def test_a_patient_that_cannot_be_watched(pair, arguments, sentence):
     [
         ({"treat": "aply"}, PatientError, "show, ask, apply"),
         ({"loss_fn": 3}, PatientError, "loss_fn must be callable"),
-        ({"loss_fn": nn.MSELoss}, PatientError, r"the class MSELoss, not a loss: make one, MSELoss\(\)"),
+        ({"loss_fn": nn.MSELoss}, PatientError, r"the class MSELoss, not an instance: pass MSELoss\(\)"),
         ({"scheduler": 3}, PatientError, "scheduler must have a step"),
         ({"scaler": 3}, PatientError, "scaler must be a torch.amp.GradScaler, not int"),
         ({"settings": {"presett": "paper"}}, SettingsError, "Did you mean 'preset'"),
@@ -363,7 +363,7 @@ def test_a_loss_that_is_called_as_a_number_of_ours(pair, name):
     report = doctor.diagnose()
     assert not {"skipped-steps", "nan-or-inf"} & {symptom.name for symptom in report.symptoms}
     notes = [note for note in report.notes if f"log_loss(name={name!r})" in note]
-    assert len(notes) == 1 and f"'{name}_loss' is recorded" in notes[0]
+    assert len(notes) == 1 and f"recorded as '{name}_loss'" in notes[0]
 
 
 @pytest.mark.parametrize("name", ["total_loss", "val_loss", "entropy", "lr_loss", "rank_loss", "kl"])

@@ -144,7 +144,7 @@ def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     os.mkfifo(tmp_path / "pipe.jsonl")
     for place in ("file", "file/below", "link.jsonl", "pipe.jsonl", "x" * 300):
-        with pytest.raises(JournalError, match=r"cannot write the journal .*Give a folder"):
+        with pytest.raises(JournalError, match=r"cannot write the journal .*Give a writable folder"):
             Journal(tmp_path / place, HEADER)
     assert not (tmp_path / "elsewhere.jsonl").exists()
 

@@ -68,7 +68,7 @@ def test_a_report_by_other_settings_than_the_run_had_says_so(net, tmp_path):
     assert not torchdoctor.diagnose(run, settings=settings).notes
     (note,) = torchdoctor.diagnose(run).notes
     assert note == (
-        "while it went on, this run was judged with other settings (preset paper, ignore, thresholds) than in this "
+        "during training, this run was judged with other settings (preset paper, ignore, thresholds) than in this "
         "report."
     )
     for strange in ("x" * 9999, ["paper"], None, {"preset": 3}):  # the words of a file are not repeated

@@ -110,7 +110,7 @@ def test_a_hostile_line_is_left_out_and_counted(tmp_path, line):
     run = read(written(tmp_path, HEADER, vitals(1), line, vitals(3)))
     assert [record["step"] for record in run] == [-1, 1, 3]
     assert (run.skipped, run.first_skipped, run.torn, run.step) == (1, 3, False, 3)
-    assert "1 unreadable line is left out of journal.jsonl, the first is line 3" in run.notes
+    assert "1 unreadable line is left out of journal.jsonl; the first is line 3" in run.notes
     fed(run)
 
 
@@ -152,7 +152,7 @@ def test_tolerated_oddities(tmp_path):
 def test_a_torn_last_line_is_said_and_a_whole_one_without_newline_counts(tmp_path):
     torn = read(written(tmp_path, HEADER, vitals(1), b'{"type": "vitals", "st', end=b""))
     assert (torn.torn, torn.skipped, torn.step) == (True, 0, 1)
-    assert any("breaks off" in note for note in torn.notes)
+    assert any("is cut off" in note for note in torn.notes)
     whole = read(written(tmp_path, HEADER, vitals(1), end=b""))
     assert (whole.torn, whole.step) == (False, 1)
 
@@ -225,9 +225,9 @@ def test_paths_that_hold_no_run(tmp_path):
         "missing": "does not exist",
         "empty.jsonl": "is empty",
         "empty": "holds no log that can be read",
-        "data.jsonl": "looks like JSON without series of numbers. Known are a journal",
-        "binary": "looks like binary data. Known are a journal",
-        "heading.csv": "looks like the heading of a table without a row",
+        "data.jsonl": "looks like JSON without series of numbers. Known formats: a journal",
+        "binary": "looks like binary data. Known formats: a journal",
+        "heading.csv": "looks like a table heading without rows",
         "greeting.txt": "looks like text without a line that gives a loss",
         "runs": "holds 2 runs: .*a.*, .*b",
     }

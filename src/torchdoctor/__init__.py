@@ -6,7 +6,7 @@
     ...
     print(doctor.diagnose())
 
-Names are imported when they are first used, so that `import torchdoctor` is quick and loads no torch.
+Names are imported on first use, so `import torchdoctor` is fast and does not load torch.
 """
 
 from __future__ import annotations

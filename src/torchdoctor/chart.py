@@ -1,4 +1,4 @@
-"""The chart: bounded memory of one run, fed by journal records; the only mutable state there is.
+"""The chart: everything known about one run, in bounded memory, built from journal records alone.
 
 >>> chart = Chart.of(loss=[4.0, 3.0, float("nan"), 2.0])
 >>> chart.step, chart["loss"].latest, chart["loss"].values.tolist(), chart["loss"].nonfinite
@@ -18,44 +18,44 @@ from torchdoctor.series import EMPTY, Coming, Series, TensorSeries
 from torchdoctor.stretch import Stretch
 
 CHECKS = 200
-"""Results of a check-up that are kept: there are fewer checks."""
+"""Maximum number of check-up results that are kept; there are fewer checks."""
 
 
 class Fact(NamedTuple):
-    """A structural observation, and the step at which it was first made with this value."""
+    """A structural observation, and the first step at which it had this value."""
 
     value: Any
     step: int
 
 
 class Chart:
-    """Everything that is known of a run."""
+    """Everything that is known about a run."""
 
     def __init__(self) -> None:
         self.step = -1
         """The latest training step."""
         self.context: dict[str, Any] = {}
-        """What the header and later context records say of model, optimizer, data and machine."""
+        """What the header and later context records say about model, optimizer, data and machine."""
         self.groups: list[dict[str, Any]] = []
-        """The optimizers' parameter groups as last seen."""
+        """The latest parameter groups of the optimizers."""
         self.names: tuple[str, ...] = ()
-        """The watched tensors: the columns of every per-tensor vital."""
+        """The names of the watched tensors: the columns of every per-tensor vital."""
         self.module_names: tuple[str, ...] = ()
-        """The watched modules: the columns of every per-module vital."""
+        """The names of the watched modules: the columns of every per-module vital."""
         self.facts: dict[str, Fact] = {}
-        """Structural observations by dotted key, as last seen."""
+        """The latest structural observations, by dotted key."""
         self.notes: list[tuple[int, str]] = []
         self.origins: list[dict[str, Any]] = []
-        """Where non-finite values were first seen in a forward pass."""
+        """Where non-finite values first appeared in a forward pass."""
         self.episodes: list[Symptom] = []
-        """What has been found so far, in order of first step; kept up to date by the examination."""
+        """The findings so far, in order of first step; the examination keeps them up to date."""
         self.open_episodes: dict[str, Symptom] = {}
-        """The episodes that are going on, by name."""
+        """The ongoing episodes, by name."""
         self.resumed: list[int] = []
-        """The latest step before each further header: where a run was started again."""
+        """The latest step before each further header: where the run was resumed."""
         self.phases: list[dict[str, Any]] = []
         self.checks: dict[str, CheckResult] = {}
-        """By name, what a check-up before the run said."""
+        """The results of a check-up before the run, by name."""
         self.ended = False
         self._series: dict[str, Series] = {}
         self._tensors: dict[str, TensorSeries] = {}
@@ -64,7 +64,7 @@ class Chart:
 
     @classmethod
     def of(cls, *, step: int = 0, context: Mapping[str, Any] | None = None, **vitals: Iterable[float]) -> Chart:
-        """A chart from plain series that start at `step`, one value a step: for tests and examples."""
+        """A chart from plain series that start at `step`, with one value per step; for tests and examples."""
         chart = cls()
         chart.context.update(context or {})
         for name, values in vitals.items():
@@ -92,7 +92,7 @@ class Chart:
         return self._modules.get(vital) or TensorSeries()
 
     def called(self, module: int | str) -> str:
-        """A module's name in a sentence: with its class where the name is no more than a number.
+        """A module's name for a sentence, with its class if the name is only a number.
 
         >>> chart = Chart()
         >>> facts = {"modules.names": ["body.0", "3"], "modules.kinds": ["Linear", "ReLU"]}
@@ -109,7 +109,7 @@ class Chart:
 
     @property
     def maps(self) -> dict[str, RowMap]:
-        """By vital, the whole run by tensor or module and step, in outline."""
+        """For each vital, an outline of the whole run by step and by tensor or module."""
         found = {
             vital: outline.map(self.names if by_tensor else self.module_names)
             for vital, (by_tensor, outline) in self._maps.items()
@@ -117,7 +117,7 @@ class Chart:
         return {vital: made for vital, made in found.items() if made is not None}
 
     def fact(self, key: str, default: Any = None) -> Any:
-        """The value of a fact, the default where it is not known."""
+        """The value of a fact, or the default if it is not known."""
         known = self.facts.get(key)
         return default if known is None else known.value
 
@@ -134,7 +134,7 @@ class Chart:
             self.step = step
 
     def extend(self, stretch: Stretch, ranges: Mapping[str, Sequence[float]]) -> None:
-        """Insert several steps of the same vitals, all finite, in one go; the lowest value of each is known."""
+        """Insert several steps of the same vitals at once, all finite; `ranges` holds the lowest value of each."""
         for vital, values in stretch.columns.items():
             self._kept(vital).extend(stretch.steps, values, ranges[vital][0])
         last = stretch.steps.item(-1)
@@ -142,7 +142,7 @@ class Chart:
             self.step = last
 
     def announce(self, stretch: Stretch) -> Callable[[int], None]:
-        """Write down what comes; the answer lets the first so many steps of it in, never fewer than before."""
+        """Store coming steps; the returned function makes the first `size` of them visible, never fewer than before."""
         coming = [Coming(self._kept(vital), stretch.steps, values) for vital, values in stretch.columns.items()]
         steps, before = stretch.steps.tolist(), self.step
 
@@ -154,13 +154,13 @@ class Chart:
         return let_in
 
     def update(self, current: Symptom, latest: Symptom) -> None:
-        """An episode, the very object that is kept, goes on as another."""
+        """Replace an episode, which must be the stored object itself, by its latest version."""
         self.open_episodes[latest.name] = latest
         place = next(place for place in reversed(range(len(self.episodes))) if self.episodes[place] is current)
         self.episodes[place] = latest
 
     def add(self, record: Record) -> None:
-        """Insert one journal record; types that are not evidence (symptoms, diagnoses) are passed over."""
+        """Insert one journal record; types that are not evidence (symptoms, diagnoses) are ignored."""
         match record["type"]:
             case "vitals" | "validation":
                 for name, value in record["vitals"].items():

@@ -3,8 +3,8 @@
     loop ─→ monitor ─→ records ─→ examination ─→ findings
                           └────→ journal, sinks, listeners, log
 
-Everything after construction is guarded: the training loop never sees an exception of ours. What went wrong is
-logged once and kept in the report.
+After construction, no exception of Training Doctor reaches the training loop. Errors are logged once and listed in the
+report.
 """
 
 from __future__ import annotations
@@ -38,30 +38,31 @@ logger = logging.getLogger("torchdoctor")
 
 TREATMENTS = ("show", "ask", "apply")
 OVERWRITTEN = "overwritten by a subsequent run"
-"""What torch says of a tensor that a compiled CUDA graph has given out and taken back."""
-COPIED = "this is a copy of a Doctor, which watches nothing: make a Doctor for the run that it is to watch."
+"""Part of torch's error message for a tensor that a later run of its CUDA graph has overwritten."""
+COPIED = "this is a copy of a Doctor, which watches nothing: create a new Doctor for the run to watch."
 LEAPS = frozenset({"loss-spike", "gradient-explosion", "gradient-vanishing"})
-"""Findings of one moment, of which a note is reason enough to look closely."""
+"""Sudden findings that trigger a closer look even as info."""
 SILENT = 20
-"""Steps without any loss after which a report says that there was none."""
+"""Steps without any loss after which the report says that no loss was logged."""
 TOLERATED_FAILURES = 10
-"""Internal errors after which the doctor lets go of the run."""
+"""Internal errors after which the doctor stops watching the run."""
 
 
 class Doctor:
-    """Watches a training run.
+    """Watch a training run.
 
-    One line attaches it; ``with Doctor(...) as doctor:`` takes it off again. See the quick start for the loop.
+    Creating a `Doctor` attaches it to the run; ``with Doctor(...) as doctor:`` detaches it at the end. See the quick
+    start for a complete loop.
 
     Args:
-        model: the module that is trained, or a list or dict of modules.
-        optimizer: the optimizer that updates it, or a list of them.
-        loss_fn: the loss, if it is a module.
-        scheduler: the learning-rate scheduler, for the record.
-        scaler: the gradient scaler, where mixed precision uses one (it is found by itself at its first update).
-        journal: a folder or file for the journal; None keeps the run in memory only.
-        treat: "show" suggests; "ask" and "apply" are kept for treatments, of which this version has none.
-        settings: a `Settings`, a dict, or the path of a TOML file; None looks for a configuration file.
+        model: the module to train, or a list or dict of modules.
+        optimizer: the optimizer of the model, or a list of optimizers.
+        loss_fn: the loss function, if it is a module.
+        scheduler: the learning rate scheduler, if there is one.
+        scaler: the gradient scaler of mixed precision; if not given, it is detected at its first update.
+        journal: a folder or .jsonl file for the journal; None keeps the run in memory only.
+        treat: "show" only suggests changes; "ask" and "apply" are reserved, and this version treats them like "show".
+        settings: a `Settings`, a dict, or the path of a TOML file; None uses the nearest configuration file.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class Doctor:
         self.settings = Settings.load(settings)
         self._examination = Examination(self.settings)
         try:
-            from torchdoctor.vitals import context, patient  # here, so that reading logs needs no torch
+            from torchdoctor.vitals import context, patient  # imported here, so that reading logs needs no torch
             from torchdoctor.vitals.given import Given
             from torchdoctor.vitals.monitor import Monitor
         except ModuleNotFoundError as error:
             raise PatientError(
-                "watching a run needs torch 2.6 or newer: pip install 'torchdoctor[torch]'. Reading logs does not."
+                "watching a run needs torch 2.6 or newer: pip install 'torchdoctor[torch]'. Reading logs works without."
             ) from error
         models = patient.named_models(model)
         optimizers = patient.listed_optimizers(optimizer)
@@ -123,26 +124,26 @@ class Doctor:
         if place is not None:
             self._outlets.journal = Journal(place, header, rank=self.rank)
         self._examination.take(header)
-        np.median([0.0])  # numpy loads a part of itself at the first median: now, rather than in the middle of a run
+        np.median([0.0])  # numpy loads a module at the first median: do it now, not during the run
         self._monitor.owner = self
         self._monitor.attach()
         self._attached = True
         if treat != "show":
             self._note(
-                "treat", f"treat={treat!r} was asked for, but this version only shows suggestions: nothing is changed."
+                "treat", f"treat={treat!r} was requested, but this version only shows suggestions: nothing is changed."
             )
 
-    # ── the three calls, and the optional ones ───────────────────────────────────────────────────────────────────
+    # ── calls for the training loop ──────────────────────────────────────────────────────────────────────────────
 
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
-        """A training loss: tensor or number, before or after backward or step; never waits for the device.
+        """Log a training loss: a tensor or number, before or after backward or step. Never waits for the device.
 
-        `step` is for those who count otherwise, as a resumed run does. It is followed while it is a whole number that
-        is no smaller than the count so far; from one that goes back on (the place in an epoch, the number of an
-        epoch), steps are those that the optimizer takes, and the report says so. Micro-batches of one step may be
-        numbered by themselves: the step is called by the last of them.
+        `step` is for loops with their own step count, for example resumed runs. It is used as long as it is a whole
+        number that does not decrease. If it decreases (a position within an epoch, or an epoch number), optimizer
+        steps are counted from then on, and the report says so. If each micro-batch has its own number, the last one
+        becomes the number of the step.
         """
-        try:  # not `guarded`, whose frame is felt in a call that every step makes
+        try:  # not `guarded`: its overhead matters in a call made at every step
             if type(name) is not str:
                 name = self._given.name(name)
             if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
@@ -154,29 +155,29 @@ class Doctor:
             value, graph = self._given.scalar(loss, name)
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)
-        except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
+        except Exception as error:  # noqa: BLE001  a measurement must never stop the run
             if OVERWRITTEN in str(error):
                 self._note(
                     f"overwritten {name}",
-                    f"{name} was overwritten by the next run of its CUDA graph before it was logged, and is left out: "
-                    "log it before that, or log a clone.",
+                    f"{name} was overwritten by the next run of its CUDA graph before it was logged, and is missing: "
+                    "log it earlier, or log a clone.",
                 )
             else:
                 self.failed("log_loss", error)
 
     @guarded
     def log_gradients(self) -> None:
-        """Measure the gradients now: call it before clipping where clipping cannot be seen."""
+        """Measure the gradients now: call this before clipping if the clipping cannot be detected."""
         if self._on_duty("log_gradients") and not self._monitor.log_gradients():
             self._note(
-                "no gradients", "log_gradients() was called where no parameter had a gradient: call it after backward."
+                "no gradients", "log_gradients() was called while no parameter had a gradient: call it after backward."
             )
 
     @guarded
     def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-        """A validation loss, and any metrics by name, at the step just taken.
+        """Log a validation loss, and any metrics by name, at the latest step.
 
-        `step` is taken as `log_loss` takes it; where losses have numbered the steps, they have the say.
+        `step` works as in `log_loss`; if `log_loss` was called with steps, those take precedence.
         """
         if not self._on_duty("log_validation"):
             return
@@ -191,14 +192,14 @@ class Doctor:
 
     @guarded
     def log_batch(self, *tensors: Any) -> None:
-        """The batch of the step that comes, inputs first and targets last, or a dict of it. Its content is not kept."""
+        """Log the batch of the next step: inputs first and targets last, or a dict. Its content is not kept."""
         if self._on_duty("log_batch"):
             self._monitor.log_batch(tensors)
 
     def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
-        """Check model, loss and optimizer on a batch before the first step; the results go into the journal.
+        """Check model, loss and optimizer on a batch before the first step, and write the results to the journal.
 
-        The run is left exactly as it is: see `torchdoctor.checkup` for what may be given besides.
+        The check-up leaves the run unchanged. See `torchdoctor.checkup` for further options.
         """
         from torchdoctor.checks.checkup import checkup
 
@@ -212,7 +213,7 @@ class Doctor:
         return done
 
     def diagnose(self, *, wait: bool = True) -> Report:
-        """What the run looks like now: drains what is in flight, or, with ``wait=False``, reads what has arrived."""
+        """A report on the run so far; with ``wait=False``, pending measurements are not waited for."""
         try:
             self._monitor.drain(wait=wait)
             self._mind_the_loss()
@@ -226,13 +227,13 @@ class Doctor:
             return self._bare_report()
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
-        """Have every record of the run, measured or concluded, handed to a function as it is made."""
+        """Call a function with every record of the run as it is made, both measurements and findings."""
         self._outlets.subscribe(listener)
 
     def send_to(self, sink: Any) -> None:
-        """Have findings sent where people look: to a sink by name, or to an object that exists already.
+        """Send findings to a sink, given by name or as an existing object.
 
-        A name is one of those in the settings: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb". An object is a
+        Names are those of the setting `sinks`: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb". An object is a
         SummaryWriter, a W&B, MLflow or Trackio run, or a function that takes a record; it is used on another thread.
         """
         if self._on_duty("send_to"):
@@ -240,11 +241,11 @@ class Doctor:
 
     @property
     def journal(self) -> Path | None:
-        """Where the journal is, if there is one."""
+        """The path of the journal, if there is one."""
         return self._outlets.place
 
     def detach(self) -> None:
-        """Take all hooks off and close the journal; `diagnose` goes on working."""
+        """Remove all hooks and close the journal; `diagnose` still works afterwards."""
         if not self._attached:
             return
         self._attached = False
@@ -280,11 +281,11 @@ class Doctor:
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, record: Record) -> None:
-        """One measured record: into the journal, through the examination, and what follows from it likewise."""
+        """Examine one measured record, and pass it on with the findings that follow from it."""
         self._pass_on(record, self._examination.take(record))
 
     def _take_all(self, pieces: Sequence[Record | Stretch]) -> None:
-        """Measured records, in order; steps that are alike as stretches."""
+        """Examine measured records in order; steps with the same vitals come as stretches."""
         for piece, found in self._examination.take_all(pieces):
             if isinstance(piece, Stretch):
                 self._outlets.pass_by(piece)
@@ -309,11 +310,11 @@ class Doctor:
 
     def _on_duty(self, call: str) -> bool:
         if not self._attached:
-            self._note("detached", f"{call}() was called after detach(): nothing is recorded any more.")
+            self._note("detached", f"{call}() was called after detach(): nothing is recorded anymore.")
         return self._attached
 
     def _bare_report(self) -> Report:
-        """What was found and said, where no more can be made of it."""
+        """A report with findings and notes only, for when the full report fails."""
         chart = self._examination.chart
         return Report(
             step=chart.step,
@@ -323,33 +324,33 @@ class Doctor:
         )
 
     def _mind_the_loss(self) -> None:
-        """Silence about a loss that was never logged is not good news."""
+        """Add a note if no loss was logged: without one, a report without findings means little."""
         steps = self._monitor.silent_for
         if steps >= SILENT:
             self._note(
                 "no loss",
-                f"{NO_LOSS} in {steps} steps, so that spikes, divergence, plateaus and overfitting could not "
-                "be judged: call doctor.log_loss(loss) at each step.",
+                f"{NO_LOSS} in {steps} steps, so spikes, divergence, plateaus and overfitting could not be detected: "
+                "call doctor.log_loss(loss) at each step.",
             )
 
     def _note(self, key: str, text: str) -> None:
-        """Say something once, in the log and in the report."""
+        """Add a note to the log and the report, once per key."""
         if key in self._said:
             return
         self._said.add(key)
         if not self.settings.quiet and self.rank == 0:
-            # How often we look is our own affair; everything else is about the run and worth a line.
+            # Notes on the measuring budget are minor; everything else is about the run and logged as a warning.
             logger.log(logging.INFO if key.startswith("budget") else logging.WARNING, "%s", text)
         self._take({"type": "note", "step": max(self._examination.chart.step, 0), "text": text})
 
     def failed(self, call: str, error: Exception) -> None:
-        """An internal error: it is said once, and the run is let go of if errors go on."""
+        """Report an internal error once, and stop watching the run if errors continue."""
         self._failures += 1
         logger.debug("%s failed", call, exc_info=error)
         try:
             self._note(
                 f"error {call}",
-                f"{call} failed inside torchdoctor ({type(error).__name__}: {error}); training goes on.",
+                f"{call} failed inside torchdoctor ({type(error).__name__}: {error}); training continues.",
             )
             if self._failures == TOLERATED_FAILURES and self._attached:
                 self._note("gave up", f"after {TOLERATED_FAILURES} internal errors {LET_GO}")
@@ -359,9 +360,9 @@ class Doctor:
 
 
 class Bystander(Doctor):
-    """What a copy of a doctor is, or one that was pickled: there is no run that it could watch.
+    """A copied or unpickled doctor, which watches no run.
 
-    So an object that holds a doctor (a trainer, a callback) can be copied and saved, and its copy called as before.
+    It allows objects that hold a doctor (a trainer, a callback) to be copied and saved, and the copies to be called.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -372,34 +373,34 @@ class Bystander(Doctor):
         self._examination.take({"type": "note", "step": 0, "text": COPIED})
 
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log_gradients(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log_batch(self, *tensors: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def send_to(self, sink: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
-        """A copy has no model."""
+        """Fail, because a copy has no model."""
         raise PatientError(f"{COPIED} Call torchdoctor.checkup with the model.")
 
     def diagnose(self, *, wait: bool = True) -> Report:
-        """That it is a copy."""
+        """A report that says that this is a copy."""
         return self._examination.report()
 
 
 def _is_news(record: Record) -> bool:
-    """Whether something has just happened that a close look may explain: a new finding, or a leap of any size."""
+    """Whether a finding that a closer look may explain was just made: above info, or a sudden jump."""
     if record["type"] != "symptom" or record["event"] != "opened":
         return False
     return record["severity"] != "info" or record["name"] in LEAPS
@@ -416,7 +417,7 @@ def _check_arguments(loss_fn: Any, scheduler: Any, scaler: Any, treat: str) -> N
 
 
 def _run_name(setup: Setup) -> str:
-    """What to call the run in a message: its journal's folder or file, else the model's class."""
+    """The name of the run in messages: the journal's folder or file, else the class of the model."""
     folder = setup.folder
     if folder is None:
         return ", ".join(type(model).__name__ for model in setup.models.values())
@@ -425,7 +426,7 @@ def _run_name(setup: Setup) -> str:
 
 
 def _dismiss_older(optimizers: list[Any], *, quiet: bool) -> None:
-    """A second doctor on the same optimizer replaces the first, as re-run notebook cells need."""
+    """Detach older doctors of the same optimizers, so that notebook cells can be run again."""
     for optimizer in optimizers:
         hooks = list(optimizer._optimizer_step_pre_hooks.values())
         for hook in hooks:
@@ -433,7 +434,7 @@ def _dismiss_older(optimizers: list[Any], *, quiet: bool) -> None:
             if isinstance(owner, Doctor) and owner._attached:
                 logger.log(
                     logging.DEBUG if quiet else logging.WARNING,
-                    "a newer Doctor watches this optimizer now: the older one was detached.",
+                    "a newer Doctor now watches this optimizer: the older one was detached.",
                 )
                 owner.detach()
 

@@ -1,4 +1,4 @@
-"""Episodes: what a detector says again and again is one trouble, with a beginning and an end."""
+"""Episodes: repeated sightings of one finding are joined into one episode with a beginning and an end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchdoctor.records import Severity, Symptom, worst
 from torchdoctor.watch import Watch
 
 EPISODES_LIMIT = 32
-"""Episodes of one finding; what comes after them belongs to the last."""
+"""Maximum number of episodes per finding; later sightings are added to the last one."""
 WHERE_LIMIT = 8
-"""Names that an episode keeps; more would say 'everywhere' at length."""
+"""Maximum number of names that an episode keeps."""
 
 
 def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tuple[str, Symptom]]:
-    """Enter a detector's answer into the chart; yields "opened", "changed" or "closed", with the episode."""
+    """Enter a detector's result into the chart; yields "opened", "changed" or "closed", with the episode."""
     name = watch.name
     current = chart.open_episodes.get(name)
     if symptom is None:
@@ -35,7 +35,7 @@ def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tupl
         chart.open_episodes[name] = symptom
         yield "opened", symptom
         return
-    if current is None:  # as often as this it is one trouble that comes and goes
+    if current is None:  # limit reached: continue the last episode
         current = next(item for item in reversed(chart.episodes) if item.name == name)
     merged = merge(current, symptom)
     chart.update(current, merged)
@@ -44,7 +44,7 @@ def follow(chart: Chart, watch: Watch, symptom: Symptom | None) -> Iterator[tupl
 
 
 def _reopened(chart: Chart, symptom: Symptom) -> Symptom | None:
-    """The last episode of this finding, if what is said now began within it: it was not over."""
+    """Reopen the last episode of this finding if the new sighting began within it; else None."""
     last = next((item for item in reversed(chart.episodes) if item.name == symptom.name), None)
     if last is None or not symptom.first_step <= last.last_step < symptom.last_step:
         return None
@@ -53,11 +53,11 @@ def _reopened(chart: Chart, symptom: Symptom) -> Symptom | None:
 
 
 def merge(current: Symptom, latest: Symptom) -> Symptom:
-    """One episode out of an open one and its latest sighting: the worse severity speaks, the first step stays."""
+    """Join an open episode and its latest sighting, with the worse severity and the earlier first step."""
     severity = worst([current.severity, latest.severity])
     worse: Severity = severity if severity is not None else latest.severity
-    # Within a step the later record has seen more: a sample of the weights comes before the step's loss.
-    # And one that knows the place says more than one that did not.
+    # Within one step the later sighting knows more: a sample of the weights comes before the step's loss.
+    # A sighting that names a place is better than one that does not.
     better = latest.last_step == current.first_step or bool(latest.where and not current.where)
     leading = latest if worse != current.severity or better else current
     where = tuple(dict.fromkeys(leading.where + current.where + latest.where))[:WHERE_LIMIT]

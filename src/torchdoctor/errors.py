@@ -1,13 +1,13 @@
-"""What Training Doctor raises, all of it before training starts or when a file is read.
+"""The exceptions of Training Doctor, all raised before training starts or when a file is read.
 
     TorchDoctorError
-    ├── SettingsError   a setting that does not exist or cannot have that value
-    ├── PatientError    a model, optimizer, data set or fault that cannot be used as given
+    ├── SettingsError   a setting that does not exist, or an invalid value
+    ├── PatientError    a model, optimizer, data set or fault that cannot be used
     ├── JournalError    a journal that cannot be written
     └── SourceError     a run that cannot be read
 
-After a doctor is attached, nothing is raised into the training loop: the reason is logged once and
-kept in the report.
+After a doctor is attached, nothing is raised into the training loop: the error is logged once and listed in the
+report.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 
 class TorchDoctorError(Exception):
-    """The base of everything raised on purpose."""
+    """The base class of all exceptions raised on purpose."""
 
 
 class SettingsError(TorchDoctorError):
-    """A setting that does not exist, or a value that it cannot have."""
+    """A setting that does not exist, or an invalid value."""
 
 
 class PatientError(TorchDoctorError):
-    """A model, optimizer, scheduler, data set or injected fault that cannot be used as given."""
+    """A model, optimizer, scheduler, data set or injected fault that cannot be used."""
 
 
 class JournalError(TorchDoctorError):
@@ -34,15 +34,15 @@ class JournalError(TorchDoctorError):
 
 
 class SourceError(TorchDoctorError):
-    """A run that cannot be read: missing, empty, or in a format that is not known."""
+    """A run that cannot be read: missing, empty, or in an unknown format."""
 
 
 MOST_NAMES = 30
-"""Names that a sentence lists."""
+"""Maximum number of names listed in a sentence."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence for an unknown name: the nearest matches if there are any, else the list, as far as one is read.
+    """A sentence for an unknown name: the nearest matches if there are any, else the known names.
 
     >>> did_you_mean("windw", ["window", "preset"])
     "Did you mean 'window'?"
@@ -61,14 +61,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_loss(loss_fn: Any) -> None:
-    """Refuse what cannot be a loss.
+    """Raise a `PatientError` if this cannot be a loss function.
 
     >>> check_loss(dict)
     Traceback (most recent call last):
     ...
-    torchdoctor.errors.PatientError: loss_fn is the class dict, not a loss: make one, dict().
+    torchdoctor.errors.PatientError: loss_fn is the class dict, not an instance: pass dict().
     """
     if loss_fn is not None and not callable(loss_fn):
         raise PatientError(f"loss_fn must be callable (an nn.Module or a function), not {type(loss_fn).__name__}.")
     if isinstance(loss_fn, type):
-        raise PatientError(f"loss_fn is the class {loss_fn.__name__}, not a loss: make one, {loss_fn.__name__}().")
+        raise PatientError(f"loss_fn is the class {loss_fn.__name__}, not an instance: pass {loss_fn.__name__}().")

@@ -1,4 +1,4 @@
-"""The examination: records in, findings out; the same for a live run and for one that is read back.
+"""The examination: records in, findings out, for live runs and for runs read from a file.
 
 >>> examination = Examination(Settings())
 >>> for step in range(60):
@@ -38,30 +38,30 @@ EVIDENCE = frozenset(
     {"header", "context", "groups", "vitals", "validation", "tensors", "modules", "facts"}
     | {"origin", "check", "note", "end"}
 )
-"""The record types that are measured; the others are concluded from them."""
+"""The record types that hold measurements; the others are derived from them."""
 LONGEST = 1024
-"""Steps that are entered in one go at most."""
+"""Maximum number of steps that are entered at once."""
 FEW = 4
-"""Steps that are as quickly entered one by one."""
+"""Steps up to which entering them one by one is as fast."""
 
 
 class _Duties(NamedTuple):
-    """The detectors that read any of some vitals."""
+    """The detectors that read any vital of a record type."""
 
     watches: tuple[Watch, ...]
     patient: tuple[Watch, ...]
     acute: tuple[Watch, ...]
-    """The others, in the same order."""
+    """The detectors that are not patient, in the same order."""
     judged: tuple[str, ...]
-    """Which of the vitals those read."""
+    """The vitals that the acute detectors read."""
     regular: bool
-    """Whether those look at equal distances."""
+    """Whether the acute detectors look at regular intervals."""
 
 
 class Examination:
     """A chart, the detectors that read it, and the episodes that they have opened.
 
-    `live`: findings are diagnosed as they are made, for those who listen; a log that is read has its report.
+    With `live`, causes are ranked at each new finding, for listeners; otherwise only in the report.
     """
 
     def __init__(self, settings: Settings, *, live: bool = True) -> None:
@@ -73,7 +73,7 @@ class Examination:
         self._closeups = Closeups()
         self._validations = 0
         self._told_at = -1
-        """The step of the facts that are looked at: they are told at once, while vitals travel in blocks."""
+        """The step of the facts being examined: facts arrive at once, but vitals in blocks."""
         self._phase_start = 0
         every = settings.report_every
         self._report_every = (3 if settings.preset == "paper" else 0) if every is None else every
@@ -104,7 +104,7 @@ class Examination:
         return events
 
     def take_all(self, pieces: Iterable[Record | Stretch]) -> Iterator[tuple[Record | Stretch, list[Record]]]:
-        """Enter records and stretches in order; each, or each part of one, with what follows from it."""
+        """Enter records and stretches in order; yields each, or each part of one, with the records that follow."""
         for piece in pieces:
             if not isinstance(piece, Stretch):
                 yield piece, self.take(piece)
@@ -127,13 +127,13 @@ class Examination:
         return self.take_stretch(piece) if isinstance(piece, Stretch) else self.take(piece)
 
     def judged(self) -> Chart:
-        """The chart with its episodes as they look now: a log that was read is judged knowing its end."""
+        """The chart with its episodes, judged in hindsight by the whole run so far."""
         if self.settings.preset == "paper":
             return self.chart
         return in_hindsight(self.chart, {watch.name for watch in self._watches})
 
     def report(self) -> Report:
-        """What the run looks like now."""
+        """The report on the run so far."""
         chart = self.judged()
         diagnoses, suggestions = prescribe(chart, rank(chart))
         report = Report(
@@ -152,7 +152,7 @@ class Examination:
         return in_its_clock(report)
 
     def _enter_all(self, stretch: Stretch) -> Iterator[tuple[int, list[Record]]]:
-        """Enter the steps of a stretch; the places from which something follows, with what."""
+        """Enter the steps of a stretch; yields the positions from which records follow, with those records."""
         position, size = 0, len(stretch)
         duties = self._duties(tuple(stretch.columns))
         while position < size:
@@ -172,9 +172,9 @@ class Examination:
             position += calm
 
     def _foreseeable(self, stretch: Stretch, duties: _Duties) -> Stretch:
-        """The steps up to which baselines last, and up to the next turn of a patient detector."""
+        """The first steps of a stretch, up to where a baseline changes or a patient detector is due."""
         most = len(stretch)
-        for watch in duties.patient:  # they look at their own times
+        for watch in duties.patient:  # these have their own schedule
             if watch.due - watch.asked < most:
                 most = watch.due - watch.asked
         for vital in duties.judged:
@@ -187,9 +187,9 @@ class Examination:
         return stretch[:most] if most < len(stretch) else stretch
 
     def _enter_calm(self, stretch: Stretch, duties: _Duties) -> tuple[int, list[Record]]:
-        """Enter these steps if they hold nothing for the detectors of every step.
+        """Enter these steps at once if no acute detector could find anything in them.
 
-        Returns how many were entered, all or none, and what the patient ones find at the last of them.
+        Returns how many were entered, all or none, and what the patient detectors find at the last of them.
         """
         chart, coming, size = self.chart, {}, len(stretch)
         for vital, values in stretch.columns.items():
@@ -200,7 +200,7 @@ class Examination:
             for watch in duties.acute:
                 if watch.due < NEVER and (watch.name in chart.open_episodes or not watch.is_calm(chart, coming)):
                     return 0, []
-        except Exception:  # noqa: BLE001  `check` will say what is wrong
+        except Exception:  # noqa: BLE001  `check` will raise it again and report it
             return 0, []
         chart.extend(stretch, coming)
         for watch in duties.acute:
@@ -210,9 +210,9 @@ class Examination:
         return size, self._concluded(self._ask_in_turn(duties.patient))
 
     def _sweep(self, stretch: Stretch, duties: _Duties) -> Iterator[tuple[int, list[Record]]]:
-        """Enter these steps, looking only where detectors cannot foresee what they would find.
+        """Enter these steps, and run detectors only where they could not foresee their result.
 
-        Yields how many are entered and what follows from the last of them; in the end, how many it were in all.
+        Yields how many steps are entered and what follows from the last of them; finally, the total number of steps.
         """
         plans = Plans(self.chart, stretch, 0, duties.acute)
         let_in = self.chart.announce(stretch[: plans.size])
@@ -239,7 +239,7 @@ class Examination:
     def _look_at(
         self, position: int, plans: Mapping[Watch, Plan], watches: Sequence[Watch]
     ) -> tuple[list[Record], bool]:
-        """Have those look whose turn it is at a step that has come; and whether what was foreseen is void now."""
+        """Run the detectors that are due at a step; also returns whether earlier forecasts are now invalid."""
         events: list[Record] = []
         changed = False
         going_on = self.chart.open_episodes
@@ -263,7 +263,7 @@ class Examination:
         return events, changed
 
     def _watching(self, keys: tuple[str, ...]) -> tuple[Watch, ...]:
-        """The detectors that read any of these."""
+        """The detectors that read any of these keys."""
         watches = self._by_keys.get(keys)
         if watches is None:
             wanted = set(keys)
@@ -284,7 +284,7 @@ class Examination:
         return duties
 
     def _ask(self, keys: tuple[str, ...]) -> list[Record]:
-        """Have everybody who reads any of these look, if it is their turn."""
+        """Run all detectors that read any of these keys and are due."""
         watches = self._watching(keys)
         for watch in watches:
             watch.asked += 1
@@ -299,17 +299,17 @@ class Examination:
         return events
 
     def _look(self, watch: Watch) -> list[Record]:
-        """What follows from a detector's look at the chart."""
+        """Run one detector, and return the records that follow from its result."""
         try:
             symptom = watch.check(self.chart)
-        except Exception as error:  # noqa: BLE001  a detector's fault must not end a run
+        except Exception as error:  # noqa: BLE001  a failing detector must not end the run
             return list(self._failed(watch, error))
         if symptom is not None or watch.name in self.chart.open_episodes:
             return list(self._follow(watch, symptom))
         return []
 
     def _concluded(self, events: list[Record]) -> list[Record]:
-        """What detectors have said, and what follows from it."""
+        """The events of detectors, with the meta-findings and diagnoses that follow from them."""
         if events and any(item["type"] == "symptom" for item in events):
             events += self._ask(("symptoms",))
             events += self._diagnosed(events)
@@ -326,11 +326,11 @@ class Examination:
             yield note
 
     def _follow(self, watch: Watch, symptom: Symptom | None) -> Iterable[Record]:
-        """What a detector's answer makes of its episode."""
+        """Update a detector's episode by its result, and return the records of the changes."""
         return (self._event(*change) for change in follow(self.chart, watch, symptom))
 
     def _drawn(self) -> dict[str, Series]:
-        """The vitals that a report shows first."""
+        """The main vitals, which a report plots first."""
         return {name: self.chart[name] for names in main_vitals(self.chart.vitals).values() for name in names}
 
     def _event(self, event: str, symptom: Symptom) -> Record:
@@ -339,11 +339,11 @@ class Examination:
         return {"type": "symptom", "step": step, "event": event, **symptom.to_dict()}
 
     def _ended(self) -> list[Record]:
-        """What only the end of a run tells, and the episodes that it closes."""
+        """Findings that only the end of a run allows, and the closing of open episodes."""
         names = () if self.settings.preset == "paper" else {watch.name for watch in self._watches}
         try:
             new = at_the_end(self.chart, names)
-        except Exception:  # noqa: BLE001  the run is over, and shall end in good order
+        except Exception:  # noqa: BLE001  an error here must not disturb the end of the run
             new = []
         self.chart.episodes += new
         self.chart.open_episodes.update((episode.name, episode) for episode in new)
@@ -353,7 +353,7 @@ class Examination:
         return events
 
     def _diagnosed(self, events: list[Record]) -> list[Record]:
-        """The ranking of every problem that holds a symptom which has just opened or changed."""
+        """The ranked causes of every problem with a symptom that has just opened or changed."""
         moved = {item["name"] for item in events if item["type"] == "symptom" and item["event"] != "closed"}
         if not moved or not self._live:
             return []
@@ -375,7 +375,7 @@ class Examination:
 
 
 def _range(values: Array, finite: bool) -> tuple[float, float]:
-    """The lowest and the highest; NaN or infinite where one of them is."""
+    """The lowest and highest value; NaN or infinite if any value is."""
     if values.size > 48:
         return float(values.min()), float(values.max())
     numbers = values.tolist()

@@ -1,4 +1,4 @@
-"""The promise to the training loop: no exception of ours reaches it."""
+"""Keeps exceptions of Training Doctor out of the training loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guarded(method: F) -> F:
-    """Keep a method's exceptions from its caller: the object's `failed(call, error)` hears of them instead.
+    """Pass a method's exceptions to the object's `failed(call, error)` instead of its caller.
 
-    KeyboardInterrupt and SystemExit pass: they are the user's.
+    KeyboardInterrupt and SystemExit still reach the caller.
 
     >>> class Clumsy:
     ...     def failed(self, call, error): print(call, "failed:", error)
@@ -26,7 +26,7 @@ def guarded(method: F) -> F:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
+        except Exception as error:  # noqa: BLE001  a measurement must never stop the run
             self.failed(method.__name__, error)
             return None
 

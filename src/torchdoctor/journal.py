@@ -1,14 +1,14 @@
-"""The journal: everything that was learnt of a run, one JSON record a line, appended by a thread of its own.
+"""The journal: everything known about a run, one JSON record per line, appended by a separate thread.
 
-The training loop pays for encoding a record, which is cheaper where the record was just made than in a thread that
-takes the interpreter away from the loop. The thread writes whole lines; a full disk, a deleted folder or a stalled file
-system costs records at worst (they are counted, and the journal says so), never a step.
+Records are encoded in the training loop: this is cheaper than in another thread, which would take the interpreter away
+from the loop. The thread writes whole lines. A full disk, a deleted folder or a stalled file system can lose records
+(they are counted, and the journal says so), but never delays a step.
 
-* A journal is never overwritten. If there is one already, a new header is appended to it, after a newline where the
-  last line was torn; `torchdoctor.read` lets the later session replace the steps that it repeats.
+* A journal is never overwritten. If it exists, a new header is appended, after a newline if the last line is torn;
+  `torchdoctor.read` lets the later session replace the steps that it repeats.
 * A killed process leaves whole lines and at most one torn line.
-* A forked child (a data loader's worker) writes nothing.
-* Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity": any strict JSON parser reads every line.
+* A forked child (a worker of a data loader) writes nothing.
+* Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity", so any strict JSON parser can read every line.
 
 >>> encode({"type": "vitals", "step": 3, "vitals": {"loss": float("nan"), "grad_norm": 1.5}})
 '{"type": "vitals", "step": 3, "vitals": {"loss": "NaN", "grad_norm": 1.5}}'
@@ -37,16 +37,16 @@ from torchdoctor.records import Record
 from torchdoctor.stretch import Stretch
 
 NAME = "journal.jsonl"
-"""The journal's file in its folder; other ranks write ``journal.rank3.jsonl``."""
+"""File name of the journal in its folder; other ranks write ``journal.rank3.jsonl``."""
 QUEUE_LIMIT = 20_000
-"""Records that wait at most; a loop at a thousand steps a second fills this in twenty seconds of a stalled disk."""
+"""Maximum number of waiting records; at 1,000 steps per second, a stalled disk fills this in 20 seconds."""
 BATCH = 1000
-"""Records that are written at once."""
+"""Records that are written in one batch."""
 FLUSH_SECONDS = 0.3
 CLOSE_SECONDS = 2.0
-"""How long closing waits for a disk that does not answer."""
+"""How long closing waits for a disk that does not respond."""
 URGENT = frozenset({"header", "symptom", "end"})
-"""Records that are written at once: what somebody wants to read after a crash."""
+"""Records that are written immediately, because they are needed after a crash."""
 
 log = logging.getLogger("torchdoctor")
 
@@ -66,7 +66,7 @@ class Journal:
         self._appender = _Appender(Path(path), rank, header)
         self.path = self._appender.path
         self._queue = self._appender.queue
-        # Weak: an abandoned journal is flushed when it is collected or when the interpreter exits, whichever is first.
+        # An abandoned journal is flushed when it is garbage-collected or when the interpreter exits.
         self._finish = weakref.finalize(self, self._appender.close, CLOSE_SECONDS)
 
     def __enter__(self) -> Journal:
@@ -77,16 +77,16 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """Records lost so far: the queue was full, or they could not be encoded or written."""
+        """Records lost so far because the queue was full, or because they could not be encoded or written."""
         return self._appender.overflowed + self._appender.lost
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is written any more."""
+        """Whether the journal is closed and writes nothing anymore."""
         return not self._finish.alive
 
     def write(self, record: Record) -> None:
-        """Hand over one record. A closed journal, and a journal in a forked child, ignore it."""
+        """Queue one record. A closed journal, and a journal in a forked child, ignore it."""
         appender, queue = self._appender, self._queue
         if appender.closing:
             return
@@ -100,12 +100,12 @@ class Journal:
             appender.last_step = step
             if kind in URGENT or waiting > BATCH:
                 appender.wake()
-        except Exception as error:  # noqa: BLE001  nothing is raised into the loop, whatever was handed over
+        except Exception as error:  # noqa: BLE001  nothing is raised into the loop, whatever the record
             appender.lost += 1
             log.debug("a journal record was dropped: %s", error)
 
     def write_stretch(self, stretch: Stretch) -> None:
-        """Hand over the records of a stretch of finite numbers."""
+        """Queue the records of a stretch of finite numbers."""
         appender, queue = self._appender, self._queue
         if appender.closing:
             return
@@ -124,7 +124,7 @@ class Journal:
             log.debug("journal records were dropped: %s", error)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Write what is waiting and close; returns after `timeout` seconds even if the disk does not answer."""
+        """Write all waiting records and close; returns after `timeout` seconds even if the disk does not respond."""
         if self._finish.detach() is not None:
             self._appender.close(timeout)
 
@@ -133,7 +133,7 @@ _open_appenders: weakref.WeakSet[_Appender] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a forked child: the parent's journals are not ours to write."""
+    """Stop a forked child from writing into its parent's journals."""
     for appender in list(_open_appenders):
         appender.closing = True
 
@@ -143,7 +143,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Appender:
-    """The thread's side: an open file, the bytes that still have to go into it, and what was lost."""
+    """The writing thread: an open file, the bytes still to be written, and the count of lost records."""
 
     def __init__(self, place: Path, rank: int, header: Record) -> None:
         self.queue: deque[bytes] = deque()
@@ -154,11 +154,11 @@ class _Appender:
         self._noted = 0
         self._header = _line({"type": "header", **header})
         self._pending = b""
-        self._extra = 0  # lines among them that are not records: a header, a note on losses
+        self._extra = 0  # pending lines that are not records: a header, a note on lost records
         self._mid_line = False
         self._failing = False
         self._pid = os.getpid()
-        self._calls: SimpleQueue[None] = SimpleQueue()  # not an Event: it may be used again inside a signal handler
+        self._calls: SimpleQueue[None] = SimpleQueue()  # not an Event: this is safe inside a signal handler
         self._stopping = threading.Event()
         try:
             self.path = _place(place, rank)
@@ -167,20 +167,19 @@ class _Appender:
             _write_all(self._file, self._header)
         except OSError as error:
             raise JournalError(
-                f"cannot write the journal {place}: {error.strerror or error}. "
-                "Give a folder, or a .jsonl file, in a place that can be written."
+                f"cannot write the journal {place}: {error.strerror or error}. Give a writable folder or .jsonl file."
             ) from error
         _open_appenders.add(self)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-journal", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread write now rather than within a third of a second."""
+        """Make the thread write now instead of within 0.3 seconds."""
         if self._calls.empty():
             self._calls.put(None)
 
     def close(self, timeout: float) -> None:
-        """Let the thread write what is waiting and stop."""
+        """Let the thread write all waiting records and stop."""
         if os.getpid() != self._pid:
             return
         self.closing = True
@@ -199,7 +198,7 @@ class _Appender:
                 if written:
                     self._wait()
                 else:
-                    self._stopping.wait(FLUSH_SECONDS)  # calls would only repeat what has just failed
+                    self._stopping.wait(FLUSH_SECONDS)  # an immediate retry would fail again
         finally:
             self.lost += len(self.queue) + self._pending.count(b"\n") - self._extra
             os.close(self._file)
@@ -211,7 +210,7 @@ class _Appender:
             return
 
     def _drain(self) -> bool:
-        """Write everything that waits; False where the file did not take it."""
+        """Write all waiting records; False if writing failed."""
         while True:
             if not self._pending:
                 self._pending = self._next_batch()
@@ -241,7 +240,9 @@ class _Appender:
         except OSError as error:
             if not self._failing:
                 log.warning(
-                    "the journal %s cannot be written now: %s; trying again", self.path, error.strerror or error
+                    "the journal %s cannot be written at the moment: %s; trying again",
+                    self.path,
+                    error.strerror or error,
                 )
             self._failing = True
             return False
@@ -250,14 +251,14 @@ class _Appender:
         return True
 
     def _follow(self) -> None:
-        """Open the file anew if the one that is open has been deleted or moved: it would swallow everything."""
+        """Reopen the path if the open file was deleted or moved, because records written to it would be lost."""
         try:
             if _identity(self.path.stat()) == self._identity:
                 return
         except FileNotFoundError:
             pass
         except OSError:
-            return  # cannot look: the open file is the best there is
+            return  # unknown: keep using the open file
         fresh = _open(self.path)
         os.close(self._file)
         self._file, self._identity = fresh, _identity(os.fstat(fresh))
@@ -270,15 +271,15 @@ class _Appender:
 
 
 def encode(record: object) -> str:
-    """One record as strict JSON on one line; numpy scalars and arrays are numbers and lists."""
+    """One record as strict JSON on one line; numpy scalars and arrays become numbers and lists."""
     try:
         return _ENCODER.encode(record)
-    except ValueError:  # a number that JSON does not have: rare, so that only such records pay for the walk
+    except ValueError:  # a non-finite number: rare, so only such records are converted
         return _ENCODER.encode(_finite(record))
 
 
 def _convert(value: object) -> object:
-    """numpy's scalars and arrays by their numbers, everything else by its name: a dtype, a device, a path."""
+    """Convert numpy scalars and arrays to numbers, and everything else (a dtype, device or path) to text."""
     if isinstance(value, Mapping):
         return dict(value)
     as_list = getattr(value, "tolist", None)
@@ -308,7 +309,7 @@ def _line(record: Record) -> bytes:
 
 
 def _vitals(record: Record) -> str:
-    """What `encode` makes of a step's vitals, in half the time; nothing where they are not plain finite numbers."""
+    """The same as `encode` for a vitals record, twice as fast; empty if a value is not a plain finite number."""
     numbers = []
     for name, value in record["vitals"].items():
         if type(value) is not float or value - value != 0.0:
@@ -318,7 +319,7 @@ def _vitals(record: Record) -> str:
 
 
 def _lines(stretch: Stretch) -> list[bytes]:
-    """What `_line` makes of each step of a stretch of finite numbers, in one go."""
+    """The same as `_line` for each step of a stretch of finite numbers, all at once."""
     names = (encode_basestring_ascii(name).replace("%", "%%") for name in stretch.columns)
     form = '{"type": "vitals", "step": %d, "vitals": {' + ", ".join(f"{name}: %r" for name in names) + "}}\n"
     columns = [stretch.steps.tolist(), *(values.tolist() for values in stretch.columns.values())]
@@ -326,7 +327,7 @@ def _lines(stretch: Stretch) -> list[bytes]:
 
 
 def journal_place(given: object) -> Path:
-    """Where a journal is to be, as somebody says it.
+    """The path for a journal, as given by a user.
 
     >>> journal_place("runs/first").as_posix()
     'runs/first'
@@ -337,9 +338,9 @@ def journal_place(given: object) -> Path:
 
 
 def _place(path: Path, rank: int) -> Path:
-    """The file of a rank: in a folder, or beside a .jsonl file."""
+    """The journal file of a rank: in the given folder, or next to the given .jsonl file."""
     if path.suffix != ".jsonl" and path.is_file():
-        raise OSError(errno.ENOTDIR, "it is a file that does not end in .jsonl")
+        raise OSError(errno.ENOTDIR, "it is a file whose name does not end in .jsonl")
     if path.suffix != ".jsonl" or path.is_dir():
         path = path / NAME
     return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}.jsonl")
@@ -350,7 +351,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _open(path: Path) -> int:
-    """The journal's file descriptor, at the beginning of a line; unbuffered, so that a fork has nothing to repeat."""
+    """The journal's file descriptor, at the start of a line; unbuffered, so that a fork cannot write twice."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), 0o600)
@@ -370,9 +371,9 @@ def _open(path: Path) -> int:
 
 
 def _check_journal(file: int) -> None:
-    """Somebody's data set may be a .jsonl file too: append to nothing that does not begin like a journal."""
+    """Raise an error unless the file begins like a journal: other .jsonl files, such as data sets, stay untouched."""
     if not os.read(file, 64).startswith(b'{"type": "header"'):
-        raise OSError(errno.EEXIST, "there is a file already, and it is not a journal")
+        raise OSError(errno.EEXIST, "the file exists and is not a journal")
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The diagnosis of a run that was read: the same examination that a live run gets."""
+"""The diagnosis of a run read from a file, by the same examination that a live run gets."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torchdoctor.sources import Run, read
 
 
 def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | str | Path | None = None) -> Report:
-    """Examine a run that was read, or the journal at a path.
+    """Diagnose a run that was read, or the log or journal at a path.
 
-    The report is the one that the live run would have given after its last record, with these settings; what could
-    not be read of the file, and that the live run was judged with others, is among its notes.
+    For a journal, this is the report that the live run would have given after its last record with these settings. The
+    notes of the report list what could not be read, and whether the live run used other settings.
     """
     found = run if isinstance(run, Run) else read(run)
     chosen = Settings.load(settings)
@@ -27,9 +27,9 @@ def diagnose(run: Run | str | Path, *, settings: Settings | Mapping[str, Any] | 
 
 
 def _judged_otherwise(run: Run, settings: Settings) -> tuple[str, ...]:
-    """That a journal's own findings were made with other settings, which a report by these would not be held against.
+    """A note if the live run was judged with other settings, so that its own findings may differ from this report.
 
-    Journals that do not say with which, and other logs, have none.
+    Empty for other logs, and for journals that do not record their settings.
     """
     then, now = run.header.get("settings"), settings.judging()
     if not isinstance(then, Mapping):
@@ -38,21 +38,21 @@ def _judged_otherwise(run: Run, settings: Settings) -> tuple[str, ...]:
     if not other:
         return ()
     names = ", ".join(f"{name} {then[name]}" if then.get(name) in CHOICES.get(name, ()) else name for name in other)
-    return (f"while it went on, this run was judged with other settings ({names}) than in this report.",)
+    return (f"during training, this run was judged with other settings ({names}) than in this report.",)
 
 
 def _left_out(run: Run, settings: Settings) -> tuple[str, ...]:
-    """That some findings were not looked for in a log: that nothing was found says nothing of them.
+    """A note that some findings were not looked for in a log, so that their absence means nothing.
 
-    A journal's own settings may have left them out as well; where they did not, that is said already.
+    Not for journals that record their settings: there `_judged_otherwise` covers the difference.
     """
     if not settings.ignore or isinstance(run.header.get("settings"), Mapping):
         return ()
-    return (f"not looked for, as was asked: {', '.join(settings.ignore)}",)
+    return (f"not looked for, as requested: {', '.join(settings.ignore)}",)
 
 
 def examine(run: Run, settings: Settings) -> Examination:
-    """The examination of everything that is in a run."""
+    """An examination into which the whole run was entered."""
     examination = Examination(settings, live=False)
     for piece in run.pieces:
         examination.enter(piece)

@@ -1,4 +1,4 @@
-"""Where a live run's records go once they have been examined: its journal, its sinks, its listeners and the log."""
+"""The destinations of examined records of a live run: journal, sinks, listeners and the Python log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("torchdoctor")
 
 
 class Outlets:
-    """Hands records on; what fails on the way is noted and costs the others nothing.
+    """Pass records on; a failing destination is noted and does not affect the others.
 
     >>> outlets, told = Outlets(lambda key, text: None), []
     >>> outlets.subscribe(told.append)
@@ -35,12 +35,12 @@ class Outlets:
         self._listeners: list[Callable[[Record], None]] = []
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
-        """One more function that every record is handed to."""
+        """Add a function that is called with every record."""
         self._listeners.append(listener)
 
     def open_sink(self, sink: Any, run: str, least: Severity) -> None:
-        """One more sink; `run` is what it calls the run, `least` how grave a finding must be to be sent."""
-        from torchdoctor.sinks import Couriers, Subject, open_sink  # most runs have none
+        """Add a sink; `run` is the name of the run, and `least` the lowest severity that is sent."""
+        from torchdoctor.sinks import Couriers, Subject, open_sink  # imported here: most runs have no sinks
 
         opened, label = open_sink(sink, Subject(run, least))
         if self._couriers is None:
@@ -48,7 +48,7 @@ class Outlets:
         self._couriers.add(opened, label)
 
     def pass_by(self, stretch: Stretch) -> None:
-        """Steps from which nothing follows."""
+        """Pass on steps without findings."""
         if self.journal is not None:
             self.journal.write_stretch(stretch)
         if self._couriers is not None and (troubles := self._couriers.take(stretch.record(-1), ())):
@@ -58,7 +58,7 @@ class Outlets:
                 self._tell(record)
 
     def pass_on(self, record: Record, found: Sequence[Record]) -> None:
-        """A record, and what was concluded from it."""
+        """Pass on a record and the records derived from it."""
         if self.journal is not None:
             self.journal.write(record)
             for item in found:
@@ -70,7 +70,7 @@ class Outlets:
                 self._tell(item)
 
     def mind(self) -> None:
-        """Note what the journal has lost and which sinks gave up since this was last asked."""
+        """Note lost journal records, and sinks that gave up since the last call."""
         lost = 0 if self.journal is None else self.journal.dropped
         if lost:
             self._note("journal", f"{lost} records could not be written to the journal {self.place}: is the disk full?")
@@ -78,27 +78,27 @@ class Outlets:
             self._note_troubles(self._couriers.troubles())
 
     def close_sinks(self, report: Callable[[], Report]) -> None:
-        """Send what is waiting, and the last report."""
+        """Send everything that is waiting, and the final report."""
         if self._couriers is not None:
             self._couriers.close(report())
             self._note_troubles(self._couriers.troubles())
 
     def close_journal(self) -> None:
-        """Nothing is written any more."""
+        """Close the journal, and note lost records."""
         if self.journal is not None:
             self.journal.close()
             self.mind()
 
     @property
     def place(self) -> Path | None:
-        """Where the journal is, if there is one."""
+        """The path of the journal, if there is one."""
         return None if self.journal is None else self.journal.path
 
     def _tell(self, record: Record) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(record)
-            except Exception as error:  # noqa: BLE001  a listener's fault is not the loop's
+            except Exception as error:  # noqa: BLE001  a failing listener must not stop the loop
                 self._listeners.remove(listener)
                 self._note(
                     f"listener {id(listener)}", f"a listener was dropped: it raised {type(error).__name__}: {error}."
@@ -110,9 +110,9 @@ class Outlets:
 
 
 def announce(found: Sequence[Record]) -> None:
-    """Log findings of warning and above as they are made, with the likeliest cause and the change to make.
+    """Log findings of at least warning as they are made, with the likeliest cause and the first change to try.
 
-    Phases, where reports on them are asked for, are no trouble: they are logged as information.
+    Phase reports, if they are turned on, are logged as info.
     """
     causes = [item for item in found if item["type"] == "diagnosis"]
     for item in found:

@@ -1,4 +1,4 @@
-"""A whole run in outline: a vital in at most a thousand buckets, none of whose extremes is lost."""
+"""The outline of a whole run: each vital in at most 1,000 buckets that keep every extreme."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Steps = NDArray[np.int64]
 class Outline:
     """A whole run in at most `capacity` buckets, each with its lowest, mean and highest value.
 
-    When the buckets are full, neighbours are merged, so that no extreme ever disappears.
+    When all buckets are full, neighboring ones are merged, so no extreme is ever lost.
 
     >>> outline = Outline(capacity=4)
     >>> for step in range(100):
@@ -44,7 +44,7 @@ class Outline:
     def __init__(self, capacity: int = 1000) -> None:
         self._capacity = capacity + capacity % 2
         self._stride = 1
-        # side by side rather than a tuple each: going through a thousand of those misses every cache
+        # columns instead of tuples, because iterating over 1,000 tuples misses the cache
         self._starts = array("q")
         self._lows, self._means, self._highs = array("d"), array("d"), array("d")
         self._settled: tuple[int, int, Array] = (0, 0, np.zeros(0))
@@ -68,7 +68,7 @@ class Outline:
         self._close()
 
     def extend(self, steps: Steps, values: Array) -> None:
-        """Insert finite values one by one, in one go."""
+        """Insert several finite values; the same as adding each."""
         position = 0
         while position < len(values):
             whole = min((len(values) - position) // self._stride, self._capacity - len(self._means))
@@ -81,7 +81,7 @@ class Outline:
             if self._count == 0:
                 self._start = int(steps[position])
             part = values[position:end]
-            # one after the other: `sum` rounds differently
+            # added in order, because `sum` rounds differently
             self._total = float(np.add.accumulate(np.concatenate(((self._total,), part)))[-1])
             self._low, self._high = min(self._low, float(part.min())), max(self._high, float(part.max()))
             self._count += part.size
@@ -89,7 +89,7 @@ class Outline:
             self._close()
 
     def _fill(self, starts: Steps, rows: Array) -> None:
-        """Append whole buckets, a row of values each."""
+        """Append whole buckets, one per row of values."""
         if rows.shape[1] == 1:
             lows = means = highs = rows[:, 0]
         else:
@@ -133,13 +133,13 @@ class Outline:
         return self._starts[0] if self._starts else self._start
 
     def reached(self, value: float) -> int:
-        """The first step of the first bucket that holds as much as this; the latest's where none does."""
+        """The first step of the first bucket that reaches a value; that of the latest bucket if none does."""
         return next(
             (start for start, high in zip(self._starts, self._highs, strict=True) if high >= value), self._start
         )
 
     def before(self, step: int) -> int:
-        """How many of `buckets` begin before a step, where steps never go back."""
+        """How many of `buckets` begin before a step; steps must not decrease."""
         return bisect_left(self._starts, step) + (self._count > 0 and self._start < step)
 
     def means(self) -> Array:
@@ -148,10 +148,10 @@ class Outline:
         return np.array(self._means + array("d", rest))
 
     def settled(self) -> Array:
-        """The means of the full buckets but for the latest few: the same array until sixteen more are full.
+        """The means of the full buckets except the latest few: the same array object until 16 more are full.
 
-        It depends on the number of values alone, not on when it is asked for, so that what is concluded from it may
-        be kept for as long as the array is the same.
+        It depends only on the number of values, not on the time of the call, so results computed from it can be cached
+        as long as the array object is the same.
         """
         full = len(self._means)
         size = full - full % 16 if full >= 32 else full
@@ -163,18 +163,18 @@ class Outline:
 
     @property
     def stride(self) -> int:
-        """Values that a full bucket holds."""
+        """Number of values in a full bucket."""
         return self._stride
 
     @property
     def steady(self) -> int:
-        """How many values may come before `settled` is another array."""
+        """How many values can be added before `settled` returns another array."""
         full = len(self._means)
         size = min(full - full % 16 + 16, self._capacity) if full >= 32 else full + 1
         return (size - full) * self._stride - self._count - 1
 
     def columns(self) -> tuple[Steps, Array, Array, Array]:
-        """The same as `buckets`, side by side: first steps, lowest, means, highest.
+        """The same as `buckets`, as columns: first steps, lowest, means, highest.
 
         >>> outline = Outline()
         >>> outline.extend(np.array([4, 5]), np.array([2.5, 2.0]))

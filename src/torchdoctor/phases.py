@@ -1,4 +1,4 @@
-"""Phases: stretches of a run between reports, each judged stable or not, with its trend."""
+"""Phases: the parts of a run between two phase reports, each with a trend and judged stable or not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import INFORMATIVE, number_text
 
 LEAST = 8
-"""Losses that a trend needs."""
+"""Losses needed for a trend."""
 
 
 def judge_phase(chart: Chart, first_step: int) -> dict[str, Any]:
-    """The phase since a step: stable (no trouble of at least warning), and where the loss was going.
+    """The phase since a step: whether it is stable (no finding of at least warning), and the trend of the loss.
 
     >>> phase = judge_phase(Chart.of(loss=[3.0 - 0.01 * step for step in range(100)]), 0)
     >>> phase["stable"], phase["trend"], phase["message"]
@@ -35,7 +35,7 @@ def judge_phase(chart: Chart, first_step: int) -> dict[str, Any]:
 
 
 def _trend(chart: Chart, first_step: int) -> tuple[str, str]:
-    """First against last quarter, beyond the noise of their medians; long phases are read from the outline."""
+    """The last quarter of the losses compared with the first; long phases are read from the outline."""
     series = chart["loss"]
     exact = series.since(first_step)
     complete = bool(series) and int(series.steps[0]) <= first_step

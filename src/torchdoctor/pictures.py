@@ -1,4 +1,4 @@
-"""What a report draws of a run besides its curves, in constant memory: rows over time, and closer looks at episodes."""
+"""Data for a report's pictures besides curves, in constant memory: maps of rows over time, and episodes in detail."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from torchdoctor.records import Symptom
 from torchdoctor.series import Series
 
 COLUMNS = 200
-"""Columns of a map of rows: a screen shows no more, and they are pooled beyond."""
+"""Maximum number of columns of a map: a screen shows no more, so further steps are pooled."""
 CELLS = 400_000
-"""Cells of a map; of very many tensors fewer columns are kept."""
+"""Maximum number of cells of a map; with very many tensors, fewer columns are kept."""
 LARGEST = 3e38
-"""What a map keeps of a larger number, so that it stays apart from infinity."""
+"""Larger numbers are stored as this one, so that they differ from infinity."""
 MAPPED = frozenset({"grad_norm", "update_ratio", "weight_norm", "act_rms", "act_dead"})
-"""The vitals by tensor or module of which maps are kept."""
+"""The per-tensor and per-module vitals for which maps are kept."""
 BEFORE, AFTER = 100, 300
-"""Values that a closer look shows before and after the beginning of an episode."""
+"""Values that a closeup shows before and after the onset of an episode."""
 LOOKS = 8
-"""Closer looks that are kept for each severity."""
+"""Maximum number of closeups per severity."""
 
 OTHER_LOSSES = ("val_", "guess_", "last_position_", "other_position_")
-"""Beginnings of vitals that are called a loss and are not the one that is trained on."""
+"""Prefixes of vitals whose names end in "loss" but that are not training losses."""
 
 EXTRAORDINARY = 4.0
-"""A value stands out where it is so many times as far from its neighbours' mean as is usual."""
+"""Multiple of the usual distance from a bucket's mean above which a value stands out."""
 ROUNDING = 1e-5
-"""Share of a level by which values may differ that are drawn as one."""
+"""Relative difference up to which values are drawn as equal."""
 
 Bucket = tuple[int, float, float, float]
-"""The first step of some, and their lowest, mean and highest value."""
+"""First step, lowest, mean and highest value."""
 Points = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def main_vitals(names: Iterable[str]) -> dict[str, list[str]]:
-    """The vitals that everybody looks at first, by the panel in which they are drawn; else the first there are.
+    """The most important vitals, by the panel that shows them; if there are none, the first few vitals.
 
     >>> main_vitals(["step_seconds", "lr", "loss", "val_loss", "guess_loss", "val_accuracy"])
     {'loss': ['loss', 'val_loss'], 'validation': ['val_accuracy'], 'grad_norm': [], 'lr': ['lr'], 'others': []}
@@ -60,7 +60,7 @@ def main_vitals(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def outstanding(buckets: Sequence[Bucket]) -> list[int]:
-    """The places of buckets in which a value stands out: there a line of means must reach to it, or it is not seen.
+    """The indexes of buckets in which a value stands out, so that a line of means would hide it.
 
     >>> noise = [(step, 1.9, 2.0, 2.1) for step in range(9)]
     >>> outstanding([*noise, (9, 1.9, 2.1, 8.0)])
@@ -76,7 +76,7 @@ def outstanding(buckets: Sequence[Bucket]) -> list[int]:
 
 
 def is_flat(low: float, high: float) -> bool:
-    """Whether values differ by rounding only, which must not be drawn at full height.
+    """Whether values differ by rounding only, so that the plot must not magnify the difference.
 
     >>> is_flat(0.001, 0.0010000000000000002), is_flat(0.001, 0.0011), is_flat(0.0, 0.0)
     (True, False, True)
@@ -85,7 +85,7 @@ def is_flat(low: float, high: float) -> bool:
 
 
 class RowMap(NamedTuple):
-    """Values by column (sampled steps, pooled) and row (tensors or modules): NaN nothing, infinity not finite."""
+    """Values by column (pooled sampled steps) and row (tensors or modules); NaN: no value, infinity: not finite."""
 
     names: tuple[str, ...]
     steps: tuple[int, ...]
@@ -94,7 +94,7 @@ class RowMap(NamedTuple):
 
 
 class RowOutline:
-    """Rows of a whole run in at most `COLUMNS` columns: neighbours are merged, and the largest value stays.
+    """The rows of a whole run in at most `COLUMNS` columns; merged columns keep the larger value.
 
     >>> outline = RowOutline()
     >>> for step in range(1000):
@@ -115,7 +115,7 @@ class RowOutline:
         self._rows: list[NDArray[np.float32]] = []
 
     def add(self, step: int, row: Sequence[float | None]) -> None:
-        """Insert the row of one sampled step; one of another width begins the map anew."""
+        """Insert the row of one sampled step; a row of another width restarts the map."""
         if len(row) != self._width:
             self._begin(len(row))
         if not row:
@@ -142,16 +142,16 @@ class RowOutline:
         self._stride *= 2
 
     def map(self, names: Sequence[str]) -> RowMap | None:
-        """The map, its rows named; None where nothing was measured or the names are those of other rows."""
+        """The map with named rows; None if nothing was measured or the number of names does not match."""
         if not self._rows or len(names) != self._width:
             return None
         return RowMap(tuple(names), tuple(self._steps), np.stack(self._rows))
 
 
 class Closeups:
-    """The values around the beginnings of episodes as they were, taken while the run still remembers them.
+    """The exact values around the onsets of episodes, copied while they are still stored.
 
-    The outline of a long run keeps every extreme, but not the steps around it.
+    The outline of a long run keeps every extreme, but not the single steps around it.
 
     >>> series = Series()
     >>> for step in range(2000):
@@ -167,7 +167,7 @@ class Closeups:
         self._left: dict[str, int] = {}
 
     def take(self, symptom: Symptom, series: Mapping[str, Series]) -> None:
-        """Keep what is known around the beginning of an episode; called again later, more of it is known."""
+        """Keep the values around the onset of an episode; a later call adds the values that came since."""
         key = symptom.name, symptom.first_step
         if key not in self._looks:
             left = self._left.get(symptom.severity, LOOKS)
@@ -178,13 +178,13 @@ class Closeups:
         for vital, known in series.items():
             steps, values = known.steps, known.values
             place = int(np.searchsorted(steps, symptom.first_step))
-            if place == 0 and vital in look:  # the beginning is forgotten by now
+            if place == 0 and vital in look:  # the values around the onset are no longer stored
                 continue
             part = slice(max(place - BEFORE, 0), place + AFTER)
             look[vital] = steps[part].copy(), values[part].copy()
 
     def pieces(self, series: Mapping[str, Series]) -> dict[str, tuple[Points, ...]]:
-        """By vital, all that was kept, and what the run remembers of its end: pieces in order that do not overlap."""
+        """For each vital, the closeups and the latest stored values, as ordered pieces that do not overlap."""
         found: dict[str, list[Points]] = {}
         for look in self._looks.values():
             for vital, points in look.items():

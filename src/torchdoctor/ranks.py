@@ -1,20 +1,20 @@
-"""Ranks that train together, compared: what each has written into its journal, side by side.
+"""Compares the ranks of a distributed run by the journals that they write.
 
-Every rank keeps a journal in the same folder (``journal.jsonl``, ``journal.rank1.jsonl`` ...). The first one reads the
-others' as they grow, in a thread of its own: no collective operation is added to the run, none can hang, and a rank
-that dies is merely silent. What comes out are vitals of the first rank, so that its journal tells the whole story:
+Every rank writes a journal to the same folder (``journal.jsonl``, ``journal.rank1.jsonl`` ...). The first rank reads
+the others in a separate thread as they grow. This adds no collective operation that could hang, and a rank that dies
+only stops writing. The results are vitals of the first rank, so its journal covers all ranks:
 
 ===========================  =======================================================================
 ``rank_weights_apart``       the largest relative difference of a tensor's norm between two replicas
-``rank_gradients_apart``     the same of the gradient's norm, its median over the last steps
-``rank_apart``               the replica that is furthest from the others, -1 where there are only two
-``rank_waited``              share of a step by which the slowest rank is behind: the others wait so long
-``rank_slowest``             which rank that is; ``rank_slowness``: its time over the others'
-``rank_lost``                the rank whose loss alone was not finite, at step ``rank_lost_at``
+``rank_gradients_apart``     the same for the gradient norm, as the median over the last steps
+``rank_apart``               the replica that differs most from the others; -1 if there are only two
+``rank_waited``              share of a step that the others wait for the slowest rank
+``rank_slowest``             the slowest rank; ``rank_slowness``: its time relative to the others
+``rank_lost``                the only rank whose loss was not finite, at step ``rank_lost_at``
 ===========================  =======================================================================
 
-Replicas are ranks whose model is wrapped for it (DDP), or that get the same gradients; also ranks that hold whole
-models, each with batches and gradients of its own: they were meant to be. Shards of a model (FSDP, tensor or pipeline
+Replicas are ranks with a DDP model, or with equal gradients. Ranks that hold whole models but have different losses and
+gradients also count, because they were probably meant to be replicas. Shards of a model (FSDP, tensor or pipeline
 parallel) are not compared.
 """
 
@@ -33,24 +33,24 @@ from numpy.typing import NDArray
 from torchdoctor.series import median
 
 RANKS = 64
-"""Ranks that are compared: reading the journals of more would take the first one's time."""
+"""Maximum number of ranks that are compared: reading more journals would slow the first rank down."""
 STEPS = 64
-"""Steps of each rank that are kept,"""
+"""Number of steps kept per rank."""
 LOOKS = 16
-"""looks at weights,"""
+"""Number of weight samples kept per rank."""
 TIMES = 5
-"""and looks at how long things took."""
+"""Number of timings kept per rank, and needed for a comparison."""
 CHUNK = 1 << 20
-"""Bytes that are read of a journal at once."""
+"""Bytes read from a journal at once."""
 SAME = 1e-5
-"""Relative difference that rounding may make."""
+"""Relative difference up to which values count as equal."""
 TINY = 1e-30
 
 Table = NDArray[np.float64]
 
 
 class Rank:
-    """What one rank has written lately."""
+    """The latest records of one rank."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Rank:
         self.forget()
 
     def forget(self) -> None:
-        """A run begins."""
+        """Forget all records, because a new run begins."""
         self.losses: dict[int, float] = {}
         self.norms: dict[int, float] = {}
         self.weights: dict[int, list[float]] = {}
@@ -69,7 +69,7 @@ class Rank:
         self.step = -1
 
     def read_on(self) -> None:
-        """Take what has been added since."""
+        """Read what was added to the journal since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._place)
@@ -87,7 +87,7 @@ class Rank:
                 self.take(record)
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """One record."""
+        """Take one record."""
         kind, step, vitals = record.get("type"), record.get("step"), record.get("vitals")
         if kind == "header":
             self.forget()
@@ -113,7 +113,7 @@ class Rank:
 
 
 class Ranks:
-    """The ranks of a run, by the files that they write; `kind`: "replicas", "shards", or "" where it is not known."""
+    """The ranks of a run, by their journals; `kind` is "replicas", "shards", or "" if unknown."""
 
     def __init__(self, journal: Path, size: int, kind: str) -> None:
         names = [journal.name, *(f"{journal.stem}.rank{number}.jsonl" for number in range(1, min(size, RANKS)))]
@@ -121,14 +121,14 @@ class Ranks:
         self._kind = kind
 
     def compare(self) -> dict[str, float]:
-        """Read on, and say how the ranks differ, by name of vital; empty while there is nothing to compare."""
+        """Read the journals and return the differences by name of vital; empty if nothing can be compared."""
         for rank in self._ranks:
             rank.read_on()
         return compared(self._ranks, self._kind)
 
 
 def compared(ranks: Sequence[Rank], kind: str) -> dict[str, float]:
-    """How they differ, by name of vital."""
+    """The differences between ranks, by name of vital."""
     present = [rank for rank in ranks if rank.step >= 0]
     if len(present) < 2:
         return {}
@@ -137,7 +137,7 @@ def compared(ranks: Sequence[Rank], kind: str) -> dict[str, float]:
 
 
 def _apart(present: Sequence[Rank], ranks: Sequence[Rank], kind: str) -> dict[str, float]:
-    """How far replicas are from each other; nothing where they are none."""
+    """The differences between replicas; empty if the ranks are not replicas."""
     gradients, losses = (_gaps(_common([getattr(rank, name) for rank in present])) for name in ("norms", "losses"))
     if min(gradients.size, losses.size) < TIMES:
         return {}
@@ -161,22 +161,23 @@ def _apart(present: Sequence[Rank], ranks: Sequence[Rank], kind: str) -> dict[st
 
 
 def _common(rows: Sequence[Mapping[int, float]]) -> Table:
-    """What all of them know, a row each."""
+    """The values at steps that all ranks have, one row per rank."""
     steps = sorted(set.intersection(*(set(row) for row in rows)))
     return np.array([[row[step] for step in steps] for row in rows])
 
 
 def _gaps(rows: Table) -> Table:
-    """By column, the range over the largest size; columns with numbers that are not finite are left out."""
+    """For each column, the range relative to the largest size; columns with non-finite numbers are left out."""
     rows = rows[:, np.isfinite(rows).all(axis=0)]
     gaps: Table = np.ptp(rows, axis=0) / np.maximum(np.abs(rows).max(axis=0), TINY) if rows.size else np.array([])
     return gaps
 
 
 def _slowest(present: Sequence[Rank], ranks: Sequence[Rank]) -> dict[str, float]:
-    """The rank that needs longest for its own part of a step: data and forward pass, in which no rank waits.
+    """The slowest rank by data loading and forward pass, the parts of a step in which no rank waits.
 
-    At its quickest it must be slower than the others usually are: on a busy machine anybody is slow now and then.
+    The fastest time of that rank is compared with the others' median, because on a busy machine any rank is slow at
+    times.
     """
     if any(len(rank.own) < TIMES for rank in present):
         return {}
@@ -194,7 +195,7 @@ def _slowest(present: Sequence[Rank], ranks: Sequence[Rank]) -> dict[str, float]
 
 
 def _lost(present: Sequence[Rank], ranks: Sequence[Rank]) -> dict[str, float]:
-    """The rank that had a loss that is not finite before any other had one; all must have come that far."""
+    """The rank whose loss was non-finite before any other's; all ranks must have reached that step."""
     lost = [rank for rank in present if rank.lost >= 0]
     if not lost:
         return {}
@@ -205,7 +206,7 @@ def _lost(present: Sequence[Rank], ranks: Sequence[Rank]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
-    """A number of a journal, in which those that are not finite are words."""
+    """A number from a journal, where non-finite numbers are strings."""
     try:
         return float(value)
     except (TypeError, ValueError):

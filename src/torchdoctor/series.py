@@ -1,6 +1,6 @@
-"""One vital over a run: its recent past exactly, the whole of it in outline, in constant memory and O(1) a value.
+"""One vital over a run: recent values exactly, the whole run in outline, in constant memory and O(1) time per value.
 
-Non-finite values never enter a statistic: they are counted apart.
+Non-finite values never enter a statistic; they are counted separately.
 
 >>> series = Series()
 >>> for step, loss in enumerate([4.0, 3.0, float("nan"), 2.0]):
@@ -25,23 +25,23 @@ Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
 CAPACITY = 1024
-"""How many recent values of a vital are kept exactly."""
+"""Number of recent values of a vital that are kept exactly."""
 REFRESH = 8
-"""How many insertions a robust baseline lives at least: sorting at each step would cost more than the gauges."""
+"""Minimum number of insertions for which a baseline is reused: sorting at every step would be too expensive."""
 YOUNG = 256
-"""Up to here a vital changes quickly; later, four times as many steps are a small part of what a window spans."""
+"""Number of values from which a baseline is reused four times as long: vitals change quickly only at first."""
 MATURE = 1024
-"""From here on, as many steps as travel together are: a block is then judged in one go."""
+"""Number of values above which a baseline is reused for a whole block of steps, which is then judged at once."""
 TINY = 1e-30
 
 
 OLDEST = 512
-"""How many insertions a baseline lives at most, which it does in runs of more than 131,072 steps: what it is computed
-from must still be among the values that are kept."""
+"""Maximum number of insertions for which a baseline is reused, reached after 131,072 values: the values that it is
+computed from must still be stored."""
 
 
 def lifetime(count: int) -> int:
-    """How many insertions a baseline lives, when so many values are known: a small part of what came before.
+    """The number of insertions for which a baseline is reused, given the count of values: a small share of it.
 
     >>> [lifetime(count) for count in (100, 1024, 1025, 32_768, 32_769, 1_000_000)]
     [8, 32, 64, 64, 128, 512]
@@ -55,17 +55,17 @@ def lifetime(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A robust centre and spread (MAD scaled to a normal's σ) of the values before the current one."""
+    """Robust center and spread (MAD, scaled to the σ of a normal distribution) of the values before the current one."""
 
     centre: float
     spread: float
     count: int
     recent: float = 0.0
-    """The median of the newest quarter: where the vital is now, when it drifts."""
+    """The median of the latest quarter: the current level of a drifting vital."""
     noise: float = 0.0
-    """The spread about the line through the medians of both halves: what is left when a drift is taken out."""
+    """The spread around the line through the medians of both halves: the spread without a drift."""
     jitter: float = 0.0
-    """The spread from one value to the next: a curve of any shape drops out, and independent noise remains."""
+    """The spread of differences between neighboring values: independent noise without any trend."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -100,12 +100,12 @@ class Series:
         self._steps = np.zeros(2 * CAPACITY, dtype=np.int64)
         self._values = np.zeros(2 * CAPACITY, dtype=np.float64)
         self._end = self._written = 0
-        """Where the values end that have come, and those that are written down already."""
+        """The end of the visible values, and the end of the stored ones."""
         self._derived: dict[Callable[[Array], Array], tuple[int, Array]] = {}
         self._baselines: dict[tuple[int, bool], tuple[int, int, Baseline]] = {}
-        """By window: for which counts each holds, and what it is."""
+        """For each window, the range of counts for which a baseline is valid, and the baseline."""
         self.count = 0
-        """Finite values ever added."""
+        """Number of finite values ever added."""
         self.step = -1
         """The step of the latest value, finite or not."""
         self.latest = math.nan
@@ -118,9 +118,9 @@ class Series:
         self.nonfinite_steps: deque[int] = deque(maxlen=64)
         self._outline = Outline()
         self._outlined = 0
-        """Where the values begin that are not in the outline yet."""
+        """The start of the values that are not yet in the outline."""
         self.memo: tuple[Array, object] | None = None
-        """Something concluded from `outline.settled()`, kept while that is the same array."""
+        """A result computed from `outline.settled()`, valid while that is the same array."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -129,7 +129,7 @@ class Series:
         return min(self.count, CAPACITY)
 
     def add(self, step: int, value: float) -> None:
-        """Insert one value; steps never go back, so that windows can be searched."""
+        """Insert one value; a smaller step than the latest is raised to it, so that steps can be searched."""
         if step < self.step:
             step = self.step
         self.step, self.latest = step, value
@@ -152,7 +152,7 @@ class Series:
         self.count += 1
 
     def extend(self, steps: Steps, values: Array, lowest: float | None = None) -> None:
-        """Insert up to `CAPACITY` finite values, the lowest of which may be known; the same as adding each."""
+        """Insert up to `CAPACITY` finite values, the same as adding each; `lowest` is their lowest, if known."""
         size = values.size
         if not size:
             return
@@ -169,7 +169,7 @@ class Series:
         self.count += size
 
     def _write(self, steps: Steps, values: Array) -> int:
-        """Write finite values down behind the others; where they end."""
+        """Store finite values after the visible ones; returns their end."""
         end, size = self._end, values.size
         if end + size > 2 * CAPACITY:
             end = self._make_room()
@@ -181,12 +181,12 @@ class Series:
         return self._written
 
     def _forget(self, end: int) -> None:
-        """What was written down from here on has not come."""
+        """Forget derived numbers of stored values that never became visible."""
         self._derived = {key: (min(known, end), column) for key, (known, column) in self._derived.items()}
 
     def _make_room(self) -> int:
-        """Move the newest values to the front: seldom, so that insertion is O(1) and windows are contiguous views."""
-        self.outline  # noqa: B018  what is moved over must be in it
+        """Move the newest values to the front; this is rare, so insertion is O(1) and windows are contiguous views."""
+        self.outline  # noqa: B018  values about to be overwritten must be in it
         start, self._end = self._end - CAPACITY, CAPACITY
         self._steps[:CAPACITY] = self._steps[start : start + CAPACITY]
         self._values[:CAPACITY] = self._values[start : start + CAPACITY]
@@ -196,7 +196,7 @@ class Series:
 
     @property
     def outline(self) -> Outline:
-        """The whole run; values go into it many at a time, when somebody looks."""
+        """The outline of the whole run; pending values enter it on access."""
         start, end = self._outlined, self._end
         if start < end:
             self._outline.extend(self._steps[start:end], self._values[start:end])
@@ -205,14 +205,14 @@ class Series:
 
     @property
     def steady(self) -> int:
-        """How many values may come, all of them to be held against `upcoming` as it is now."""
+        """How many coming values are compared with the present `upcoming` baseline."""
         span = lifetime(self.count + 1)
         left = span - self.count % span
         return min(left, YOUNG - 1 - self.count) if self.count < YOUNG - 1 else left
 
     @property
     def values(self) -> Array:
-        """The recent finite values, oldest first (a view: do not write, do not keep)."""
+        """The recent finite values, oldest first (a view: do not modify or keep it)."""
         return self._values[self._end - len(self) : self._end]
 
     @property
@@ -225,7 +225,7 @@ class Series:
         return self._values[max(self._end - n, self._end - len(self)) : self._end]
 
     def derived(self, function: Callable[[Array], Array], reach: int) -> Array:
-        """A number for each of `values`, made of that value and as many before it: computed once, many at a time."""
+        """A number for each of `values`, computed from it and the `reach` values before; cached."""
         known, column = self._derived.get(function, (-1, self._values))
         if known < 0:
             known, column = 0, np.zeros(2 * CAPACITY)
@@ -236,14 +236,14 @@ class Series:
         return column[self._end - len(self) : self._end]
 
     def since(self, step: int) -> Array:
-        """The kept finite values at or after a step."""
+        """The stored finite values at or after a step."""
         return self.values[int(np.searchsorted(self.steps, step)) :]
 
     def baseline(self, window: int = 50, *, log: bool = False) -> Baseline:
         """Median and scaled MAD of up to `window` finite values before the latest one; of their logarithms if `log`.
 
-        Recomputed every `REFRESH` insertions at a position that depends on the count alone, so that live and
-        replayed runs see the same numbers whenever they ask.
+        Recomputed after `lifetime` insertions, at positions that depend on the count alone, so that live and replayed
+        runs get the same numbers whenever they ask.
 
         >>> series = Series()
         >>> for step, loss in enumerate([*range(40, 8, -1), 9]):
@@ -255,11 +255,11 @@ class Series:
         return self._baseline(self.count, window, log)
 
     def upcoming(self, window: int = 50, *, log: bool = False) -> Baseline:
-        """What `baseline` will be when the next value has come: that value has no part in it."""
+        """The `baseline` after the next value, which does not depend on that value."""
         return self._baseline(self.count + 1, window, log)
 
     def _baseline(self, count: int, window: int, log: bool) -> Baseline:
-        """The baseline that a value is held against, which is the latest of so many."""
+        """The baseline with which the value number `count` is compared."""
         cached = self._baselines.get((window, log))
         if cached is not None and cached[0] < count <= cached[1]:
             return cached[2]
@@ -278,7 +278,7 @@ class Series:
 
 
 class Coming:
-    """Values of a series that are known before they come: written down in one go, then let in part by part.
+    """Coming values of a series: stored all at once, then made visible part by part.
 
     >>> series = Series()
     >>> coming = Coming(series, np.arange(3), np.array([4.0, math.nan, 2.0]))
@@ -307,7 +307,7 @@ class Coming:
         self._lowest: list[float] = np.minimum.accumulate(kept).tolist()
 
     def let_in(self, size: int) -> None:
-        """The first `size` of them have come; never fewer than before."""
+        """Make the first `size` values visible; never fewer than before."""
         series, counts = self._series, self._counts
         known = size if counts is None else counts[size - 1]
         here = self._end + known
@@ -348,7 +348,7 @@ def _baseline(values: Array) -> Baseline:
 
 
 def median(values: Array | Sequence[float]) -> float:
-    """np.median of a row of numbers in an eighth of the time; NaN of none, and where one is NaN.
+    """The same as np.median for one row of numbers, eight times as fast; NaN if there are none or one is NaN.
 
     >>> median([3.0, 1.0, 2.0, 10.0]), median([]), median([1.0, math.nan])
     (2.5, nan, nan)
@@ -363,7 +363,7 @@ def median(values: Array | Sequence[float]) -> float:
 
 
 def scatter(values: Array) -> float:
-    """The spread about the median that half of the values are within, scaled to a normal's σ.
+    """The median absolute deviation, scaled to the σ of a normal distribution.
 
     >>> round(scatter(np.array([1.0, 2.0, 3.0, 4.0, 100.0])), 2)
     1.48
@@ -372,7 +372,7 @@ def scatter(values: Array) -> float:
 
 
 EMPTY = Series()
-"""What an unknown vital looks like; never written to."""
+"""The series of an unknown vital; never written to."""
 
 
 class TensorSeries:
@@ -391,11 +391,11 @@ class TensorSeries:
 
     @property
     def latest(self) -> Array:
-        """The latest row; NaN where a tensor had no value."""
+        """The latest row; NaN if a tensor had no value."""
         return self.rows[-1][1] if self.rows else np.zeros(0)
 
     def matrix(self, n: int = 64) -> Array:
-        """The last n rows of the same width as the latest, oldest first."""
+        """The last n rows with the width of the latest row, oldest first."""
         width = self.latest.size
         rows = [row for _, row in self.rows if row.size == width][-n:]
         return np.stack(rows) if rows else np.zeros((0, 0))

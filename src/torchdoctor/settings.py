@@ -1,4 +1,4 @@
-"""What can be set: one frozen dataclass, from keywords, a dict or a TOML file; a misspelt key is an error.
+"""The settings: one frozen dataclass, from keywords, a dict or a TOML file; a misspelled key is an error.
 
 >>> Settings.load({"preset": "paper"}).preset
 'paper'
@@ -27,7 +27,7 @@ CHOICES = {
 
 
 JUDGING = ("preset", "rule", "select", "ignore", "thresholds")
-"""The settings that decide which findings are made."""
+"""The settings that affect which findings are made."""
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,31 @@ class Settings:
     """How a run is watched and judged."""
 
     preset: str = "default"
-    """"default": scale-free and silent on healthy runs; "paper": the fixed and adaptive rules of the paper."""
+    """"default": scale-independent, and silent on healthy runs; "paper": the fixed and adaptive rules of the paper."""
     rule: str = "either"
-    """With the preset "paper": which of its two kinds of rule may fire: "either", "fixed" or "adaptive"."""
+    """Which rules of the preset "paper" are used: "either", "fixed" or "adaptive"."""
     overhead: float = 0.01
-    """The share of a step's time that costly gauges may take; they are sampled more rarely to keep it."""
+    """Share of training time that expensive measurements may take; they are sampled less often to stay within it."""
     sample_every: int = 50
-    """Steps between two samples of the per-tensor vitals (norms by tensor, weights, updates)."""
+    """Steps between two samples of the per-tensor vitals (norms of gradients, weights and updates)."""
     curvature: float = 0.0
-    """The share of the run's time that may go into measuring how the loss bends along a step; 0: it is not measured.
-    Each look takes about two steps' time and, for that time, memory for the model's weights four times over; it needs
-    `loss_fn`. 0.02 is one look every 125 steps. The run itself stays bit for bit the same."""
+    """Share of training time that may be spent on measuring the curvature of the loss along a step; 0 turns it off.
+    Each measurement takes about as long as two steps, needs memory for four copies of the weights meanwhile, and needs
+    `loss_fn`. 0.02 means one measurement every 125 steps. The training itself stays bit-identical."""
     report_every: int | None = None
-    """Validations between two judgements of the phase; None: 3 with the preset "paper", else none."""
+    """Validations per phase report; 0: no phase reports; None: 3 with the preset "paper", else 0."""
     select: tuple[str, ...] = ()
-    """Only these findings, by name, code or the code's letters; empty: all."""
+    """Look only for these findings, given by name, code or letters of the code; empty: all findings."""
     ignore: tuple[str, ...] = ()
-    """Not these findings, likewise."""
+    """Do not look for these findings, given in the same way."""
     quiet: bool = False
     """Do not log findings as they are made."""
-    sinks: tuple[str, ...] = field(default=(), repr=False)  # an address among them may be a secret
-    """Where a live run's findings are sent: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb" and so on."""
+    sinks: tuple[str, ...] = field(default=(), repr=False)  # an address may contain a secret
+    """Where to send the findings of a live run: "tensorboard:runs/exp", "slack:$SLACK_URL", "wandb" and so on."""
     sinks_from: Severity = "warning"
-    """The severity from which on they go there: "info", "warning" or "critical"."""
+    """The lowest severity that is sent there: "info", "warning" or "critical"."""
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Thresholds by finding: {"gradient-explosion": {"ratio": 20}}."""
+    """Changed thresholds by finding: {"gradient-explosion": {"ratio": 20}}."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -79,7 +79,7 @@ class Settings:
 
     @classmethod
     def load(cls, given: Settings | Mapping[str, Any] | str | Path | None = None) -> Settings:
-        """Settings from themselves, a dict, a TOML file, or (None) the nearest configuration file, if any."""
+        """Settings from a `Settings`, a dict or a TOML file; for None, from the nearest configuration file, if any."""
         if isinstance(given, Settings):
             return given
         if given is None:
@@ -94,7 +94,7 @@ class Settings:
         )
 
     def judging(self) -> dict[str, Any]:
-        """What decides which findings are made, where it is not the default, as plain data for the journal.
+        """The non-default settings that affect which findings are made, as plain data for the journal.
 
         >>> Settings(preset="paper", ignore=("loss-plateau",), quiet=True).judging()
         {'preset': 'paper', 'ignore': ['loss-plateau']}
@@ -164,10 +164,10 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
 
 
 def _nearest() -> Path | None:
-    """The nearest torchdoctor.toml, or pyproject.toml with a [tool.torchdoctor], from here upwards."""
+    """The nearest torchdoctor.toml, or pyproject.toml with [tool.torchdoctor], in the current folder or a parent."""
     try:
         folders = [Path.cwd(), *Path.cwd().parents]
-    except OSError:  # the folder was deleted under us
+    except OSError:  # the current folder was deleted
         return None
     for folder in folders:
         if (folder / "torchdoctor.toml").is_file():

@@ -1,6 +1,6 @@
-"""A stretch of a run: many training steps that measured the same vitals, as columns.
+"""A stretch of a run: many training steps with the same vitals, stored as columns.
 
-What a million records would cost as dicts, a few arrays do not.
+A few arrays need far less time and memory than a million dicts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torchdoctor.records import Record
 
 WORTHWHILE = 3
-"""Records from which on a stretch is cheaper."""
+"""Number of records from which a stretch is cheaper."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps in ascending order, and each vital's value at all of them; a value may be non-finite, none is missing.
+    """Steps in ascending order with the values of each vital; values may be non-finite, but none is missing.
 
     >>> stretch = Stretch(np.array([4, 5]), {"loss": np.array([2.5, 2.0])})
     >>> list(stretch.records())[1]
@@ -34,7 +34,7 @@ class Stretch:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Stretch:
-        """The stretch that records of the same vitals make."""
+        """A stretch of records that have the same vitals."""
         steps = np.array([record["step"] for record in records], dtype=np.int64)
         names = records[0]["vitals"]
         columns = {name: np.array([record["vitals"][name] for record in records], dtype=np.float64) for name in names}
@@ -47,12 +47,12 @@ class Stretch:
         return Stretch(self.steps[part], {name: values[part] for name, values in self.columns.items()}, self.finite)
 
     def record(self, position: int) -> Record:
-        """One of the steps as a record of its own."""
+        """One step as a record."""
         vitals = {name: float(values[position]) for name, values in self.columns.items()}
         return {"type": "vitals", "step": int(self.steps[position]), "vitals": vitals}
 
     def records(self) -> Iterator[Record]:
-        """Each step as a record of its own."""
+        """Each step as a record."""
         names = tuple(self.columns)
         rows = zip(*(values.tolist() for values in self.columns.values()), strict=True)
         for step, row in zip(self.steps.tolist(), rows, strict=True):
@@ -60,7 +60,7 @@ class Stretch:
 
 
 class Rows:
-    """Gathers records in order; a stretch holds finite numbers only.
+    """Collects records in order; vitals with finite numbers only become stretches.
 
     >>> rows = Rows()
     >>> rows.extend(4, {"loss": [2.5, 2.0]})
@@ -75,7 +75,7 @@ class Rows:
         self._columns: dict[str, list[float]] = {}
 
     def extend(self, step: int, columns: Mapping[str, list[float]]) -> None:
-        """Steps from this one on, all of them finite."""
+        """Add consecutive steps that start at `step`, with finite values only."""
         size = len(next(iter(columns.values())))
         if self._steps and list(self._columns) == list(columns):
             for name, values in columns.items():
@@ -86,7 +86,7 @@ class Rows:
         self._steps += range(step, step + size)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Records as they are decoded."""
+        """Add decoded records."""
         for record in records:
             vitals = record.get("vitals")
             if record["type"] != "vitals" or not vitals or not all(map(math.isfinite, vitals.values())):
@@ -96,7 +96,7 @@ class Rows:
                 self.extend(record["step"], {name: [value] for name, value in vitals.items()})
 
     def taken(self) -> list[Record | Stretch]:
-        """What was gathered; nothing is left."""
+        """Return what was collected, and start anew."""
         self._close()
         pieces, self._pieces = self._pieces, []
         return pieces

@@ -1,4 +1,4 @@
-"""A detector at work: when it looks, and how it gets through many steps of which it foresees the most."""
+"""Schedules a detector: when it looks at the chart, and which coming steps it can skip."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchdoctor.symptoms.detector import LOOK, SAME, Detector, Outlook
 
 TOLERATED_FAILURES = 3
 CHRONIC, RAREST = 20, 128
-"""Who looks at every twentieth record or more rarely does so still more rarely later: down to every 128th, and
-after many thousand steps when the run has grown by a 64th. By then all look at the same records, those at which
-baselines are taken anew, so that long stretches in between can be passed over."""
+"""A detector that looks at every 20th record or less often is patient, and looks less often later: at every 128th
+record, and after many thousand steps each time the run has grown by 1/64. By then all patient detectors look at the
+same records, those at which baselines are recomputed, so long stretches in between can be skipped."""
 NEVER = 1 << 62
 
 
 class Watch:
-    """How often a detector was asked and found something, and how long its open episode has been silent."""
+    """A detector's state: how often it was asked and failed, when it is due, and how long its episode is silent."""
 
     __slots__ = (
         "asked",
@@ -48,19 +48,19 @@ class Watch:
 
     @property
     def is_off(self) -> bool:
-        """Whether it has failed too often to be asked again."""
+        """Whether the detector is switched off because it failed too often."""
         return self.due == NEVER
 
     def fail(self) -> None:
-        """It has failed once more; too often, and its turn never comes again."""
+        """Count a failure; after too many, the detector is switched off."""
         self.failures += 1
         if self.failures >= TOLERATED_FAILURES:
             self.due = NEVER
 
     def next_due(self) -> int:
-        """When to look again: what shows over many steps is looked at less often as the run grows, within reason."""
+        """The record at which to look next: patient detectors look less often as the run grows, within limits."""
         every = self.detector.every
-        if not self.patient:  # who looks back at all evaluations cannot do so at each of thousands
+        if not self.patient:  # looking back at all evaluations is too expensive at each of thousands
             return self.asked + (max(every, self.asked // 64) if self.evaluates else every)
         due = self.asked + max(every, min(self.asked // 10, RAREST), self.asked // 64)
         if due <= YOUNG:
@@ -69,7 +69,7 @@ class Watch:
         return due if due > self.asked else due + lifetime(due)
 
     def pass_over(self, records: int) -> None:
-        """As many records went by at which it has looked where it had to."""
+        """Count records that were handled elsewhere: the detector has looked at those where it was due."""
         self.asked += records
         late = self.asked - self.due
         if late >= 0:
@@ -77,20 +77,20 @@ class Watch:
             self.due += (late // every + 1) * every
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """What the detector says of the steps that come."""
+        """The detector's forecast for coming steps."""
         try:
             return self.detector.foresee(chart, coming)
-        except Exception:  # noqa: BLE001  `check` will say what is wrong
+        except Exception:  # noqa: BLE001  `check` will raise it again and report it
             return np.zeros(len(coming), dtype=np.int8)
 
 
 class Plan:
-    """A detector's way through steps that come: where it must look, and where its open episode will have ended."""
+    """A detector's plan for coming steps: where it must look, and where its open episode will end."""
 
     __slots__ = ("_at", "_closing", "_every", "_first", "_looks", "_outlook", "_sames", "_start", "_steps", "watch")
 
     def __init__(self, watch: Watch, chart: Chart, steps: list[int], start: int, outlook: Outlook) -> None:
-        """`steps` are all that come, `outlook` is about those from `start` on."""
+        """`steps` are all coming steps; `outlook` is the forecast for those from `start` on."""
         self.watch, self._steps, self._start, self._outlook = watch, steps, start, outlook
         self._every = every = watch.detector.every
         self._first = _next_turn(max(watch.due - watch.asked - 1, 0), every, start)
@@ -103,20 +103,20 @@ class Plan:
         self.reckon(chart)
 
     def next_stop(self, position: int) -> int:
-        """Where, from a position on, it must look or its episode ends."""
+        """The next position at which the detector must look or its episode ends."""
         looks = self._looks
         while looks and looks[-1] < position:
             looks.pop()
         return min(looks[-1], self._closing) if looks else self._closing
 
     def verdict(self, position: int, changed: bool) -> int | None:
-        """What it has to say of one step, None where it is not its turn; what was foreseen may have `changed` since."""
+        """The forecast for one step, or LOOK if the state has `changed` since; None if the detector is not due."""
         if position < self._first or (position - self._first) % self._every:
             return None
         return LOOK if changed else int(self._outlook[position - self._start])
 
     def catch_up(self, chart: Chart, position: int) -> None:
-        """Enter into its open episode what was foreseen of the steps before a position."""
+        """Update the open episode by the forecasts for the steps before a position."""
         start, self._at = self._at, position
         current = chart.open_episodes.get(self.watch.name)
         if current is None or start >= position:
@@ -132,12 +132,12 @@ class Plan:
             self.watch.silent += self._turns(start, position)
 
     def pass_by(self, chart: Chart, position: int) -> None:
-        """This step was looked at by itself, and nothing has changed."""
+        """Continue after a step that was handled separately."""
         self._at = position + 1
         self.reckon(chart)
 
     def reckon(self, chart: Chart) -> None:
-        """Where its open episode will have been silent for long enough, if all goes as foreseen."""
+        """Compute where the open episode will end by silence, according to the forecast."""
         self._closing = NEVER
         if self.watch.name not in chart.open_episodes:
             return
@@ -149,12 +149,12 @@ class Plan:
         self._closing = self._first + (mark + self.watch.detector.closes_after) * self._every
 
     def _turns(self, start: int, stop: int) -> int:
-        """How often its turn comes from one position up to another."""
+        """How often the detector is due between two positions."""
         return len(range(_next_turn(self._first, self._every, start), stop, self._every))
 
 
 class Plans:
-    """The plans of all who look at every step, and up to where all of them can tell."""
+    """The plans of all acute detectors, and how far all of them have a forecast."""
 
     def __init__(self, chart: Chart, stretch: Stretch, start: int, watches: Sequence[Watch]) -> None:
         rest = stretch[start:] if start else stretch
@@ -166,17 +166,17 @@ class Plans:
         self._chart = chart
 
     def next_stop(self, position: int) -> int:
-        """Where, from a position on, somebody must look or an episode ends."""
+        """The next position at which any detector must look or any episode ends."""
         return min((plan.next_stop(position) for plan in self.by_watch.values()), default=NEVER)
 
     def catch_up(self, position: int) -> None:
-        """Enter into open episodes what was foreseen of the steps before a position."""
+        """Update all open episodes by the forecasts for the steps before a position."""
         for plan in self.by_watch.values():
             plan.catch_up(self._chart, position)
 
 
 def _next_turn(first: int, every: int, start: int) -> int:
-    """The first of the turns from `first` on that is not before `start`.
+    """The first turn at or after `start`; turns begin at `first` and come every `every` positions.
 
     >>> _next_turn(3, 2, 0), _next_turn(3, 2, 6)
     (3, 7)

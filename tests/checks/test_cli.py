@@ -64,7 +64,7 @@ def test_a_sound_model_is_told_to_be_well():
 
 def test_the_first_line_says_that_it_is_the_batch():
     told = run("factories:torn", "--quick", "--format", "concise").stdout
-    assert told.endswith("the loss is NaN on the batch itself, which holds values that are not finite.\n")
+    assert told.endswith("the loss is NaN on the batch itself, which holds non-finite values.\n")
     assert "..\n" not in run("factories:beyond", "--quick", "--format", "concise").stdout
 
 

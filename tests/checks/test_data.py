@@ -191,3 +191,10 @@ def test_a_loader_that_can_be_read_once_is_left_alone() -> None:
     )
     assert given["loader-speed"].status == "skipped"
     assert len(list(loader)) == 1
+
+
+def test_samples_with_two_labels_are_counted_in_whole_numbers() -> None:
+    torch.manual_seed(0)
+    case = BROKEN["equal inputs, different labels"][1]()
+    told = checkup(case.model, case.loss_fn, case.batch, select=["data-quality"])["data-quality"].message
+    assert told.split(" samples")[0].isdigit(), told

@@ -217,7 +217,7 @@ def test_a_check_that_raises_is_skipped_with_the_reason(monkeypatch):
     told = type("Told", (Raises,), {"error": CannotTell("it has no wings")})
     monkeypatch.setattr(module, "build", lambda **options: (Raises(), told()))
     one, two = checkup(nn.Linear(4, 1), nn.MSELoss(), (X, Y)).results
-    assert (one.status, one.message) == ("skipped", "the check could not be done: ValueError: first line second line")
+    assert (one.status, one.message) == ("skipped", "the check failed to run: ValueError: first line second line")
     assert (two.status, two.message) == ("skipped", "it has no wings")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -358,3 +359,27 @@ def test_long_sequences_are_cut_where_time_is_short(vocabulary: int, tokens: int
     name = "overfit-one-batch"
     given = checkup(model, loss, batch, select=[name], thresholds={name: {"seconds": 1e-6}})[name]
     assert f"on 4 samples of {tokens} tokens" in given.message, given
+
+
+def _with_state(x: Tensor, state: Tensor) -> Tensor:
+    return x + 0 * state
+
+
+def _with_prototypes(x: Tensor, prototypes: Tensor) -> Tensor:
+    return x + 0 * prototypes
+
+
+def _with_hidden_state(x: Tensor, hidden_state: Tensor) -> Tensor:
+    return x + 0 * hidden_state
+
+
+@pytest.mark.parametrize(
+    ("mix", "seen"), [(_with_state, "failed"), (_with_prototypes, "failed"), (_with_hidden_state, "passed")]
+)
+def test_an_input_may_be_without_effect_if_its_name_says_so(mix: Callable[..., Tensor], seen: str) -> None:
+    one, labels = classes((8,), 8, 16)
+    model = nn.Sequential(nn.Linear(8, 8))
+    model.forward = lambda *given: nn.Sequential.forward(model, mix(*given))  # type: ignore[method-assign]
+    model.forward.__signature__ = inspect.signature(mix)  # type: ignore[attr-defined]
+    given = (one, torch.randn(16, 8)), labels
+    assert checkup(model, nn.CrossEntropyLoss(), given, select=["uses-its-input"])["uses-its-input"].status == seen

@@ -103,16 +103,16 @@ def test_a_factory_may_return_everything(here: Path) -> None:
 def test_a_factory_may_return_a_mapping_with_a_loader(here: Path) -> None:
     material = loading.load("zoo_of_nets:by_name")
     assert len(list(material.batches)) == 2 and isinstance(material.loss_fn, nn.CrossEntropyLoss)
-    assert "CrossEntropyLoss was taken" in material.notes[0]
+    assert "CrossEntropyLoss was chosen" in material.notes[0]
 
 
 WRONG_NAMES = {
-    "zoo_of_nets": "names nothing",
-    "zoo_of_nets:": "names nothing",
+    "zoo_of_nets": "is not a valid name",
+    "zoo_of_nets:": "is not a valid name",
     "zoo_of_nets:Nett": "Did you mean 'Net'",
-    "no_such_module:Net": "No module named 'no_such_module'. Call it from the folder in which it lies",
+    "no_such_module:Net": "No module named 'no_such_module'. Run this from the folder that contains it",
     "missing.py:Net": "does not exist",
-    "zoo_of_nets:wrong": "made int",
+    "zoo_of_nets:wrong": "returned int",
     "zoo_of_nets:raises": "RuntimeError: no disk (zoo_of_nets.py, line",
     "zoo_of_nets:leaves": "SystemExit: 0 (zoo_of_nets.py, line",
 }

@@ -187,7 +187,7 @@ def test_groups_keep_their_ratio_and_the_suggestion_is_that_of_the_highest() -> 
 def test_a_model_that_cannot_learn_gets_no_suggestion_but_a_reason() -> None:
     model = nn.Linear(2, 1)
     found = quick(model, lambda out, _: 0 * out.sum() + 3.0, (torch.zeros(4, 2), torch.zeros(4, 1)))
-    assert found.suggestion is None and "fell at no rate" in found.stopped and "No learning rate" in str(found)
+    assert found.suggestion is None and "did not fall" in found.stopped and "No learning rate" in str(found)
 
 
 def test_models_with_their_own_loss_dict_batches_and_no_named_loss_work() -> None:
@@ -213,7 +213,7 @@ def test_wrong_use_is_one_sentence() -> None:
     model, loader = problem()
     for mistake, words in (
         (lambda: quick(model, nn.MSELoss(), None), "needs data"),
-        (lambda: quick(model, nn.MSELoss(), loader, start=1.0, end=0.1), "small rate to a larger"),
+        (lambda: quick(model, nn.MSELoss(), loader, start=1.0, end=0.1), "above 0 and below end"),
         (lambda: quick(model, nn.MSELoss(), loader, steps=3), "at least"),
         (lambda: quick(model, nn.MSELoss(), (torch.zeros(4, 99), torch.zeros(4, 1))), "cannot be computed"),
         (lambda: quick(model.requires_grad_(False), nn.MSELoss(), loader), "nothing to train"),

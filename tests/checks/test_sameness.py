@@ -483,7 +483,7 @@ def test_skips_say_why() -> None:
         "graph network": ("batch-independence", "links samples"),
         "gan": ("batch-independence", "runs the model itself"),
         "lstm language model, time first": ("batch-independence", "time first"),
-        "masked language model": ("causal-leakage", "not the inputs one place on"),
+        "masked language model": ("causal-leakage", "not the inputs shifted by one"),
         "vae": ("accumulation-equals-batch", "random numbers in eval mode"),
     }
     for name, (check, words) in reasons.items():

@@ -172,9 +172,7 @@ def test_rules_lists_every_finding():
     assert "lr-too-high" in run("rules", "--kind", "all", "--format", "concise").stdout
 
 
-@pytest.mark.parametrize(
-    ("form", "words"), [("github", "is for what was found in a run"), ("jsn", "Did you mean 'json'?")]
-)
+@pytest.mark.parametrize(("form", "words"), [("github", "is for findings of a run"), ("jsn", "Did you mean 'json'?")])
 def test_a_format_that_is_none_of_a_list(form, words):
     result = run("rules", "--format", form)
     assert (

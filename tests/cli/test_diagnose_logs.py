@@ -41,7 +41,7 @@ def test_columns_are_named_with_map(tmp_path):
     assert "write it as loss=COLUMN" in result.stderr
     result = diagnose(path, "--map", "zeta=loss")
     assert result.exit_code == 2
-    assert "'zeta' is no name of ours" in result.stderr
+    assert "'zeta' is not a known vital" in result.stderr
 
 
 def test_lines_are_read_with_pattern(tmp_path):

@@ -208,7 +208,7 @@ def test_epochs_are_not_held_against_steps(tmp_path):
     alike = call(tmp_path / "a.csv", tmp_path / "b.csv").output
     assert "at epoch" in alike and "at step" not in alike
     mixed = call(tmp_path / "a.csv", tmp_path / "c.csv").output
-    assert "The logs count differently" in mixed
+    assert "The logs count in different units" in mixed
     assert "Which was faster" not in mixed and "Where they separate" not in mixed
 
 
@@ -327,3 +327,13 @@ def test_a_setting_that_alone_differs_is_named_and_what_to_write_down(tmp_path: 
         "Of the recorded settings, only clip differs. The logs record too few settings" in text
         and "into config.json" in text
     )
+
+
+def test_training_loss_tells_which_run_was_faster_if_validation_does_not_fall(tmp_path: Path) -> None:
+    for name, rate in (("slow", 0.02), ("fast", 0.06)):
+        loss = curve(rate=rate)
+        write(tmp_path / name, loss, validation=enumerate(3.0 + 0.01 * np.arange(len(loss))))
+    race = compare([tmp_path]).found["race"]
+    assert race["curve"] == "loss"
+    reached = {Path(row["run"]).name: row["reached_at"] for row in compare([tmp_path]).found["runs"]}
+    assert reached["fast"] < reached["slow"]

@@ -37,7 +37,7 @@ def test_the_test_is_as_long_as_the_trouble_takes_to_show(overfitted: Interview)
     commands = " ".join(command for command, _ in found.plan.commands)
     assert f"python train.py  # {found.plan.test.steps} epochs" in commands
     text = " ".join(as_text(told(found)).split())
-    assert " steps with" not in text and "After: the same epochs" in text and "at step" not in text
+    assert " steps with" not in text and "Train with the change: the same epochs" in text and "at step" not in text
 
 
 def test_the_list_of_symptoms_counts_epochs(overfitted: Interview) -> None:
@@ -48,10 +48,10 @@ def test_the_list_of_symptoms_counts_epochs(overfitted: Interview) -> None:
     assert "at epoch 1" in line and "at step" not in line
 
 
-@pytest.mark.parametrize(("clock", "early"), [("step", "yes"), ("epoch", "no: instability has built up")])
+@pytest.mark.parametrize(("clock", "early"), [("step", "yes"), ("epoch", "no: instability built up over time")])
 def test_a_whole_epoch_is_more_than_a_few_steps(clock: str, early: str) -> None:
     found = walk(TREES["nan"], {"nan_step": 12.0, "clock": clock})
-    assert found.way[0] == ("Did it happen in the first few steps?", early)
+    assert found.way[0] == ("Did the NaN appear in the first few steps?", early)
     assert walk(TREES["nan"], {"nan_step": 0.0, "clock": "epoch"}).missing, "within the first, nobody knows"
 
 

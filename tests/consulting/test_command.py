@@ -79,7 +79,7 @@ def test_trees_and_ranges_are_printed() -> None:
         "NaN loss",
         "Overfitting",
         "0.1 to 10",
-        "dropout 0.1 to 0.3, weight decay 0.01 to 0.1",
+        "dropout of 0.1 to 0.3 and weight decay of 0.01 to 0.1",
     ):
         assert words in text
 
@@ -94,7 +94,7 @@ def test_it_writes_a_patch_settings_and_a_transcript(desk: Path) -> None:
     assert tomllib.loads((desk / "new.toml").read_text(encoding="utf-8")) == {"learning_rate": 0.0003}
     assert (desk / "train.py").read_text(encoding="utf-8") == NANOGPT
     assert "git apply fix.patch" in done.stdout
-    assert "read it, then apply it (or: patch -p1 < fix.patch)." in done.stdout
+    assert "read the patch, then apply it (or: patch -p1 < fix.patch)." in done.stdout
     again = consult(*files, "--fix", "scale-lr", answers=answers)
     assert again.exit_code == 2 and "fix.patch exists" in again.stderr
     json_file = consult("--overrides", "new.json", "--fix", "scale-lr", answers=NAN | {"lr": None})
@@ -108,7 +108,7 @@ def test_what_to_do_may_be_in_the_answers(desk: Path) -> None:
     assert done.exit_code == 1 and "+grad_clip = 1.0" in (desk / "a.patch").read_text(encoding="utf-8")
     (desk / "train.py").write_text(NANOGPT, encoding="utf-8")
     done = consult(answers=NAN | {"fix": "set-clip-norm", "script": "train.py", "patch": "b.patch"})
-    assert "has this value already" in done.stdout and not (desk / "b.patch").exists()
+    assert "already has this value" in done.stdout and not (desk / "b.patch").exists()
     [case] = Casebook(desk / "data" / "torchdoctor" / "casebook.jsonl").cases()
     assert case.action == "set-clip-norm"
     assert consult(answers=NAN | {"case_outcome": "nothing", "fix": "none"}).exit_code == 1

@@ -34,10 +34,10 @@ def test_nan_where_the_log_is_finite_is_not_what_happened(tmp_path: Path) -> Non
     run = recorded(tmp_path / "run", nan_at=200)
     found = consulted(recorded(tmp_path / "well"), NAN)
     assert "You say NaN at step 12; the log has a finite loss there, 3.57." in words(found)
-    assert not found.report.symptoms and not found.walks and "speaks against what you report" in words(found)
+    assert not found.report.symptoms and not found.walks and "contradicts what you report" in words(found)
     assert found.to_dict()["consultation"]["contradicted_by_run"].keys() == {"nan_step"}
     other = consulted(run, NAN)  # there is a NaN, at another step
-    assert "The first NaN: you say 12, the run 200." in words(other)
+    assert "The step of the first NaN: you say 12, the run says 200." in words(other)
     assert "nan-or-inf (step 200)" in words(other) and "step 12)" not in words(other) and other.walks
 
 
@@ -79,7 +79,7 @@ def test_settings_that_the_run_knows_better_are_told(tmp_path: Path) -> None:
     given = {"lr": 0.3, "optimizer": "sgd", "parameters": "11k", "batch_size": 32, "grad_norm": None}
     found = consulted(run, given)
     assert list(found.contradicted) == ["lr", "optimizer"], "what was rounded, or is not known, agrees"
-    assert "The optimizer: you say SGD, the run AdamW." in words(found)
+    assert "The optimizer: you say SGD, the run says AdamW." in words(found)
 
 
 def test_what_is_only_reported_is_no_part_of_the_story(tmp_path: Path) -> None:

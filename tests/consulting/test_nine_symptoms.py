@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"grad_peak": 500, "grad_norm": 1.2, "clip": 0, "onset": 800},
         "clip-missing",
         "set-clip-norm",
-        "1.0 to begin with",
+        "1.0 first",
     ),
     "vanishing": (
         {
@@ -196,7 +196,7 @@ def test_what_fits_nothing_says_what_to_do() -> None:
     interview = Interview()
     interview.accept_all({"symptoms": ["other"], "description": "it is odd"})
     text = as_text(told(conclude(interview)))
-    assert "fits nothing that is known" in text and "journal=" in text
+    assert "matches no known finding" in text and "journal=" in text
     assert told_by("val loss is below train") == "validation-anomaly"
 
 
@@ -241,7 +241,7 @@ def test_no_step_is_made_up_where_nobody_knows_when_it_began(given) -> None:
     interview.accept_all(given)
     found = conclude(interview)
     words = " ".join(block.text for block in told(found))
-    assert "step 1000" not in words and "since when is not known" in words
+    assert "step 1000" not in words and "onset not known" in words
 
 
 def test_what_an_empty_chart_would_say_is_no_evidence() -> None:
@@ -250,7 +250,7 @@ def test_what_an_empty_chart_would_say_is_no_evidence() -> None:
     found = conclude(interview)
     assert found.report.diagnoses[0].cause == "saturating-nonlinearity"
     words = " ".join(text for item in found.report.diagnoses for text in item.evidence)
-    assert "at once, not through depth" not in words and "no clipping was seen" not in words
+    assert "at once, not layer by layer" not in words and "no clipping was seen" not in words
 
 
 def test_the_change_of_a_rate_says_which_way() -> None:

@@ -108,34 +108,34 @@ def through(terminal: Terminal, until: str) -> str:
 def test_an_interview_with_everything(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PLAIN, encoding="utf-8")
     with Terminal(tmp_path, "--transcript", "talk.md") as terminal:
-        terminal.expect("? explains, b goes back")
+        terminal.expect("? explains a question, b goes back")
         terminal.answer("What symptoms are you seeing?", "")  # Enter: something must be chosen
         terminal.answer("Choose at least one", "nonsense")
-        terminal.answer("is none of the answers", "?")
+        terminal.answer("is not one of the choices", "?")
         terminal.answer("Type the numbers", "4")
         terminal.answer("At which step was the first NaN", "soon")
         terminal.answer("'soon' is not a number", "12")
         terminal.answer("What was the last valid loss?", "b")
         terminal.answer("At which step was the first NaN", "15")
         terminal.answer("What was the last valid loss?", "2.31")
-        terminal.answer("Did gradient norms grow before it?", "1")
-        through(terminal, "What is the learning rate (its highest)?")
+        terminal.answer("Did gradient norms grow before the first NaN?", "1")
+        through(terminal, "What is the highest learning rate?")
         terminal.expect("> ")
         terminal.send("0.1")
-        through(terminal, "Recent loss values")
+        through(terminal, "What are the recent loss values")
         terminal.expect("> ")
         terminal.send("2.4 2.3, 2.31")
-        terminal.expect("an empty line ends")
+        terminal.expect("empty line to finish")
         terminal.send("")
         terminal.answer("How many more short test runs", "")
-        said = terminal.expect("Which one change would you like to try?")
-        assert "Most likely cause (" in said and "Along the tree: NaN loss" in said
+        said = terminal.expect("Which change would you like to try?")
+        assert "Most likely cause (" in said and "Diagnosis tree: NaN loss" in said
         terminal.expect("[1] ")
         terminal.send("scale-lr")
-        terminal.answer("Write it as settings (learning_rate = 0.05)?", "new.toml")
-        terminal.answer("for which training script?", "missing.py")
+        terminal.answer("Write it to a settings file (learning_rate = 0.05)?", "new.toml")
+        terminal.answer("path of the training script", "missing.py")
         terminal.expect("cannot read the script")
-        terminal.answer("for which training script?", "train.py")
+        terminal.answer("path of the training script", "train.py")
         assert "+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)" in terminal.expect(
             "Write this patch to a file?"
         )
@@ -158,15 +158,15 @@ def test_the_next_consultation_asks_what_came_of_it(tmp_path: Path) -> None:
     known = {"cause": "clip-missing", "action": "set-clip-norm", "code": "grad_clip = 1.0"}
     book.open_case(project=str(tmp_path), complaints=["nan"], **known)
     with Terminal(tmp_path, str(recorded(tmp_path / "run", nan_at=200))) as terminal:
-        terminal.expect("you wanted to try set-clip-norm (grad_clip = 1.0) against clip-missing. What happened?")
+        terminal.expect("you planned to try set-clip-norm (grad_clip = 1.0) against clip-missing.")
         terminal.expect("[4] ")
         terminal.send("2")
         said = terminal.expect("[4 5] ")  # what the run shows is marked, with its numbers
         assert "4. [x] Loss went to NaN or Inf  (nan-or-inf: loss is NaN)" in said
         terminal.send("")
-        assert "At which step was the first NaN" not in through(terminal, "Which one change would you like to try?")
+        assert "At which step was the first NaN" not in through(terminal, "Which change would you like to try?")
         terminal.expect("none of them")
-        assert "did nothing" in terminal.seen and "tried in vain" in terminal.seen
+        assert "did nothing" in terminal.seen and "tried without success" in terminal.seen
         assert "1. set-clip-norm" not in terminal.seen and ". set-clip-norm against" in terminal.seen  # others first
         terminal.send("q")
         assert terminal.finish() == 130
@@ -176,10 +176,10 @@ def test_the_next_consultation_asks_what_came_of_it(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_the_answers(tmp_path: Path) -> None:
     with Terminal(tmp_path) as terminal:
         terminal.answer("What symptoms", "7")
-        terminal.answer("Training losses", "3 2 1")
-        terminal.expect("an empty line ends")
+        terminal.answer("What are the training losses", "3 2 1")
+        terminal.expect("empty line to finish")
         terminal.send("")
-        terminal.expect("Validation losses")
+        terminal.expect("What are the validation losses")
         terminal.expect("> ")
         terminal.interrupt("Your answers are kept")
         assert terminal.finish() == 130
@@ -189,7 +189,7 @@ def test_ctrl_c_keeps_the_answers(tmp_path: Path) -> None:
     with Terminal(tmp_path) as terminal:
         terminal.expect("after 2 answers. Continue it? [Y/n]")
         terminal.send("")
-        terminal.answer("Validation losses", "\x04")
+        terminal.answer("What are the validation losses", "\x04")
         terminal.send("\x04", enter=False)
         terminal.expect("Left.")
         terminal.finish()
@@ -212,7 +212,7 @@ def test_names_from_a_log_cannot_move_the_cursor(tmp_path: Path) -> None:
     with Terminal(tmp_path, str(run), "--no-casebook") as terminal:
         terminal.expect("[4 5] ")
         terminal.send("")
-        through(terminal, "Which one change")
+        through(terminal, "Which change")
         terminal.send("6")
         terminal.send("q")
         terminal.finish()

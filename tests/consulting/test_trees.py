@@ -41,7 +41,7 @@ def test_evidence_says_what_was_seen_and_not_what_to_do() -> None:
         assert told[0].islower() and ":" not in told and told not in leaf.says and "{" not in told
         assert not set(re.findall("[a-z]+", told)) & {"try", "add", "check", "reduce", "raise", "lower", "clip"}
     found = said.testimony({"nan_step": 12.0}, {"nan_step": 12.0}, [walk(TREES["nan"], {"nan_step": 12.0})])
-    assert [item.text for item in found["lr-too-high"]] == ["the NaN came in the first steps (step 12)"]
+    assert [item.text for item in found["lr-too-high"]] == ["the NaN appeared in the first steps (step 12)"]
 
 
 WAYS = [
@@ -54,13 +54,13 @@ WAYS = [
     ("nan", {"nan_early": "yes"}, "Initialization or learning rate"),
     ("nan", {"nan_step": 900.0, "norms_before": "grew"}, "clip them"),
     ("nan", {"nan_step": 900.0, "norms_before": "normal"}, "log(0)"),
-    ("overfitting", {"parameters": 1e9, "dataset_size": 1e4}, "Reduce the model, or get more data"),
+    ("overfitting", {"parameters": 1e9, "dataset_size": 1e4}, "Use a smaller model, or get more data"),
     (
         "overfitting",
         {"model_larger": "no", "dropout": 0.0, "weight_decay": 0.0},
-        "dropout 0.1 to 0.3, weight decay 0.01",
+        "dropout of 0.1 to 0.3 and weight decay of 0.01",
     ),
-    ("overfitting", {"model_larger": "no", "dropout": 0.4}, "regularized already"),
+    ("overfitting", {"model_larger": "no", "dropout": 0.4}, "already regularized"),
 ]
 
 
@@ -72,7 +72,7 @@ def test_ways(name: str, answers: dict[str, float | str], says: str) -> None:
 
 def test_what_is_not_known_ends_the_way_and_is_said() -> None:
     found = walk(TREES["nan"], {})
-    assert not found.leaves and found.missing == ("Did it happen in the first few steps?",)
+    assert not found.leaves and found.missing == ("Did the NaN appear in the first few steps?",)
 
 
 def test_a_gradient_that_vanishes_says_so_before_its_activations_are_known() -> None:

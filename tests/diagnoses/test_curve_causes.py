@@ -51,7 +51,7 @@ SLOW = symptom("slow-learning")
 UNDER = symptom("underfitting", 200)
 VANISHED = symptom("learning-rate-vanished", 100)
 ODD = symptom("validation-anomaly", 49)
-TICKING = symptom("loss-oscillation", message="loss swings by 1.9 about 2, every 2 steps, and does not settle")
+TICKING = symptom("loss-oscillation", message="loss swings by 1.9 around 2, every 2 steps, and does not settle")
 
 FIRST = {
     "updates of a fifth of the weights": ("lr-too-high", [STILL], {"rows": ratio(0.2), "context": ADAM}),

@@ -7,7 +7,7 @@ from torchdoctor.diagnoses import CAUSES, Problem
 from torchdoctor.records import Symptom
 
 BY_NAME = {cause.name: cause for cause in CAUSES}
-SLOWER = "a step takes 2 s and took 1 s; it grows with every step"
+SLOWER = "a step takes 2 s, up from 1 s; it grows with every step"
 THROWN = "gradients were computed and thrown away 40 times, and the optimizer has not stepped once"
 TOLD = {
     "gradients that no step uses": ("accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, THROWN),
@@ -51,7 +51,7 @@ QUIET = {
         "seen",
     ),
     "a step that took longer all at once": (
-        "memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, "a step takes 2 s and took 1 s",
+        "memory-leak", "step-time-regression", {}, {"host_memory": [1e9] * 9}, "a step takes 2 s, up from 1 s",
     ),
     "steps become slower, and the device holds as much as ever": (
         "memory-leak", "step-time-regression", {}, {"memory": [1e9] * 9}, SLOWER,

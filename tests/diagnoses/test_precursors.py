@@ -27,18 +27,18 @@ def weight(cause, problem, words, **sampled):
 
 
 FOR = {
-    "steps beyond the edge": (LrTooHigh, DIVERGED, "higher than they began", {"step_curvature": [3.0] * 6}),
-    "swings at the edge": (LrTooHigh, SWINGS, "higher than they began", {"step_curvature": [2.6] * 6}),
+    "steps beyond the edge": (LrTooHigh, DIVERGED, "increased the loss", {"step_curvature": [3.0] * 6}),
+    "swings at the edge": (LrTooHigh, SWINGS, "increased the loss", {"step_curvature": [2.6] * 6}),
     "attention logits": (LrTooHigh, DIVERGED, "attention logit", {"attention_logit": [5.0, 30.0, 90.0, 90.0, 90.0]}),
     "drift downwards": (LrTooHigh, DIVERGED, "log-sum-exp", {"logit_drift": [2.3, -20.0, -70.0, -80.0, -90.0]}),
     "a stale average": (OptimizerMisconfigured, DIVERGED, "beta2", {"adam_staleness": [1.1] * 5 + [9.0] * 3}),
 }
 AGAINST = {
-    "short steps": (LrTooHigh, DIVERGED, "valley's floor", {"step_curvature": [0.3] * 6}),
+    "short steps": (LrTooHigh, DIVERGED, "short enough", {"step_curvature": [0.3] * 6}),
 }
 NEITHER = {
     "one look beyond the edge": (LrTooHigh, DIVERGED, "along them", {"step_curvature": [1.2, 1.3, 9.0, 1.2, 1.4, 1.1]}),
-    "beyond the edge only afterwards": (LrTooHigh, DIVERGED, "higher", {"step_curvature": [0.5] * 5 + [50.0] * 2}),
+    "beyond the edge only afterwards": (LrTooHigh, DIVERGED, "increased", {"step_curvature": [0.5] * 5 + [50.0] * 2}),
     "a confident classifier": (LrTooHigh, DIVERGED, "log-sum-exp", {"logit_drift": [2.3, 8.0, 12.0, 15.0, 18.0]}),
     "logits as large as ever": (LrTooHigh, DIVERGED, "attention logit", {"attention_logit": [60.0] * 8}),
     "rare words": (OptimizerMisconfigured, DIVERGED, "second average", {"adam_staleness": [6.0, 7.0, 5.0, 6.0] * 2}),

@@ -267,7 +267,7 @@ def test_one_batch_that_was_finite_before_holds_no_nan(apart, against):
 
 
 def test_targets_that_changed_are_remembered_when_all_of_them_are_wrong():
-    said = "34% of the samples that come again, with the very same input, have another target"
+    said = "34% of the repeated samples, with identical inputs, have a different target than before"
     found = ranked(symptom("target-anomaly", 50, message=said), symptom("loss-spike", 50), answer_changed=1.0)
     assert found["label-noise-or-misalignment"] > 0.9
     assert ranked(symptom("target-anomaly", 50), answer_changed=1.0).get("label-noise-or-misalignment", 0.0) < 0.5

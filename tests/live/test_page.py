@@ -162,12 +162,12 @@ def test_it_says_when_the_connection_is_lost_and_comes_back_by_itself(browser: A
         has(page, "step 4")
         context.set_offline(True)
         page.evaluate("source.close(), connect()")  # what is open already is not cut off by going offline
-        has(page, "no connection")
+        has(page, "lost connection")
         append(path, steps(5, 9))
         context.set_offline(False)
         has(page, "step 8")
         assert page.locator("#link").inner_text() == "connected"
-    has(page, "no connection")
+    has(page, "lost connection")
     context.close()
 
 
@@ -181,5 +181,5 @@ def test_a_watch_that_was_started_again_asks_for_its_new_address(browser: Any, t
         has(page, "step 4")
         context.clear_cookies()  # what another token comes to
         page.evaluate("source.close(), connect()")
-        has(page, "was started again")
+        has(page, "was restarted")
     context.close()

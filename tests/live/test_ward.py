@@ -117,7 +117,7 @@ def test_a_log_that_was_deleted_is_said_to_be_gone_until_it_is_back(tmp_path: Pa
     assert [sight.state for sight in seen(ward)] == ["running"]
     path.unlink()
     (sight,) = again(ward)
-    assert (sight.state, sight.report.step) == ("gone", 19) and "not there any more" in sight.problem
+    assert (sight.state, sight.report.step) == ("gone", 19) and "no longer exists" in sight.problem
     assert sight.progress(0.0) == "step 19, its log is gone"
     table(path, 25)
     (sight,) = again(ward)

@@ -62,3 +62,10 @@ def test_watching_says_epochs_too(overfitted):
 )
 def test_only_counted_steps_are_renamed(text, told):
     assert counted(text, "row") == told and counted(text, "step") == text
+
+
+def test_what_to_try_next_is_counted_in_steps_of_the_optimizer(tmp_path):
+    rows = [f"{epoch},{2.3 + 0.01 * (epoch % 3)},0.1" for epoch in range(EPOCHS)]
+    (tmp_path / "flat.csv").write_text("\n".join(["epoch,train_loss,train_acc", *rows]))
+    told = str(torchdoctor.diagnose(tmp_path / "flat.csv"))
+    assert "not-learning" in told and "overfit one batch for 1,000 steps" in " ".join(told.split())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tests.reports.samples import HALVE, HEALTHY, SICK, XSS, poisoned
+from tests.reports.samples import CLIP, HALVE, HEALTHY, SICK, XSS, poisoned
 
 from torchdoctor.diagnoses import CAUSES
 from torchdoctor.records import Diagnosis, Symptom
@@ -76,6 +76,15 @@ def test_without_a_cause_a_single_odd_step_asks_for_no_change_yet(last_step, lab
     odd = Symptom("gradient-vanishing", "GR02", "warning", 0.9, 600, last_step)
     cause = Diagnosis(1, "unknown", 0.9, ("look at that step",), ("gradient-vanishing",), (HALVE,))
     assert label in str(Report(1999, (odd,), (cause,)))
+
+
+def test_without_a_cause_the_second_line_says_how_to_find_one():
+    flat = Symptom("not-learning", "LO04", "warning", 0.9, 0, 900)
+    unknown = Diagnosis(1, "unknown", 0.2, ("overfit one batch",), ("not-learning",), (CLIP,))
+    second = str(Report(999, (flat,), (unknown,), (CLIP,))).splitlines()[1]
+    assert second == "No cause stands out. To find out: overfit one batch."
+    told = str(Report(999, (flat,), (replace(unknown, suggestions=(replace(CLIP, action="fix-loss"),)),)))
+    assert "To limit the damage" not in told and "Worth a try: grad_clip" in told
 
 
 def test_several_problems_are_summed_up_first_a_line_each():

@@ -43,7 +43,7 @@ def test_a_sink_that_does_not_take_it_is_an_error_after_the_report(runs, monkeyp
     done = diagnose(runs / "sick", "--send", "slack:http://127.0.0.1:9/T0-SECRET")
     assert done.exit_code == 2
     assert "Critical" in done.stdout
-    assert "the sink slack did not take the report: Connection refused" in done.stderr
+    assert "the sink slack did not accept the report: Connection refused" in done.stderr
     assert "SECRET" not in done.output
 
 
@@ -51,10 +51,10 @@ def test_a_sink_that_does_not_take_it_is_an_error_after_the_report(runs, monkeyp
     ("sink", "says"),
     [
         ("slak:x", "Did you mean 'slack'?"),
-        ("slack:$TD_NOT_SET", "TD_NOT_SET, which slack is to use, is not set"),
+        ("slack:$TD_NOT_SET", "TD_NOT_SET for the sink slack is not set"),
         ("prometheus:x", "ending in .prom"),
-        ("https://hooks.slack.com/services/T0-HIDDEN", "needs its sink before it: webhook:ADDRESS"),
-        ("$TD_NOT_SET", "needs its sink before it: webhook:ADDRESS"),
+        ("https://hooks.slack.com/services/T0-HIDDEN", "put the sink before the address: webhook:ADDRESS"),
+        ("$TD_NOT_SET", "put the sink before the address: webhook:ADDRESS"),
     ],
 )
 def test_what_is_no_sink_is_refused(runs, sink, says):

@@ -137,7 +137,7 @@ def test_a_sink_that_fails_at_the_end_is_noted_and_still_closed():
     couriers = started(Last())
     couriers.close(SICK)
     assert couriers.troubles() == [
-        ("the sink test", "the sink test did not take the last messages of the run (ValueError: late).")
+        ("the sink test", "the sink test did not accept the last messages of the run (ValueError: late).")
     ]
 
 

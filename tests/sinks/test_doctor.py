@@ -186,7 +186,7 @@ def test_the_settings_file(tmp_path):
         ("tensorbord:runs", "Did you mean 'tensorboard'"),
         ("slak", "Did you mean 'slack'"),
         ("", "Known: discord, mlflow, prometheus, slack, tensorboard, trackio, wandb, webhook"),
-        ("https://hooks.slack.com/T0-SECRET", "an address needs its sink before it"),
+        ("https://hooks.slack.com/T0-SECRET", "put the sink before the address"),
         (7, "a sink is a name such as .* not int"),
         (None, "not NoneType"),
     ],

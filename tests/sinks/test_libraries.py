@@ -128,7 +128,7 @@ def test_tensorboard_needs_a_folder_that_can_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(SettingsError, match="cannot write TensorBoard events"):
         open_sink(f"tensorboard:{tmp_path / 'file' / 'runs'}", SUBJECT)
-    with pytest.raises(SettingsError, match="needs the folder"):
+    with pytest.raises(SettingsError, match="needs a folder"):
         open_sink("tensorboard", SUBJECT)
 
 
@@ -241,11 +241,11 @@ mlflow.set_tracking_uri("sqlite:///mlflow.db")
 try:
     open_sink("mlflow", Subject())
 except SettingsError as error:
-    assert "call mlflow.start_run() before" in str(error), error
+    assert "call mlflow.start_run() first" in str(error), error
 try:
     open_sink("mlflow:nonsense", Subject())
 except SettingsError as error:
-    assert "does not give the run 'nonsense'" in str(error), error
+    assert "cannot get the MLflow run 'nonsense'" in str(error), error
 ids = {}
 with mlflow.start_run() as run:
     tell("mlflow"); ids["active"] = run.info.run_id
@@ -292,7 +292,7 @@ import trackio
 try:
     open_sink("trackio", Subject())
 except SettingsError as error:
-    assert "call trackio.init() before" in str(error), error
+    assert "call trackio.init() first" in str(error), error
 run = trackio.init(project="p", name="sick")
 tell("trackio", SICK, [OPENED])
 trackio.finish()
@@ -328,7 +328,7 @@ trackio.finish()
 try:
     send(SICK, "trackio:" + "x" * 999, Subject())
 except Exception as error:
-    assert "cannot begin a Trackio run" in str(error), error
+    assert "cannot start a Trackio run" in str(error), error
 else:
     raise AssertionError
 """

@@ -202,7 +202,7 @@ def test_the_address_may_be_an_environment_variable(server, monkeypatch):
     ("target", "says"),
     [
         ("", "must begin with https"),
-        ("$TD_MISSING", "TD_MISSING, which slack is to use, is not set"),
+        ("$TD_MISSING", "TD_MISSING for the sink slack is not set"),
         ("https://example.org/?key=$TD_KEY", None),  # not expanded
         ("$TD_KEY/more", "must begin with https"),
         ("file:///etc/passwd", "must begin with https"),
@@ -226,7 +226,7 @@ def test_addresses_that_are_refused_are_not_repeated(target, says, monkeypatch):
 
 def test_a_report_that_cannot_be_sent_is_an_error(server, hurry):
     server.answers = [500]
-    with pytest.raises(SinkError, match="the sink slack did not take the report: the server answered 500") as caught:
+    with pytest.raises(SinkError, match="the sink slack did not accept the report: the server answered 500") as caught:
         send(SICK, f"slack:{server.url}", SUBJECT)
     assert SECRET not in str(caught.value)
     assert len(server.paths) == 3

@@ -232,7 +232,7 @@ def test_a_packed_file_that_breaks_off_says_so(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(text.encode())[:-4000])
     run = read(path)
     assert 0 < run.step < 4999
-    assert any("packed and breaks off" in note for note in run.notes)
+    assert any("compressed and cut off" in note for note in run.notes)
 
 
 def test_what_a_small_packed_file_becomes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_steps_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     path.write_text("step,loss\n" + lines(lambda i: f"{i - 10},{LOSS[i]}\n"))
     run = read(path)
     assert run.step == N - 11
-    assert any(note.startswith("10 points are at steps below zero") for note in run.notes)
+    assert any(note.startswith("10 points at steps below zero") for note in run.notes)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -327,3 +327,17 @@ def test_what_is_no_file_is_passed_over_and_never_waited_for(tmp_path: Path) -> 
     for name in ("pipe.log", "endless.log"):
         with pytest.raises(SourceError, match="neither a file nor a folder"):
             read(tmp_path / name)
+
+
+def test_an_error_that_is_called_accuracy_is_better_when_lower(tmp_path: Path) -> None:
+    error = [0.02 + 0.04 * 0.8**i for i in range(N)]
+    rows = [f"{i},{LOSS[i]},{HELD_OUT[i]},{error[i]:.5f},{0.6 * error[i]:.5f}\n" for i in range(N)]
+    (tmp_path / "log.csv").write_text("".join(["epoch,loss,val_loss,acc,val_acc\n", *rows]))
+    run = read(tmp_path / "log.csv")
+    assert run.header["context"]["better"] == {"train_accuracy": "lower", "val_accuracy": "lower"}
+    report = diagnose(run)
+    assert report.health == "healthy", [str(item) for item in report.symptoms]
+    assert any("read as an error, lower is better" in note for note in report.notes)
+    risen = [f"{i},{LOSS[i]},{HELD_OUT[i]},{1 - error[i]:.5f},{1 - 2 * error[i]:.5f}\n" for i in range(N)]
+    (tmp_path / "log.csv").write_text("".join(["epoch,loss,val_loss,acc,val_acc\n", *risen]))
+    assert set(read(tmp_path / "log.csv").header["context"]["better"].values()) == {"higher"}

@@ -133,7 +133,7 @@ def test_a_file_of_an_evaluation_holds_values_of_validation(tmp_path):
 def test_columns_without_names_can_be_named_as_the_message_says(between, tmp_path):
     path = tmp_path / "train_log.txt"
     path.write_text("".join(f"{v}{between}{90 - 9 * v}\n" for v in LOSS))
-    with pytest.raises(SourceError, match="column 1, column 2. Say which is which: --map 'loss=column 1'"):
+    with pytest.raises(SourceError, match="column 1, column 2. Name the loss column: --map 'loss=column 1'"):
         read(path)
     found = vital_series(read(path, mapping={"loss": "column 1", "val_accuracy": "column 2"}).records)
     assert found["loss"][1] == LOSS
@@ -147,8 +147,8 @@ def test_names_that_nobody_knows_are_listed_and_can_be_said_to_be_the_loss(tmp_p
     path.write_text(
         "".join(f"{i}th batch, lsd is {v}, lreg is 0.5, outputs [[0.1, 0.2],\n  [0.3]]\n" for i, v in enumerate(LOSS))
     )
-    with pytest.raises(SourceError, match="given as lsd is, lreg is, outputs: is one the loss. --map 'loss=lsd is'"):
+    with pytest.raises(SourceError, match="lsd is, lreg is, outputs: if one is the loss, use --map 'loss=lsd is'"):
         read(path)
     assert vital_series(read(path, mapping={"loss": "lsd is"}).records)["loss"][1] == LOSS
-    with pytest.raises(SourceError, match="given as lsd is"):
+    with pytest.raises(SourceError, match="named lsd is"):
         read(path, mapping={"loss": "l"})

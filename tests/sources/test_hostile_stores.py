@@ -183,4 +183,4 @@ def test_damage_in_a_log_of_records_says_which_and_how_many(tmp_path: Path) -> N
     kept = run.step + 1
     lost = next(note for note in run.notes if note.startswith("damage in run-a.wandb cost about"))
     assert abs(int(lost.split()[5]) - (200 - kept)) <= 3
-    assert f"1 unreadable record is left out of run-a.wandb, the first is record {kept + 1}" in run.notes
+    assert f"1 unreadable record is left out of run-a.wandb; the first is record {kept + 1}" in run.notes

@@ -108,7 +108,7 @@ def test_files_of_another_kind_say_what_they_look_like(tmp_path):
     expected = {
         "PK\x03\x04 data": "a zip archive",
         "%PDF-1.4": "a PDF",
-        "<html><body>503</body></html>": "a page of HTML",
+        "<html><body>503</body></html>": "an HTML page",
         "The quick brown fox\njumps over.\n": "text without a line that gives a loss",
         '{"name": "x", "version": 3}': "JSON without series of numbers",
     }
@@ -211,7 +211,7 @@ def test_zero_bytes_are_noted_with_their_line(tmp_path, name):
         "log.txt": [f"step {step} loss {3 - step / 10}" for step in range(20)],
     }[name]
     run = read(put(tmp_path, "\n".join([*rows[:10], "\0" * 50, *rows[10:], ""]), name))
-    assert f"{name} holds zero bytes, the first in line 11: something may be lost there" in run.notes
+    assert f"{name} holds zero bytes, the first in line 11: data may be missing there" in run.notes
     assert len(vital_series(run)["loss"][0]) == len(rows) - (name == "log.csv")
 
 

@@ -122,7 +122,7 @@ def test_metrics_without_a_step_are_counted(tmp_path: Path) -> None:
     database(path, [("loss", 3.0 - time, time, 0, 0) for time in range(3)]).close()
     (run,) = mlflow_store.read(path)
     assert run.points["loss"].steps.tolist() == [0, 1, 2] and run.clock == "row"
-    assert "without a step" in run.notes[0]
+    assert "without steps" in run.notes[0]
 
 
 def test_a_resumed_run_keeps_its_order(tmp_path: Path) -> None:
@@ -180,5 +180,5 @@ def test_a_folder_whose_experiment_is_not_described(tmp_path: Path) -> None:
 def test_a_store_without_metrics_says_so(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     database(path, []).close()
-    with pytest.raises(SourceError, match="2 runs of MLflow, and none of them has a metric"):
+    with pytest.raises(SourceError, match="2 MLflow runs, none of which has a metric"):
         mlflow_store.read(path)

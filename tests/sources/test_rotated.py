@@ -38,9 +38,7 @@ def test_parts_that_go_on_in_each_other_are_one_run(tmp_path, name, form, every)
         assert [step for step, _ in found] == list(range(0, 5000, every))
         assert [step for step, loss in found if math.isnan(loss)] == [1000]
         assert run.path == path
-        assert run.notes == (
-            f"the log was rotated, and goes on where older parts ended, read too: {name}.1, {name}.2.gz",
-        )
+        assert run.notes == (f"the log was rotated; its older parts were read too: {name}.1, {name}.2.gz",)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_pattern_reads_what_nobody_could_guess(tmp_path):
     [
         ("(?P<loss>", "is not a regular expression"),
         (r"loss (\S+)", "names no group"),
-        (r"(?P<loss>(\d+)*)x", "can take for ever"),
+        (r"(?P<loss>(\d+)*)x", "can take forever"),
         (r"nothing like (?P<loss>\d+)", "no line of"),
     ],
 )

@@ -103,4 +103,4 @@ def test_tensorboard_knows_how_a_killed_run_ended(tmp_path: Path) -> None:
             writer.add_scalar("train/loss", math.nan if step == 50 else 2.0, step)
     (run,) = trainer_state.read(tmp_path)
     assert run.points["train/loss"].steps.tolist() == [10, 20, 30, 40, 50]
-    assert run.config["train_batch_size"] == 8 and "knows step 20" in run.notes[0]
+    assert run.config["train_batch_size"] == 8 and "ends at step 20" in run.notes[0]

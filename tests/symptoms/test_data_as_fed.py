@@ -136,7 +136,7 @@ def test_validation_is_fed_otherwise(mean, deviation, held_out, fires):
 def test_labels_that_are_the_tokens_before():
     past = {"target_is_before": [1.0] * 3, "target_after_next": [0.05] * 3}
     copied = Chart.of(target_is_next=[0.06] * 3, loss=[4.0 * 0.9**step for step in range(60)], **past)
-    assert "before" in TargetAnomaly().check(copied).message
+    assert "previous tokens" in TargetAnomaly().check(copied).message
     assert TargetAnomaly().check(copied).severity == "warning"
     backwards = Chart.of(target_is_next=[0.06] * 3, loss=[2.0 + 2.0 * 0.9**step for step in range(60)], **past)
     assert TargetAnomaly().check(backwards).severity == "info"  # a language model that reads from the end
@@ -200,13 +200,13 @@ def asked(edges, spreads):
 
 @pytest.mark.parametrize("given", MISSING.values(), ids=MISSING)
 def test_a_number_that_stands_for_what_was_not_measured(given):
-    assert "not measured" in TargetAnomaly().check(asked(*given)).message
+    assert "missing values" in TargetAnomaly().check(asked(*given)).message
 
 
 @pytest.mark.parametrize("given", MEASURED.values(), ids=MEASURED)
 def test_a_number_that_may_be_measured(given):
     found = TargetAnomaly().check(asked(*given))
-    assert found is None or "not measured" not in found.message
+    assert found is None or "missing values" not in found.message
 
 
 def test_targets_of_one_part_that_are_far_off_at_times():
@@ -249,7 +249,7 @@ def test_labels_of_which_the_loss_counts_none():
 def test_tiny_targets_that_are_lost_in_what_the_outputs_are():
     asked = {"target_mean": [0.0] * 3, "target_std": [4e-6] * 3}
     lost = Chart.of(step=100, output_rms=[0.01] * 3, criterion=[1e-4] * 3, guess_loss=[1.6e-11] * 3, **asked)
-    assert "their mean would cost far less" in TargetAnomaly().check(lost).message
+    assert "predicting their mean would give a far lower loss" in TargetAnomaly().check(lost).message
     found = Chart.of(step=100, output_rms=[4e-6] * 3, criterion=[2e-12] * 3, guess_loss=[1.6e-11] * 3, **asked)
     assert TargetAnomaly().check(found) is None
     lost.add({"type": "facts", "step": 0, "facts": {"loss.kind": "bce"}})  # scores, and rare ones

@@ -153,5 +153,5 @@ def _pointing(deviation, facts=()):
 
 def test_parameters_of_a_density_may_share_a_direction_and_differ_more_than_at_first():
     assert _pointing(np.linspace(0.1, 0.5, 14)) is None
-    assert "point one way" in _pointing(np.full(14, 0.1)).message
-    assert "point one way" in _pointing(np.linspace(0.1, 0.5, 14), {"loss.between_outputs": True}).message
+    assert "point in the same direction" in _pointing(np.full(14, 0.1)).message
+    assert "point in the same direction" in _pointing(np.linspace(0.1, 0.5, 14), {"loss.between_outputs": True}).message

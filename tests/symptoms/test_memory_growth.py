@@ -34,7 +34,7 @@ SICK = {
 def test_fires(values, vital):
     symptom = check(values, vital)
     assert symptom.severity == "warning"
-    assert "MB a step" in symptom.message
+    assert "MB per step" in symptom.message
 
 
 def test_a_device_that_is_nearly_full_is_critical():

@@ -100,7 +100,7 @@ def test_a_gradient_that_leapt_right_before_nan_has_not_come_back():
     leapt = Symptom("gradient-explosion", "GR01", "warning", 0.9, 199, 199, message="gradient norm 1000")
     assert softened(chart, leapt) == leapt
     sound = Chart.of(loss=[*loss, *loss[-50:]], grad_norm=norms, context={"source": "CSV"})
-    assert "did not suffer" in softened(sound, leapt).message
+    assert "was not affected" in softened(sound, leapt).message
 
 
 def noisy_loss(steps):
@@ -111,7 +111,7 @@ def test_what_was_not_looked_for_is_named(tmp_path):
     place = tmp_path / "log.csv"
     place.write_text("step,loss\n" + "\n".join(f"{step},{fall(step)}" for step in range(100)))
     assert (
-        "not looked for, as was asked: NU, overfitting"
+        "not looked for, as requested: NU, overfitting"
         in diagnose(place, settings={"ignore": ["NU", "overfitting"]}).notes
     )
     assert not any(note.startswith("not looked for") for note in diagnose(place).notes)

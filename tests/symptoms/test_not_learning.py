@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_not_at_its_start():
 
 
 def test_the_level_of_a_guess_is_quoted():
-    assert "without looking at the input is 2.3" in check(FLAT, facts={"loss.chance": 2.303}).message
+    assert "a constant guess that ignores the input gives 2.3" in check(FLAT, facts={"loss.chance": 2.303}).message
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_validation_that_stands_still_where_training_has_nothing_left():
     known = np.maximum(3 * np.exp(-np.arange(1000) / 80), 0.01)
     symptom = check([2.8, 2.6, 2.5, 2.45, 2.44, 2.44, 2.44, 2.43, 2.44, 2.43], known)
     assert symptom.severity == "warning"
-    assert "stands at 2.44" in symptom.message
+    assert "stays at 2.44" in symptom.message
 
 
 HEALTHY = {

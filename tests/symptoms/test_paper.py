@@ -93,7 +93,7 @@ def test_the_rule_can_be_set_for_one_finding():
     [
         ("gradient-explosion", {"grad_norm": [*STEADY, 2.0]}, "exceeds μ + 3σ = 1.38"),
         ("gradient-explosion", {"grad_norm": [*STEADY, 12.0]}, "exceeds 10"),
-        ("gradient-vanishing", {"grad_norm": [*STEADY, 0.5]}, "is under μ - 3σ = 0.71"),
+        ("gradient-vanishing", {"grad_norm": [*STEADY, 0.5]}, "is below μ - 3σ = 0.71"),
         ("loss-spike", {"loss": [*STEADY, 1.6]}, "exceeds μ + 3σ = 1.38"),
     ],
 )

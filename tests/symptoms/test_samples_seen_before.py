@@ -103,7 +103,7 @@ UNCHANGED = {
 
 @pytest.mark.parametrize("chart", CHANGED.values(), ids=CHANGED)
 def test_answers_that_change(chart):
-    assert "another target" in TargetAnomaly().check(chart).message
+    assert "a different target" in TargetAnomaly().check(chart).message
 
 
 @pytest.mark.parametrize("chart", UNCHANGED.values(), ids=UNCHANGED)

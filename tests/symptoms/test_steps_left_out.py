@@ -18,7 +18,7 @@ def ledger(times, looked, backwards=1):
 def test_steps_that_are_left_out_are_found(times, looked):
     symptom = GradientsNotCleared().check(ledger(times, looked))
     assert symptom.severity == "warning"
-    assert "step() is left out" in symptom.message
+    assert "step() is skipped" in symptom.message
 
 
 @pytest.mark.parametrize(("times", "looked"), [(0, 40), (2, 8), (3, 60), (5, 200)])

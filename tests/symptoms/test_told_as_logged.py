@@ -68,7 +68,7 @@ def test_overfitting_is_told_in_numbers_that_stand_in_the_log():
         item for epoch, (one, other) in enumerate(pairs) for item in ((epoch, one, "loss"), (epoch, other, "val_loss"))
     ]
     report = examined(*((epoch, {name: value}) for epoch, value, name in records), clock="epoch")
-    assert "rose from 1.52 at epoch 6 to 2.32 while training went on to 0.28" in " ".join(verdict(report).split())
+    assert "rose from 1.52 at epoch 6 to 2.32 while the training loss fell to 0.28" in " ".join(verdict(report).split())
 
 
 def test_of_two_findings_at_one_step_that_which_lasted_leads():

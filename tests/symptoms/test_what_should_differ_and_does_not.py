@@ -98,7 +98,7 @@ def test_two_players_who_both_win():
     chart = Chart.of(d_loss=1.4 * FADES, g_loss=0.7 * FADES)
     assert LopsidedLosses().check(chart) is None  # parts of one loss may both fall
     chart.context["optimizer"] = [{"class": "Adam"}, {"class": "Adam"}]
-    assert "both win" in LopsidedLosses().check(chart).message
+    assert "both cannot win" in LopsidedLosses().check(chart).message
 
 
 def ledger(**more):
@@ -117,7 +117,7 @@ ALONE = {"zeroing__kept": [0], "zeroing__cleared": [5], "zeroing__between_backwa
 def test_an_attack_may_climb_but_not_with_the_weights():
     attack = {"loss__lint": ["negated"], "data__differentiated": True}
     losses = Chart.of(loss=[1.0] * 40)
-    assert "minus sign" in GradientsNotCleared().check(known(losses, **ALONE, **attack)).message
+    assert "negated loss" in GradientsNotCleared().check(known(losses, **ALONE, **attack)).message
     assert SuspiciousLoss().check(losses) is None
     cleared = known(Chart.of(loss=[1.0] * 40), **ALONE | {"zeroing__between_backwards": [4]}, **attack)
     assert GradientsNotCleared().check(cleared) is None

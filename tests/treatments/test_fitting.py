@@ -20,18 +20,27 @@ FIRST = [
         "loss = torch.nn.functional.cross_entropy(",
     ),
     ("fix-loss", "the loss is a sum over the batch: gradients grow with it", "loss = loss_fn(outputs, targets) / len("),
-    ("fix-mask", "certain: samples of the validation were seen in training", "train_set, val_set = "),
+    ("fix-mask", "certain: validation samples were seen in training", "train_set, val_set = "),
     ("fix-mask", "certain: one column of the inputs follows the label", "inputs = table.drop("),
     ("fix-mask", "certain: the labels are the next tokens", "mask = torch.nn.Transformer"),
-    ("match-validation", "certain: inputs are of size 117 in validation and 1 in training", "val_inputs = preprocess("),
-    ("match-validation", "the model is in training mode whenever it is validated", "model.eval()"),
-    ("change-schedule", "StepLR is stepped at every batch", "scheduler.step()  # once an epoch"),
+    ("match-validation", "certain: inputs have size 117 in validation, but 1 in training", "val_inputs = preprocess("),
+    ("match-validation", "the model is in training mode whenever validation runs", "model.eval()"),
+    ("change-schedule", "StepLR is stepped at every batch", "scheduler.step()  # once per epoch"),
     ("change-schedule", "the learning rate is 0 and was 0.1", "scheduler = torch.optim.lr_scheduler.Cosine"),
-    ("reattach-graph", "certain: the same graph was behind the loss", "outputs = model(inputs)  # anew at every step"),
-    ("reattach-graph", "certain: encoder: the module runs, and its tensors never get", "x = second(first(x))"),
-    ("shuffle-data", "the inputs of 16 batches looked at are the same 64 samples", "for inputs, targets in loader"),
-    ("shuffle-data", "two samples of a batch share a class in 90 % of pairs", "loader = torch.utils.data.DataLoader("),
-    ("restore-state", "steps are undone: in dozens of them weights come 0.01 of one step far", "average.lerp_("),
+    ("reattach-graph", "certain: the loss had the same graph", "outputs = model(inputs)  # again at every step"),
+    ("reattach-graph", "certain: encoder: the module runs, but its tensors never get", "x = second(first(x))"),
+    ("shuffle-data", "the inputs of all 16 inspected batches are the same 64 samples", "for inputs, targets in loader"),
+    ("shuffle-data", "90 % of the sample pairs within a batch share a class", "loader = torch.utils.data.DataLoader("),
+    ("restore-state", "steps are undone: dozens of steps move the weights by 0.01 times one step", "average.lerp_("),
+    ("add-parameters-to-optimizer", "certain: head.weight: in no optimizer", "optimizer = torch.optim.AdamW("),
+    (
+        "add-parameters-to-optimizer",
+        "certain: x: in the graph of the loss, but not in model.parameters()",
+        "self.layers",
+    ),
+    ("add-parameters-to-optimizer", "certain: weights of 8 × 4 are created anew at each step", "self.head = "),
+    ("add-parameters-to-optimizer", "certain: d.0.weight: in an optimizer that has not stepped once", "for item in"),
+    ("fix-loss", "the graph of the loss shows negated, broadcast", "assert outputs.shape == targets.shape"),
     ("add-normalization", "certain: 3 BatchNorm layers have at most 2 values", "norm = torch.nn.GroupNorm("),
 ]
 
@@ -68,7 +77,7 @@ def test_the_optimizer_is_built_again_as_it_was(optimizer, call):
 def test_a_wrong_setting_is_set_right_and_the_optimizer_kept():
     suggests = next(cause for cause in CAUSES if cause.name == "optimizer-misconfigured").suggests
     assert in_question(suggests, ["certain: eps is 1 and outweighs 100% of the gradients"]) == ["change-eps"]
-    assert "use-adamw" in in_question(suggests, ["certain: Adam adds weight decay: AdamW is what is usually meant"])
+    assert "use-adamw" in in_question(suggests, ["certain: Adam adds weight decay: AdamW is usually intended"])
 
 
 def case(cause, *names, evidence=(), facts=None, first=300, **vitals):

@@ -284,7 +284,8 @@ def test_what_mends_the_likeliest_cause_comes_first():
 
 
 def test_a_cause_with_several_settings_treats_the_one_in_question():
-    slugs = prescription.in_question(("lower-dropout", "set-weight-decay"), ("weight decay takes 0.02 of each weight",))
+    said = ("weight decay removes 0.02 of each weight",)
+    slugs = prescription.in_question(("lower-dropout", "set-weight-decay"), said)
     assert slugs == ["set-weight-decay"]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Be led from the symptoms of a training run to one change and the test of it.
+"""Go from the symptoms of a training run to one change and a test of it.
 
     python consult.py runs/today --answers answers.json --format json
     python consult.py --questions
 
-All of it is `torchdoctor consult`, whose options are these.
+The same as `torchdoctor consult`, with the same options.
 """
 
 from __future__ import annotations

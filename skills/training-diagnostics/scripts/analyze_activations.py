@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Analyze activations: distribution by module, dead ReLUs, saturated sigmoids and tanhs, scale through depth.
+"""Analyze activations: distribution by module, dead ReLUs, saturated sigmoids and tanhs, scale by depth.
 
     python analyze_activations.py --model package.module:factory --checkpoint weights.pt --data sample.pt
     python analyze_activations.py --model model.pt --data sample.pt --trust-pickle
 
-All of it is `torchdoctor activations`, whose options are these. In a script of your own:
+The same as `torchdoctor activations`, with the same options. In your own script:
 
     from scripts.analyze_activations import analyze_activations
 
@@ -22,12 +22,12 @@ from torchdoctor.cli import main
 
 
 def analyze_activations(model: Any, data_loader: Any) -> dict[str, dict[str, Any]]:
-    """By module: mean, std, rms, quantiles, and the shares of zero, dead and saturated values."""
+    """For each module: mean, std, rms, quantiles, and the shares of zero, dead and saturated values."""
     return {layer["name"]: layer for layer in activation_statistics(model, data_loader).to_dict()["layers"]}
 
 
 def identify_issues(model: Any, data_loader: Any) -> list[str]:
-    """What the activations say, worst first."""
+    """Problems of the activations, worst first."""
     return [remark.message for remark in activation_statistics(model, data_loader).remarks]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare runs: which was best and fastest, where they part, and which setting explains it; best first.
+"""Compare runs: which is best and fastest, where they separate, and which setting explains it.
 
 python compare_training_runs.py --runs exp1/ exp2/ exp3/
 python compare_training_runs.py --runs exp1/ exp2/ --format json
@@ -18,7 +18,7 @@ from torchdoctor.reports.comparison_formats import FORMATS
 
 
 def compare_training_runs(paths: Sequence[str]) -> dict[str, Any]:
-    """The runs, best first, and what explains their order, as plain data."""
+    """The runs, best first, and what explains the ranking, as plain data."""
     return compare(paths).to_dict()
 
 

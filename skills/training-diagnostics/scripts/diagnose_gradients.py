@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Diagnose gradient flow: norms by layer, vanishing, exploding, zeros, values that are no numbers.
+"""Diagnose gradient flow: norms by layer, vanishing or exploding gradients, zeros, NaN and Inf.
 
     python diagnose_gradients.py --model package.module:factory --checkpoint weights.pt --data sample.pt
     python diagnose_gradients.py --checkpoint model.pt --data loader.pt --trust-pickle
     python diagnose_gradients.py --checkpoint weights.pt --log-dir logs/
 
-All of it is `torchdoctor gradients`, whose options are these. In a script of your own:
+The same as `torchdoctor gradients`, with the same options. In your own script:
 
     from scripts.diagnose_gradients import compute_gradient_stats, diagnose_gradient_pathology
 
@@ -31,7 +31,7 @@ Stats = Mapping[str, Mapping[str, Any]]
 
 
 def compute_gradient_stats(model: Any, data_loader: Any, criterion: Any = None) -> dict[str, dict[str, Any]]:
-    """By parameter: mean, std, norm, max, min, zeros and size of its gradient. The model is left as it was."""
+    """For each parameter: mean, std, norm, max, min, zeros and size of its gradient. The model stays unchanged."""
     found = gradient_statistics(model, criterion, data_loader)
     return {
         layer.name: {
@@ -51,7 +51,7 @@ def compute_gradient_stats(model: Any, data_loader: Any, criterion: Any = None) 
 
 
 def diagnose_gradients(model: Any, data_loader: Any, criterion: Any = None) -> dict[str, dict[str, Any]]:
-    """The same under the name that reads well in a loop; prints what is wrong."""
+    """The same as `compute_gradient_stats`, but prints what is wrong."""
     stats = compute_gradient_stats(model, data_loader, criterion)
     for issue in diagnose_gradient_pathology(stats)["errors"]:
         print(issue)
@@ -59,7 +59,7 @@ def diagnose_gradients(model: Any, data_loader: Any, criterion: Any = None) -> d
 
 
 def identify_issues(grad_stats: Stats) -> list[str]:
-    """By rules of thumb: a ratio of norms above 1000, a norm above 100, half of a layer at zero, NaN."""
+    """Problems by rules of thumb: a ratio of norms above 1000, a norm above 100, half of a layer at zero, NaN."""
     norms = {name: float(stats["norm"]) for name, stats in grad_stats.items()}
     known = [norm for norm in norms.values() if math.isfinite(norm)]
     issues = []
@@ -77,9 +77,9 @@ def identify_issues(grad_stats: Stats) -> list[str]:
 
 
 def diagnose_gradient_pathology(grad_stats: Stats) -> dict[str, list[str]]:
-    """What is wrong (`errors`), what is worth a look (`warnings`), and what to do (`recommendations`).
+    """What is wrong (`errors`), what to look at (`warnings`), and what to do (`recommendations`).
 
-    Stricter with itself than `identify_issues`: biases, gains and embeddings say nothing about depth.
+    Fewer false alarms than `identify_issues`: it does not judge depth by biases, gains and embeddings.
     """
     layers = [_layer(name, stats) for name, stats in grad_stats.items()]
     remarks = judge(layers)
@@ -90,7 +90,7 @@ def diagnose_gradient_pathology(grad_stats: Stats) -> dict[str, list[str]]:
 
 
 def plot_gradient_flow(grad_stats: Stats, path: str | Path = "gradient_flow.png") -> Path:
-    """Draw the norms through depth; an HTML page where matplotlib is not installed."""
+    """Plot the norms by depth; an HTML page if matplotlib is not installed."""
     layers = [
         {"name": name, "norm": stats["norm"], "max": stats.get("max", math.nan), "min": stats.get("min", math.nan)}
         | {"zero_share": _zeros(stats) / max(1, _size(stats))}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Learning-rate range test: raise the rate until the loss turns up, then try what the curve offers.
+"""Learning rate range test: raise the learning rate until the loss rises, then try the best candidates.
 
     python lr_range_test.py --model package.module:factory --data package.module:loader --optimizer sgd
 
-All of it is `torchdoctor lr-range`, whose options are these. In a script of your own:
+The same as `torchdoctor lr-range`, with the same options. In your own script:
 
     from scripts.lr_range_test import lr_range_test
 
@@ -29,9 +29,9 @@ def lr_range_test(
     optimizer: Any = None,
     steps: int = 200,
 ) -> list[tuple[float, float]]:
-    """(rate, loss) of each step of a sweep, which ends where the loss is four times the first; nothing is changed.
+    """(learning rate, loss) for each step of a sweep, which stops at four times the first loss; nothing is changed.
 
-    `torchdoctor.lr_range` gives more: the rate to use, the highest safe one, a picture.
+    `torchdoctor.lr_range` gives more: the learning rate to use, the highest safe one, a plot.
     """
     found = torchdoctor.lr_range(
         model, criterion, train_loader, optimizer, start=start_lr, end=end_lr, steps=steps, trials=0

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plot a run: loss raw and over 100 steps, learning rate, gradient norm, and what was found, marked.
+"""Plot a run: raw loss and its average over 100 steps, learning rate, gradient norm, and marked findings.
 
     python plot_losses.py --log-dir logs/
     python plot_losses.py --log-dir logs/ --output curves.html
 
-Writes `loss_curve.png` and `lr_loss_correlation.png`. All of it is `torchdoctor plot RUN`.
+Writes `loss_curve.png` and `lr_loss_correlation.png`. The same as `torchdoctor plot RUN`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks: what can be found before the first step. One file a check, one line in the table.
+"""Checks: problems that can be found before the first training step. One file per check, one line in the table.
 
 >>> [check.name for check in build(select=("CK01",))]
 ['parameter-initialization']
@@ -81,7 +81,7 @@ def build(
     ignore: Iterable[str] = (),
     thresholds: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Check, ...]:
-    """The checks that are asked for, with their thresholds. What is selected by name runs in a quick check-up too.
+    """The requested checks, with their thresholds. A check selected by name also runs in a quick check-up.
 
     >>> build(select=["gradient-flwo"])
     Traceback (most recent call last):
@@ -106,7 +106,7 @@ def build(
 
 
 def _meant(tokens: Iterable[str], setting: str) -> set[str]:
-    """The names meant by names or codes."""
+    """The check names that these names, codes and code prefixes stand for."""
     if isinstance(tokens, str):
         tokens = [item.strip() for item in tokens.split(",") if item.strip()]
     chosen: set[str] = set()

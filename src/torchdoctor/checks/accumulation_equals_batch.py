@@ -15,26 +15,28 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 RUNNING = ("Logcumsumexp", "Cumsum", "Cummax", "Sort")
-"""Nodes of a graph in which one sample's place is told by the others."""
+"""Graph nodes whose result for one sample depends on its position among the others."""
 
 
 @dataclass(frozen=True)
 class AccumulationEqualsBatch(Check):
-    """Gradients added up over parts of the batch are those of the whole batch.
+    """Gradients averaged over parts of the batch equal the gradient of the whole batch.
 
     ## What it checks
-    The gradient of the batch against the mean of the gradients of its parts, in eval mode so that neither dropout nor
-    BatchNorm enter (BatchNorm normalizes each part by itself in training: accumulation does not change that). Where
-    they differ, accumulation, and training on several devices, learn something else than a large batch would.
+    The gradient of the batch is compared with the mean of the gradients of its two halves, in eval mode so that dropout
+    and BatchNorm do not interfere (in training BatchNorm normalizes each part separately, with or without
+    accumulation). If they differ, gradient accumulation and multi-device training do not learn what one large batch
+    would.
 
     ## How it is told apart
-    A summed loss adds up instead of averaging, and passes: the message says so. So does a mean over what is counted
-    (tokens that are not ignored, class weights), where parts weighed by their counts agree. A loss that compares
-    samples with each other (contrastive, or ordered by time as in survival) is not asked: it needs its whole batch.
+    - A summed loss adds up instead of averaging: it passes, and the message says so.
+    - A mean over counted items (tokens that are not ignored, class weights) passes if the halves, weighted by their
+      counts, agree with the whole.
+    - A loss that compares samples with each other (contrastive, or ordered by time as in survival analysis) is skipped:
+      it needs the whole batch.
 
     ## What to do
-    Divide by a number that is the same for every part: `loss.sum() / total`. Take no statistics over the batch in the
-    loss.
+    Divide by a number that is the same for every part: `loss.sum() / total`. Do not use batch statistics in the loss.
 
     ## Example
     >>> def loss(output, target):
@@ -52,50 +54,50 @@ class AccumulationEqualsBatch(Check):
     references = ("https://unsloth.ai/blog/gradient",)
 
     most: float = 0.05
-    """Share of the gradient's size by which the two may differ."""
+    """Largest allowed difference between the two gradients, as a share of the batch gradient's norm."""
 
     def applies(self, subject: Subject) -> str | None:
-        """Two samples or more, in one model."""
+        """Two samples or more, and a single model."""
         if subject.samples < 2:
-            return "the batch holds one sample"
+            return "the batch holds only one sample"
         if len(subject.models) > 1:
-            return "several models play against each other in one loss"
+            return "several models share one loss"
         if linked(subject):
-            return "a graph among inputs or buffers links samples on purpose"
+            return "a graph in the inputs or buffers links samples on purpose"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Halves against the whole."""
+        """Compare the two halves with the whole batch."""
         if time_first(subject) is True:
-            raise CannotTell("inputs are time first, as far as the targets tell: samples are not the first dimension")
+            raise CannotTell("judging by the targets, inputs are time first: their first dimension is not samples")
         samples = subject.samples
         whole = subject.sized(samples - samples % 2)
         half = whole.samples // 2
         parts = [cut(whole, range(half)), cut(whole, range(half, whole.samples))]
         if parts[0].samples + parts[1].samples != whole.samples:
-            raise CannotTell("the batch cannot be cut in two")
+            raise CannotTell("the batch cannot be split in two")
         subject.evaluate()
         _ask_in_eval(whole)
-        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward in eval mode
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrent layers have no backward in eval mode
             if _is_pairwise(whole):
-                raise CannotTell("the loss compares the samples of a batch with each other, and needs all of them")
+                raise CannotTell("the loss compares the samples of a batch with each other, so it needs all of them")
             target, *halves = [self._gradient(part) for part in (whole, *parts)]
         size = float(target.norm())
         if not 0 < size < float("inf"):
             raise CannotTell(f"the gradient of the batch is {number_text(size)}")
         apart = float((target - (halves[0] + halves[1]) / 2).norm()) / size
-        message = f"gradients of two halves differ from that of the batch by {number_text(apart)} of its size"
+        message = f"the mean gradient of two halves differs from the batch gradient by {number_text(apart)} of its norm"
         if apart <= self.most:
             return self.passed(message, value=apart, limit=self.most)
         if float((target - halves[0] - halves[1]).norm()) / size <= self.most:
-            return self.passed("the loss is a sum: accumulated losses must not be divided", value=0.0, limit=self.most)
+            return self.passed("the loss is a sum: do not divide it when accumulating", value=0.0, limit=self.most)
         weighed, share = _weighed(target, halves)
         if weighed <= self.most and _may_weigh(whole, parts, share):
-            message += f"; weighed {number_text(share)} to {number_text(1 - share)}, by what each counts, they agree"
+            message += f"; weighted {number_text(share)} to {number_text(1 - share)} by their counts, they agree"
             return self.passed(message, value=weighed, limit=self.most)
         if any(True for _ in takes_time_first(subject)) and time_first(subject) is None:
-            raise CannotTell("the batch may be time first, so that its halves are no samples")
-        advice = "Divide the loss by a number that is the same for every part, and take no statistics over the batch."
+            raise CannotTell("the first dimension of the batch may be time, so its halves may not be separate samples")
+        advice = "Divide the loss by a number that is the same for every part, and do not use batch statistics in it."
         return self.failed(message, advice, value=apart, limit=self.most, severity="warning")
 
     @staticmethod
@@ -103,7 +105,7 @@ class AccumulationEqualsBatch(Check):
         seed()
         loss = subject.loss()
         if not loss.requires_grad:
-            raise CannotTell("the loss has no graph")
+            raise CannotTell("the loss has no autograd graph")
         found = [grad.to_dense().flatten().double() for grad in subject.gradients(loss).values() if grad is not None]
         if not found:
             raise CannotTell("no parameter has a gradient")
@@ -112,27 +114,27 @@ class AccumulationEqualsBatch(Check):
 
 @torch.no_grad()
 def _ask_in_eval(subject: Subject) -> None:
-    """Whether there is a loss in eval mode, and whether it is the same twice."""
+    """Raise CannotTell if the loss cannot be computed in eval mode or differs between two passes."""
     losses = []
     for number in range(2):
         seed(number)
         try:
             losses.append(float(subject.loss()))
-        except Exception as error:  # detectors return losses in train mode only
-            raise CannotTell("in eval mode the model returns something that the loss does not take") from error
+        except Exception as error:  # detection models return losses in train mode only
+            raise CannotTell("in eval mode the model returns something that the loss does not accept") from error
     if abs(losses[0] - losses[1]) > 1e-6 * abs(losses[0]):
-        raise CannotTell("the model draws random numbers in eval mode, which parts cannot share")
+        raise CannotTell("the model draws random numbers in eval mode, so two passes cannot be compared")
 
 
 def _weighed(target: Tensor, halves: list[Tensor]) -> tuple[float, float]:
-    """The share of the first half that fits best, and how far it is then from the whole."""
+    """The weight of the first half that fits best, and the relative difference that remains with it."""
     difference = halves[0] - halves[1]
     share = float((target - halves[1]) @ difference / difference.square().sum().clamp_min(1e-30))
     return float((target - share * halves[0] - (1 - share) * halves[1]).norm() / target.norm()), share
 
 
 def _may_weigh(whole: Subject, parts: list[Subject], share: float) -> bool:
-    """Whether parts may count differently: by class weights, or by labels that are left out; then by these."""
+    """Whether halves may count differently: class weights, labels per position, or unequal numbers of ignored ones."""
     targets = whole.targets
     weighted = isinstance(getattr(whole.loss_fn, "weight", None), Tensor)
     if not isinstance(targets, Tensor) or not 0 <= share <= 1 or targets.is_floating_point():
@@ -142,13 +144,13 @@ def _may_weigh(whole: Subject, parts: list[Subject], share: float) -> bool:
 
 
 def _is_pairwise(subject: Subject) -> bool:
-    """Whether the loss is made of pairs of samples: in a smaller batch too, as a layer may be as wide as the batch."""
+    """Whether the loss compares pairs of samples. A smaller batch is tried too: a layer may be as wide as the batch."""
     sizes = [size for size in (subject.samples, subject.samples - 2) if size > 2]
     return bool(sizes) and all(_has_square(subject.sized(size)) for size in sizes)
 
 
 def _has_square(subject: Subject) -> bool:
-    """Whether something of samples × samples, pairs of two views, or a running sum over samples leads to the loss."""
+    """Whether a samples × samples matrix (or of two views), or a running sum over samples, leads to the loss."""
     seed()
     waiting, seen = [subject.loss().grad_fn], 0
     while waiting and seen < 64:
@@ -167,11 +169,11 @@ def _has_square(subject: Subject) -> bool:
 
 
 def _runs_over_samples(node: Any, shape: tuple[int, ...], samples: int) -> bool:
-    """Whether a node adds up over the samples of a batch, one after the other: risk sets, ranks."""
+    """Whether a node accumulates or ranks over the samples of a batch: risk sets, ranks."""
     if not any(word in type(node).__name__ for word in RUNNING):
         return False
     place = getattr(node, "_saved_dim", None)
     if place is None or not shape:
         return False
-    place = place - 2**64 if place >= 2**63 else place  # negative ones are told without their sign
+    place = place - 2**64 if place >= 2**63 else place  # a negative dimension is saved as unsigned
     return bool(-len(shape) <= place < len(shape) and shape[place] == samples)

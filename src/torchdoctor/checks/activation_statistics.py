@@ -1,7 +1,7 @@
-"""Activations of a model on some batches, module by module, and what they say: `torchdoctor activations`.
+"""Activations of a model on some batches, module by module, with remarks: `torchdoctor activations`.
 
-An activation that is called as a function (`F.relu`) is seen as what enters the next layer. The model is left as it
-was found.
+An activation called as a function (`F.relu`) is measured at the input of the next layer. The model is left as it was
+found.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from torchdoctor.vitals.activations import SILENT, WEIGHTED, ZEROING
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 VALUES = 2**16
-"""Values of a module that quantiles are taken from."""
+"""Number of a module's values that the quantiles are computed from."""
 ROWS = 100
-"""Inputs below which a unit that is zero for all of them may merely be rare."""
+"""Number of inputs below which a unit that is zero for all of them may just fire rarely."""
 FEWEST = 4
-"""Weighted layers that a trend through depth needs."""
+"""Weighted layers needed to judge a trend through depth."""
 
 
 @dataclass(frozen=True)
 class LayerActivation:
-    """What one module puts out."""
+    """The output of one module."""
 
     name: str
     kind: str
@@ -51,9 +51,9 @@ class LayerActivation:
     zeros: float
     """Share of values that are exactly zero."""
     dead: float | None
-    """Share of units that are zero for every input; None where zero is not the end of an activation's range."""
+    """Share of units that are zero for every input; None if that is not known for this module."""
     saturated: float | None
-    """Share of values at the ends of sigmoid or tanh; None for others."""
+    """Share of values close to the limits of sigmoid or tanh; None for other modules."""
     nonfinite: int = 0
     is_output: bool = False
     is_weighted: bool = False
@@ -61,17 +61,17 @@ class LayerActivation:
 
 @dataclass(frozen=True)
 class ActivationStatistics(Remarked):
-    """All modules in the order in which they run, and the verdict."""
+    """All modules in execution order, and the verdict."""
 
     layers: tuple[LayerActivation, ...]
     inputs: int
-    """Samples that were looked at."""
+    """Number of samples."""
     remarks: tuple[Remark, ...]
 
     @property
     def praise(self) -> str:
-        """The verdict where there is nothing to remark."""
-        return f"{len(self.layers)} modules put out sound values over {self.inputs} inputs"
+        """The verdict if there are no remarks."""
+        return f"{len(self.layers)} modules have sound outputs over {self.inputs} inputs"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -80,19 +80,19 @@ class ActivationStatistics(Remarked):
         return facts | {"remarks": [asdict(item) for item in self.remarks], "layers": layers}
 
     def save(self, path: str | Path) -> Path:
-        """Draw the distributions through depth: .png (needs matplotlib) or .html."""
+        """Draw the distributions by depth: .png (needs matplotlib) or .html."""
         from torchdoctor.reports.plots import activation_figure, save
 
         return save(activation_figure(self.to_dict()), Path(path))
 
 
 def activation_statistics(model: Any, batches: Any, *, training: bool = True) -> ActivationStatistics:
-    """What each module puts out on a batch, or on the first of several; `training=False` looks in eval mode.
+    """The outputs of each module on one batch or the first of several; `training=False` uses eval mode.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> _ = nn.init.constant_(net[0].bias, -100.0)
     >>> print(activation_statistics(net, torch.randn(128, 4)).verdict)
-    100 % of the units of 1 are zero for all of 128 inputs
+    100 % of the units of 1 are zero for all 128 inputs
     """
     with untouched(*drawn_from(batches)):
         subject, samples = prepared(model, None, batches)
@@ -116,7 +116,7 @@ def activation_statistics(model: Any, batches: Any, *, training: bool = True) ->
             inputs += _count(given)
         places = {item.data_ptr() for item in tensors(output)}
     if not seen:
-        raise PatientError("no module of the model put out a tensor of numbers: there is nothing to look at.")
+        raise PatientError("no module of the model returned a floating-point tensor: there is nothing to measure.")
     layers = tuple(item.summary(item.place in places) for item in seen.values())
     return ActivationStatistics(layers, inputs, tuple(judge(layers, inputs)))
 
@@ -145,7 +145,7 @@ class _Seen:
     place: int = 0
 
     def take(self, tensor: Tensor, args: Any, functional: bool) -> None:
-        """Add what one batch gave."""
+        """Add the values of one batch."""
         value = tensor.float()
         known = value[torch.isfinite(value)]
         self.shape, self.place = tuple(tensor.shape), tensor.data_ptr()
@@ -198,12 +198,12 @@ class _Seen:
 
 
 def judge(layers: Sequence[LayerActivation], inputs: int) -> list[Remark]:
-    """What the activations say, worst first; the thresholds are those of the findings of the same names."""
+    """Remarks on the activations, worst first, with the thresholds of the findings of the same names."""
     hidden = [layer for layer in layers if not layer.is_output]
     remarks = []
     if bad := tuple(layer.name for layer in layers if layer.nonfinite):
-        text = f"{bad[0]} is the first of {len(bad)} modules to put out values that are no numbers"
-        remarks.append(Remark("critical", "nan-or-inf", text, "Look at what enters it: inputs, log, sqrt, 0/0.", bad))
+        text = f"{bad[0]} is the first of {len(bad)} modules with non-finite outputs"
+        remarks.append(Remark("critical", "nan-or-inf", text, "Check its inputs, and log, sqrt and 0/0 in it.", bad))
     remarks += _dead(hidden, inputs) + _saturated(hidden) + _scale(layers)
     order: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
     return sorted(remarks, key=lambda remark: order[remark.severity])
@@ -216,10 +216,10 @@ def _dead(hidden: Sequence[LayerActivation], inputs: int) -> list[Remark]:
         return []
     share = dead[0].dead or 0.0
     enough = inputs >= ROWS or math.prod(dead[0].shape[:-1]) >= ROWS
-    entering = "that enter " if dead[0].kind in ("Linear", "Conv1d", "Conv2d", "Conv3d") else "of "
-    text = f"{100 * share:.0f} % of the units {entering}{dead[0].name} are zero for all of {inputs} inputs"
-    text += "" if enough else ", which are too few to call them dead"
-    advice = "He initialization and biases at zero, inputs of deviation 1, a lower learning rate; LeakyReLU or GELU."
+    entering = "entering " if dead[0].kind in ("Linear", "Conv1d", "Conv2d", "Conv3d") else "of "
+    text = f"{100 * share:.0f} % of the units {entering}{dead[0].name} are zero for all {inputs} inputs"
+    text += "" if enough else ", too few inputs to call them dead"
+    advice = "Use He initialization with zero biases, inputs of std 1, a lower learning rate, or LeakyReLU or GELU."
     severity: Severity = "warning" if share > rules.most and enough else "info"
     return [Remark(severity, "dead-units", text, advice, tuple(layer.name for layer in dead))]
 
@@ -229,8 +229,8 @@ def _saturated(hidden: Sequence[LayerActivation]) -> list[Remark]:
     found = sorted((item for item in hidden if (item.saturated or 0) > limit), key=lambda item: -(item.saturated or 0))
     if not found:
         return []
-    text = f"{100 * (found[0].saturated or 0):.0f} % of the values of {found[0].name} are at their extremes"
-    advice = "Scale the inputs, Xavier initialization, a normalization in front, or ReLU where no bound is needed."
+    text = f"{100 * (found[0].saturated or 0):.0f} % of the values of {found[0].name} are at its limits"
+    advice = "Scale the inputs, use Xavier initialization, normalize before it, or use ReLU if no bound is needed."
     return [Remark("warning", "saturated-activations", text, advice, tuple(layer.name for layer in found))]
 
 
@@ -242,12 +242,12 @@ def _scale(layers: Sequence[LayerActivation]) -> list[Remark]:
     first, last = scales[0].rms, scales[-1].rms
     steps = sorted(later.rms / earlier.rms for earlier, later in zip(scales, scales[1:], strict=False))
     typical = steps[len(steps) // 2]
-    told = f"from {number_text(first)} in {scales[0].name} to {number_text(last)} in {scales[-1].name}"
+    told = f"from an RMS of {number_text(first)} in {scales[0].name} to {number_text(last)} in {scales[-1].name}"
     where = tuple(layer.name for layer in scales[-3:])
     if last / first > rules.depth and typical > rules.factor:
-        advice = "He or Xavier initialization, normalization layers, inputs of deviation 1."
-        return [Remark("warning", "activation-explosion", f"activations grow through depth: {told}", advice, where)]
+        advice = "Use He or Xavier initialization, normalization layers, and inputs of std 1."
+        return [Remark("warning", "activation-explosion", f"activations grow with depth: {told}", advice, where)]
     if first / last > rules.depth and typical < 1 / rules.factor:
-        advice = "Larger initial weights (He, Xavier), normalization layers, residual connections."
-        return [Remark("warning", "gradient-vanishing", f"activations fade through depth: {told}", advice, where)]
+        advice = "Use larger initial weights (He, Xavier), normalization layers, or residual connections."
+        return [Remark("warning", "gradient-vanishing", f"activations shrink with depth: {told}", advice, where)]
     return []

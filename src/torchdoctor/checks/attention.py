@@ -1,4 +1,4 @@
-"""What attends to what: the weights of every attention in a pass, whichever way they are computed."""
+"""What attends to what: the weights of every attention in a pass, however they are computed."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from torchdoctor.checks.subject import Subject
 
 SOFTMAXES = (torch.softmax, functional.softmax, Tensor.softmax)
 PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum")
-"""How weights meet values, by the names of torch's functions."""
+"""Names of the torch functions that multiply weights with values."""
 FEW = 2
-"""Samples whose weights are kept."""
+"""Number of samples whose weights are kept."""
 
 
 @dataclass(frozen=True)
 class Attended:
-    """The weights of one attention: (samples, heads, queries, keys), or without heads."""
+    """The weights of one attention: (samples, heads, queries, keys), or the same without heads."""
 
     where: str
     weights: Tensor
     dimension: int
-    """The dimension that the softmax was taken over, counted from the end: -1 is the keys."""
+    """The dimension of the softmax, counted from the end: -1 is the keys."""
     weighs: bool = True
-    """Whether something is multiplied by it as by a matrix, or of its shape: a softmax over classes weighs nothing."""
+    """Whether it is used as a matrix in a product, so a softmax over classes does not count."""
     effect: tuple[float, ...] = ()
-    """By head: how much of it arrives in the output, 0 for nothing at all; empty where it was not asked."""
+    """Per head: how strongly it affects the output, 0 for not at all; empty if not measured."""
 
     @property
     def is_square(self) -> bool:
-        """Whether positions attend to one another."""
+        """Whether positions attend to each other."""
         square = self.weights.dim() > 2 and self.weights.shape[-1] == self.weights.shape[-2] > 1
         return square and self.weighs
 
 
 class _Eye(TorchFunctionMode):
-    """Sees calls of softmax and of attention on their way into torch."""
+    """Intercepts calls of softmax and attention functions."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
         self.names = names
         self.seen: list[Attended] = []
         self.products: set[tuple[int, ...]] = set()
-        """The last two dimensions of all that matrices were multiplied by, or with."""
+        """The last two dimensions of all tensors that took part in matrix products."""
         self.fused: set[int] = set()
-        """Places among the seen that torch's own attention computed."""
+        """Indexes in `seen` that torch's own attention computed."""
         self.effects: dict[int, Tensor] = {}
-        """By place among the seen: what is zero for a head that adds nothing, heads in the second dimension."""
+        """By index in `seen`: a tensor, heads in dimension 1, that is zero for a head that adds nothing."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -81,19 +81,19 @@ class _Eye(TorchFunctionMode):
         output, weights = func(*args, **{**named, "need_weights": True, "average_attn_weights": False})
         self.fused.add(len(self.seen))
         self._keep(weights, -1)
-        if weights.grad_fn is not None and weights.dim() == 4:  # a view of the weights that are used
+        if weights.grad_fn is not None and weights.dim() == 4:  # a view of the weights actually used
             self._listen(weights.grad_fn.next_functions[0][0], weights.shape)
         return output, (weights.mean(-3) if averaged else weights) if asked else None
 
     def attentions(self) -> list[Attended]:
-        """What was seen, and whether it weighs something."""
+        """What was seen, each with whether it weighs something."""
         return [
             replace(item, weighs=place in self.fused or tuple(item.weights.shape[-2:]) in self.products)
             for place, item in enumerate(self.seen)
         ]
 
     def _listen(self, node: Any, shape: torch.Size) -> None:
-        """Have the gradient of these weights kept, which is zero for a head whose values are."""
+        """Keep the gradient of these weights: it is zero for a head whose values are zero."""
         place = len(self.seen) - 1
 
         def hear(gradients: tuple[Tensor | None, ...]) -> None:
@@ -117,7 +117,7 @@ def _weights_of(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The weights that fused attention does not return."""
+    """The attention weights, which fused attention does not return."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     logits = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -130,14 +130,14 @@ def _weights_of(
 
 
 def attended(subject: Subject, inputs: Any = None, *, effects: bool = False) -> list[Attended]:
-    """Every attention in a pass in eval mode, in order; a few samples where no other inputs are given.
+    """Every attention in a pass in eval mode, in order; on a few samples unless `inputs` are given.
 
-    `effects` asks, by a backward pass, which heads arrive in the output.
+    With `effects`, a backward pass finds which heads affect the output.
     """
     part = subject.sized(min(FEW, subject.samples)) if inputs is None and subject.divisible else subject
     part.evaluate()
     names: list[str] = []
-    # With gradients: the fused path of torch's own encoder layers, which nothing can look into, is for passes without.
+    # With gradients on: without them, torch's own encoder layers take a fused path that cannot be observed.
     eye = _Eye(names)
     with part.running(names), eye:
         torch.manual_seed(0)

@@ -18,25 +18,28 @@ from torchdoctor.records import names_text, number_text
 
 @dataclass(frozen=True)
 class AttentionBehaviour(Check):
-    """Attention looks where it may, its rows sum to one, and its heads are alive.
+    """Attention looks only where it may, its rows sum to one, and its heads are alive.
 
     ## What it checks
-    The weights of every attention in a pass, whether written by hand, fused or `nn.MultiheadAttention`. A model that
-    tells the next token does not look ahead. What `attention_mask` hides does not change the rest. The softmax is
-    over the keys, so that each row sums to one, and no row is NaN. Heads are not pinned to a single key from the
-    start, none gives every key the same weight while the others of its layer do not, and none adds nothing to the
-    output while the others do.
+    The weights of every attention in a pass, whether written by hand, fused or `nn.MultiheadAttention`:
+
+    - a model that predicts the next token does not look ahead;
+    - positions hidden by `attention_mask` do not change the other outputs;
+    - the softmax is over the keys, so each row sums to one, and no weight is NaN;
+    - heads are not pinned to a single key at initialization;
+    - no head gives every key the same weight, or adds nothing to the output, while other heads of its layer work.
 
     ## How it is told apart
-    Encoders may look both ways: looking ahead is judged where the targets are the inputs one place on. Whether it
-    does is told by the outputs, the weights only name the module. Attention over something else than
-    positions (slots, channels, pooling) is not square and not judged by its rows. Trained models have heads that look
-    at one place; here more than half of all heads must. Where all heads of a layer add nothing, it begins at zero on
-    purpose (a last projection, a gate).
+    - Encoders may look both ways: looking ahead is judged only if the targets are the inputs shifted by one. Whether
+      the model looks ahead is judged by its outputs; the weights only name the module.
+    - Attention over something other than positions (slots, channels, pooling) is not square, and its rows are not
+      judged.
+    - Trained models have heads that look at one position; more than half of all heads must be pinned here.
+    - If all heads of a layer add nothing, the layer starts at zero on purpose (a last projection, a gate).
 
     ## What to do
-    `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; by hand: scores divided by `head_size ** 0.5`, hidden
-    ones set to `-inf` before the softmax, softmax over `dim=-1`.
+    Use `F.scaled_dot_product_attention(q, k, v, is_causal=True)`. By hand: divide scores by `head_size ** 0.5`, set
+    hidden ones to `-inf` before the softmax, and take the softmax over `dim=-1`.
 
     ## Example
     >>> from torch import nn
@@ -60,18 +63,18 @@ class AttentionBehaviour(Check):
     references = ("https://arxiv.org/abs/1706.03762",)
 
     pinned: float = 0.99
-    """Mean weight on one key from which a head is pinned to it."""
+    """Mean weight of a head's strongest key above which the head counts as pinned."""
     share: float = 0.5
-    """Share of heads that must be pinned."""
+    """Share of heads that must be pinned before this is reported."""
 
     def applies(self, subject: Subject) -> str | None:
-        """Models whose output can be seen."""
+        """Models that run and whose output is visible."""
         if subject.broken:
             return "the model does not run on the batch: see forward-shapes"
         return whole_loss(subject)
 
     def run(self, subject: Subject) -> Outcome:
-        """Weights first, then what the outputs say."""
+        """Check the weights and the outputs, the worst problems first."""
         seen = attended(subject, effects=True)
         square = [item for item in seen if item.is_square]
         if not seen and not subject.has_attention:
@@ -92,9 +95,9 @@ class AttentionBehaviour(Check):
         if not bad:
             return None
         return self.failed(
-            f"attention weights of {names_text(bad)} are NaN: a row in which every key is hidden, or scores that "
-            "are not finite",
-            "Let each query see at least one key, itself for instance.",
+            f"attention weights of {names_text(bad)} are NaN: every key of a row is hidden, or the scores are "
+            "not finite",
+            "Let each query see at least one key, such as its own.",
             where=tuple(dict.fromkeys(bad)),
         )
 
@@ -124,7 +127,7 @@ class AttentionBehaviour(Check):
             return None
         where = tuple(dict.fromkeys(item.where for item in square if bool((item.weights.triu(1) > 1e-6).any())))
         return self.failed(
-            f"the model looks ahead: other tokens from position {half} on change the outputs before it by "
+            f"the model looks ahead: changing the tokens from position {half} on changes the outputs before it by "
             f"{number_text(changed)} of their size",
             "Hide later positions before the softmax: is_causal=True, or scores set to -inf above the diagonal.",
             where=where[:4],
@@ -148,9 +151,9 @@ class AttentionBehaviour(Check):
         if changed <= SAME:
             return None
         return self.failed(
-            f"{key} is not honoured: other tokens where it hides them change the outputs elsewhere by "
+            f"{key} is ignored: changing the tokens it hides changes the other outputs by "
             f"{number_text(changed)} of their size",
-            "Pass the mask on to every attention, and leave hidden positions out of pooling.",
+            "Pass the mask to every attention, and leave hidden positions out of pooling.",
             value=changed,
             limit=SAME,
         )
@@ -162,8 +165,8 @@ class AttentionBehaviour(Check):
             return None
         return self.failed(
             f"{len(pinned)} of {len(tops)} heads put {pinned[0][1]:.1%} of their weight on a single key",
-            "Divide scores by head_size ** 0.5, and initialize queries and keys smaller; a softmax that is saturated "
-            "passes no gradient.",
+            "Divide scores by head_size ** 0.5, and initialize queries and keys smaller: a saturated softmax passes "
+            "no gradient.",
             where=tuple(dict.fromkeys(where for where, _ in pinned))[:4],
             value=len(pinned) / len(tops),
             limit=self.share,
@@ -178,8 +181,8 @@ class AttentionBehaviour(Check):
             dead = [str(head) for head, spread in enumerate(spreads) if spread == 0]
             if dead and max(spreads) > 1e-4:
                 return self.failed(
-                    f"head {names_text(dead)} of {item.where} gives every key the same weight, whatever comes in",
-                    "Look at how queries and keys are split among the heads, and at their weights.",
+                    f"head {names_text(dead)} of {item.where} gives every key the same weight for any input",
+                    "Check how queries and keys are split into heads, and their weights.",
                     where=(item.where,),
                     severity="warning",
                 )
@@ -190,8 +193,8 @@ class AttentionBehaviour(Check):
             silent = [str(head) for head, effect in enumerate(item.effect) if effect == 0]
             if silent and len(silent) < len(item.effect):
                 return self.failed(
-                    f"head {names_text(silent)} of {item.where} adds nothing to the output, whatever comes in",
-                    "Look at the values of these heads: weights that are zero, or a split that leaves them out.",
+                    f"head {names_text(silent)} of {item.where} adds nothing to the output for any input",
+                    "Check the values of these heads: their weights may be zero, or a split may leave them out.",
                     where=(item.where,),
                     value=float(len(silent)),
                     limit=0.0,
@@ -205,11 +208,11 @@ def _sums_to_one(weights: Tensor) -> bool:
 
 
 def _masked(subject: Subject) -> tuple[str, dict[str, Any], Tensor] | None:
-    """The key of a mask, inputs in which it hides the end of each sequence, and the places it hides."""
+    """The key of a mask, inputs in which it hides the end of each sequence, and the positions it hides."""
     tokens = subject.tokens
     if tokens is None or not isinstance(subject.inputs, Mapping) or tokens.shape[1] < 4:
         return None
-    if tokens is not subject.read_tokens:  # the mask is the encoder's
+    if tokens is not subject.read_tokens:  # the mask belongs to the encoder
         return None
     key = next((name for name in ("attention_mask", "key_padding_mask") if name in subject.inputs), None)
     if key is None or subject.inputs[key].shape != tokens.shape:
@@ -217,19 +220,19 @@ def _masked(subject: Subject) -> tuple[str, dict[str, Any], Tensor] | None:
     hidden = torch.zeros_like(tokens, dtype=torch.bool)
     hidden[:, -(tokens.shape[1] // 4) :] = True
     shown = subject.inputs[key]
-    # torch's padding masks are true where nothing is, Hugging Face's where something is
+    # PyTorch's padding masks are true at padding, Hugging Face's at real tokens
     mask = hidden if "padding" in key else ~hidden
     return key, {**subject.inputs, key: mask.to(shown.dtype)}, hidden
 
 
 def _tops(weights: Tensor) -> list[float]:
-    """By head: the mean weight of each query's first key, but for the first query, which may have one key only."""
+    """Per head: the mean of each query's largest weight, except the first query, which may have a single key."""
     heads = weights.unbind(1) if weights.dim() == 4 else [weights]
     return [float(head[..., 1:, :].amax(-1).mean()) for head in heads]
 
 
 def _unevenness(weights: Tensor) -> float:
-    """How far weights on the keys that a query may look at are from equal, at most."""
+    """The largest difference between a query's weights on the keys that it may look at."""
     allowed = weights > 0
     high = weights.amax(-1)
     low = weights.masked_fill(~allowed, torch.inf).amin(-1)
@@ -240,9 +243,9 @@ def _unevenness(weights: Tensor) -> float:
 def _summary(subject: Subject, seen: list[Attended], square: list[Attended]) -> str:
     if not seen:
         return (
-            "no weights could be seen; outputs do not look ahead"
+            "no attention weights could be seen; outputs do not look ahead"
             if subject.predicts_next
-            else "nothing speaks against it"
+            else "no problem found"
         )
     heads = sum(item.weights.shape[1] if item.weights.dim() == 4 else 1 for item in square or seen)
     ahead = ", none looks ahead" if subject.predicts_next else ""

@@ -1,4 +1,4 @@
-"""How a model and its loss are called on a batch: found out once, by trying the usual ways in order."""
+"""How a model and its loss are called on a batch: found once, by trying the usual ways in order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "label_ids", "y")
-"""Where a dict batch keeps its targets."""
+"""Keys under which a dict batch may hold its targets."""
 PREDICTION_KEYS = ("logits", "prediction", "predictions", "output", "outputs", "last_hidden_state", "sample")
-"""Where an output that is a dict or an object keeps what it predicts."""
+"""Keys or attributes under which an output may hold its prediction."""
 MODEL_WORDS = frozenset({"model", "models", "module", "net", "nets", "network"})
-"""A loss whose first parameter is called so wants the model and the batch, and makes the whole step itself."""
+"""A loss whose first parameter has one of these names takes the model and the batch, and runs the whole step."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Calling:
     """One way to get from a batch to a loss."""
 
     feeds_targets: bool
-    """The targets are handed to the model, which may compute its loss itself (nanoGPT, Hugging Face)."""
+    """Whether the targets are passed to the model, which may compute its loss itself (nanoGPT, Hugging Face)."""
     loss: str
-    """"own": the model's; "whole": ``loss_fn(model, batch)``; "raw", "prediction", "flat": of the output."""
+    """Who computes the loss: "own" the model; "whole" ``loss_fn(model, batch)``; else the form of the output passed."""
 
 
 def split(batch: Any) -> tuple[Any, Any, str | None]:
-    """Inputs, targets (None where there are none), and the key of the targets in a dict.
+    """Inputs, targets (None if there are none), and the key of the targets in a dict.
 
     >>> split({"input_ids": 1, "labels": 2}), split((1, 2, 3)), split(1)
     (({'input_ids': 1}, 2, 'labels'), ((1, 2), 3, None), (1, None, None))
@@ -45,7 +45,7 @@ def split(batch: Any) -> tuple[Any, Any, str | None]:
 
 
 def feed(model: nn.Module, inputs: Any, *more: Any, **named: Any) -> Any:
-    """The model on its inputs: a dict by keyword where it takes them so, a tuple as arguments."""
+    """Call the model on its inputs: a dict as keywords if it accepts these names, a tuple as arguments."""
     if isinstance(inputs, Mapping):
         if accepts(model, {*inputs, *named}):
             return model(**inputs, **named)
@@ -56,13 +56,13 @@ def feed(model: nn.Module, inputs: Any, *more: Any, **named: Any) -> Any:
 
 
 def accepts(model: nn.Module, names: set[str]) -> bool:
-    """Whether forward takes keywords of these names."""
+    """Whether forward accepts keywords of these names."""
     known, anything = _parameters(model.forward)
     return anything or all(name in known for name in names)
 
 
 def names_of(model: nn.Module, inputs: Any) -> list[str]:
-    """What forward calls each of several inputs that it is handed one by one; nothing where it is not."""
+    """The parameter names of several inputs that are passed one by one; empty if they are not."""
     known, _ = _parameters(model.forward)
     if isinstance(inputs, Mapping):
         return [name for name in inputs if name in known] if accepts(model, set(inputs)) else []
@@ -72,7 +72,7 @@ def names_of(model: nn.Module, inputs: Any) -> list[str]:
 
 
 def room_for_targets(model: nn.Module, inputs: Any, key: str | None) -> bool:
-    """Whether forward has a place for the targets besides its inputs."""
+    """Whether forward has a parameter for the targets besides its inputs."""
     known, anything = _parameters(model.forward)
     if isinstance(inputs, Mapping):
         return key is not None and (anything or key in known)
@@ -91,7 +91,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
 
 
 def prediction(output: Any) -> Tensor | None:
-    """What a model predicts: its output, or the tensor in it that is no loss."""
+    """What a model predicts: its output, or the tensor in it that is not a loss."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -134,24 +134,24 @@ def total(loss: Any) -> Tensor:
     parts = list(loss.values()) if isinstance(loss, Mapping) else list(loss) if isinstance(loss, Sequence) else []
     parts = [item for item in parts if isinstance(item, Tensor)]
     if not parts:
-        raise TypeError(f"the loss is a {type(loss).__name__}, expected a tensor or several")
+        raise TypeError(f"the loss is a {type(loss).__name__}, expected a tensor or several tensors")
     return torch.stack([total(item) for item in parts]).sum()
 
 
 def wants_model(loss_fn: Any) -> bool:
-    """Whether a loss makes the whole step: ``loss_fn(model, batch)``."""
+    """Whether a loss runs the whole step: ``loss_fn(model, batch)``."""
     names, _ = _parameters(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
     return bool(names) and names[0] in MODEL_WORDS
 
 
 def takes_targets(loss_fn: Any) -> bool:
-    """Whether a loss has a second parameter."""
+    """Whether a loss takes a second argument."""
     names, anything = _parameters(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
     return anything or len(names) != 1
 
 
 def ways(loss_fn: Any, several: bool, room: bool) -> Iterator[Calling]:
-    """The usual ways, the likeliest first."""
+    """The usual ways, the most likely first."""
     if loss_fn is None:
         if room:
             yield Calling(True, "own")
@@ -169,7 +169,7 @@ def ways(loss_fn: Any, several: bool, room: bool) -> Iterator[Calling]:
 
 
 def flattened(output: Tensor, targets: Any) -> tuple[Tensor, Any]:
-    """Logits of every position as one long batch, where the targets are one class a position."""
+    """Logits of every position as one long batch, if the targets are one class per position."""
     if isinstance(targets, Tensor) and output.dim() > 2 and output.shape[:-1] == targets.shape:
         return output.flatten(0, -2), targets.flatten()
     return output, targets

@@ -17,22 +17,22 @@ from torchdoctor.records import number_text
 
 @dataclass(frozen=True)
 class CausalLeakage(Check):
-    """A model that tells what comes next does not see it.
+    """A model that predicts what comes next must not see it.
 
     ## What it checks
-    Inputs are replaced from some position on. Outputs before it must stay what they were. A mask that is missing, one
-    place off, or applied to the wrong dimension lets the model copy the answer: the loss is wonderful, and
-    what it writes is nonsense. Where the model is handed the targets too, those must not show in its output either.
+    Inputs are replaced from some position on, and the outputs before it must not change. A mask that is missing, off by
+    one or applied to the wrong dimension lets the model copy the answer: the loss is very low, but generated text is
+    nonsense. If the model is also given the targets, they must not show in its output either.
 
     ## How it is told apart
-    Only where the targets are the inputs one place on, or labels that the model shifts itself: taggers, masked language
-    models and encoders may look both ways. A classifier that is handed its labels is asked for the scores of the other
-    classes: a margin (ArcFace) moves only the label's own. It is asked in eval mode, after weights that begin at zero
-    have been woken up.
+    Only models whose targets are the inputs shifted by one, or labels that the model shifts itself, are checked:
+    taggers, masked language models and encoders may look both ways. For a classifier that is given its labels, only the
+    scores of other classes must not change: a margin (ArcFace) changes only the score of the label. The model runs in
+    eval mode, with weights that are initialized to zero replaced by random ones.
 
     ## What to do
-    `F.scaled_dot_product_attention(..., is_causal=True)`, or `torch.triu(..., diagonal=1)` for what is to be hidden.
-    Convolutions over time are padded on the left only; no norm takes statistics over time.
+    Use `F.scaled_dot_product_attention(..., is_causal=True)`, or mask with `torch.triu(..., diagonal=1)`. Pad
+    convolutions over time on the left only, and do not normalize with statistics over time.
 
     ## Example
     >>> model = nn.Sequential(nn.Embedding(7, 8), nn.LSTM(8, 8, batch_first=True, bidirectional=True))
@@ -52,22 +52,22 @@ class CausalLeakage(Check):
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)
 
     most: float = SAME
-    """Share of the outputs' size that may change."""
+    """Largest allowed change of the outputs, as a share of their size."""
 
     def applies(self, subject: Subject) -> str | None:
-        """Sequences whose targets are what comes next."""
+        """Sequences whose targets are what comes next, and classifiers that are given labels."""
         if (reason := whole_loss(subject)) is not None:
             return reason
         if _is_handed_labels(subject):
             return None
         if not subject.predicts_next and not next_along(subject, 1):
-            return "the targets are not the inputs one place on, so that looking ahead may be meant"
+            return "the targets are not the inputs shifted by one, so looking ahead may be intended"
         if time_first(subject) is True:
-            return "inputs are time first, as far as the targets tell"
+            return "judging by the targets, inputs are time first"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Replace the future, position by position; or the labels, where they are handed over."""
+        """Replace the inputs after several positions, or the labels if the model is given them."""
         if _is_handed_labels(subject):
             awaken(subject)
             return self._told(_shown_by_others(subject))
@@ -86,12 +86,11 @@ class CausalLeakage(Check):
                 worst, since = moved, cut
         if worst > self.most:
             message = (
-                f"inputs from position {since} on move the outputs before it by {number_text(worst)} of their size"
+                f"changing inputs from position {since} on changes the outputs before it by {number_text(worst)} of "
+                "their size"
             )
-            advice = (
-                "Hide the future: `is_causal=True`, or a mask with `torch.triu(..., diagonal=1)`; pad convolutions "
-            )
-            advice += "over time on the left; take no statistics over time."
+            advice = "Hide later positions: `is_causal=True`, or a mask with `torch.triu(..., diagonal=1)`; pad "
+            advice += "convolutions over time on the left; do not normalize with statistics over time."
             return self.failed(message, advice, where=_mixers(subject), value=worst, limit=self.most)
         shown = self._told(self._shown(subject, before))
         if not shown.passed:
@@ -100,14 +99,14 @@ class CausalLeakage(Check):
 
     def _told(self, shown: float) -> Outcome:
         if shown > self.most:
-            message = f"other targets move the outputs by {number_text(shown)} of their size: the model sees the answer"
-            advice = "Use the targets inside `forward` for the loss only."
+            message = f"other targets change the outputs by {number_text(shown)} of their size: the model sees them"
+            advice = "In `forward`, use the targets only to compute the loss."
             return self.failed(message, advice, value=shown, limit=self.most)
-        return self.passed("the targets that the model is handed do not show in its outputs", value=shown)
+        return self.passed("the targets passed to the model do not affect its outputs", value=shown)
 
     @staticmethod
     def _shown(subject: Subject, before: Tensor) -> float:
-        """How much the last target shows in the outputs, where the model is handed targets."""
+        """How much the last target changes the outputs, if the model is given targets."""
         targets = subject.targets
         if not subject.calling.feeds_targets or not isinstance(targets, Tensor) or targets.dim() < 2:
             return 0.0
@@ -120,7 +119,7 @@ class CausalLeakage(Check):
 
 
 def _is_handed_labels(subject: Subject) -> bool:
-    """Whether a classifier is given the label of each sample beside its inputs."""
+    """Whether a classifier is given the label of each sample along with its inputs."""
     outputs, targets = subject.outputs, subject.targets
     if not subject.calling.feeds_targets or subject.kind != "classification" or outputs is None:
         return False
@@ -129,7 +128,7 @@ def _is_handed_labels(subject: Subject) -> bool:
 
 
 def _shown_by_others(subject: Subject) -> float:
-    """How much other labels move the scores of classes that are neither: a margin (ArcFace) moves only the label's."""
+    """How much swapping labels changes the scores of all other classes: a margin (ArcFace) changes only its label's."""
     targets = subject.targets
     before = answer(subject, subject.inputs, targets)
     others = (targets + 1) % before.shape[1]
@@ -152,7 +151,7 @@ def _by_position(output: Tensor, samples: int, length: int) -> Tensor:
 
 
 def _mixers(subject: Subject) -> tuple[str, ...]:
-    """Layers that may be the leak: those that mix positions."""
+    """Layers that mix positions, and so may be the leak."""
     found = [name for name, _ in subject.of_type(nn.RNNBase, nn.MultiheadAttention, nn.Conv1d)]
     found += [name for name, item in subject.modules.items() if type(item).__name__.lower().endswith("attention")]
     return tuple(dict.fromkeys(found))[:3]

@@ -1,4 +1,4 @@
-"""Checkpoints: where they keep the weights, whether these fit a model, and a table of what differs."""
+"""Checkpoints: finding the weights in them, loading these into a model, and a table of differences."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torchdoctor.errors import PatientError
 from torchdoctor.reports.wording import printable
 
 NESTS = ("state_dict", "model_state_dict", "model", "model_state", "module", "net", "network", "weights", "params")
-"""Where checkpoints keep the weights, when they hold more than these."""
+"""Keys under which a checkpoint may hold the weights along with other things."""
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
-"""What wrappers put before the names of parameters."""
+"""Prefixes that wrappers add to parameter names."""
 ROWS = 20
-"""Lines of a table of differences."""
+"""Most rows shown in a table of differences."""
 
 
 class MismatchError(PatientError):
-    """A checkpoint that does not fit the model; its text is a table."""
+    """A checkpoint does not fit the model; the text is a table."""
 
     lines = True
 
 
 def weights_in(checkpoint: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """The state dict in a checkpoint, wherever it is kept; empty where there is none."""
+    """The state dict in a checkpoint, wherever it is; empty if there is none."""
     if checkpoint and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in checkpoint.items()):
         return dict(checkpoint)
     for name in NESTS:
@@ -36,15 +36,15 @@ def weights_in(checkpoint: Mapping[Any, Any]) -> dict[str, Tensor]:
             return dict(inner.state_dict())
         if isinstance(inner, Mapping) and (found := weights_in(inner)):
             return found
-    # Besides tensors a state dict may hold what modules keep with get_extra_state.
+    # A state dict may also hold what modules return from get_extra_state.
     return {key: item for key, item in checkpoint.items() if isinstance(key, str) and isinstance(item, Tensor)}
 
 
 def fill(model: nn.Module, path: str | Path, *, trust_pickle: bool = False) -> None:
     """Load the weights of a checkpoint into a model, all of them or none.
 
-    Names that only a wrapper changed (``module.``, ``_orig_mod.``) are taken for what they mean; anything else that
-    differs raises, with a table.
+    Prefixes that wrappers add (``module.``, ``_orig_mod.``) are added or removed as needed; any other difference
+    raises an error with a table.
     """
     own = model.state_dict()
     weights = _unwrapped(read_weights(path, trust_pickle=trust_pickle), own)
@@ -65,7 +65,7 @@ def read_weights(path: str | Path, *, trust_pickle: bool = False) -> dict[str, T
 
 
 def _unwrapped(weights: dict[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The names under which most weights fit, with a wrapper's prefix taken off or put on."""
+    """The weights renamed, with wrapper prefixes added or removed, so that most names fit."""
     choices = [weights]
     for _ in range(2):  # DDP around a compiled model has two
         for prefix in PREFIXES:
@@ -79,7 +79,7 @@ def _unwrapped(weights: dict[str, Tensor], own: Mapping[str, Any]) -> dict[str, 
 
 
 def differences(weights: Mapping[str, Tensor], own: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a checkpoint and a model do not agree about: (name, in the file, in the model).
+    """The differences between a checkpoint and a model: (name, in the file, in the model).
 
     >>> layer = nn.Linear(2, 3, bias=False)
     >>> differences({"weight": Tensor(3, 4), "scale": Tensor(1)}, layer.state_dict())
@@ -110,6 +110,6 @@ def _table(path: str | Path, rows: list[tuple[str, str, str]], known: int) -> st
         [
             f"{printable(path)} does not fit the model, which has {known} tensors. {len(rows)} differ:",
             *lines,
-            "Build the model as it was when the weights were saved: --args key=value.",
+            "Build the model with the arguments it had when the weights were saved: --args key=value.",
         ]
     )

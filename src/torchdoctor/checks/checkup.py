@@ -1,4 +1,4 @@
-"""The check-up: every check in turn, each on a model that is exactly as it was given."""
+"""The check-up: runs every check in turn, each on the model exactly as it was given."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Checkup", "checkup"]
 
 BUDGET, QUICK_BUDGET = 60.0, 5.0
 PASSES, QUICK_PASSES = 150, 75
-"""Passes of the whole batch that the budget must allow; else the batch is reduced."""
+"""Passes of the whole batch that must fit the budget; otherwise the batch is reduced."""
 SHORTEST = 32
-"""Tokens that are left of a sequence, where a few samples of all of it would still take too long."""
+"""Fewest tokens kept of a sequence, if a few whole samples would still take too long."""
 FEWEST = 4
-"""Samples that are left of a reduced batch: enough for BatchNorm and for one sample to be told from the others."""
+"""Samples kept in a reduced batch: enough for BatchNorm and to compare one sample with others."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a check's name, its number from 0, and how many there are."""
@@ -56,21 +56,21 @@ def checkup(  # noqa: PLR0913  one call with all that a run consists of
     """Check a model, its loss and a batch before training; everything is left exactly as it was found.
 
     Args:
-        model: the module that will be trained, or a list or dict of modules.
-        loss_fn: ``loss_fn(outputs, targets)``; None where the model returns its loss; ``loss_fn(model, batch)``, first
-            parameter named so, or with several models, where it makes the whole step.
+        model: the module to train, or a list or dict of modules.
+        loss_fn: ``loss_fn(outputs, targets)``; None if the model returns its loss; ``loss_fn(model, batch)`` if it
+            runs the whole step (its first parameter is named so, or there are several models).
         batch: ``(inputs, targets)`` or a dict, as the training loop gets it.
-        optimizer: the optimizer, or a list of them: its groups are looked at.
-        scheduler: the learning-rate scheduler, to be put back like the rest.
-        loader: the training data loader: duplicates, overlap and speed are then looked at.
-        validation: a validation batch in the form of `batch`, for overlap.
+        optimizer: the optimizer, or a list of optimizers, whose parameter groups are checked.
+        scheduler: the learning-rate scheduler, so that it is restored like the rest.
+        loader: the training data loader, to check duplicates, overlap and loading speed.
+        validation: a validation batch in the form of `batch`, to check overlap.
         quick: only the checks that need a pass or two.
         select: only these checks, by name or code.
-        ignore: not these.
+        ignore: skip these checks.
         thresholds: by check: ``{"overfit-one-batch": {"steps": 200}}``.
-        budget: seconds that it may take, 60 by default, 5 where quick; what does not fit is skipped, and said.
+        budget: time limit in seconds: 60 by default, 5 if quick; checks that do not fit are reported as skipped.
         memory: bytes that a training pass may take: 1 GB by default.
-        progress: called before each check with its name, its number and how many there are.
+        progress: called before each check with its name, its number and the number of checks.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     >>> result = checkup(net, torch.nn.CrossEntropyLoss(), (torch.randn(8, 8), torch.arange(8) % 3), quick=True)
@@ -96,7 +96,7 @@ def checkup(  # noqa: PLR0913  one call with all that a run consists of
     subject.validation = None if validation is None else moved(validation, subject.device)
     results = []
     with unwatched(subject), indices_in_range(subject.device), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the model's own are told by the training loop
+        warnings.simplefilter("ignore")  # the training loop will show the model's own warnings
         kept = Memory(subject.things)
         try:
             subject = prepared(subject, kept, seconds)
@@ -111,10 +111,10 @@ def checkup(  # noqa: PLR0913  one call with all that a run consists of
 
 
 def prepared(subject: Subject, kept: Memory, seconds: float) -> Subject:
-    """Find out how the model is called, and reduce the batch to what the time allows."""
+    """Find out how the model is called, and reduce the batch to fit the budget."""
     small = subject.sized(FEWEST) if subject.divisible and subject.whole > FEWEST else subject
     small.find_calling()
-    if small.broken and small is not subject:  # a fixed batch size, maybe
+    if small.broken and small is not subject:  # the model may need a fixed batch size
         subject.find_calling()
         small = subject
     kept.restore()
@@ -133,20 +133,20 @@ def prepared(subject: Subject, kept: Memory, seconds: float) -> Subject:
     reduced = small if most < FEWEST else subject.sized(most)
     subject.notes.append(
         f"the batch was reduced from {subject.extent} to {reduced.extent}: a pass over {FEWEST} samples takes "
-        f"{took:.2f} s, and the check-up is given {seconds:g} s"
+        f"{took:.2f} s, and the time limit is {seconds:g} s"
     )
     return reduced
 
 
 def _pass_time(subject: Subject, kept: Memory) -> float:
-    """Seconds that a forward and backward pass takes; the first of all pays for what comes once."""
+    """Seconds for a forward and backward pass: the faster of two, because the first one includes one-time costs."""
     times = []
     try:
         for _ in range(2):
             begun = time.monotonic()
             subject.gradients()
             times.append(time.monotonic() - begun)
-    except Exception:  # noqa: BLE001  the checks will say it
+    except Exception:  # noqa: BLE001  the checks will report it
         return 0.0
     finally:
         kept.restore()
@@ -154,11 +154,11 @@ def _pass_time(subject: Subject, kept: Memory) -> float:
 
 
 def _shorter(subject: Subject, kept: Memory, length: int) -> Subject:
-    """The beginnings of the sequences, where the model takes them."""
+    """The subject with sequences cut to a length, if the model accepts that."""
     try:
         short = subject.shortened(length)
         short.loss()
-    except Exception:  # noqa: BLE001  a model for one length only
+    except Exception:  # noqa: BLE001  a model for a single length
         return subject
     finally:
         kept.restore()
@@ -166,7 +166,7 @@ def _shorter(subject: Subject, kept: Memory, length: int) -> Subject:
 
 
 def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> CheckResult:
-    """One check's result; whatever it raises is a reason to skip it, never a traceback."""
+    """One check's result; any exception makes it skipped with a reason, without a traceback."""
     begun = time.monotonic()
 
     def skipped(reason: str, **details: Any) -> CheckResult:
@@ -174,10 +174,10 @@ def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> C
         return CheckResult(check.name, check.code, "skipped", reason, seconds=spent, details=details)
 
     if subject.seconds_left <= 0 and not check.static:
-        return skipped(f"the time of {seconds:g} s is used up: give a larger budget, or select it", out_of_time=True)
+        return skipped(f"the time limit of {seconds:g} s is used up: raise it, or select this check", out_of_time=True)
     try:
         if check.needs_loss and (subject.broken or subject.no_loss):
-            return skipped("the model does not run on the batch up to its loss: see forward-shapes")
+            return skipped("the model and its loss do not run on the batch: see forward-shapes")
         reason = check.applies(subject)
         if reason is not None:
             return skipped(reason)
@@ -185,11 +185,11 @@ def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> C
         outcome = check.run(subject)
     except CannotTell as told:
         return skipped(str(told))
-    except Exception as error:  # noqa: BLE001  somebody else's model may raise anything
+    except Exception as error:  # noqa: BLE001  a user's model may raise anything
         if subject.hindrance:
             return skipped(subject.hindrance)
         text = " ".join(str(error).split())[:300]
-        return skipped(f"the check could not be done: {type(error).__name__}{f': {text}' if text else ''}")
+        return skipped(f"the check failed to run: {type(error).__name__}{f': {text}' if text else ''}")
     finally:
         kept.restore()
     failed = not outcome.passed
@@ -210,7 +210,7 @@ def result_of(check: Check, subject: Subject, kept: Memory, seconds: float) -> C
 
 
 def seed(number: int = 0) -> None:
-    """Seed every random state, so that a check says the same thing twice."""
+    """Seed every random state, so that a check gives the same result twice."""
     random.seed(number)
     np.random.seed(number)
     torch.manual_seed(number)

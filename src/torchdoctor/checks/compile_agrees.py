@@ -19,26 +19,28 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
 NUDGE = 1e-6
-"""Share of itself by which each number is put off, to see what rounding can do."""
+"""Relative change applied to each number, to measure the effect of rounding."""
 
 
 @dataclass(frozen=True)
 class CompileAgrees(Check):
-    """The compiled model computes what the model computes.
+    """The compiled model computes the same as the original.
 
     ## What it checks
-    Outputs in eval mode, and gradients, of the model as it is and as `torch.compile` would run it. Python that runs
-    at tracing only, state that is written outside of the graph, and operations with a wrong derivative show here.
+    Outputs in eval mode and gradients are compared between the model as it is and as `torch.compile` would run it. This
+    reveals Python code that runs only during tracing, state written outside the graph, and operations with a wrong
+    derivative.
 
     ## How it is told apart
-    Fused kernels round otherwise: a thousandth is allowed, more in half precision, and so is what inputs and weights
-    that are a millionth off change (`torch.round` makes much of little). What is not finite is left out. On a CPU the
-    graph is traced and differentiated as for compiling, but not turned into machine code, which would take minutes; on
-    a GPU it is compiled in full. What cannot be compiled is skipped with the reason: it is no mistake of the model.
-    The compiler's cache belongs to the whole process: where something is in it already, this check is left out.
+    - Fused kernels round differently: a difference of 0.1 % is allowed (3 % in half precision), plus what changing
+      inputs and weights by a millionth would cause. Non-finite values are ignored.
+    - On a CPU the graph is traced and differentiated but not compiled to machine code, which would take minutes. On a
+      GPU it is fully compiled.
+    - A model that cannot be compiled is skipped with the reason: that is not a mistake in the model.
+    - The compiler's cache is shared by the whole process: if this process has compiled anything, the check is skipped.
 
     ## What to do
-    `torch._dynamo.explain(model)(x)` shows where the graph breaks. Take Python state and prints out of `forward`.
+    `torch._dynamo.explain(model)(x)` shows where the graph breaks. Move Python state and prints out of `forward`.
 
     ## Example
     >>> model = torch.nn.Linear(3, 1)
@@ -53,14 +55,14 @@ class CompileAgrees(Check):
     references = ("https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html",)
 
     most: float = 1e-3
-    """Share of the size by which outputs and gradients may differ; thirty times as much in half precision."""
+    """Largest allowed relative difference of outputs and gradients; thirty times as much in half precision."""
     backend: str = ""
-    """Of torch.compile; "": "inductor" on a GPU, "aot_eager" on a CPU."""
+    """Backend of torch.compile; if empty, "inductor" on a GPU and "aot_eager" on a CPU."""
     parameters: int = 200_000_000
-    """Weights of a model up to which this is done."""
+    """Largest number of weights for which this check runs."""
 
     def applies(self, subject: Subject) -> str | None:
-        """One model that is not compiled yet."""
+        """One model that is not compiled yet, in a process that has compiled nothing."""
         if (reason := whole_loss(subject)) is not None:
             return reason
         if any("_orig_mod" in name for name in subject.parameters) or subject.model._compiled_call_impl is not None:
@@ -68,16 +70,16 @@ class CompileAgrees(Check):
         if sum(p.numel() for p in subject.parameters.values()) > self.parameters:
             return f"the model has more than {self.parameters:,} weights: compiling it takes too long for a check-up"
         if _compiled_before():
-            return "this process has compiled other code, and this check would throw it away; `torchdoctor check` can"
+            return "this process has compiled other code, which this check would discard; run `torchdoctor check`"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """The same twice, once compiled."""
+        """Compare two uncompiled passes, then an uncompiled with a compiled one."""
         backend = self.backend or ("aot_eager" if subject.device.type == "cpu" else "inductor")
         small = subject.sized(min(subject.samples, 4))
         plain = self._values(small)
         if self._differ(plain, self._values(small), {})[1] > self.most:
-            raise CannotTell("two passes differ without compiling: see determinism")
+            raise CannotTell("two passes differ even without compiling: see determinism")
         slack = self._slack(small, plain)
         model = small.model
         try:
@@ -86,7 +88,7 @@ class CompileAgrees(Check):
                 compiled = self._values(small)
         except Exception as error:  # a compiler may fail in any way
             text = " ".join(str(error).split())[:160]
-            raise CannotTell(f"it cannot be compiled here: {type(error).__name__}: {text}") from error
+            raise CannotTell(f"the model cannot be compiled here: {type(error).__name__}: {text}") from error
         finally:
             model._compiled_call_impl = None
         where, worst = self._differ(plain, compiled, slack)
@@ -96,11 +98,11 @@ class CompileAgrees(Check):
             message += names_text(where)
             advice = "`torch._dynamo.explain(model)(x)` shows what was traced: look for Python state in `forward`."
             return self.failed(message, advice, where=tuple(where), value=worst, limit=limit)
-        return self.passed(f"compiled ({backend}) it agrees within {number_text(worst)}", value=worst, limit=limit)
+        return self.passed(f"compiled ({backend}), it agrees within {number_text(worst)}", value=worst, limit=limit)
 
     @staticmethod
     def _values(subject: Subject) -> dict[str, Tensor]:
-        """The output and all gradients, in eval mode: dropout draws otherwise when it is compiled."""
+        """The output and all gradients, in eval mode: compiled dropout draws other random numbers."""
         with subject.fresh():
             kept = {"output": answer(subject)}
             seed()
@@ -110,7 +112,7 @@ class CompileAgrees(Check):
             return kept
 
     def _slack(self, subject: Subject, plain: dict[str, Tensor]) -> dict[str, float]:
-        """By name: how far a nudge of all inputs and weights moves it at most, once each way."""
+        """By name: the largest change when all inputs and weights are changed slightly, in two directions."""
         slack: dict[str, float] = {}
         for sign in (1.0, -1.0):
             with subject.fresh(), torch.no_grad():
@@ -127,7 +129,7 @@ class CompileAgrees(Check):
     def _differ(
         self, one: dict[str, Tensor], other: dict[str, Tensor], slack: dict[str, float]
     ) -> tuple[list[str], float]:
-        """What differs, and by how much at most; gradients are judged by the largest of them all."""
+        """The names that differ, and the largest difference; gradients are judged relative to the largest of them."""
         gradients = [_finite(value) for name, value in one.items() if name != "output"]
         largest = max((float(value.abs().amax()) for value in gradients if value.numel()), default=0.0)
         outputs = _finite(one["output"]).double()
@@ -145,7 +147,7 @@ def _finite(value: Tensor) -> Tensor:
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference where the first is finite; infinite where only the second is not.
+    """The largest difference where the first is finite; infinite if only the second is not finite there.
 
     >>> _apart(torch.tensor([1.0, -torch.inf]), torch.tensor([1.5, 0.0]))
     0.5
@@ -161,7 +163,7 @@ def _nudge(tensor: Tensor, sign: float) -> None:
 
 
 def nudged(thing: Any, sign: float) -> Any:
-    """Inputs whose numbers are a little off."""
+    """The inputs with their numbers changed slightly."""
     if isinstance(thing, Tensor):
         other = thing.detach().clone()
         _nudge(other, sign)
@@ -174,13 +176,13 @@ def nudged(thing: Any, sign: float) -> Any:
 
 
 def _compiled_before() -> bool:
-    """Whether the compiler's caches hold anything: nothing has loaded it, or it was reset since."""
+    """Whether the compiler's caches hold anything."""
     return bool(getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COUNTER", 0))
 
 
 @contextlib.contextmanager
 def _alone() -> Any:
-    """Leaves the compiler's caches as empty as they were: it may take the code of another model of the same classes."""
+    """Leave the compiler's caches as empty as before: they may reuse code for another model of the same classes."""
     try:
         with unlooked():
             yield
@@ -190,7 +192,7 @@ def _alone() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Without the compiler's log on stderr."""
+    """Silence the compiler's log on stderr."""
     log = logging.getLogger("torch._dynamo")
     level = log.level
     log.setLevel(logging.CRITICAL)

@@ -23,7 +23,7 @@ from torchdoctor.vitals.batch_numbers import ROWS, is_whole
 
 @dataclass(frozen=True)
 class Entry:
-    """What enters a layer."""
+    """The input of a layer."""
 
     name: str
     normalizes: bool
@@ -36,20 +36,26 @@ class DataQuality(Check):
     """The batch is fit to learn from.
 
     ## What it checks
-    Values that are not finite; samples that are copies of each other, or equal with different labels; one class only,
-    or nearly; columns of a table that never change; a column that is the label; targets that are the inputs themselves;
-    inputs far too large or too small for a first layer that does not normalize.
+    The batch must not have
+
+    - non-finite values;
+    - samples that are copies of each other, or equal samples with different labels;
+    - targets that are the inputs themselves;
+    - labels of one class only, or nearly so;
+    - table columns that never change, or a column that is the label;
+    - inputs far too large or too small for a first layer without normalization.
 
     ## How it is told apart
-    What is not finite and does not reach the loss (missing targets that are masked, a mask of -inf) passes. Copies
-    count only where samples hold enough information that two equal ones are no chance: four switches may well be
-    equal. A constant column counts among columns that vary continuously; borders of images, one-hot columns and a
-    column of ones are usual. An unbalanced batch passes where the loss has class weights. Classes are counted where
-    there is one label a sample: a mask is mostly background.
+    - Non-finite values that do not reach the loss (masked missing targets, a mask of -inf) pass.
+    - Copies count only if samples hold enough information that equality cannot be chance: four switches may be equal.
+    - A constant column counts only if most other columns vary continuously; image borders, one-hot columns and a column
+      of ones are common.
+    - An unbalanced batch passes if the loss has class weights. Classes are counted only if there is one label per
+      sample: a segmentation mask is mostly background.
 
     ## What to do
-    Look at the batch with your own eyes, sample by sample. Drop or impute what is missing, shuffle, weigh the classes,
-    scale inputs to mean 0 and deviation 1, leave the outcome out of the table.
+    Look at the batch yourself, sample by sample. Drop or impute missing values, shuffle, weight the classes, scale
+    inputs to mean 0 and std 1, and remove the outcome from the table.
 
     ## Example
     >>> x = torch.randn(8, 3)
@@ -69,27 +75,27 @@ class DataQuality(Check):
     copies: float = 0.25
     """Share of samples that may be copies of others."""
     labels: int = 16
-    """Labels of which one says something about the balance of classes."""
+    """Fewest labels for judging the balance of classes."""
     top: float = 0.95
-    """Share of the most frequent class."""
+    """Share of the most frequent class above which the batch is unbalanced."""
     continuous: float = 0.8
-    """Share of a table's columns that must vary continuously before a constant one is odd."""
+    """Share of a table's other columns that must vary continuously before a constant one is reported."""
 
     def applies(self, subject: Subject) -> str | None:
         """A batch with tensors."""
         return None if leading(subject.inputs) is not None else "the batch holds no tensor"
 
     def run(self, subject: Subject) -> Outcome:
-        """Ask one question after the other; the gravest first."""
+        """Run one test after the other, the most serious first."""
         inputs = leading(subject.inputs)
         if inputs is None:
-            return self.passed("there is no tensor to look at")
+            return self.passed("the batch holds no tensor")
         looks = (self._finite, self._copies, self._same, self._classes, self._columns, self._scale)
         for look in looks:
             outcome = look(subject, inputs)
             if outcome is not None:
                 return outcome
-        return self.passed(f"{subject.samples} samples are finite, differ, and have a usual scale")
+        return self.passed(f"{subject.samples} samples are finite, distinct and of a usual scale")
 
     def _finite(self, subject: Subject, inputs: Tensor) -> Outcome | None:
         for what, thing in (("inputs", subject.inputs), ("targets", subject.targets)):
@@ -97,7 +103,7 @@ class DataQuality(Check):
                 bad = int((~torch.isfinite(tensor)).sum())
                 if bad and not _reaches_nothing(subject):
                     message = f"{bad} of {tensor.numel()} values of the {what} {'is' if bad == 1 else 'are'} not finite"
-                    advice = "Drop or impute them, and find out where they come from: missing values, a division by 0."
+                    advice = "Drop or impute them, and find their source: missing values, a division by 0."
                     return self.failed(message, advice, value=float(bad), limit=0.0)
         return None
 
@@ -111,23 +117,23 @@ class DataQuality(Check):
         if different == 1 and isinstance(targets, Tensor) and targets.shape[:1] == (samples,):
             if len(set(hashes(targets))) > 1:
                 message = f"all {samples} inputs of the batch are equal, while their targets differ"
-                return self.failed(message, "Look at how a sample is made: an index that is not used, a buffer reused.")
+                return self.failed(message, "Check how a sample is made: an unused index, or a buffer that is reused.")
             return None
         if information(inputs) < ENOUGH:
             return None
         share = 1 - different / samples
         if share > self.copies:
             message = f"{samples - different} of {samples} samples are copies of others"
-            advice = "Look for an index that is not used, a sampler with replacement, or records that occur twice."
+            advice = "Look for an unused index, a sampler with replacement, or duplicate records."
             return self.failed(message, advice, value=share, limit=self.copies, severity="warning")
         conflicts = _conflicts(found, targets)
         if conflicts > 1:
-            message = f"{conflicts} samples are equal to others that have another label"
+            message = f"{conflicts} samples are equal to samples with a different label"
             return self.failed(message, "Find out which label is right.", value=conflicts, severity="warning")
         return None
 
     def _same(self, subject: Subject, inputs: Tensor) -> Outcome | None:
-        """Targets that are the inputs: whole numbers, at the same places, with no shift in the model."""
+        """Targets equal to the inputs: integers, at the same positions, and the model does not shift them."""
         targets = subject.targets
         if (
             not isinstance(targets, Tensor)
@@ -139,7 +145,7 @@ class DataQuality(Check):
         if not bool((targets == inputs).float().mean() > 0.999) or inputs.shape[1] < 3 or _shifts(subject, targets):
             return None
         message = "the targets are the inputs, at the same positions: the model only has to copy"
-        return self.failed(message, "For what comes next: `inputs, targets = x[:, :-1], x[:, 1:]`.")
+        return self.failed(message, "To predict what comes next: `inputs, targets = x[:, :-1], x[:, 1:]`.")
 
     def _classes(self, subject: Subject, inputs: Tensor) -> Outcome | None:
         targets = subject.targets
@@ -156,12 +162,12 @@ class DataQuality(Check):
             return None
         if len(counts) > 1 and (most <= self.top or labels.numel() < 2 * self.labels):
             return None
-        message = f"{most:.0%} of {labels.numel()} labels are of one class, of {classes} that the model can tell"
-        advice = "Shuffle the data. If classes are that unbalanced: class weights, or a sampler that balances them."
+        message = f"{most:.0%} of {labels.numel()} labels are one class, of {classes} that the model can predict"
+        advice = "Shuffle the data. If the classes are this unbalanced, use class weights or a balancing sampler."
         return self.failed(message, advice, value=most, limit=self.top, severity="warning")
 
     def _columns(self, subject: Subject, inputs: Tensor) -> Outcome | None:
-        """Of a table: columns that never change, and one that is the label."""
+        """In a table: columns that never change, and a column that is the label."""
         if not inputs.is_floating_point() or inputs.dim() != 2 or inputs.shape[0] < ROWS or inputs.shape[1] < 2:
             return None
         table = inputs.detach().float()
@@ -171,16 +177,16 @@ class DataQuality(Check):
         if constant.any() and float(varied.sum()) / others >= self.continuous:
             where = [f"column {index}" for index in constant.nonzero().flatten().tolist()]
             message = f"{len(where)} of {table.shape[1]} columns never change: {names_text(where)}"
-            advice = "Leave them out, or find out why they are empty."
+            advice = "Remove them, or find out why they are constant."
             return self.failed(message, advice, where=tuple(where), value=float(len(where)), severity="warning")
         label = _label_column(table, subject.targets)
         if label is None:
             return None
         message = f"column {label} is the label itself, in other numbers: there is nothing to learn"
-        return self.failed(message, "Leave the outcome out of the inputs.", where=(f"column {label}",))
+        return self.failed(message, "Remove the outcome from the inputs.", where=(f"column {label}",))
 
     def _scale(self, subject: Subject, inputs: Tensor) -> Outcome | None:
-        """Against what a layer expects that does not normalize, nor the next."""
+        """The scale of the inputs, if neither of the first two layers normalizes."""
         entries = _entries(subject)
         if not entries or any(entry.normalizes for entry in entries[:2]):
             return None
@@ -188,17 +194,18 @@ class DataQuality(Check):
         if not first.size > usual.large and not 0 < first.largest < usual.small:
             return None
         message = (
-            f"what enters {first.name} is of size {number_text(first.size)} (largest {number_text(first.largest)}), "
+            f"the inputs of {first.name} have an RMS of {number_text(first.size)} (largest "
+            f"{number_text(first.largest)}), "
         )
-        message += "and nothing normalizes it"
-        advice = "Scale inputs to mean 0 and deviation 1 (images: divide by 255 first)."
+        message += "and nothing normalizes them"
+        advice = "Scale inputs to mean 0 and std 1 (images: divide by 255 first)."
         return self.failed(
             message, advice, where=(first.name,), value=first.size, limit=usual.large, severity="warning"
         )
 
 
 def numbers(thing: Any) -> Iterator[Tensor]:
-    """Float tensors in a batch that are no masks."""
+    """Floating-point tensors in a batch, except masks."""
     if isinstance(thing, Tensor):
         if thing.is_floating_point():
             yield thing.detach()
@@ -212,7 +219,7 @@ def numbers(thing: Any) -> Iterator[Tensor]:
 
 
 def _reaches_nothing(subject: Subject) -> bool:
-    """Whether loss and gradients are finite all the same."""
+    """Whether the loss and the gradients are finite anyway."""
     if subject.broken or subject.no_loss:
         return False
     with subject.fresh():
@@ -223,7 +230,7 @@ def _reaches_nothing(subject: Subject) -> bool:
 
 
 def _has_several(inputs: Any) -> bool:
-    """Whether a sample consists of more than its first tensor."""
+    """Whether a sample consists of more than one tensor, masks aside."""
     items = (
         list(inputs.items())
         if isinstance(inputs, dict)
@@ -234,18 +241,18 @@ def _has_several(inputs: Any) -> bool:
     return sum(isinstance(item, Tensor) and "mask" not in str(key) for key, item in items) > 1
 
 
-def _conflicts(found: list[bytes], targets: Any) -> float:
-    """Samples that are equal to one with another label."""
+def _conflicts(found: list[bytes], targets: Any) -> int:
+    """The number of samples that are equal to one with another label."""
     if not isinstance(targets, Tensor) or targets.shape != (len(found),) or not is_whole(targets):
-        return 0.0
+        return 0
     labels: dict[bytes, Counter[int]] = defaultdict(Counter)
     for row, label in zip(found, targets.tolist(), strict=True):
         labels[row][label] += 1
-    return float(sum(counts.total() for counts in labels.values() if len(counts) > 1))
+    return sum(counts.total() for counts in labels.values() if len(counts) > 1)
 
 
 def _shifts(subject: Subject, targets: Tensor) -> bool:
-    """Whether the model shifts labels itself: then the first of them does not matter."""
+    """Whether the model shifts labels itself, so that the first label does not matter."""
     if not subject.calling.feeds_targets:
         return False
     others = targets.clone()
@@ -268,7 +275,7 @@ def _is_weighted(subject: Subject) -> bool:
 
 
 def _label_column(table: Tensor, targets: Any) -> int | None:
-    """The column that follows class labels without any exception."""
+    """The column that tracks the class labels exactly."""
     if not isinstance(targets, Tensor) or targets.numel() != table.shape[0]:
         return None
     labels = targets.detach().flatten().float()
@@ -283,7 +290,7 @@ def _label_column(table: Tensor, targets: Any) -> int | None:
 
 
 def _entries(subject: Subject) -> list[Entry]:
-    """What enters the layers that change a scale, in the order in which they run."""
+    """The inputs of norms and of layers with parameters, in execution order."""
     seen: list[Entry] = []
 
     def see(name: str, module: nn.Module, args: Any, output: Any) -> None:

@@ -12,7 +12,7 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
 DECOUPLED = ("adamw", "lion", "nadamw", "adafactor", "muon", "lamb")
-"""Optimizers, by the beginning of their name, whose decay is a share of the weight and of the learning rate."""
+"""Prefixes of optimizer names with decoupled weight decay: a share of the weight times the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class DecayOnNormsAndBiases(Check):
     """Strong weight decay leaves norms and biases alone.
 
     ## What it checks
-    Weight decay keeps matrices small. On the gain of a norm it pulls towards zero what should stay near one, and on
-    a bias it forbids what costs nothing. With a decay of 0.1, as transformers are trained with, that costs accuracy.
+    Weight decay keeps weight matrices small. On a norm's gain it pulls a value that should stay near one towards zero,
+    and on a bias it has no benefit. A decay of 0.1, which is common for transformers, then costs accuracy.
 
     ## How it is told apart
-    Mild decay on everything is a usual recipe, and passes: 0.01 in AdamW, 5e-4 in SGD. It fails as a warning from 0.05
-    where decay is decoupled (AdamW), and from 5e-3 where it is added to the gradient (SGD, Adam).
+    Mild decay on everything is a common recipe and passes: 0.01 in AdamW, 5e-4 in SGD. It is a warning from 0.05 if
+    decay is decoupled (AdamW), and from 5e-3 if it is added to the gradient (SGD, Adam).
 
     ## What to do
-    Two groups: parameters with two dimensions and more decay, the others do not.
+    Make two groups: parameters with two or more dimensions get weight decay, the others do not.
 
     ## Example
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
@@ -46,12 +46,12 @@ class DecayOnNormsAndBiases(Check):
     references = ("https://arxiv.org/abs/1812.01187",)
 
     decoupled: float = 0.05
-    """Decay of AdamW and its like from which it matters."""
+    """Decoupled weight decay (AdamW and similar) from which this is reported."""
     coupled: float = 5e-3
-    """Decay that is added to the gradient from which it matters."""
+    """Weight decay added to the gradient from which this is reported."""
 
     def applies(self, subject: Subject) -> str | None:
-        """An optimizer that decays."""
+        """An optimizer with weight decay."""
         if not subject.optimizers:
             return "no optimizer was given"
         if not any(_decay(group) for optimizer in subject.optimizers for group in optimizer.param_groups):
@@ -59,7 +59,7 @@ class DecayOnNormsAndBiases(Check):
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Go through the groups."""
+        """Look for norms and biases in the groups with strong decay."""
         spared = norms_and_biases(subject)
         strongest, where = 0.0, list[str]()
         for optimizer in subject.optimizers:
@@ -73,11 +73,11 @@ class DecayOnNormsAndBiases(Check):
             message = f"{len(where)} norms and biases decay by {number_text(strongest)}: {names_text(where)}"
             advice = "Make two groups: `p.dim() >= 2` with weight decay, the others with weight_decay=0."
             return self.failed(message, advice, where=tuple(where), value=strongest, severity="warning")
-        return self.passed(f"none of the {len(spared)} norms and biases decays strongly")
+        return self.passed(f"none of the {len(spared)} norms and biases has strong weight decay")
 
 
 def norms_and_biases(subject: Subject) -> dict[int, str]:
-    """Biases, and vectors of normalization layers, by the id of their tensor."""
+    """Biases, and vectors in normalization layers, by the id of the tensor."""
     found: dict[int, str] = {}
     for path, module in subject.modules.items():
         norm = "norm" in type(module).__name__.lower()

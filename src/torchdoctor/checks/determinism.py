@@ -17,17 +17,17 @@ class Determinism(Check):
     """The same seed gives the same loss and the same gradients.
 
     ## What it checks
-    Loss and gradients are computed twice from the same weights and the same seed of Python, numpy and torch. Then the
-    model is asked twice in a row in eval mode: a second answer that differs is a state that was carried over.
+    Loss and gradients are computed twice from the same weights and the same Python, numpy and torch seeds. Then the
+    model runs twice in a row in eval mode: if the second output differs, the model carries state from pass to pass.
 
     ## How it is told apart
-    Dropout and sampling come from the seed, and are the same both times. On a GPU sums may be added in another order:
-    a ten-thousandth is allowed there. Running statistics are put back between the passes, and eval mode does not use
-    new ones.
+    Dropout and sampling depend on the seed and repeat exactly. On a GPU sums may be added in another order, so a
+    relative difference of 1e-4 is allowed there. Running statistics are restored between passes, and eval mode does
+    not update them.
 
     ## What to do
-    Draw random numbers from torch's, numpy's or Python's global state, or from a generator that the run seeds. Fill
-    what `torch.empty` gives. Reset a hidden state at the beginning of `forward`.
+    Draw random numbers from the global state of torch, numpy or Python, or from a generator that the run seeds.
+    Initialize tensors made with `torch.empty`. Reset hidden states at the start of `forward`.
 
     ## Example
     >>> import torch
@@ -47,10 +47,10 @@ class Determinism(Check):
     references = ("https://pytorch.org/docs/stable/notes/randomness.html",)
 
     most: float = 1e-6
-    """Share by which two passes may differ on a CPU; a hundred times as much on other devices."""
+    """Largest allowed relative difference of two passes on a CPU; a hundred times as much on other devices."""
 
     def run(self, subject: Subject) -> Outcome:
-        """The same pass twice."""
+        """Compare two identical training passes, then two eval passes."""
         limit = self.most * (1 if subject.device.type == "cpu" else 100)
         first, second = (self._pass(subject) for _ in range(2))
         moved = {name: moved_by(first[name], second[name]) for name in first}
@@ -60,21 +60,19 @@ class Determinism(Check):
             message = f"with the same seed the loss differs by {number_text(moved[''])} of its size"
             if where:
                 message += f", gradients by up to {number_text(worst)}: {names_text(where)}"
-            advice = "Draw random numbers from a state that the run seeds; fill what torch.empty gives."
+            advice = "Draw random numbers from a state that the run seeds, and initialize tensors from torch.empty."
             return self.failed(message, advice, where=tuple(where), value=worst, limit=limit, severity="warning")
         carried = self._carried(subject)
         if carried > limit:
-            message = (
-                f"a second pass in eval mode gives another output, by {number_text(carried)} of its size: the model "
-            )
-            message += "carries something over"
-            advice = "Reset hidden states at the beginning of `forward`, or detach them between batches."
+            message = f"a second pass in eval mode changes the output by {number_text(carried)} of its size: the model "
+            message += "keeps state between passes"
+            advice = "Reset hidden states at the start of `forward`, or detach them between batches."
             return self.failed(message, advice, value=carried, limit=limit, severity="warning")
         return self.passed(f"two passes with one seed agree within {number_text(worst)}", value=worst, limit=limit)
 
     @staticmethod
     def _pass(subject: Subject) -> dict[str, Tensor]:
-        """The loss, by the name "", and the gradients."""
+        """The loss under the name "", and the gradients."""
         with subject.fresh():
             subject.model.train()
             seed()

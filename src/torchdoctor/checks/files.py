@@ -1,9 +1,9 @@
-"""Tensors from files that may be anybody's: nothing in them is executed, and nothing is computed before it is checked.
+"""Tensors from untrusted files: nothing in them is executed, and nothing is computed before it is checked.
 
-`torch.load` with ``weights_only=True`` runs no code, but does not protect from a file of two kilobytes that claims to
-be a tensor of 10¹² elements (one element, stride 0), nor from an archive that is packed and unpacks to a thousand times
-its size. So archives are looked at before they are read, and tensors before anything is computed with them. A file
-that does not pass is refused: there is no second try with less caution.
+`torch.load` with ``weights_only=True`` runs no code, but it does not protect from a file of two kilobytes that claims
+to be a tensor of 10¹² elements (one element, stride 0), nor from a compressed archive that unpacks to a thousand times
+its size. So archives are checked before they are read, and tensors before anything is computed with them. A file that
+fails a check is refused: there is no second attempt with fewer checks.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from torchdoctor.errors import PatientError
 ZIP = b"PK\x03\x04"
 ENTRIES = 1_000_000
 PROGRAM = 256 * 2**20
-"""Bytes of the pickle program in a .pt: names and shapes, never weights."""
+"""Most bytes of the pickle program in a .pt file: it holds names and shapes, never weights."""
 UNPACKED = 4 * 2**30
-"""Bytes that an .npz may unpack to."""
+"""Most bytes that an .npz may unpack to."""
 DEPTH = 16
 ITEMS = 1_000_000
 VIEWS = 8
-"""How often over, taken together, tensors may look at the bytes of their file: tied weights are two."""
+"""How many times the size of the file all tensors together may claim: tied weights claim theirs twice."""
 SAFE_SINCE = (2, 10)
-"""The first torch whose restricted unpickler has no known hole (CVE-2025-32434, CVE-2026-24747)."""
+"""The first torch version whose restricted unpickler has no known hole (CVE-2025-32434, CVE-2026-24747)."""
 SUFFIXES = ".pt, .pth, .bin, .ckpt, .safetensors, .npz"
 CONVERT = (
-    "Convert it where you trust it: torch.save(model.state_dict(), 'weights.pt') for a model, "
-    "torch.save((inputs, targets), 'sample.pt') for data. Or give --trust-pickle, if you would run a program from "
-    "whoever made this file: reading a pickle may run any code."
+    "Convert it on a machine where you trust it: torch.save(model.state_dict(), 'weights.pt') for a model, "
+    "torch.save((inputs, targets), 'sample.pt') for data. Or pass --trust-pickle if you would run a program from "
+    "the author of this file: reading a pickle can run any code."
 )
 
 
 def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
-    """What a .pt, .safetensors or .npz file holds: tensors in dicts, lists and tuples; its content says which it is."""
+    """The content of a .pt, .safetensors or .npz file: tensors in dicts, lists and tuples; detected by content."""
     try:
         if not path.is_file():
-            raise PatientError(f"{path} does not exist, or is not a file. Known are {SUFFIXES}.")
+            raise PatientError(f"{path} does not exist or is not a file. Known formats: {SUFFIXES}.")
         with path.open("rb") as file:
             start = file.read(9)
         if trust_pickle and path.suffix not in (".safetensors", ".npz"):
@@ -56,7 +56,7 @@ def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
         raise PatientError(f"cannot read {path}: {error.strerror or error}.") from error
     if path.suffix == ".safetensors" or start[8:] == b"{":
         return _safetensors(path)
-    raise PatientError(f"{path} is neither a zip archive, as torch.save writes it, nor safetensors. {CONVERT}")
+    raise PatientError(f"{path} is neither a zip archive as written by torch.save nor safetensors. {CONVERT}")
 
 
 def _pt(path: Path) -> Any:
@@ -64,8 +64,8 @@ def _pt(path: Path) -> Any:
         check_archive(file, str(path))
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < SAFE_SINCE:
         raise PatientError(
-            f"torch {torch.__version__} has known holes in how it reads .pt files from others (CVE-2026-24747). Update "
-            f"to {SAFE_SINCE[0]}.{SAFE_SINCE[1]}, use .safetensors, or give --trust-pickle if you trust {path}."
+            f"torch {torch.__version__} has known holes in reading .pt files from others (CVE-2026-24747). Update "
+            f"to {SAFE_SINCE[0]}.{SAFE_SINCE[1]}, use .safetensors, or pass --trust-pickle if you trust {path}."
         )
     try:
         found = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
@@ -73,13 +73,13 @@ def _pt(path: Path) -> Any:
         reason = next(iter(str(error).splitlines()), "")
         if "Unsupported" in str(error) or "GLOBAL" in str(error) or "weights_only" in str(error).lower():
             reason = "it holds objects, not only tensors"
-        raise PatientError(f"{path} was not read: {reason[:300]}. {CONVERT}") from error
+        raise PatientError(f"{path} could not be read: {reason[:300]}. {CONVERT}") from error
     check_tensors(found, str(path), path.stat().st_size)
     return found
 
 
 def check_archive(file: BinaryIO, name: str) -> None:
-    """Refuse a .pt that is packed, is larger inside than outside, or has entries with odd names; reads no entry."""
+    """Refuse a .pt that is compressed, claims more than its size, or has odd entry names; no entry is read."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -88,15 +88,15 @@ def check_archive(file: BinaryIO, name: str) -> None:
     size = file.seek(0, 2)
     names = [entry.filename for entry in entries]
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
-        raise PatientError(f"{name} is a packed archive; torch.save packs nothing. It was refused: unpack it yourself.")
+        raise PatientError(f"{name} is a compressed archive, unlike torch.save's. It was refused: unpack it yourself.")
     if sum(entry.file_size for entry in entries) > size or len(entries) > ENTRIES:
         raise PatientError(f"{name} claims to hold more than its {size:,} bytes. It was refused.")
     if len(set(names)) != len(names) or any(_is_odd(entry) for entry in names):
-        raise PatientError(f"{name} has entries with the same name, or with names that lead out of it. It was refused.")
+        raise PatientError(f"{name} has entries with duplicate names or with paths outside it. It was refused.")
     if any(PurePosixPath(entry).name == "constants.pkl" for entry in names):
-        raise PatientError(f"{name} is a TorchScript program, which would be run. Save model.state_dict() instead.")
+        raise PatientError(f"{name} is a TorchScript program: loading it runs code. Save model.state_dict() instead.")
     if any(entry.file_size > PROGRAM for entry in entries if entry.filename.endswith("data.pkl")):
-        raise PatientError(f"{name} has a description of more than {PROGRAM:,} bytes. It was refused.")
+        raise PatientError(f"{name} has a description (data.pkl) of more than {PROGRAM:,} bytes. It was refused.")
 
 
 def _is_odd(name: str) -> bool:
@@ -112,7 +112,7 @@ def check_tensors(found: Any, name: str, size: int) -> None:
         needed = tensor.numel() * tensor.element_size()
         if needed > tensor.untyped_storage().nbytes():
             raise PatientError(
-                f"{name} holds a tensor of {tensor.numel():,} elements with the bytes of fewer (stride 0). It was "
+                f"{name} holds a tensor of {tensor.numel():,} elements whose storage has fewer (stride 0). It was "
                 "refused: save a contiguous copy."
             )
         claimed += needed
@@ -121,7 +121,7 @@ def check_tensors(found: Any, name: str, size: int) -> None:
 
 
 def _tensors(found: Any, name: str) -> Iterator[Tensor]:
-    """Every tensor in nested containers, which may hold one another."""
+    """Every tensor in nested containers, which may contain each other."""
     stack = [(found, 0)]
     seen: set[int] = set()
     while stack:
@@ -133,7 +133,7 @@ def _tensors(found: Any, name: str) -> Iterator[Tensor]:
                 continue
             seen.add(id(item))
             if depth > DEPTH or len(seen) + len(stack) + len(item) > ITEMS:
-                raise PatientError(f"{name} is nested too deeply, or holds too many things. It was refused.")
+                raise PatientError(f"{name} is nested too deeply or holds too many objects. It was refused.")
             stack += [(inner, depth + 1) for inner in (item.values() if isinstance(item, Mapping) else item)]
 
 
@@ -142,11 +142,11 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
-        raise PatientError("reading .safetensors needs its package: pip install 'torchdoctor[safetensors]'.") from error
+        raise PatientError("reading .safetensors needs safetensors: pip install 'torchdoctor[safetensors]'.") from error
     try:
         found: dict[str, Tensor] = load_file(path)
     except (SafetensorError, ValueError, OSError) as error:
-        raise PatientError(f"{path} is not a sound .safetensors file: {error}.") from error
+        raise PatientError(f"{path} is not a valid .safetensors file: {error}.") from error
     return found
 
 
@@ -156,19 +156,19 @@ def _npz(path: Path) -> dict[str, Tensor]:
             entries = archive.infolist()
             total = sum(entry.file_size for entry in entries)
             if total > UNPACKED or len(entries) > ENTRIES:
-                raise PatientError(f"{path} unpacks to {total:,} bytes; {UNPACKED:,} are the most. It was refused.")
+                raise PatientError(f"{path} unpacks to {total:,} bytes, more than {UNPACKED:,}. It was refused.")
             for entry in entries:
                 _check_array(archive, entry, str(path))
         with np.load(path, allow_pickle=False) as arrays:
             return {name: as_tensor(arrays[name]) for name in arrays.files}
     except PatientError:
         raise
-    except Exception as error:  # zip, zlib and numpy each have errors of their own
+    except Exception as error:  # zip, zlib and numpy each raise their own errors
         raise PatientError(f"{path} is not an .npz of plain numbers: {str(error)[:300]}.") from error
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """The same numbers; doubles, which numpy makes where nobody asked for them, in torch's default precision.
+    """The same numbers; float64, numpy's default, becomes torch's default dtype.
 
     >>> as_tensor(np.ones(2)).dtype
     torch.float32
@@ -178,12 +178,12 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _check_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> None:
-    """The header of an array must not promise more than its entry has: numpy would allocate it first."""
+    """Refuse an array whose header claims more than its entry has: numpy would allocate it first."""
     with archive.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in readers:
-            raise ValueError(f"{entry.filename} has format {version}, which numbers do not need")
+            raise ValueError(f"{entry.filename} has format {version}, which plain numbers do not need")
         shape, _, dtype = readers[version](stream)
         if dtype.hasobject:
             raise ValueError(f"{entry.filename} holds Python objects, which only a pickle can")

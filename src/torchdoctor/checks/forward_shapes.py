@@ -15,22 +15,22 @@ from torchdoctor.vitals.census import hidden_tensors
 
 @dataclass(frozen=True)
 class ForwardShapes(Check):
-    """The model and its loss run on the batch, and on batches and sequences of other sizes.
+    """The model and its loss run on the batch, and the model on batches and sequences of other sizes.
 
     ## What it checks
-    The model takes the batch, and the loss takes what it returns. A language model is run on (1, 10), (4, 128) and
-    (1, its longest sequence), other models on one sample and on a few: the output has one entry a sample and otherwise
-    the shape that it has for the batch.
+    The model accepts the batch, and the loss accepts the output. A language model also runs on shapes (1, 10), (4, 128)
+    and (1, its longest sequence), other models on one sample and on a few. The output must have one entry per sample
+    and otherwise the same shape as for the batch.
 
     ## How it is told apart
-    Sequences are never longer than the model says it takes or, where it does not say, than the batch's. What does not
-    run on the batch at all is critical. What runs on the batch and not on other sizes is a warning: training
-    goes well until the last, smaller batch of an epoch comes, or until somebody uses the model.
+    Sequences are never longer than the model's stated maximum or, if it states none, than the batch. A model that does
+    not run on the batch is critical. One that runs on the batch but not on other sizes is a warning: training goes well
+    until the last, smaller batch of an epoch, or until the model is used.
 
     ## What to do
     Take sizes from the input (`batch, length = x.shape[:2]`) rather than from the configuration, cut masks and
     positions to the length (`mask[:length, :length]`), and name the dimension in `squeeze(-1)`: a bare `squeeze()`
-    removes the batch where it holds one sample.
+    removes the batch dimension if there is a single sample.
 
     ## Example
     >>> class Squeezed(torch.nn.Linear):
@@ -47,26 +47,26 @@ class ForwardShapes(Check):
     needs_loss = False
 
     configurations: tuple[tuple[int, int], ...] = ((1, 10), (4, 128))
-    """Samples and length on which a language model is run, besides its longest sequence."""
+    """Samples and length on which a language model runs, besides its longest sequence."""
 
     def run(self, subject: Subject) -> Outcome:
         """The batch first, then other sizes."""
         if subject.broken and (left := _left_behind(subject)):
             return self.failed(
-                f"the model does not run on the batch: {names_text(left)} stayed behind when the model was moved to "
+                f"the model does not run on the batch: {names_text(left)} did not move with the model to "
                 f"{subject.device}: {subject.broken}",
-                "Use nn.ModuleList, nn.Parameter or register_buffer, so that .to(device) and checkpoints know it.",
+                "Use nn.ModuleList, nn.Parameter or register_buffer, so that .to(device) and checkpoints include it.",
                 where=tuple(left),
             )
         if subject.broken:
             return self.failed(
                 f"the model does not run on the batch: {subject.broken}",
-                "Compare the shapes and types of the batch with what the model's forward takes.",
+                "Compare the shapes and types of the batch with what the model's forward expects.",
             )
         if subject.no_loss and (subject.loss_fn is not None or subject.targets is not None):
             return self._without_loss(subject)
         if len(subject.models) > 1 or subject.calling.loss == "whole":
-            return self.passed("the models run on the batch up to their loss")
+            return self.passed("the models and their loss run on the batch")
         subject.evaluate()
         outputs = subject.outputs
         if outputs is None:
@@ -80,15 +80,15 @@ class ForwardShapes(Check):
     def _without_loss(self, subject: Subject) -> Outcome:
         if subject.loss_fn is None:
             return self.failed(
-                f"no loss comes out: {subject.no_loss}",
-                "Pass the loss function that the training loop uses, or a batch in the form that the model takes.",
+                f"no loss is computed: {subject.no_loss}",
+                "Pass the loss function that the training loop uses, or a batch in the form that the model expects.",
             )
         output, targets = subject.outputs, subject.targets
-        shapes = f" of an output of shape {_text(output)}" if output is not None else ""
+        shapes = f" from an output of shape {_text(output)}" if output is not None else ""
         wanted = f" and targets of shape {_text(targets)}" if isinstance(targets, Tensor) else ""
         return self.failed(
             f"the loss cannot be computed{shapes}{wanted}: {subject.no_loss}",
-            "Bring output and targets into the shapes and types that the loss asks for.",
+            "Give the output and the targets the shapes and types that the loss expects.",
         )
 
     def _sequences(self, subject: Subject) -> Outcome | str:
@@ -103,7 +103,7 @@ class ForwardShapes(Check):
             other = tokens[rows][:, columns]
             try:
                 found = subject.prediction(subject.forward(subject.with_tokens(other)))
-            except Exception as error:  # noqa: BLE001  that is what is asked
+            except Exception as error:  # noqa: BLE001  the check looks for exceptions
                 advice = "Take the length from the input, and cut masks and positions to it."
                 return self._raised(f"tokens of shape ({samples}, {length})", error, advice)
             expected = (samples, length, subject.outputs.shape[2])
@@ -125,14 +125,14 @@ class ForwardShapes(Check):
             or outputs.shape[0] != whole
             or whole in outputs.shape[1:]
         ):
-            return "no other size, as the output does not have one entry a sample"
+            return "no other size, because the output does not have one entry per sample"
         sizes = [samples for samples in dict.fromkeys((1, 2, whole // 2)) if 0 < samples < whole]
         for samples in sizes:
             part = subject.sized(samples)
             try:
                 found = part.prediction(part.forward())
             except Exception as error:  # noqa: BLE001
-                subject.hindrance = "the model does not run on other numbers of samples: see forward-shapes"
+                subject.hindrance = "the model does not run on other batch sizes: see forward-shapes"
                 advice = "Take the number of samples from the input, or drop the last batch of an epoch."
                 return self._raised(f"{samples} sample{'s' if samples > 1 else ''}", error, advice)
             expected = (samples, *outputs.shape[1:])
@@ -140,7 +140,7 @@ class ForwardShapes(Check):
                 return self.failed(
                     f"the output has shape {_text(found)} for {samples} sample{'s' if samples > 1 else ''}, "
                     f"expected {expected}: for {whole} it is {_text(outputs)}",
-                    "Name the dimension: squeeze(-1), flatten(1), and never a fixed number of samples in view().",
+                    "Name the dimension: squeeze(-1), flatten(1), and do not hard-code the batch size in view().",
                     severity="warning",
                 )
         return f"{' and '.join(str(samples) for samples in sizes)} samples"
@@ -152,7 +152,7 @@ class ForwardShapes(Check):
 
 
 def _left_behind(subject: Subject) -> list[str]:
-    """Attributes with tensors on another device: neither parameters nor buffers, so that nobody moved them."""
+    """Attributes with tensors on another device: neither parameters nor buffers, so `.to()` did not move them."""
     found = (
         f"{name}.{attribute}".removeprefix("model.")
         for name, module in subject.modules.items()

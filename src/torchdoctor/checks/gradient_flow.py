@@ -16,35 +16,35 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
 LEFT_OUT = ("expert", "router", "moe", "teacher", "ema", "momentum", "target_")
-"""Parts of names whose modules run for some samples only, or follow others without learning themselves."""
+"""Parts of names of modules that run for some samples only, or that follow others without being trained."""
 MOST_ASKED = 8
-"""Parameters without gradient for which it is asked whether they matter: a pass each."""
+"""Most parameters without gradient that are tested for an effect on the loss, with a few passes each."""
 LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 @dataclass(frozen=True)
 class GradientFlow(Check):
-    """The loss has a finite gradient for every trainable parameter, and it survives the way to the first layer.
+    """Every trainable parameter gets a finite gradient, which neither vanishes nor explodes through depth.
 
     ## What it checks
-    A backward pass in training mode, and another after it: neither raises. Every trainable parameter has a gradient
-    (none is cut off by `detach`, `.data`, `no_grad` or an argmax, none is left out of forward), which is finite and not
-    zero everywhere. The gradient at the output of the first layers is not a hundred thousand times smaller or larger
-    than at the last.
+    Two backward passes in training mode run without an error. Every trainable parameter has a gradient (none is cut off
+    by `detach`, `.data`, `no_grad` or argmax, none is unused in forward), which is finite and not zero everywhere. The
+    gradient at the output of the first layers is not 100,000 times smaller or larger than at the last.
 
     ## How it is told apart
-    Behind a layer that begins at zero (LoRA, ReZero, a gate, a head) gradients are zero at the first step and not at
-    the next ones, so a zero must last for a few steps. Biases alone may stay at zero: a norm behind them takes them
-    out. Passes differ where layers are dropped at random, so what has no gradient is asked several times. A parameter
-    without gradient that changes the loss when it is changed is cut off, which is critical. One that changes nothing
-    takes no part, which is a warning: it costs memory and breaks DDP. Experts that were not chosen and copies that
-    follow by averaging (teacher, EMA) are left out. Depth is judged by the best of the first quarter of the layers:
-    a branch with a small gate has a small gradient, its trunk has not.
+    - Behind a layer that starts at zero (LoRA, ReZero, a gate, a head) gradients are zero at the first step only, so a
+      zero must last for several steps. Biases may stay at zero: a norm after them cancels their effect.
+    - Layers may be dropped at random, so a gradient must be missing in several passes.
+    - A parameter without gradient that changes the loss is cut off, which is critical. One that does not change it is
+      unused, which is a warning: it costs memory and breaks DDP.
+    - Unselected experts and copies that follow by averaging (teacher, EMA) are ignored.
+    - Depth is judged by the largest gradient in the first quarter of the layers: a branch with a small gate has a small
+      gradient, but its trunk does not.
 
     ## What to do
-    Follow the named parameter to the loss: remove `.detach()`, `.item()`, `.numpy()` and `torch.no_grad()` from the
-    way, use a differentiable function instead of argmax or round, use the module in forward or delete it. Against
-    vanishing: skip connections, normalization, ReLU instead of sigmoid.
+    Follow the named parameter to the loss: remove `.detach()`, `.item()`, `.numpy()` and `torch.no_grad()` on the way,
+    replace argmax or round by a differentiable function, and use the module in forward or delete it. Against vanishing
+    gradients, use skip connections, normalization, and ReLU instead of sigmoid.
 
     ## Example
     >>> class Cut(nn.Sequential):
@@ -63,27 +63,27 @@ class GradientFlow(Check):
     references = ("https://pytorch.org/docs/stable/notes/autograd.html",)
 
     passes: int = 3
-    """Passes in which a parameter must be without gradient."""
+    """Passes in which a gradient must be missing."""
     steps: int = 5
     """Steps for which a gradient must stay zero."""
     ratio: float = 1e5
-    """How much the gradient may shrink or grow between the last layer and the first."""
+    """Factor by which the gradient may shrink or grow between the last layer and the first."""
 
     def run(self, subject: Subject) -> Outcome:
-        """One pass, and more where something is missing."""
+        """One pass, and more if something is missing."""
         subject.model.train()
         trainable = [name for name, item in subject.parameters.items() if item.requires_grad]
         if not trainable:
             return self.failed(
                 "no parameter is trainable: all have requires_grad=False",
-                "Set requires_grad_(True) on what is to be trained.",
+                "Set requires_grad_(True) on the parameters to train.",
             )
         depth: dict[str, float] = {}
         with subject.watched(_listener(depth)):
             loss = subject.loss()
         if not loss.requires_grad:
             return self.failed(
-                "the loss does not depend on any parameter: it has no graph",
+                "the loss does not depend on any parameter: it has no autograd graph",
                 "Compute it from the model's output, without detach(), item() or torch.no_grad() on the way.",
             )
         if not bool(torch.isfinite(loss)):
@@ -108,12 +108,12 @@ class GradientFlow(Check):
         )
 
     def _raised(self, subject: Subject, what: str, error: Exception) -> Outcome:
-        subject.hindrance = "a backward pass does not run: see gradient-flow"
+        subject.hindrance = "a backward pass fails: see gradient-flow"
         text = " ".join(str(error).split())
         return self.failed(
             f"{what} {type(error).__name__}: {text[:200]}",
-            "Change no tensor in place that backward still needs (`x = x + 1` for `x += 1`), and detach what is kept "
-            "from one pass to the next.",
+            "Do not change tensors in place that backward still needs (write `x = x + 1`, not `x += 1`), and detach "
+            "what is kept from one pass to the next.",
         )
 
     def _missing(self, subject: Subject, gradients: Mapping[str, Tensor | None]) -> Outcome | None:
@@ -136,8 +136,8 @@ class GradientFlow(Check):
                 value=float(len(missing)),
             )
         return self.failed(
-            f"{len(missing)} of {len(gradients)} trainable parameters take no part: {names_text(missing)}",
-            "Use the module in forward, or delete it; with DDP it needs find_unused_parameters=True.",
+            f"{len(missing)} of {len(gradients)} trainable parameters are unused: {names_text(missing)}",
+            "Use the module in forward, or delete it; DDP would need find_unused_parameters=True.",
             where=tuple(missing[:8]),
             value=float(len(missing)),
             severity="warning",
@@ -169,7 +169,7 @@ class GradientFlow(Check):
             if not zero:
                 return None
         return self.failed(
-            f"the gradient of {names_text(zero)} is exactly zero, and still so after {self.steps} steps",
+            f"the gradient of {names_text(zero)} is exactly zero, even after {self.steps} steps",
             "Look for units that are dead for every input (a large negative bias before ReLU, a clamp), for a "
             "saturated sigmoid or softmax, and for a product with something that is always zero.",
             where=tuple(zero[:8]),
@@ -189,11 +189,11 @@ class GradientFlow(Check):
             message = f"the gradient vanishes on its way back: at {best} it is {number_text(shrunk)} times smaller"
             advice = (
                 "Use ReLU or GELU instead of sigmoid and tanh, normalization and skip connections, and an "
-                "initialization that keeps the signal's size."
+                "initialization that preserves the scale of the signal."
             )
         elif 1 / shrunk > self.ratio:
             message = f"the gradient explodes on its way back: at {best} it is {number_text(1 / shrunk)} times larger"
-            advice = "Use an initialization that keeps the signal's size, normalization, or smaller weights."
+            advice = "Use an initialization that preserves the scale of the signal, normalization, or smaller weights."
         else:
             return None
         return self.failed(
@@ -202,7 +202,7 @@ class GradientFlow(Check):
 
 
 def _listener(depth: dict[str, float]) -> Watcher:
-    """Notes how large the gradient is that comes back to each layer's output, in the order in which they run."""
+    """Record the gradient norm at each layer's output, in execution order."""
 
     def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(module, LAYERS) and isinstance(output, Tensor) and output.requires_grad:
@@ -217,7 +217,7 @@ def _listener(depth: dict[str, float]) -> Watcher:
 
 
 def _matters(subject: Subject, name: str) -> bool:
-    """Whether the loss changes with a parameter."""
+    """Whether changing a parameter changes the loss."""
     with subject.fresh(), torch.no_grad():
         torch.manual_seed(0)
         before = subject.loss()

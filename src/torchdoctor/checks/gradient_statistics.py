@@ -1,4 +1,4 @@
-"""Gradients of a model on some batches, tensor by tensor, and what they say: `torchdoctor gradients`.
+"""Gradients of a model on some batches, tensor by tensor, with remarks: `torchdoctor gradients`.
 
 The model is left as it was found, its gradients included.
 """
@@ -26,17 +26,17 @@ from torchdoctor.sources import read
 from torchdoctor.symptoms.gradient_vanishing import NOT_MATRICES
 
 BATCHES = 8
-"""Batches whose gradients are averaged, as a step over all of them would."""
+"""Most batches whose gradients are averaged, as in one step over all of them."""
 DECADES = 3.0
-"""Powers of ten that gradients may lose or gain through depth."""
+"""Powers of ten that gradients may shrink or grow through depth."""
 FEWEST = 4
-"""Weights that a trend through depth needs."""
+"""Weights needed to judge a trend through depth."""
 LARGE = 100.0
-"""Norm of one tensor, for a loss of 1; it grows with the loss, so that a summed loss is not taken for an explosion."""
+"""Largest norm of one tensor at a loss of up to 1; it grows with the loss, so that a summed loss is not reported."""
 SUMMED = 1000.0
-"""A loss above this is no longer taken for a sum."""
+"""The limit above stops growing at this loss."""
 SPARSE = 0.5
-"""Share of exact zeros from which a tensor is worth a remark."""
+"""Share of exact zeros above which a tensor is remarked on."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LayerGradient:
     size: int
     nonfinite: int = 0
     is_matrix: bool = True
-    """Whether it is a weight that says something about depth: no bias, no gain, no embedding."""
+    """Whether it is a weight matrix that shows a trend through depth: no bias, gain or embedding."""
 
     @property
     def zero_share(self) -> float:
@@ -63,29 +63,29 @@ class LayerGradient:
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing that the numbers say."""
+    """One remark on the numbers."""
 
     severity: Severity
     name: str
-    """The finding of the catalogue that it would be in a run."""
+    """The catalogue's finding for the same problem in a run."""
     message: str
     advice: str
     where: tuple[str, ...] = ()
 
 
 class Remarked:
-    """Statistics with remarks, worst first: their severity and their verdict."""
+    """Statistics with remarks, worst first, their severity and their verdict."""
 
     remarks: tuple[Remark, ...]
 
     @property
     def praise(self) -> str:
-        """The verdict where there is nothing to remark."""
+        """The verdict if there are no remarks."""
         return "nothing is wrong"
 
     @property
     def severity(self) -> Severity | None:
-        """The worst remark's; None where there is none."""
+        """The worst severity of the remarks; None if there are none."""
         return worst([remark.severity for remark in self.remarks])
 
     @property
@@ -112,12 +112,12 @@ class GradientStatistics(Remarked):
 
     @property
     def ratio(self) -> float | None:
-        """Norm of the first weights over that of the last; None where there are too few weights."""
+        """Norm of the first weights divided by that of the last; None if there are too few weights."""
         return first_over_last(self.layers)
 
     @property
     def praise(self) -> str:
-        """The verdict where there is nothing to remark."""
+        """The verdict if there are no remarks."""
         return f"gradients reach all {len(self.layers)} tensors, total norm {number_text(self.total_norm)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class GradientStatistics(Remarked):
 
 
 def gradient_statistics(model: Any, loss_fn: Any = None, batches: Any = None) -> GradientStatistics:
-    """The gradient of the mean loss over a batch, or over the first of several, by tensor.
+    """The gradient of the mean loss over one batch, or over the first of several, by tensor.
 
     >>> _ = torch.manual_seed(0)
     >>> deep = [layer for _ in range(8) for layer in (torch.nn.Linear(8, 8), torch.nn.Sigmoid())]
@@ -205,7 +205,7 @@ def _layer(name: str, grad: Tensor) -> LayerGradient:
 
 
 def first_over_last(layers: Sequence[LayerGradient]) -> float | None:
-    """Norm of the first weights over that of the last; None where there are too few."""
+    """Norm of the first weights divided by that of the last; None if there are too few."""
     norms = _norms(layers)
     return norms[0] / norms[-1] if len(norms) > 1 else None
 
@@ -213,7 +213,7 @@ def first_over_last(layers: Sequence[LayerGradient]) -> float | None:
 def decades_through_depth(layers: Sequence[LayerGradient]) -> float:
     """Powers of ten by which a robust line (Theil-Sen) through the norms rises from the first weight to the last.
 
-    One layer that stands out, such as a head behind branches that begin at zero, does not tilt it.
+    A single unusual layer, such as a head behind branches that start at zero, does not tilt it.
     """
     logs = [math.log10(norm) for norm in _norms(layers)]
     slopes = [(logs[j] - logs[i]) / (j - i) for i in range(len(logs)) for j in range(i + 1, len(logs))]
@@ -225,7 +225,7 @@ def _norms(layers: Sequence[LayerGradient]) -> list[float]:
 
 
 def judge(layers: Sequence[LayerGradient], missing: Sequence[str] = (), loss: float = math.nan) -> list[Remark]:
-    """What the gradients say, worst first. Rules are relative: a summed loss or a large model is no fault."""
+    """Remarks on the gradients, worst first. Limits are relative, so a summed loss or a large model is not reported."""
     remarks = [*_broken(layers, missing), *_through_depth(layers), *_large(layers, loss)]
     order: Mapping[str, int] = {"critical": 0, "warning": 1, "info": 2}
     return sorted(remarks, key=lambda remark: order[remark.severity])
@@ -234,15 +234,15 @@ def judge(layers: Sequence[LayerGradient], missing: Sequence[str] = (), loss: fl
 def _broken(layers: Sequence[LayerGradient], missing: Sequence[str]) -> list[Remark]:
     remarks = []
     if bad := tuple(layer.name for layer in layers if layer.nonfinite):
-        text = f"{len(bad)} of {len(layers)} tensors have gradients that are no numbers"
-        advice = "Look for log(0), 0/0 and sqrt at 0 in the loss, for NaN in the batch, and for overflow in 16 bits."
+        text = f"{len(bad)} of {len(layers)} tensors have non-finite gradients"
+        advice = "Look for log(0), 0/0 and sqrt at 0 in the loss, NaN in the batch, and overflow in 16 bits."
         remarks.append(Remark("critical", "nan-or-inf", text, advice, bad))
     if missing:
         text = f"{len(missing)} of {len(layers) + len(missing)} trainable tensors get no gradient"
-        advice = "Look for detach(), .data, no_grad and modules that forward does not use; freeze what is meant to be."
+        advice = "Look for detach(), .data, no_grad and modules unused in forward; freeze what should not be trained."
         remarks.append(Remark("warning", "no-gradient", text, advice, tuple(missing)))
     if silent := tuple(layer.name for layer in layers if layer.norm == 0):
-        # What is multiplied by weights that begin at zero (LoRA, LayerScale) has no gradient at first, and is healthy.
+        # Weights multiplied by others that start at zero (LoRA, LayerScale) have no gradient at first: that is normal.
         gated = all(any(word in name.lower() for word in NOT_MATRICES) for name in silent)
         text = f"the gradients of {len(silent)} of {len(layers)} tensors are exactly zero"
         advice = "Dead ReLUs, a factor of zero, or a clamp cut them off: `torchdoctor activations` shows where."
@@ -251,13 +251,13 @@ def _broken(layers: Sequence[LayerGradient], missing: Sequence[str]) -> list[Rem
     if sparse:
         top = max(sparse, key=lambda layer: layer.zero_share)
         text = f"{100 * top.zero_share:.0f} % of the gradient of {top.name} is exactly zero"
-        advice = "Units that never fire, or a table of which a batch uses few rows: `torchdoctor activations` tells."
+        advice = "Units never fire, or a batch uses few rows of a table: `torchdoctor activations` shows which."
         remarks.append(Remark("info", "dead-units", text, advice, tuple(layer.name for layer in sparse)))
     return remarks
 
 
 def _large(layers: Sequence[LayerGradient], loss: float) -> list[Remark]:
-    """Norms that are large for their loss; where both are large, only whoever made the loss knows whether it should."""
+    """Norms that are large; if the loss is large too, they are only info, because the loss may be a sum."""
     known = math.isfinite(loss)
     limit = LARGE * min(max(1.0, abs(loss)), SUMMED) if known else LARGE
     large = [layer for layer in layers if layer.norm > LARGE and not layer.nonfinite]
@@ -267,10 +267,10 @@ def _large(layers: Sequence[LayerGradient], loss: float) -> list[Remark]:
     text = f"the gradient of {top.name} has norm {number_text(top.norm)}"
     text += f" at a loss of {number_text(loss)}" if known else ""
     if top.norm > limit:
-        advice = "Clip gradients (clip_grad_norm_ at 1.0), normalize the inputs, look at the initialization."
+        advice = "Clip gradients (clip_grad_norm_ at 1.0), normalize the inputs, and check the initialization."
         where = tuple(layer.name for layer in large if layer.norm > limit)
         return [Remark("warning", "gradient-explosion", text, advice, where)]
-    advice = "Of a sum that is to be expected; of a mean, `torchdoctor check` compares the first loss with a guess's."
+    advice = "Normal for a summed loss; for a mean, `torchdoctor check` compares the loss with a constant guess."
     return [Remark("info", "gradient-explosion", text, advice, tuple(layer.name for layer in large))]
 
 
@@ -280,19 +280,19 @@ def _through_depth(layers: Sequence[LayerGradient]) -> list[Remark]:
     where = tuple(matrices[: max(1, len(matrices) // 3)])
     if decades > DECADES:
         text = f"gradients shrink by {decades:.1f} powers of ten from the last of {len(matrices)} weights to the first"
-        advice = "ReLU-family activations, normalization, residual connections, He or Xavier initialization."
+        advice = "Use ReLU-family activations, normalization, residual connections, He or Xavier initialization."
         return [Remark("warning", "gradient-vanishing", text, advice, where)]
     if decades < -DECADES:
         text = f"gradients grow by {-decades:.1f} powers of ten from the last of {len(matrices)} weights to the first"
-        advice = "He or Xavier initialization, normalization, clip_grad_norm_ at 1.0."
+        advice = "Use He or Xavier initialization, normalization, and clip_grad_norm_ at 1.0."
         return [Remark("warning", "gradient-explosion", text, advice, where)]
     return []
 
 
 def recorded_gradients(run: str | Path, weights: Mapping[str, Tensor] | None = None) -> GradientStatistics:
-    """The latest gradient norms by tensor that a run recorded: what can be said without the model.
+    """The latest gradient norms by tensor that a run recorded, for use without the model.
 
-    Weights that came out of the run are looked through for values that are no numbers.
+    Weights saved by the run are searched for non-finite values.
     """
     names: Sequence[str] = ()
     norms: Sequence[float | None] = ()
@@ -333,5 +333,5 @@ def _spoilt(weights: Mapping[str, Tensor]) -> list[Remark]:
     bad = tuple(name for name, item in weights.items() if item.is_floating_point() and not item.isfinite().all())
     if not bad:
         return []
-    text = f"{len(bad)} of {len(weights)} tensors of the checkpoint hold values that are no numbers"
-    return [Remark("critical", "nan-or-inf", text, "Go back to an earlier checkpoint: this one is lost.", bad)]
+    text = f"{len(bad)} of {len(weights)} tensors of the checkpoint hold non-finite values"
+    return [Remark("critical", "nan-or-inf", text, "Go back to an earlier checkpoint: this one is unusable.", bad)]

@@ -1,4 +1,4 @@
-"""Indices are looked at before a GPU gets them: there, one out of range ends the process and not the call."""
+"""Checks indices before they reach a GPU, where an index out of range would end the whole process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.overrides import TorchFunctionMode
 
 
 class IndicesInRange(TorchFunctionMode):
-    """Raises what a CPU would raise, before anything is started on a device.
+    """Raises the error that a CPU would raise, before the device runs anything.
 
     >>> with IndicesInRange():
     ...     torch.nn.Embedding(4, 2)(torch.tensor([1, 4]))
     Traceback (most recent call last):
     ...
-    IndexError: index 4 is out of range: embedding knows 0 to 3
+    IndexError: index 4 is out of range: embedding has 0 to 3
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Look, then go on."""
+        """Check the indices, then call the function."""
         named = dict(kwargs or {})
         look = LOOKS.get(getattr(func, "__name__", ""))
         if look is not None:
@@ -34,14 +34,14 @@ class IndicesInRange(TorchFunctionMode):
 
 @contextlib.contextmanager
 def indices_in_range(device: torch.device) -> Iterator[None]:
-    """Where there is a device that an index can break."""
+    """Check indices if the device is a GPU."""
     with IndicesInRange() if device.type == "cuda" else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
 def unlooked() -> Iterator[None]:
-    """Without looking, for what the compiler is to trace."""
+    """Suspend checking while the compiler traces."""
     innermost = overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
     with overrides._pop_mode_temporarily() if isinstance(innermost, IndicesInRange) else contextlib.nullcontext():
         yield
@@ -55,7 +55,7 @@ def _require(name: str, index: Any, rows: int, *, ignored: int | None = None, ne
         return
     low, high = int(used.min()), int(used.max())
     if low < (-rows if negative else 0) or high >= rows:
-        raise IndexError(f"index {high if high >= rows else low} is out of range: {name} knows 0 to {rows - 1}")
+        raise IndexError(f"index {high if high >= rows else low} is out of range: {name} has 0 to {rows - 1}")
 
 
 def _at_table(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def _at_classes(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None
 
 
 def _at_dimension(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """``gather(x, dim, index)`` and its like."""
+    """``gather(x, dim, index)`` and similar functions."""
     given = dict(zip(("input", "dim", "index"), args, strict=False), **named)
     table, dimension = given.get("input"), given.get("dim")
     if isinstance(table, Tensor) and isinstance(dimension, int) and table.dim():
@@ -84,7 +84,7 @@ def _at_dimension(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> No
 
 
 def _at_places(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """``table[index]``, ``table[:, index]``; what is less plain is let through."""
+    """``table[index]``, ``table[:, index]``; more complex forms are not checked."""
     table, place = args
     places = place if isinstance(place, tuple) else (place,)
     plain = all(isinstance(item, slice | int) or (isinstance(item, Tensor) and item.dtype.is_signed) for item in places)
@@ -113,4 +113,4 @@ LOOKS: dict[str, Callable[[str, tuple[Any, ...], dict[str, Any]], None]] = {
     "__getitem__": _at_places,
     "one_hot": _at_numbers,
 }
-"""By the name of a function, how its index is looked at."""
+"""By the name of a function, how its index is checked."""

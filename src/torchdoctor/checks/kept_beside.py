@@ -1,4 +1,4 @@
-"""Random numbers that a model keeps beside its parameters and buffers, where no checkpoint finds them."""
+"""Random numbers that a model keeps outside its parameters and buffers, where checkpoints do not include them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.vitals.census import hidden_tensors
 
 FEWEST = 8
-"""Numbers from which random ones can be told from others."""
+"""Fewest numbers for telling random ones from others."""
 MOST = 4096
-"""Numbers that are looked at."""
+"""Most numbers that are examined."""
 SMOOTH = 0.25
-"""Squared steps from one number to the next, as a share of what they are for random numbers."""
+"""Mean squared step between neighbors, as a share of what random numbers would have, below which they are smooth."""
 
 
 def kept_beside(subject: Subject, most: float) -> list[str]:
-    """Attributes with random numbers whose change changes the answers by more than `most` of their size."""
+    """Attributes with random numbers that, when changed, change the outputs by more than `most` of their size."""
     candidates = dict(_constants(subject))
     if not candidates:
         return []
@@ -36,7 +36,7 @@ def kept_beside(subject: Subject, most: float) -> list[str]:
 
 
 def _constants(subject: Subject) -> Iterator[tuple[str, Tensor]]:
-    """Tensors in plain attributes that look random and that a pass in train mode leaves alone."""
+    """Tensors in plain attributes that look random and that a pass in train mode does not change."""
     known = {
         item.untyped_storage().data_ptr()
         for module in subject.modules.values()
@@ -69,7 +69,7 @@ def _constants(subject: Subject) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_handed(module: nn.Module, attribute: str) -> bool:
-    """Whether the constructor takes a parameter of that name: whoever builds the model again has it."""
+    """Whether the constructor takes a parameter of that name, so that rebuilding the model restores it."""
     try:
         taken = inspect.signature(type(module).__init__).parameters
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def _is_handed(module: nn.Module, attribute: str) -> bool:
 
 
 def looks_random(tensor: Tensor) -> bool:
-    """Whether numbers look drawn: many, all different, with many digits, and each unlike its neighbours.
+    """Whether numbers look random: many, all different, with many digits, and each unlike its neighbors.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> looks_random(torch.randn(16, generator=generator)), looks_random(torch.linspace(0, 1, 17))
@@ -97,7 +97,7 @@ def looks_random(tensor: Tensor) -> bool:
 
 
 def _is_smooth(values: Tensor, axis: int) -> bool:
-    """Whether a fifth of the lines along an axis go from number to number in small steps, or to and fro."""
+    """Whether a fifth of the lines along an axis (half if short) change in small steps or alternate."""
     lines = values.movedim(axis, -1).flatten(0, -2) if values.dim() > 1 else values[None]
     if lines.shape[-1] < 5:
         return False

@@ -21,20 +21,20 @@ from torchdoctor.symptoms.data_starvation import DataStarvation
 
 @dataclass(frozen=True)
 class LoaderSpeed(Check):
-    """Batches come as fast as they are used.
+    """Batches load as fast as training uses them.
 
     ## What it checks
-    The time between two batches of the loader, against that of a training step on the batch. A step that waits for its
-    data is a device that idles.
+    The time between two batches of the loader is compared with the time of a training step on the batch. While a step
+    waits for its data, the device idles.
 
     ## How it is told apart
-    The first batch, for which workers start, does not count, and the middle of several times is taken. It fails where
-    batches come slower than steps are made: with workers the device then waits, without them it waits more than half
-    of the time. A few milliseconds are not worth a word. Where the batch of the check-up was reduced, the time of a
-    step is scaled up to the loader's batch.
+    The first batch, which starts the workers, does not count, and the median of several times is used. The check fails
+    if a batch takes longer to load than to train on: with workers the device then waits, without them it waits more
+    than half of the time. A few milliseconds are ignored. If the check-up reduced the batch, the time of a step is
+    scaled up to the loader's batch size.
 
     ## What to do
-    `DataLoader(num_workers=4, pin_memory=True, persistent_workers=True)`; decode and resize once, before training.
+    Use `DataLoader(num_workers=4, pin_memory=True, persistent_workers=True)`; decode and resize once, before training.
 
     ## Example
     >>> class Slow(torch.utils.data.Dataset):
@@ -55,33 +55,31 @@ class LoaderSpeed(Check):
     batches: int = 6
     """Batches that are timed after the first."""
     ratio: float = 1.0
-    """Time of a batch in steps from which training waits."""
+    """Loading time of a batch, as a multiple of the step time, above which it fails."""
     least: float = 0.01
-    """Seconds a batch under which nothing is said."""
+    """Seconds per batch up to which nothing is reported."""
     seconds: float = 6.0
-    """Time that it may take."""
+    """Time limit in seconds."""
 
     def applies(self, subject: Subject) -> str | None:
-        """A loader that can be read without taking anything away."""
+        """A loader that can be read more than once, and a single model."""
         if subject.loader is None:
             return "no data loader was given"
         if is_one_shot(subject.loader):
-            return "the loader can be read once only, and that is left to the training"
+            return "the loader can be read only once, and training needs it"
         if len(subject.models) > 1:
-            return "what a step of several models is, only their loop knows"
+            return "with several models, only the training loop knows what a step is"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Time both."""
+        """Time loading and training."""
         end = time.monotonic() + min(self.seconds, subject.seconds_left / 3)
         fetch, samples = self._fetch(subject.loader, end)
         step = self._step(subject) * max(1.0, samples / max(1, subject.samples))
         share = fetch / (fetch + step)
-        message = f"a batch takes {number_text(1000 * fetch)} ms to come, and {number_text(1000 * step)} ms to be used"
+        message = f"a batch takes {number_text(1000 * fetch)} ms to load and {number_text(1000 * step)} ms to train on"
         if fetch > max(self.least, DataStarvation().least) and fetch > self.ratio * step:
-            advice = (
-                "DataLoader(num_workers=4, pin_memory=True, persistent_workers=True); decode and resize once, before."
-            )
+            advice = "Use DataLoader(num_workers=4, pin_memory=True, persistent_workers=True); decode and resize once."
             return self.failed(message, advice, value=share, limit=0.5, severity="warning")
         return self.passed(message, value=share, limit=0.5)
 
@@ -100,7 +98,7 @@ class LoaderSpeed(Check):
             if times and time.monotonic() > end:
                 break
         if not times:
-            raise CannotTell("the loader has one batch only")
+            raise CannotTell("the loader has only one batch")
         return statistics.median(times), samples
 
     def _step(self, subject: Subject) -> float:
@@ -109,12 +107,12 @@ class LoaderSpeed(Check):
         for number in range(4):
             begun = time.perf_counter()
             if not practice.go_on(1):
-                raise CannotTell("no step can be made: see initial-loss and gradient-flow")
+                raise CannotTell("no training step is possible: see initial-loss and gradient-flow")
             if subject.device.type == "cuda":
                 torch.cuda.synchronize(subject.device)
             if number:
                 times.append(time.perf_counter() - begun)
-        return min(times)  # a busy machine makes a step longer, never shorter
+        return min(times)  # other load on the machine makes a step longer, never shorter
 
 
 def _samples(batch: Any) -> int:

@@ -1,13 +1,13 @@
-"""How a model, its weights, its data and its loss are named on a command line, and how they are loaded.
+"""Loads a model, its weights, its data and its loss as named on a command line.
 
     --model package.module:factory   a function or class that makes the model, or (model, loss_fn, batch, optimizer)
-    --args key=value                 what it is called with
+    --args key=value                 its arguments
     --checkpoint FILE                its weights: .pt or .safetensors
     --data FILE | module:factory     a batch, or something that yields batches: .pt, .safetensors, .npz
     --loss NAME | module:name        a loss of torch.nn (cross-entropy, mse ...), or a function of outputs and targets
 
-Files are read by `torchdoctor.checks.files`, which executes nothing that is in them. A module that is named is
-imported, as Python would import it: name only code that you would run.
+Files are read by `torchdoctor.checks.files`, which executes nothing in them. A named module is imported as Python would
+import it: name only code that you would run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from torchdoctor.reports.wording import printable
 INPUT_NAMES = ("x", "inputs", "input", "data", "features", "images", "image", "tokens")
 TARGET_NAMES = ("y", "targets", "target", "labels", "label")
 PARTS = ("model", "loss_fn", "batch", "optimizer")
-"""What a factory may return, in this order; or a mapping with these keys."""
+"""What a factory may return: these in this order, or a mapping with these keys."""
 SAMPLES = 32
-"""Samples that are taken from a data set for a batch."""
+"""Samples taken from a data set for a batch."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a command works on; what nobody named is None."""
+    """What a command works on; parts that were not named are None."""
 
     model: nn.Module
     loss_fn: Any = None
@@ -53,11 +53,11 @@ class Material:
     loader: Any = None
     """Yields further batches."""
     notes: tuple[str, ...] = ()
-    """What was assumed, to be said."""
+    """Assumptions to show to the user."""
 
     @property
     def batches(self) -> Iterable[Any]:
-        """All batches there are: the loader's, or the one."""
+        """All batches: the loader's, or the single one."""
         return self.loader if self.loader is not None else [self.batch]
 
 
@@ -72,12 +72,12 @@ def load(
     needs_data: bool = True,
     needs_loss: bool = True,
 ) -> Material:
-    """Everything that the options of a command name.
+    """Load everything that the options of a command name.
 
-    `trust_pickle` allows a checkpoint or data file to be a pickle, which may run any code when it is read.
+    `trust_pickle` allows a checkpoint or data file to be a pickle, which can run any code when it is read.
     """
     if model is not None and checkpoint is None and Path(model).is_file():
-        model, checkpoint = None, model  # a file is no factory
+        model, checkpoint = None, model  # a file is not a factory
     if model is None and checkpoint is None:
         raise PatientError("no model was named. Give --model package.module:factory.")
     material = _from_checkpoint(checkpoint, trust_pickle) if model is None else made_by(model, arguments)
@@ -98,14 +98,14 @@ def load(
 
 
 def made_by(name: str, arguments: Sequence[str] = ()) -> Material:
-    """The model, and what comes with it, that a factory makes: `package.module:factory` or `file.py:factory`."""
+    """The model, and what comes with it, from a factory: `package.module:factory` or `file.py:factory`."""
     made = _called(name, keyword_arguments(arguments))
     parts = dict(zip(PARTS, made, strict=False)) if isinstance(made, tuple | list) else made
     if isinstance(parts, nn.Module):
         parts = {"model": parts}
     if not isinstance(parts, Mapping) or not isinstance(parts.get("model"), nn.Module):
         raise PatientError(
-            f"{name} made {type(made).__name__}. It must return an nn.Module, or (model, loss_fn, batch, optimizer)."
+            f"{name} returned {type(made).__name__}; expected an nn.Module, or (model, loss_fn, batch, optimizer)."
         )
     batch, loader = (None, parts.get("loader")) if parts.get("batch") is None else as_batch(parts["batch"], name)
     if batch is None and loader is not None:
@@ -114,7 +114,7 @@ def made_by(name: str, arguments: Sequence[str] = ()) -> Material:
 
 
 def keyword_arguments(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` texts as arguments: numbers, true, false, null and JSON are what they look like, the rest is text.
+    """`key=value` texts as arguments: numbers, true, false, null and JSON are parsed, anything else is text.
 
     >>> keyword_arguments(["layers=2", "lr=1e-3", "name=gpt", "bias=False", "sizes=[1, 2]"])
     {'layers': 2, 'lr': 0.001, 'name': 'gpt', 'bias': False, 'sizes': [1, 2]}
@@ -134,10 +134,10 @@ def keyword_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def find(name: str) -> Any:
-    """The object that `package.module:name` or `file.py:name` names; the current folder is looked into first."""
+    """The object named by `package.module:name` or `file.py:name`; the current folder is searched first."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
-        raise PatientError(f"{name!r} names nothing. Expected package.module:factory, or file.py:factory.")
+        raise PatientError(f"{name!r} is not a valid name. Expected package.module:factory or file.py:factory.")
     module = _imported(place, name)
     found: Any = module
     for part in attribute.split("."):
@@ -157,7 +157,7 @@ def _imported(place: str, name: str) -> Any:
             return importlib.import_module(place)
         file = Path(place)
         if not file.is_file():
-            raise PatientError(f"{file} does not exist: {name!r} names nothing.")
+            raise PatientError(f"{file} does not exist, so {name!r} cannot be loaded.")
         spec = importlib.util.spec_from_file_location(file.stem, file)
         if spec is None or spec.loader is None:
             raise PatientError(f"{file} cannot be imported.")
@@ -167,9 +167,9 @@ def _imported(place: str, name: str) -> Any:
         return module
     except PatientError:
         raise
-    except (Exception, SystemExit) as error:  # somebody else's module may raise anything, or be a script that ends
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, or be a script that exits
         missing = isinstance(error, ModuleNotFoundError) and str(error.name) == place.partition(".")[0]
-        hint = ". Call it from the folder in which it lies, or name its file: path/file.py:factory." if missing else ""
+        hint = ". Run this from the folder that contains it, or name its file: path/file.py:factory." if missing else ""
         raise PatientError(f"cannot import {place}: {_told(error)}{hint}") from error
 
 
@@ -180,11 +180,11 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         return found(**arguments)
     except (Exception, SystemExit) as error:
-        raise PatientError(f"{name} could not be called: {_told(error)}") from error
+        raise PatientError(f"calling {name} failed: {_told(error)}") from error
 
 
 def _told(error: BaseException) -> str:
-    """What was raised, and the last line of the caller's code that it came from."""
+    """The error, and the line of the user's code where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -203,14 +203,14 @@ def _from_checkpoint(path: str | Path | None, trust_pickle: bool) -> Material:
     if isinstance(found, Mapping) and (weights := weights_in(found)):
         first = printable(next(iter(weights)))
         raise PatientError(
-            f"{path} holds weights ({len(weights)} tensors, the first is {first}) but not the model that they belong "
-            "to. Give --model package.module:factory as well."
+            f"{path} holds weights ({len(weights)} tensors, the first is {first}) but not their model. Give --model "
+            "package.module:factory as well."
         )
     raise PatientError(f"{path} holds {type(found).__name__}, not a model. Give --model package.module:factory.")
 
 
 def load_data(name: str, *, trust_pickle: bool = False) -> tuple[Any, Any]:
-    """A batch, and what yields further ones (None where that is all), from a file or a factory."""
+    """A batch, and what yields further batches (None if there are none), from a file or a factory."""
     if Path(name).is_file():
         found = read_tensors(Path(name), trust_pickle=trust_pickle)
     elif re.fullmatch(r"[^:]+:[A-Za-z_][\w.]*", name):
@@ -221,7 +221,7 @@ def load_data(name: str, *, trust_pickle: bool = False) -> tuple[Any, Any]:
 
 
 def as_batch(found: Any, name: str) -> tuple[Any, Any]:
-    """A batch and a loader, from whatever holds them: tensors, a pair, a dict, a list of batches, a loader, a data set.
+    """A batch and a loader from whatever holds them: tensors, a pair, a dict, a list of batches, a loader, a data set.
 
     >>> x, y = torch.zeros(2, 3), torch.zeros(2)
     >>> [item is given for item, given in zip(as_batch({"x": x, "y": y}, "sample.pt")[0], (x, y))]
@@ -238,13 +238,13 @@ def as_batch(found: Any, name: str) -> tuple[Any, Any]:
         return (found[0], None) if len(found) == 1 else tuple(found), None
     first = next(iter(found), None) if isinstance(found, Iterable) and not isinstance(found, str) else None
     if first is None or isinstance(first, str | int | float):
-        raise PatientError(f"{name} holds {type(found).__name__}, in which there is no batch. Give (inputs, targets).")
+        raise PatientError(f"{name} holds {type(found).__name__}, which contains no batch. Give (inputs, targets).")
     batch, _ = as_batch(first, name)
     return batch, found if hasattr(found, "__len__") or iter(found) is not found else None
 
 
 def _with_tensors(found: Any) -> Any:
-    """Arrays, alone or as the parts of a batch, as tensors."""
+    """Convert arrays, alone or as parts of a batch, to tensors."""
     if isinstance(found, np.ndarray):
         return as_tensor(found)
     if isinstance(found, Mapping):
@@ -255,7 +255,7 @@ def _with_tensors(found: Any) -> Any:
 
 
 def drawn_from(batches: Any) -> tuple[Any, ...]:
-    """What going through some batches changes: a loader has a state (its generator, its sampler), tensors have none."""
+    """What iterating over batches changes: a loader has state (its generator, its sampler), tensors have none."""
     return () if isinstance(batches, Tensor | Mapping | list | tuple) else (batches,)
 
 
@@ -270,7 +270,7 @@ def _from_mapping(found: Mapping[Any, Any], name: str) -> Any:
     if inputs is not None and len(tensors) <= 2:
         return inputs, targets
     if any(isinstance(item, Tensor) for item in tensors.values()):
-        return tensors  # a model that takes its batch by keyword, as Hugging Face's do
+        return tensors  # for a model that takes its batch as keywords, like Hugging Face's
     raise PatientError(f"{name} has the keys {', '.join(map(printable, tensors))}. Name them inputs and targets.")
 
 
@@ -290,7 +290,7 @@ def _loss_names() -> dict[str, Callable[[], Any]]:
 
 
 def load_loss(name: str) -> Any:
-    """The loss of a name (cross-entropy, mse, l1, bce-with-logits ...), or `package.module:name`.
+    """The loss with a name (cross-entropy, mse, l1, bce-with-logits ...), or `package.module:name`.
 
     >>> load_loss("cross_entropy"), load_loss("MSELoss")
     (CrossEntropyLoss(), MSELoss())
@@ -308,7 +308,7 @@ def load_loss(name: str) -> Any:
 
 
 def usual_loss(model: Any, batch: Any) -> Any:
-    """The loss that the targets ask for, where none was named; None for a model that returns its own."""
+    """The loss that fits the type of the targets, if none was named; None for a model that returns its own."""
     subject = Subject.of(model, None, batch)
     subject.find_calling()
     if not subject.no_loss or not isinstance(subject.targets, Tensor):
@@ -320,5 +320,5 @@ def _with_usual_loss(material: Material) -> Material:
     loss = usual_loss(material.model, material.batch)
     if loss is None:
         return material
-    note = f"no loss was named: {type(loss).__name__} was taken, after the targets' type"
+    note = f"no loss was named: {type(loss).__name__} was chosen from the type of the targets"
     return replace(material, loss_fn=loss, notes=(*material.notes, note))

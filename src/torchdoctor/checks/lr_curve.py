@@ -1,4 +1,4 @@
-"""Reading the curve of a range test: loss over learning rate."""
+"""Reads the curve of a range test: loss over learning rate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from torchdoctor.series import Array
 
 WINDOW = 0.25
-"""Decades over which the curve is smoothed."""
+"""Width of the smoothing window, in powers of ten of the learning rate."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a loss over rates says."""
+    """The smoothed curve and the learning rates read from it."""
 
     smoothed: Array
     steepest: float | None = None
@@ -23,7 +23,7 @@ class Curve:
 
 
 def read_curve(lrs: Array, losses: Array) -> Curve:
-    """The rates that a curve offers; none where the loss does not fall beyond its noise.
+    """The learning rates read from a curve; none if the loss does not fall by more than its noise.
 
     >>> lrs = np.geomspace(1e-5, 1, 100)
     >>> curve = read_curve(lrs, 2 - 1 / (1 + (1e-2 / lrs)) + 5 * lrs)
@@ -49,7 +49,7 @@ def read_curve(lrs: Array, losses: Array) -> Curve:
 
 
 def smoothed(values: Array, places: Array) -> Array:
-    """A centred mean over a quarter of a decade, after single outliers are taken out: no lag, unlike a running mean."""
+    """A centered mean over a quarter of a decade, after a median filter; unlike a running mean it does not lag."""
     padded = np.pad(values, 1, mode="edge")
     calm = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
     spread = places[1] - places[0] if len(places) > 1 else 1.0

@@ -1,11 +1,13 @@
-"""The learning-rate range test: raise the rate from almost nothing until the loss turns up, and read the curve.
+"""The learning-rate range test: raise the learning rate from nearly zero until the loss rises, and read the curve.
 
-As it is usually done (Smith 2015, fast.ai) it fails in known ways, and each has its remedy here. The loss of each
-step's own batch is noisy: the curve is that of the same few batches all the way, measured with the same dropout. The
-rate rises so quickly, and momentum remembers so long, that the lowest loss is reached at rates at which training would
-not last: the rates that the curve offers are tried, each for some steps from the same weights and over the same
-batches, and the best of them is suggested. Smoothing that trails behind moves the curve to higher rates: ours is
-centred.
+The usual test (Smith 2015, fast.ai) fails in known ways, which are handled here:
+
+- The loss of each step's own batch is noisy. Here the curve is the loss of the same few batches throughout, with the
+  same dropout.
+- The learning rate rises quickly and momentum lags behind, so the lowest loss is reached at learning rates too high
+  for training. Here candidate learning rates are tried for some steps each, from the same weights and on the same
+  batches, and the best one is suggested.
+- Trailing smoothing shifts the curve to higher learning rates. Here smoothing is centered.
 """
 
 from __future__ import annotations
@@ -33,33 +35,33 @@ from torchdoctor.records import number_text
 from torchdoctor.series import Array
 
 STOP = 4.0
-"""The sweep ends where the loss is so many times the first one."""
+"""The sweep ends when the loss reaches this multiple of the first one."""
 PROBES = 4
-"""Batches that the loss is measured on."""
+"""Batches on which the loss is measured."""
 FEWEST = 20
-"""Steps of a sweep, and of a trial, that mean anything."""
+"""Fewest steps of a sweep or a trial."""
 
 
 @dataclass(frozen=True)
 class LrRange:
-    """What a range test found."""
+    """The result of a range test."""
 
     lrs: tuple[float, ...]
     losses: tuple[float, ...]
-    """Of each step's own batch, before the step."""
+    """The loss of each step's own batch, before the step."""
     measured: tuple[float, ...]
-    """Of the same batches all the way, after each step."""
+    """The loss of the same batches throughout, after each step."""
     smoothed: tuple[float, ...]
     steepest: float | None
-    """Where the loss falls most for each step up in rate."""
+    """The learning rate at which the loss falls fastest."""
     maximum: float | None
-    """The highest rate that is safe: beyond it the loss turns up, or a trial went worse."""
+    """The highest safe learning rate: beyond it the loss rises, or a trial did worse."""
     suggestion: float | None
-    """The rate to train with; None where the loss fell at none."""
+    """The learning rate to train with; None if the loss fell at none."""
     stopped: str
     """Why the sweep ended."""
     trials: tuple[tuple[float, float], ...] = ()
-    """(rate, loss at the end) of each rate that was tried."""
+    """(learning rate, loss at the end) of each trial."""
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,10 +98,10 @@ def lr_range(
     steps: int = 200,
     trials: int = 100,
 ) -> LrRange:
-    """Find a learning rate: sweep from `start` to `end`, then try what the curve offers for `trials` steps each.
+    """Find a learning rate: sweep from `start` to `end`, then try candidates for `trials` steps each.
 
     `batches` is what the loop trains on: a loader, a list of batches, or one batch. Without an optimizer AdamW is used.
-    Model, optimizer, loader and random state are left exactly as they were found. `trials=0` reads the curve alone.
+    Model, optimizer, loader and random state are left exactly as they were found. `trials=0` only reads the curve.
 
     >>> _ = torch.manual_seed(0)
     >>> x = torch.randn(64, 4)
@@ -108,7 +110,7 @@ def lr_range(
     True
     """
     if not (0 < start < end and math.isfinite(end)) or steps < FEWEST:
-        raise PatientError(f"a sweep goes from a small rate to a larger one in at least {FEWEST} steps.")
+        raise PatientError(f"start must be above 0 and below end, and steps at least {FEWEST}.")
     if batches is None:
         raise PatientError("a range test needs data: a loader, a list of batches, or one batch.")
     with untouched(*drawn_from(batches)):
@@ -122,17 +124,17 @@ def lr_range(
 
 @dataclass
 class _Sweep:
-    """Training steps at rates of our choice."""
+    """Training steps at given learning rates."""
 
     subject: Subject
     optimizer: torch.optim.Optimizer
     batches: Iterable[Any]
     shares: list[float]
-    """Of each parameter group, its rate relative to the highest."""
+    """Of each parameter group, its learning rate relative to the highest."""
     probes: list[Any]
     notes: tuple[str, ...]
     lost: float = math.inf
-    """A loss at which training is taken for lost."""
+    """Loss from which training counts as diverged."""
 
     @classmethod
     def of(cls, model: Any, loss_fn: Any, batches: Any, optimizer: Any) -> _Sweep:
@@ -150,14 +152,14 @@ class _Sweep:
             raise PatientError("no parameter requires a gradient: there is nothing to train.")
         notes = []
         if not subject.optimizers:
-            notes.append("no optimizer was given: AdamW was used; the rate of another is another")
+            notes.append("no optimizer was given, so AdamW was used; other optimizers need other learning rates")
         used = subject.optimizers[0] if subject.optimizers else torch.optim.AdamW(trainable)
         rates = [float(group["lr"]) for group in used.param_groups]
         shares = [rate / max(rates) for rate in rates] if min(rates) > 0 else [1.0] * len(rates)
         probes = [item for item, _ in zip(_endless(source), range(PROBES), strict=False)]
         if loader is None or (hasattr(source, "__len__") and len(source) < 2):
             probes = probes[:1]
-            notes.append("there was one batch only: a rate that learns it by heart need not be the best for all data")
+            notes.append("there was only one batch: a learning rate that memorizes it may not suit all data")
         return cls(subject, used, source, shares, probes, tuple(notes))
 
     def run(self, restore: Callable[[], None], rates: Array, trials: int) -> LrRange:
@@ -166,9 +168,9 @@ class _Sweep:
         tried: tuple[tuple[float, float], ...] = ()
         suggestion, maximum = curve.suggestion, curve.maximum
         if suggestion is None:
-            stopped = f"the loss fell at no rate, from {number_text(measured[0])} on; {stopped}"
+            stopped = f"the loss did not fall from {number_text(measured[0])} at any learning rate; {stopped}"
         elif trials:
-            # Batches of a skewed problem differ: those at rates of nearly nothing show by how much.
+            # Batches may differ a lot in loss: the first steps, at tiny learning rates, show by how much.
             self.lost = max(self.lost, STOP * max(losses[: max(1, len(losses) // 10)]))
             found = search(partial(self._trial, restore), suggestion, max(trials, FEWEST), measured[0])
             if any(math.isfinite(loss) for _, loss in found.trials):
@@ -198,19 +200,19 @@ class _Sweep:
             measured.append(self._measured())
             best = min(best, measured[-1])
             if not math.isfinite(losses[-1]) or not math.isfinite(measured[-1]):
-                return lrs, losses, measured, f"the loss was no number at {lr:.2g}"
+                return lrs, losses, measured, f"the loss was not finite at {lr:.2g}"
             if measured[-1] > max(self.lost, first + (STOP - 1) * (first - best)):
                 return lrs, losses, measured, f"the loss diverged at {lr:.2g}"
         return lrs, losses, measured, f"it reached {rates[-1]:.2g}"
 
     def _trial(self, restore: Callable[[], None], lr: float, steps: int) -> float:
-        """The loss after so many steps, with a warm-up and a decay to nothing, as a run would end; infinite if lost."""
+        """The loss after so many steps, with warm-up and decay to zero as in a real run; infinite if diverged."""
         restore()
         warmup = max(1, steps // 20)
         for step, batch in zip(range(steps), _endless(self.batches), strict=False):
             done = (step - warmup) / max(1, steps - warmup)
             share = (step + 1) / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * done))
-            # A decay to nothing would heal what a run at this rate would not survive.
+            # Without this test, the decay would repair runs that such a learning rate ruins.
             if not self._step(batch, lr * share) < self.lost:
                 return math.inf
         found = self._measured()
@@ -234,7 +236,7 @@ class _Sweep:
         return self.subject.loss(inputs, targets)
 
     def _measured(self) -> float:
-        """The loss of the same batches with the same dropout, whatever step it is."""
+        """The loss of the same batches with the same dropout at every step."""
         device = self.subject.device
         devices = [device] if device.type == "cuda" else []
         self.subject.model.train()
@@ -258,7 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def optimizer_named(name: str, model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
-    """An optimizer of `torch.optim` over what is trainable in the model; its rate does not matter to a range test."""
+    """An optimizer of `torch.optim` over the trainable parameters; a range test ignores its learning rate."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     made: torch.optim.Optimizer = getattr(torch.optim, name)(trainable, lr=1e-3, **options)
     return made

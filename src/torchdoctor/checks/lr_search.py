@@ -1,4 +1,4 @@
-"""Which of the rates that a range test offers trains best: short trials, and longer ones where these do not tell."""
+"""Finds the best learning rate by short trials, and longer ones if these do not decide."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Trial = Callable[[float, int], float]
-"""From a rate and a number of steps to the loss at the end; infinite where training was lost."""
+"""From a learning rate and a number of steps to the loss at the end; infinite if training diverged."""
 
 CLIFF = 0.1
-"""A rate that loses so much of what was gained is beyond what is safe."""
+"""Share of the best gain: a learning rate that loses more of it is not safe."""
 ALIKE = 0.03
-"""Losses that are as near as this, relative to what was gained, are the same."""
+"""Share of the best gain below which a difference in loss does not count."""
 FLAT = 8.0
-"""Rates that are so many times apart and do the same were not tried for long enough."""
+"""If learning rates this many times apart do equally well, the trials were too short."""
 LONGER = 3
-"""Times as many steps, then."""
+"""Factor by which the trials are then longer."""
 FARTHEST = 10
-"""Doublings away from where the search begins."""
+"""Most doublings or halvings from the starting learning rate."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the trials say."""
+    """The result of the trials."""
 
     suggestion: float
     maximum: float
-    """The highest rate that still did well."""
+    """The highest learning rate that still did well."""
     trials: tuple[tuple[float, float], ...]
-    """(rate, loss) of the trials that decided, by rate."""
+    """(learning rate, loss) of the trials that decided, sorted by learning rate."""
 
 
 def search(trial: Trial, middle: float, steps: int, first: float) -> Found:
-    """The best rate: in factors of four from `middle` on, then of two; `first` is the loss before training.
+    """The best learning rate: from `middle` in factors of four, then of two; `first` is the loss before training.
 
-    The loss after a trial need not have one valley only: a model may learn what is linear at a low rate, and the rest
-    at a high one. So the search goes up until training is lost, or is much worse twice. A rate next to the cliff is
-    halved: the cliff comes nearer in a longer run.
+    The loss after a trial may have several minima: a model may learn linear relations at a low learning rate and the
+    rest at a high one. So the search goes up until training diverges or is much worse twice. A learning rate next to
+    the highest safe one is halved, because a longer run diverges sooner.
 
     >>> found = search(lambda lr, steps: math.inf if lr > 0.5 else (math.log10(lr) + 1.5) ** 2, 0.001, 100, 10.0)
     >>> 0.02 < found.suggestion < 0.05
@@ -77,7 +77,7 @@ def _is_worse(loss: float, ends: dict[int, float], first: float, share: float = 
 
 
 def _longer(trial: Trial, middle: float, steps: int, alike: Sequence[int]) -> dict[int, float]:
-    """The rates that did the same, and those between and beside them, for longer: from the highest down."""
+    """Longer trials of the equally good learning rates and their neighbors, from the highest down."""
     ends: dict[int, float] = {}
     for power in range(max(alike) + 1, min(alike) - 1, -1):
         ends[power] = trial(middle * 2.0**power, steps)

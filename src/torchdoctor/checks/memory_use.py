@@ -21,22 +21,22 @@ GIGABYTE = 1024**3
 
 @dataclass(frozen=True)
 class MemoryUse(Check):
-    """A forward and backward pass fits the memory, and gives it back.
+    """A forward and backward pass fits in memory, and frees it afterwards.
 
     ## What it checks
-    What autograd keeps for the backward pass, module by module, and the gradients. On CUDA the peak that the allocator
-    saw is told as well. A second pass needs no more than the first: a model that keeps its outputs, losses or hidden
-    states keeps the graphs behind them.
+    What autograd keeps for the backward pass, module by module, plus the gradients; on CUDA also the allocator's peak.
+    Further passes must not need more than the first: a model that stores its outputs, losses or hidden states also
+    keeps the graphs behind them.
 
     ## How it is told apart
-    The limit is 1 GB, or a tenth of what the device has where that is more, for the pass as it is run here; where
-    the batch was reduced, what the whole batch will need is told, and fails where the device does not have that much.
-    A limit that was asked for (`memory=`) holds for the whole batch. A model that keeps its latest output, for a
-    picture, keeps one graph and not one more a pass.
+    The limit is 1 GB, or 10 % of the device's memory if that is more, for the pass as it runs here. If the batch was
+    reduced, the need of the whole batch is estimated, and the check fails if the device does not have that much. An
+    explicit limit (`memory=`) applies to the whole batch. A model may store its latest output, for instance for a
+    plot: it then keeps one graph, not one more per pass.
 
     ## What to do
-    Smaller batches with accumulation, activation checkpointing in the named modules, bfloat16, fused attention.
-    Where memory grows: `self.hidden = hidden.detach()`, `losses.append(loss.item())`.
+    Use smaller batches with accumulation, activation checkpointing in the named modules, bfloat16, or fused attention.
+    If memory grows: `self.hidden = hidden.detach()`, `losses.append(loss.item())`.
 
     ## Example
     >>> subject = Subject.of(nn.Linear(1000, 1000), nn.MSELoss(), (torch.ones(4, 1000), torch.ones(4, 1000)))
@@ -51,14 +51,14 @@ class MemoryUse(Check):
     references = ("https://pytorch.org/docs/stable/checkpoint.html",)
 
     limit: int = GIGABYTE
-    """Bytes that a pass may take where nothing else was asked for."""
+    """Bytes that a pass may take if no limit is given."""
     share: float = 0.1
-    """Share of the device's memory that it may take in any case."""
+    """Share of the device's memory that a pass may take if that is more."""
     more: int = 3
     """Further passes, to see whether memory grows."""
 
     def run(self, subject: Subject) -> Outcome:
-        """A few passes: what they keep, and what is left of them."""
+        """Run several passes: measure what they keep, and what remains of them."""
         subject.model.train()
         kept, gradients = Kept(), sum(p.numel() * p.element_size() for p in _trainable(subject))
         peak = _pass(subject, kept)
@@ -71,7 +71,7 @@ class MemoryUse(Check):
                     if "second time" not in str(error):
                         raise
                     return self.failed(
-                        f"pass number {number} goes back into the graph of the one before, which is gone",
+                        f"pass number {number} goes back into the graph of the pass before, which is already freed",
                         "Detach what the model keeps between batches: self.hidden = self.hidden.detach().",
                     )
                 held.append(_held())
@@ -110,8 +110,8 @@ class MemoryUse(Check):
         lacking = device is not None and whole > device
         return self.failed(
             message,
-            "Take smaller batches and accumulate, checkpoint the named modules, or use bfloat16; "
-            "or give a larger limit with memory=.",
+            "Use smaller batches with accumulation, checkpoint the named modules, or use bfloat16; "
+            "or set a higher limit with memory=.",
             where=tuple(most),
             value=float(whole if lacking else judged),
             limit=float(device if lacking and device is not None else limit),
@@ -121,7 +121,7 @@ class MemoryUse(Check):
 
 
 class Kept:
-    """What autograd keeps in a pass, counted once a storage, and by the module that was running."""
+    """What autograd keeps in a pass: each storage is counted once, for the module that was running."""
 
     def __init__(self) -> None:
         self.by_module: Counter[str] = Counter()
@@ -130,24 +130,24 @@ class Kept:
         self._seen: set[int] = set()
 
     def skip(self, tensors: Iterator[Tensor]) -> None:
-        """Do not count these: they are there anyway."""
+        """Do not count these: they exist anyway."""
         self._seen.update(_storage(tensor)[0] for tensor in tensors)
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """Autograd keeps a tensor."""
+        """Called when autograd keeps a tensor."""
         place, size = _storage(tensor)
         size = 0 if place in self._seen else size
         self._seen.add(place)
         self.total += size
         if size:
             self.by_module[self.running[-1] if self.running else "the loss"] += size
-        # Not the tensor itself: an output that its own node keeps, graph and all, would never be let go of.
+        # Not the tensor itself: an output kept by its own node would keep the graph alive forever.
         return tensor.detach()
 
 
 @contextmanager
 def _new_objects() -> Iterator[None]:
-    """Have the collector look at new objects only, which is quick; not where somebody else told it what to look at."""
+    """Limit the collector to new objects, which is quick, unless the user has already called gc.freeze."""
     mine = gc.get_freeze_count() == 0
     if mine:
         gc.freeze()
@@ -159,7 +159,7 @@ def _new_objects() -> Iterator[None]:
 
 
 def _held() -> int:
-    """How many tensors with a graph behind them are alive."""
+    """How many tensors with a graph are alive."""
     gc.collect()
     found = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
     return sum(item.grad_fn is not None for item in found)
@@ -169,7 +169,7 @@ def _storage(tensor: Tensor) -> tuple[int, int]:
     try:
         storage = tensor.untyped_storage()
         return storage.data_ptr(), storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # sparse, or hidden behind a subclass
+    except (NotImplementedError, RuntimeError):  # sparse, or a subclass without storage
         return id(tensor), tensor.numel() * tensor.element_size()
 
 
@@ -178,7 +178,7 @@ def _trainable(subject: Subject) -> Iterator[nn.Parameter]:
 
 
 def _pass(subject: Subject, kept: Kept) -> int | None:
-    """A forward and backward pass; the allocator's peak on CUDA."""
+    """Run a forward and backward pass; returns the allocator's peak on CUDA."""
     kept.skip(iter(subject.parameters.values()))
     cuda = subject.device.type == "cuda"
     if cuda:
@@ -196,7 +196,7 @@ def _pass(subject: Subject, kept: Kept) -> int | None:
 
 
 def _capacity(device: torch.device) -> int | None:
-    """All the memory that a device has, as far as it is known."""
+    """The total memory of a device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -206,7 +206,7 @@ def _capacity(device: torch.device) -> int | None:
 
 
 def _megabytes(count: int) -> str:
-    """A size as a person would say it.
+    """A size in readable form.
 
     >>> _megabytes(5 * GIGABYTE), _megabytes(3_000_000)
     ('5.0 GB', '2.9 MB')

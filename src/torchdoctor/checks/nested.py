@@ -1,4 +1,4 @@
-"""Batches are nested as people like: tensors in tuples, lists and dicts. What is asked of all of them at once."""
+"""Operations on batches: tensors nested in tuples, lists and dicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def tensors(thing: Any) -> Iterator[Tensor]:
-    """Every tensor with a dimension."""
+    """Every tensor with at least one dimension."""
     if isinstance(thing, Tensor):
         if thing.dim():
             yield thing
@@ -20,7 +20,7 @@ def tensors(thing: Any) -> Iterator[Tensor]:
 
 
 def leading(thing: Any) -> Tensor | None:
-    """The first tensor with a dimension in some inputs."""
+    """The first tensor with at least one dimension in the inputs."""
     if isinstance(thing, Tensor):
         return thing if thing.dim() else None
     items = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list | tuple) else ()
@@ -28,7 +28,7 @@ def leading(thing: Any) -> Tensor | None:
 
 
 def moved(thing: Any, device: torch.device) -> Any:
-    """A copy on a device: of tensors, and of lists, tuples and dicts of them; other things as they are."""
+    """A copy on a device: of tensors, and of lists, tuples and dicts of them; other objects unchanged."""
     if isinstance(thing, Tensor):
         return thing.detach().clone().to(device).requires_grad_(thing.requires_grad)
     if isinstance(thing, Mapping):
@@ -39,7 +39,7 @@ def moved(thing: Any, device: torch.device) -> Any:
 
 
 def first(thing: Any, samples: int, of: int) -> Any:
-    """The first samples of every tensor that has one entry a sample."""
+    """The first samples of every tensor that has one entry per sample."""
     if isinstance(thing, Tensor):
         return thing[:samples] if thing.dim() and thing.shape[0] == of else thing
     if isinstance(thing, Mapping):
@@ -52,7 +52,7 @@ def first(thing: Any, samples: int, of: int) -> Any:
 
 
 def shorter(thing: Any, length: int, shape: torch.Size) -> Any:
-    """The beginning of every tensor that has one entry a token."""
+    """The beginning of every tensor that has one entry per token."""
     if isinstance(thing, Tensor):
         return thing[:, :length] if thing.shape[:2] == shape else thing
     if isinstance(thing, Mapping):

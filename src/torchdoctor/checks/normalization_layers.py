@@ -21,30 +21,35 @@ BY_HAND = re.compile(r"(layer|rms)_?norm", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class NormalizationLayers(Check):
-    """Normalization layers normalize: the scale of what comes in does not matter, and eps is small.
+    """Normalization layers normalize: the scale of their input does not matter, and eps is small.
 
     ## What it checks
-    Every norm that runs, torch's own and layer norms written by hand. Noise of the shape of its input, times ten, gives
-    the same output as before; the output depends on the input at all (a norm over one number gives zero); weight and
-    bias are finite; eps is above zero and below 0.1, and in float16 not below what that can hold; BatchNorm's running
-    statistics are updated, and not those of quite other data than the batch.
+    Every normalization layer that runs, torch's own and layer norms written by hand:
+
+    - noise of the shape of its input gives the same output when multiplied by ten;
+    - the output depends on the input (a norm over a single number gives zero);
+    - weight and bias are finite;
+    - eps is above zero and below 0.1, and in float16 large enough for float16;
+    - BatchNorm updates its running statistics, and these fit the batch.
 
     ## How it is told apart
-    The layer is judged, not the signal: what comes in may have a variance below eps, in sound models too. A norm
-    without weight and bias, and one whose weight begins at zero (the last of a residual branch), are chosen on
-    purpose. Norms of other kinds that people write (adaptive, scale, weight norm) keep rules of their own. Running
-    statistics may be fresh, or on their way from fresh to the batch's; elsewhere they may differ from the batch's
-    thirtyfold. Channels that are constant in the batch tell nothing, and half of the others must be so far off.
+    - The layer is judged, not the signal: its input may have a variance below eps in sound models too.
+    - A norm without weight and bias, and one whose weight starts at zero (the last of a residual branch), are chosen on
+      purpose. Other custom norms (adaptive, scale, weight norm) are not checked.
+    - Running statistics may be fresh, or between fresh and the batch's. Otherwise they may differ from the batch's by
+      up to thirty times its spread. Channels that are constant in the batch are ignored, and half of the others must be
+      off this far.
 
     ## What to do
-    By hand: `(x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + eps)`, or the layer
-    of torch. `momentum=0.1` for BatchNorm: 0 never updates. Groups of more than one number for GroupNorm. Statistics of
-    other data: scale inputs as they were scaled there, or `module.reset_running_stats()`.
+    By hand: `(x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + eps)`, or torch's
+    layer. Use `momentum=0.1` for BatchNorm (0 never updates) and groups of more than one number for GroupNorm. If the
+    running statistics come from other data, scale the inputs as that data was scaled, or call
+    `module.reset_running_stats()`.
 
     ## Example
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=1.0), nn.Linear(8, 1))
     >>> print(NormalizationLayers().run(Subject.of(model, None, torch.randn(4, 4))).message)
-    eps of 1 is 1, expected 1e-12 to 0.01
+    eps of 1 is 1: it must be above 0 and below 0.1
     """
 
     code = "CK08"
@@ -55,20 +60,20 @@ class NormalizationLayers(Check):
     references = ("https://arxiv.org/abs/1607.06450",)
 
     most_eps: float = 0.1
-    """Eps from which a norm no longer normalizes."""
+    """Eps from which a norm counts as no longer normalizing."""
     change: float = 0.5
-    """Share of the output's size that may change when the input is ten times as large."""
+    """Relative change of the output, when the input is ten times as large, above which it fails."""
     far: float = 30.0
-    """How many times the batch's own spread running statistics may be, or how many of it away."""
+    """Limit for running statistics: their spread relative to the batch's, or their distance in spreads."""
 
     def applies(self, subject: Subject) -> str | None:
-        """Models with such layers."""
+        """Models with normalization layers."""
         if subject.broken:
             return "the model does not run on the batch: see forward-shapes"
         return None if norms(subject) else "the model has no normalization layer"
 
     def run(self, subject: Subject) -> Outcome:
-        """Settings first, then what they do in a pass."""
+        """Check the settings first, then their effect in a pass."""
         layers = norms(subject)
         for name, module in layers.items():
             wrong = self._settings(name, module)
@@ -83,14 +88,14 @@ class NormalizationLayers(Check):
         if wrong is not None:
             return wrong
         affine = sum(getattr(layers[name], "weight", None) is not None for name in inputs)
-        return self.passed(f"norms that keep their output whatever the scale: {len(inputs)}; with a weight: {affine}")
+        return self.passed(f"norms whose output does not depend on scale: {len(inputs)}; with a weight: {affine}")
 
     def _settings(self, name: str, module: nn.Module) -> Outcome | None:
         eps = getattr(module, "eps", None)
         if isinstance(eps, int | float) and not 0 < eps < self.most_eps:
             return self.failed(
-                f"eps of {name} is {number_text(eps)}, expected 1e-12 to 0.01",
-                "Use 1e-5: a larger one keeps small signals from being normalized, zero divides by zero.",
+                f"eps of {name} is {number_text(eps)}: it must be above 0 and below {number_text(self.most_eps)}",
+                "Use 1e-5: a larger eps keeps small signals from being normalized, and zero divides by zero.",
                 where=(name,),
                 value=float(eps),
                 limit=self.most_eps,
@@ -106,8 +111,8 @@ class NormalizationLayers(Check):
             )
         if isinstance(module, BATCH) and module.track_running_stats and module.momentum == 0:
             return self.failed(
-                f"momentum of {name} is 0: its running statistics stay what they are, and eval mode uses them",
-                "Use momentum=0.1, which in torch is the share of the new batch.",
+                f"momentum of {name} is 0: its running statistics are never updated, and eval mode uses them",
+                "Use momentum=0.1: in torch it is the weight of the new batch.",
                 where=(name,),
                 value=0.0,
             )
@@ -117,7 +122,7 @@ class NormalizationLayers(Check):
                 f"running_var of {name} is negative", "Reset it: module.reset_running_stats().", where=(name,)
             )
         if any(not bool(torch.isfinite(item).all()) for item in own):
-            return self.failed(f"weight or bias of {name} is not finite", "Initialize them anew.", where=(name,))
+            return self.failed(f"weight or bias of {name} is not finite", "Initialize them again.", where=(name,))
         return None
 
     def _statistics(
@@ -128,9 +133,9 @@ class NormalizationLayers(Check):
         if not wrong:
             return None
         return self.failed(
-            f"running statistics of {names_text(wrong)} are those of other data: {number_text(off[wrong[0]])} times "
-            "the batch's spread off, and eval mode uses them",
-            "Scale inputs as they were scaled where the statistics come from, or call reset_running_stats().",
+            f"running statistics of {names_text(wrong)} come from other data: they are off by "
+            f"{number_text(off[wrong[0]])} times the batch's spread, and eval mode uses them",
+            "Scale inputs as for the data that the statistics come from, or call reset_running_stats().",
             where=tuple(wrong),
             value=off[wrong[0]],
             limit=self.far,
@@ -146,7 +151,7 @@ class NormalizationLayers(Check):
         if not dull:
             return None
         return self.failed(
-            f"the output of {names_text(dull)} is the same whatever comes in: it is normalized over one number",
+            f"the output of {names_text(dull)} is the same for any input: it is normalized over a single number",
             "Normalize over features, or over groups of more than one number.",
             where=tuple(dull),
         )
@@ -161,7 +166,7 @@ class NormalizationLayers(Check):
                 return self.failed(
                     f"{name} does not normalize: with ten times the input, its output changes by "
                     f"{number_text(changed)} times its size",
-                    "Divide by the root of the variance (or of the mean square), over the features.",
+                    "Divide by the square root of the variance (or of the mean square) over the features.",
                     where=(name,),
                     value=changed,
                     limit=self.change,
@@ -170,7 +175,7 @@ class NormalizationLayers(Check):
 
 
 def norms(subject: Subject) -> dict[str, nn.Module]:
-    """Normalization layers by name: torch's, and layer norms that people write."""
+    """Normalization layers by name: torch's, and layer norms written by hand."""
     return {
         name: module
         for name, module in subject.modules.items()
@@ -179,16 +184,16 @@ def norms(subject: Subject) -> dict[str, nn.Module]:
 
 
 class Running(NamedTuple):
-    """Running statistics of a BatchNorm, by channel."""
+    """Running statistics of a BatchNorm, per channel."""
 
     mean: Tensor
     variance: Tensor
     fresh: float
-    """The share of what they were at first (0 and 1) that should still be in them."""
+    """The share of their initial values (0 and 1) that should still be in them."""
 
 
 def _running(layers: dict[str, nn.Module]) -> dict[str, Running]:
-    """Running statistics that are not fresh any more."""
+    """Running statistics that are no longer fresh."""
     found = {}
     for name, module in layers.items():
         if not isinstance(module, BATCH) or module.running_mean is None or module.running_var is None:
@@ -203,7 +208,7 @@ def _running(layers: dict[str, nn.Module]) -> dict[str, Running]:
 
 
 def _distance(running: Running, given: Tensor) -> float:
-    """How far running statistics are from the batch's own, as a multiple of its spread: 1 where they agree."""
+    """How far running statistics are from the batch's own, as a multiple of its spread: 1 if they agree."""
     values = given.double().movedim(1, 0).flatten(1) if given.dim() > 1 else given.double()[:, None]
     if values.shape[0] != running.mean.shape[0] or values.shape[1] < 8:
         return 1.0
@@ -211,7 +216,7 @@ def _distance(running: Running, given: Tensor) -> float:
     telling = variance > 1e-8 * (mean.square() + 1e-4)
     if not bool(telling.any()) or float(telling.double().mean()) < 0.5:
         return 1.0
-    # on their way from fresh to the batch's, they are between what they should be now and the batch's own
+    # statistics that are still converging lie between their expected value by now and the batch's own
     between = torch.stack([variance, running.fresh + (1 - running.fresh) * variance])
     spread = running.variance.clamp_min(1e-12)
     ratio = torch.maximum(spread / between.amax(0), between.amin(0) / spread).clamp_min(1).sqrt()
@@ -222,7 +227,7 @@ def _distance(running: Running, given: Tensor) -> float:
 
 
 def _inputs(subject: Subject, layers: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """What comes into each norm in a training pass, where it is one tensor."""
+    """The input of each norm in a training pass, if it is a single tensor."""
     found: dict[str, Tensor] = {}
 
     def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
@@ -241,7 +246,7 @@ def _inputs(subject: Subject, layers: dict[str, nn.Module]) -> dict[str, Tensor]
 
 @torch.no_grad()
 def _with_weight_one(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The layer as a function of its input alone: in training mode, a weight that begins at zero put to one."""
+    """The layer as a function of its input alone, in training mode; a weight of all zeros is set to one."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor) and not bool(weight.any()):
         weight.fill_(1.0)

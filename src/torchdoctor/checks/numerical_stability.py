@@ -18,9 +18,9 @@ from torchdoctor.checks.subject import Subject
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = torch.finfo(torch.float16).max
 FEW = 4
-"""Samples for float16, which is slow on a CPU."""
+"""Samples used for float16, which is slow on a CPU."""
 SCALES = (1.0, 2.0**-12)
-"""Of the loss, of which one must do: a GradScaler goes down where gradients overflow."""
+"""Loss scales, one of which must work: a GradScaler also lowers its scale when gradients overflow."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,24 @@ class NumericalStability(Check):
     """Outputs, loss and gradients stay finite on edge inputs and in half precision.
 
     ## What it checks
-    The batch itself; inputs that are all zero; inputs at a larger scale (ten times, for classifiers a thousand times)
-    and at a tiny one; all tokens zero and all tokens the largest; a single sample, a single token. Then a pass under
-    autocast in bfloat16, whose range is that of float32: outputs are finite and close to those in float32. Last, one
-    in float16, whose range ends at 65,504: outputs, loss and gradients are finite.
+    - The batch itself.
+    - Edge inputs: all zero, ten times as large (a thousand times for classifiers), a million times smaller; all tokens
+      zero, all tokens the largest; a single sample, a single token.
+    - A pass under autocast in bfloat16, which has the range of float32: outputs are finite and close to float32.
+    - A pass under autocast in float16, whose range ends at 65,504: outputs, loss and gradients are finite.
 
     ## How it is told apart
-    What is not finite on the batch itself is critical, on an edge input it is a warning. Masks stay as they are. A
-    regression or an autoencoder may hold an exp that is meant, so its inputs are enlarged less. Where token 0 is
-    padding, a sequence of nothing else is not asked for. Inputs that the model refuses with an error are not judged
-    here. In float16 what a GPU's autocast does in float32 (norms, powers, losses) is done so on the CPU, too, and
-    gradients may need a smaller scale, as `GradScaler` finds one; inputs that float16 cannot hold are told only.
+    - Non-finite values on the batch itself are critical, on an edge input a warning. Masks are not changed.
+    - A regression or an autoencoder may contain an exp on purpose, so its inputs are enlarged less. If token 0 is
+      padding, a sequence of only padding is not tried. Inputs that the model rejects with an error are skipped.
+    - In float16, operations that a GPU's autocast runs in float32 (norms, powers, losses) run in float32 on the CPU
+      too. Gradients may need a smaller loss scale, as `GradScaler` would find. Inputs that float16 cannot hold are only
+      mentioned.
 
     ## What to do
-    An eps inside what may be zero (`x / (norm + eps)`, `torch.sqrt(x + eps)`, `torch.log(x + eps)`),
-    `torch.logsumexp`, `F.log_softmax` and `F.cross_entropy` instead of `exp` and `log` by hand, `torch.nan_to_num`
-    never. What does not fit float16: bfloat16, or float32 for that part.
+    Add an eps where a value may be zero (`x / (norm + eps)`, `torch.sqrt(x + eps)`, `torch.log(x + eps)`). Use
+    `torch.logsumexp`, `F.log_softmax` and `F.cross_entropy` instead of `exp` and `log` by hand. Do not hide the problem
+    with `torch.nan_to_num`. For values beyond float16, use bfloat16, or float32 for that part.
 
     ## Example
     >>> class Scaled(nn.Linear):
@@ -51,7 +53,7 @@ class NumericalStability(Check):
     ...         return super().forward(x / x.std(1, keepdim=True))
     >>> batch = torch.randn(4, 8), torch.tensor([0, 1, 0, 1])
     >>> print(NumericalStability().run(Subject.of(Scaled(8, 2), nn.CrossEntropyLoss(), batch)).message)
-    the output is NaN where inputs are all zero
+    the output is NaN if inputs are all zero
     """
 
     code = "CK05"
@@ -62,14 +64,14 @@ class NumericalStability(Check):
     references = ("https://pytorch.org/docs/stable/notes/numerical_accuracy.html",)
 
     difference: float = 0.5
-    """Share of the outputs' size by which they may change in bfloat16."""
+    """Relative change of the outputs in bfloat16 above which it fails."""
 
     def applies(self, subject: Subject) -> str | None:
-        """Whatever runs on its batch."""
+        """Models that run on the batch."""
         return "the model does not run on the batch: see forward-shapes" if subject.broken else None
 
     def run(self, subject: Subject) -> Outcome:
-        """The batch, the edges, the precisions."""
+        """Test the batch, the edge inputs and the precisions."""
         wrong = self._on_batch(subject)
         if wrong is not None:
             return wrong
@@ -83,8 +85,8 @@ class NumericalStability(Check):
                 continue
             if found:
                 return self.failed(
-                    f"{found} where {what}",
-                    "Put an eps inside what may be zero, and use log_softmax, logsumexp and cross_entropy "
+                    f"{found} if {what}",
+                    "Add an eps where a value may be zero, and use log_softmax, logsumexp and cross_entropy "
                     "instead of exp and log by hand.",
                     where=tuple(_culprits(subject, inputs)),
                     severity="warning",
@@ -108,10 +110,10 @@ class NumericalStability(Check):
         if not text:
             return None
         spoilt = any(map(_kind, numbers((subject.inputs, subject.targets))))
-        why = ", which holds values that are not finite" if spoilt else ""
+        why = ", which holds non-finite values" if spoilt else ""
         return self.failed(
             f"{text} on the batch itself{why}",
-            "Look at the named module, and at the batch for values that are not finite.",
+            "Check the named module, and the batch for non-finite values.",
             where=tuple(_culprits(subject, subject.inputs)),
         )
 
@@ -126,18 +128,18 @@ class NumericalStability(Check):
         if half is not None:
             if not _kind(full) and _kind(half):
                 return self.failed(
-                    f"the output is {_kind(half)} under autocast in bfloat16, and finite in float32",
-                    "Keep what sums many numbers or takes small differences in float32.",
+                    f"the output is {_kind(half)} under autocast in bfloat16, but finite in float32",
+                    "Keep long sums and small differences in float32.",
                     severity="warning",
                 )
             changed = _apart(half, full) / size
             message += f"; bfloat16 changes outputs by {changed:.1%}"
             if changed > self.difference and _apart(_answer(subject, None, seed=1), full) > 0.1 * changed * size:
-                message += "; as the model draws random numbers, that is not judged"
+                message += ", which is not judged because the model draws random numbers"
             elif changed > self.difference:
                 return self.failed(
                     f"autocast in bfloat16 changes the outputs by {changed:.0%} of their size",
-                    "Look for the difference of large numbers (a variance as mean of squares less square of mean).",
+                    "Look for differences of large numbers (a variance computed as E[x²] - E[x]²).",
                     value=changed,
                     limit=self.difference,
                     severity="warning",
@@ -146,7 +148,7 @@ class NumericalStability(Check):
             message += "; float16 cannot hold the inputs: use bfloat16"
         elif found := _float16_trouble(subject):
             return self.failed(
-                f"{found} under autocast in float16, and finite in float32: this concerns float16 only",
+                f"{found} under autocast in float16, but finite in float32: this matters only if you train in float16",
                 "Train in bfloat16, or keep what grows beyond 65,504 in float32 "
                 "(`with torch.autocast(device, enabled=False)`).",
                 where=tuple(_culprits(subject, subject.inputs, torch.float16)),
@@ -157,7 +159,7 @@ class NumericalStability(Check):
 
 
 def edges(subject: Subject) -> Iterator[tuple[str, Any]]:
-    """Edge inputs, and what is special about them."""
+    """Edge inputs, each with a description."""
     tokens = subject.tokens
     if tokens is not None:
         padding = {item.padding_idx for _, item in subject.of_type(nn.Embedding)}
@@ -201,11 +203,11 @@ def _scaled(thing: Any, factor: float, key: str = "") -> Any:
 
 
 def _first_trouble(subject: Subject, inputs: Any) -> str | None:
-    """What is not finite for these inputs: output or gradient; empty: nothing; None: it could not be run."""
+    """What is not finite for these inputs, output or gradient; empty if all is finite; None if they do not run."""
     subject.evaluate()
     try:
         found = subject.prediction(subject.forward(inputs))
-    except Exception:  # noqa: BLE001  a refusal is an answer, too
+    except Exception:  # noqa: BLE001  the model may reject such inputs
         return None
     if found is None:
         return None
@@ -225,12 +227,12 @@ def _first_trouble(subject: Subject, inputs: Any) -> str | None:
 
 @torch.no_grad()
 def _loss_trouble(subject: Subject, inputs: Any) -> str:
-    """Of a loss that takes scores, which may be of any size."""
+    """What is not finite in a loss on scores, which may be of any size."""
     if subject.no_loss:
         return ""
     try:
         return _kind(subject.loss(inputs, subject.targets))
-    except Exception:  # noqa: BLE001  a refusal is an answer, too
+    except Exception:  # noqa: BLE001  the loss may reject them
         return ""
 
 
@@ -240,7 +242,7 @@ def _leading_shape(inputs: Any) -> Any:
 
 
 def _kind(tensor: Tensor | None) -> str:
-    """ "NaN", "infinite", or empty where all is finite."""
+    """ "NaN", "infinite", or empty if all values are finite."""
     if tensor is None or not tensor.is_floating_point():
         return ""
     tensor = tensor.to_dense() if tensor.is_sparse else tensor
@@ -263,18 +265,18 @@ def _culprits(subject: Subject, inputs: Any, precision: torch.dtype | None = Non
         try:
             with in_precision(subject.device.type, precision):
                 subject.forward(inputs)
-        except Exception:  # noqa: BLE001  where is a courtesy
+        except Exception:  # noqa: BLE001  the location is optional
             return found
     return found
 
 
 def _apart(one: Tensor | None, other: Tensor) -> float:
-    """The root of the mean squared difference; 0 where there is nothing to compare with."""
+    """The RMS of the difference; 0 if there is nothing to compare with."""
     return 0.0 if one is None else float((one.double() - other.double()).square().mean().sqrt())
 
 
 def _answer(subject: Subject, precision: torch.dtype | None, seed: int = 0) -> Tensor | None:
-    """The prediction in a precision; None where the device or the model does not know it."""
+    """The prediction in a precision; None if the device or the model does not support it."""
     with subject.fresh(), torch.no_grad():
         subject.evaluate()
         torch.manual_seed(seed)
@@ -287,7 +289,7 @@ def _answer(subject: Subject, precision: torch.dtype | None, seed: int = 0) -> T
 
 
 def _float16_trouble(subject: Subject) -> str:
-    """What is not finite in float16 and is in float32: output, loss or a gradient; empty where all is."""
+    """What is not finite in float16 but finite in float32: output, loss or a gradient; empty if nothing."""
     if subject.divisible and subject.samples > FEW:
         subject = subject.sized(FEW)
     narrow = _answer(subject, torch.float16)
@@ -313,6 +315,6 @@ def _backward_trouble(subject: Subject, precision: torch.dtype | None, scale: fl
             if found := _kind(loss.detach()):
                 return f"the loss is {found}"
             gradients = subject.gradients(loss.float() * scale) if loss.requires_grad else {}
-        except Exception:  # noqa: BLE001  not every kernel knows every precision
+        except Exception:  # noqa: BLE001  not every kernel supports every precision
             return ""
         return next((f"the gradient of {name} is {_kind(item)}" for name, item in gradients.items() if _kind(item)), "")

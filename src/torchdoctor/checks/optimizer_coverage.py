@@ -20,23 +20,24 @@ from torchdoctor.vitals.patient import optimizer_tensors
 
 @dataclass(frozen=True)
 class OptimizerCoverage(Check):
-    """The optimizer holds every parameter that should learn, once, and nothing else.
+    """The optimizer holds every parameter that should be trained, once, and nothing else.
 
     ## What it checks
-    Trainable parameters that the loss depends on and no optimizer holds; parameters held twice, which take two steps at
-    a time; tensors that an optimizer holds and no model has any more; layers in a plain Python list, which
-    `parameters()` does not know, or that are made in forward; layers frozen between layers that learn, and models in
-    which nothing is trainable.
+    - Trainable parameters that the loss depends on but no optimizer holds.
+    - Parameters held twice, which are updated twice per step.
+    - Tensors that an optimizer holds but no model has any more.
+    - Layers in a plain Python list, which `parameters()` does not include, or created in forward.
+    - Frozen layers between layers that are trained, and models in which nothing is trainable.
 
     ## How it is told apart
-    Frozen parameters need not be held, and may be: a trunk, a base under adapters. A stretch of a few frozen layers
-    behind something that learns is an oversight, more than half of the model is a method. Shared parameters
-    count once. What the loss holds itself (a temperature, class centres) is at home there. Where there is no optimizer
-    yet, only the model is looked at.
+    Frozen parameters may be held or not: a frozen backbone, or a base under adapters. A few frozen layers in a row
+    after layers that are trained are probably an oversight; more than half of the model is a method. Shared parameters
+    count once. Parameters of the loss itself (a temperature, class centers) may be held. If there is no optimizer yet,
+    only the model is checked.
 
     ## What to do
     Build the optimizer from `model.parameters()` after the model is complete and on its device. Keep layers in
-    `nn.ModuleList`, tensors in `nn.Parameter`.
+    `nn.ModuleList` and tensors in `nn.Parameter`.
 
     ## Example
     >>> import torch
@@ -54,30 +55,30 @@ class OptimizerCoverage(Check):
     references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)
 
     def run(self, subject: Subject) -> Outcome:
-        """Compare what the loss depends on with what is held."""
+        """Compare what the loss depends on with what the optimizers hold."""
         trainable = {name: p for name, p in subject.parameters.items() if p.requires_grad}
         if not trainable:
             message = f"none of the {len(subject.parameters)} parameters is trainable"
-            return self.failed(message, "Set `requires_grad_(True)` for what should learn.")
+            return self.failed(message, "Set `requires_grad_(True)` for the parameters to train.")
         subject.model.train()
         reached = self._reached(subject)
         hidden = _unregistered(subject, reached)
         if hidden:
-            message = f"{names_text(hidden)}: the loss depends on tensors there that parameters() does not list"
+            message = f"the loss depends on tensors in {names_text(hidden)} that parameters() does not include"
             advice = "Keep layers in nn.ModuleList or nn.ModuleDict, and tensors in nn.Parameter."
             return self.failed(message, advice, where=tuple(hidden))
         homeless = _homeless(subject)
         if homeless:
             message = f"the output depends on {len(homeless)} parameters that no model has: {names_text(homeless)}"
-            advice = "Make layers in `__init__`, as attributes: what is made in `forward` is another one in each pass."
+            advice = "Create layers in `__init__`, as attributes: layers created in `forward` are new in every pass."
             return self.failed(message, advice, where=tuple(homeless), value=float(len(homeless)), limit=0.0)
         held = Counter(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
         if held and (failure := self._mismatch(subject, trainable, reached, held)) is not None:
             return failure
         frozen = frozen_between(subject)
         if frozen:
-            message = f"{names_text(frozen)}: frozen behind layers that learn"
-            advice = "If that is not meant: `requires_grad_(True)`, and see that the optimizer holds it."
+            message = f"{names_text(frozen)}: frozen, but behind layers that are trained"
+            advice = "If that is not intended, call `requires_grad_(True)` and make sure that the optimizer holds them."
             return self.failed(message, advice, where=tuple(frozen), severity="warning")
         still = len(subject.parameters) - len(trainable)
         message = f"{len(trainable)} trainable parameters, " + ("all held once" if held else "no optimizer yet")
@@ -96,12 +97,12 @@ class OptimizerCoverage(Check):
             message = f"{len(missing)} of {len(trainable)} trainable parameters are in no optimizer, although the loss "
             message += f"depends on them: {names_text(missing)}"
             advice = (
-                "Build the optimizer from model.parameters() when the model is complete, or freeze what must not learn."
+                "Build the optimizer from model.parameters() after the model is complete, or freeze these parameters."
             )
             return self.failed(message, advice, where=tuple(missing), value=float(len(missing)), limit=0.0)
         twice = [name for name, p in subject.parameters.items() if held[id(p)] > 1]
         if twice:
-            message = f"{len(twice)} parameters are held more than once, so that each step moves them twice: "
+            message = f"{len(twice)} parameters are held more than once, so each step updates them twice: "
             advice = "Give each parameter to one group of one optimizer."
             return self.failed(message + names_text(twice), advice, where=tuple(twice), limit=1.0)
         known = {id(p) for p in subject.parameters.values()} | {id(t) for t in _of_loss(subject)} | reached
@@ -125,7 +126,7 @@ def _of_loss(subject: Subject) -> Iterator[Tensor]:
 
 
 def _unregistered(subject: Subject, reached: frozenset[int]) -> list[str]:
-    """Plain attributes with tensors that take part in the loss and that neither the models nor an optimizer know."""
+    """Plain attributes with tensors that the loss depends on and that neither the models nor an optimizer hold."""
     known = {id(p) for p in subject.parameters.values()}
     known.update(id(t) for optimizer in subject.optimizers for t in optimizer_tensors(optimizer))
     found = [
@@ -138,7 +139,7 @@ def _unregistered(subject: Subject, reached: frozenset[int]) -> list[str]:
 
 
 def _homeless(subject: Subject) -> list[str]:
-    """Shapes of the parameters behind the output that are nobody's: of layers that are made on the way."""
+    """Shapes of the parameters behind the output that no model has, such as those of layers created in forward."""
     if whole_loss(subject) is not None:
         return []
     known = {id(p) for p in subject.parameters.values()} | {id(t) for t in _of_loss(subject)}
@@ -160,16 +161,16 @@ def _homeless(subject: Subject) -> list[str]:
 
 
 def frozen_between(subject: Subject) -> list[str]:
-    """One stretch of frozen layers whose input comes from something that learns; none where most of it is frozen.
+    """One run of frozen layers whose input comes from trained layers; empty if most layers are frozen.
 
-    Adapters leave many frozen stretches, or freeze nearly everything: methods, not mistakes.
+    Adapters leave many frozen runs, or freeze nearly everything: these are methods, not mistakes.
     """
     ran: dict[str, bool] = {}
     behind: list[str] = []
 
     def see(name: str, module: nn.Module, args: Any, output: Any) -> None:
         own = list(module.parameters(recurse=False))
-        if name in ran or not any(p.dim() > 1 for p in own):  # a scale or an offset may be fixed; a matrix is a layer
+        if name in ran or not any(p.dim() > 1 for p in own):  # scales and offsets may be fixed; a matrix is a layer
             return
         ran[name] = not any(p.requires_grad for p in own)
         if ran[name] and args and isinstance(args[0], Tensor) and args[0].requires_grad:

@@ -22,45 +22,47 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 BLOCK = 50
-"""Steps between two looks at the loss."""
+"""Steps between two measurements of the loss."""
 PATIENCE = 4
-"""Looks without progress after which there is none."""
+"""Measurements without progress after which training has settled."""
 WANTED = 200
-"""Steps that the time must allow; else sequences are cut."""
+"""Steps that must fit the time limit; otherwise sequences are cut."""
 SHORTEST = 16
-"""Tokens that are left of one."""
+"""Fewest tokens kept of a sequence."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """How far one learning rate came."""
+    """The result of one learning rate."""
 
     rate: float
     steps: int
     best: float
     settled: bool
-    """Whether it had stopped getting better; else it was stopped, by the clock or by the number of steps."""
+    """Whether the loss had stopped improving; otherwise the time or step limit ended the attempt."""
 
 
 @dataclass(frozen=True)
 class OverfitOneBatch(Check):
-    """A handful of samples can be learnt by heart.
+    """The model can memorize a handful of samples.
 
     ## What it checks
-    A copy of the training is made on a few samples with Adam, up to 1,000 steps. A model that cannot learn four samples
-    by heart will not learn a million: labels, loss, graph or last layer are wrong.
+    The model is trained on a few samples with Adam, up to 1,000 steps. A model that cannot memorize four samples will
+    not learn a million: labels, loss, graph or last layer are wrong.
 
     ## How it is told apart
-    It passes under a loss of 0.01, or where most of what is to be learnt is learnt; where the loss still falls
-    when time is up, nothing is said. Three learning rates are tried, so that none needs to be right. Dropout and
-    BatchNorm are allowed for: the better of the losses in train and eval mode counts. Where equal inputs have different
-    targets, what nobody can learn is not asked for. A loss of several terms (a VAE's, a contrastive one) has a floor
-    that is not known: there it only must fall, and so where most of the model is frozen (adapters). A model with fewer
-    weights than answers is not asked.
+    - It passes if the loss falls below 0.01, or if most of what can be learned is learned. If the loss is still falling
+      when time is up, there is no verdict.
+    - Up to three learning rates are tried, so none needs to be right.
+    - The better of the losses in train and eval mode counts, which allows for dropout and BatchNorm.
+    - If equal inputs have different targets, the loss that no model can avoid is subtracted.
+    - The floor of a loss with several terms (a VAE, a contrastive loss) is not known: it only has to fall. If the loss
+      of a mostly frozen model (adapters) falls a little, there is no verdict.
+    - A model with fewer weights than answers is skipped.
 
     ## What to do
-    Look at what else has failed first. Then: do targets belong to these inputs? Does the last layer reach them (no
-    ReLU, no softmax before a cross-entropy)? Is anything detached?
+    Fix the other failed checks first. Then ask: do the targets belong to these inputs? Can the last layer reach them
+    (no ReLU, no softmax before a cross-entropy)? Is anything detached?
 
     ## Example
     >>> model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
@@ -75,27 +77,27 @@ class OverfitOneBatch(Check):
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)
 
     samples: int = 4
-    """Samples that are learnt; fewer where they are long."""
+    """Samples to memorize; fewer if they are long."""
     steps: int = 1000
-    """Steps at the most, for each learning rate."""
+    """Most steps for each learning rate."""
     reached: float = 0.01
     """A loss at which nothing is left to learn."""
     left: float = 0.3
-    """Share of the loss of a guess that may be left, where it does not fall any more."""
+    """Share of the loss of a constant guess that may remain when the loss no longer falls."""
     seconds: float = 20.0
-    """Time that it may take; a third of what is left where that is less."""
+    """Time limit in seconds; a third of the remaining time if that is less."""
     rates: tuple[float, ...] = (3e-3, 3e-4, 3e-2)
 
     def applies(self, subject: Subject) -> str | None:
-        """One model with something to train."""
+        """A single model with something to train."""
         if len(subject.models) > 1:
-            return "several models play against each other, so that their losses need not fall together"
+            return "several models are trained against each other, so their losses need not fall together"
         if not any(p.requires_grad for p in subject.parameters.values()):
             return "no parameter is trainable: see optimizer-coverage"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Train in earnest, on little; on two samples where four are too many for a narrow model."""
+        """Train on a few samples; on two if four are too many for a narrow model."""
         small = self._smaller(subject)
         outcome = self._learn(small, 1.0)
         if outcome.passed or small.samples <= 2 or _is_square(2, small.classes):
@@ -110,12 +112,12 @@ class OverfitOneBatch(Check):
         if not math.isfinite(start):
             raise CannotTell(f"the loss is {number_text(start)}: see initial-loss")
         if not loss.requires_grad:
-            return self.failed("the loss has no graph: nothing can be learnt from it", _ADVICE)
+            return self.failed("the loss has no autograd graph: nothing can be learned from it", _ADVICE)
         cost = guess(found) if found is not None else None
         classified = found is not None and isinstance(found.module, nn.NLLLoss)
         del loss, found
         floor = unlearnable(small) if classified else 0.0
-        if cost is None:  # a loss of several terms: only that it falls is known
+        if cost is None:  # a loss of several terms: all that is known is that it must fall
             goal, enough = start - 0.1 * abs(start), start - 0.01 * abs(start)
         else:
             cost = min(cost if cost > 0.05 * start else start, start)
@@ -135,13 +137,13 @@ class OverfitOneBatch(Check):
         if not all(item.settled for item in attempts):
             raise CannotTell(f"{message}, and time was up: give a larger budget")
         if best.best < start - 0.05 * abs(start) and _mostly_frozen(small):
-            raise CannotTell(f"{message}; most of the model is frozen, and what learns need not be able to do more")
+            raise CannotTell(f"{message}; most of the model is frozen, and the rest may not be able to learn more")
         if cost is not None and cost < start:
-            message += f", and no further; a guess without inputs costs {number_text(cost)}"
+            message += f", and no further; a constant guess has a loss of {number_text(cost)}"
         return self.failed(message, _ADVICE, value=best.best, limit=enough)
 
     def _smaller(self, subject: Subject) -> Subject:
-        """As few samples as make a task, and as the model's weights can hold."""
+        """The fewest samples that make a task, and no more than the model's weights can memorize."""
         inputs, outputs = leading(subject.inputs), subject.outputs
         answers = 1
         if isinstance(subject.targets, Tensor) and subject.samples:
@@ -162,7 +164,7 @@ class OverfitOneBatch(Check):
         return self._brief(subject if samples >= subject.samples else cut(subject, varied(subject)[:samples]))
 
     def _brief(self, small: Subject) -> Subject:
-        """The beginnings of a language model's sequences, where all of them would take too long to learn."""
+        """The beginnings of a language model's sequences, if whole ones would take too long to learn."""
         if small.kind != "language-model" or small.tokens is None:
             return small
         length, begun = small.tokens.shape[1], time.monotonic()
@@ -177,7 +179,7 @@ class OverfitOneBatch(Check):
             short = small.shortened(length)
             try:
                 short.loss()
-            except Exception:  # noqa: BLE001  a model for one length only
+            except Exception:  # noqa: BLE001  a model for a single length
                 return small
         return short
 
@@ -215,18 +217,18 @@ class OverfitOneBatch(Check):
 
 
 _ADVICE = (
-    "Look at what else has failed first. Then: do the targets belong to the inputs, does the last layer reach them "
-    "(no ReLU, no softmax before a cross-entropy), is anything detached?"
+    "Fix the other failed checks first. Then check that the targets belong to the inputs, that the last layer can "
+    "reach them (no ReLU, no softmax before a cross-entropy), and that nothing is detached."
 )
 
 
 def _is_square(samples: int, classes: int | None) -> bool:
-    """Whether scores of so many samples look like each against each, of which nothing is known."""
+    """Whether the scores of so many samples may be a comparison of each sample with each other."""
     return classes is not None and abs(samples - classes) <= 1
 
 
 def varied(subject: Subject) -> list[int]:
-    """The samples, those with a target that was not there before first: the batch may be sorted.
+    """The samples, those with a new target first, because the batch may be sorted.
 
     >>> batch = torch.ones(5, 1), torch.tensor([2, 2, 2, 0, 1])
     >>> varied(Subject.of(nn.Linear(1, 3), nn.CrossEntropyLoss(), batch))
@@ -243,7 +245,7 @@ def varied(subject: Subject) -> list[int]:
 
 @torch.no_grad()
 def _resting(subject: Subject) -> float:
-    """The loss in eval mode; infinite where there is none."""
+    """The loss in eval mode; infinite if there is none."""
     subject.evaluate()
     try:
         value = float(subject.loss())
@@ -255,7 +257,7 @@ def _resting(subject: Subject) -> float:
 
 
 def unlearnable(subject: Subject) -> float:
-    """The mean cross-entropy that is left because equal inputs have different labels.
+    """The mean cross-entropy that remains because equal inputs have different labels.
 
     >>> batch = torch.tensor([[1.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0, 1])
     >>> round(unlearnable(Subject.of(nn.Linear(1, 2), nn.CrossEntropyLoss(), batch)), 3)

@@ -21,22 +21,24 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 @dataclass(frozen=True)
 class ParameterInitialization(Check):
-    """Weights are finite, units differ from one another, and the scale of the weights is a usual one.
+    """Weights are finite, units differ from each other, and the scale of the weights is usual.
 
     ## What it checks
-    No parameter and no running statistic holds NaN or infinity. No layer's units are all the same: they would get the
-    same gradients and stay the same. The spread of each layer's weights, times the root of its fan-in, is its gain:
-    how much it amplifies. He's rule gives 1.4, Xavier's about 1, torch's default 0.6, GPT-2's N(0, 0.02²) 0.1 to 1.
+    - No parameter and no running statistic holds NaN or infinity.
+    - The units of a layer are not all the same: they would get the same gradients and stay the same.
+    - Each layer's gain is usual. The gain is the spread of its weights times the square root of its fan-in, which is
+      how much the layer amplifies its input. He initialization gives 1.4, Xavier about 1, torch's default 0.6, GPT-2's
+      N(0, 0.02²) 0.1 to 1.
 
     ## How it is told apart
-    Zeros are healthy where something else tells the units apart: the last layer of a residual branch, LoRA's B, an
-    output layer. So a layer whose rows are equal is trained for a few steps: units that differ then are well. A few
-    small layers are meant (a head that begins near zero), most of them are not. Frozen weights, embeddings, biases
-    and norms have scales of their own and are not judged by their gain.
+    Zeros are fine if something else makes the units differ: the last layer of a residual branch, LoRA's B, an output
+    layer. So a layer whose rows are equal is trained for a few steps, and passes if its units then differ. A few layers
+    with small weights are intended (a head that starts near zero), most of the layers are not. Frozen weights,
+    embeddings, biases and norms have scales of their own, and their gain is not judged.
 
     ## What to do
-    `torch.nn.init.kaiming_normal_(layer.weight)` before ReLU, `xavier_uniform_` before tanh, `normal_(std=0.02)` in
-    transformers. A weight made with `torch.randn(inputs, outputs)` is to be divided by `inputs ** 0.5`.
+    Use `torch.nn.init.kaiming_normal_(layer.weight)` before ReLU, `xavier_uniform_` before tanh, `normal_(std=0.02)` in
+    transformers. Divide a weight made with `torch.randn(inputs, outputs)` by `inputs ** 0.5`.
 
     ## Example
     >>> layer = nn.Linear(100, 10)
@@ -57,14 +59,14 @@ class ParameterInitialization(Check):
     )
 
     high: float = 10.0
-    """Gain from which a layer is too large."""
+    """Gain above which a layer's weights are too large."""
     low: float = 0.01
-    """Gain under which most layers are too small."""
+    """Median gain below which the weights are too small."""
     steps: int = 8
-    """Steps after which units that began equal must differ."""
+    """Steps after which units that started equal must differ."""
 
     def run(self, subject: Subject) -> Outcome:
-        """Look at every parameter, and at the running statistics."""
+        """Check every parameter, and the running statistics."""
         for problem in (_not_finite(subject), self._too_large(subject), self._too_small(subject)):
             if problem is not None:
                 return self.failed(**problem)
@@ -74,14 +76,14 @@ class ParameterInitialization(Check):
             if twins:
                 names = names_text(twins)
                 return self.failed(
-                    f"all units of {names} have the same weights, and {self.steps} steps of training keep them so",
-                    "Initialize the weights at random; only biases may begin at zero.",
+                    f"all units of {names} have the same weights, even after {self.steps} steps of training",
+                    "Initialize the weights at random; only biases may start at zero.",
                     where=tuple(twins[:4]),
                     value=float(len(twins)),
                 )
         found = [gain for _, gain in gains(subject)]
         told = f"; gains from {number_text(min(found))} to {number_text(max(found))}" if found else ""
-        return self.passed(f"{len(subject.parameters)} parameters are finite and no layer's units are the same{told}")
+        return self.passed(f"{len(subject.parameters)} parameters are finite, and units differ in every layer{told}")
 
     def _too_large(self, subject: Subject) -> dict[str, Any] | None:
         large = [(name, gain) for name, gain in [*gains(subject), *_amplifying(subject)] if gain > self.high]
@@ -92,7 +94,7 @@ class ParameterInitialization(Check):
         return {
             "message": f"the weights of {count} are too large, most of all {name}: "
             f"it amplifies {number_text(gain)} times, a usual layer 0.1 to 2 times",
-            "advice": "Initialize with a spread of about 1/sqrt(fan-in): nn.init.kaiming_normal_ or xavier_uniform_.",
+            "advice": "Initialize with a std of about 1/sqrt(fan-in): nn.init.kaiming_normal_ or xavier_uniform_.",
             "where": tuple(item for item, _ in large[:4]),
             "value": gain,
             "limit": self.high,
@@ -105,9 +107,9 @@ class ParameterInitialization(Check):
         small = [name for name, gain in found if gain < self.low]
         gain = median([gain for _, gain in found])
         return {
-            "message": f"the weights of {len(small)} of {len(found)} layers are too small: they pass on "
-            f"{number_text(gain)} of the signal's size, a usual layer 0.1 to 2",
-            "advice": "Initialize with a spread of about 1/sqrt(fan-in): nn.init.kaiming_normal_ or xavier_uniform_.",
+            "message": f"the weights of {len(small)} of {len(found)} layers are too small: they scale the signal by "
+            f"{number_text(gain)}, a usual layer by 0.1 to 2",
+            "advice": "Initialize with a std of about 1/sqrt(fan-in): nn.init.kaiming_normal_ or xavier_uniform_.",
             "where": tuple(small[:4]),
             "value": gain,
             "limit": self.low,
@@ -130,7 +132,7 @@ def _not_finite(subject: Subject) -> dict[str, Any] | None:
         return None
     return {
         "message": f"{names_text(bad)} {'holds' if len(bad) == 1 else 'hold'} NaN or infinity",
-        "advice": "Find where it is set: a checkpoint of a run that had diverged, torch.empty, or a division by zero.",
+        "advice": "Find where it is set: a checkpoint of a diverged run, torch.empty, or a division by zero.",
         "where": tuple(bad[:4]),
         "value": float(len(bad)),
     }
@@ -141,7 +143,7 @@ def _all_finite(tensor: Tensor) -> bool:
 
 
 def gains(subject: Subject) -> list[tuple[str, float]]:
-    """How much each trainable linear or convolutional layer amplifies by its weights: spread times root of fan-in."""
+    """The gain of each trainable linear or convolutional layer: RMS of the weights times the root of the fan-in."""
     found = []
     for name, module in subject.of_type(*WEIGHTED):
         weight = module.weight
@@ -158,7 +160,7 @@ def gains(subject: Subject) -> list[tuple[str, float]]:
 
 
 def _amplifying(subject: Subject) -> list[tuple[str, float]]:
-    """Layers with matrices of their own, as people write them: how much larger their output is than their input."""
+    """Custom layers with their own matrices: how much larger their output is than their input."""
     if subject.broken or len(subject.models) > 1:
         return []
     owners = {
@@ -173,7 +175,7 @@ def _amplifying(subject: Subject) -> list[tuple[str, float]]:
         if owners.get(name) and given is not None and given.is_floating_point() and isinstance(output, Tensor):
             for key in owners[name]:
                 weight = module._parameters[key]
-                # A matrix that the input is multiplied with; a table of positions or tokens is added.
+                # Only matrices that multiply the input; a table of positions or tokens is added.
                 if weight is None or not weight.requires_grad or given.shape[-1] not in weight.shape:
                     continue
                 if output.shape[-1] not in weight.shape or output.shape[-1] == given.shape[-1] != weight.shape[0]:
@@ -191,7 +193,7 @@ def _amplifying(subject: Subject) -> list[tuple[str, float]]:
 
 
 def same_rows(subject: Subject) -> list[str]:
-    """Trainable weights of layers whose units, more than one, are bit for bit the same."""
+    """Trainable weights of layers with several units that are all exactly the same."""
     found = []
     for name, module in subject.modules.items():
         if not isinstance(module, (*WEIGHTED, *RECURRENT)):
@@ -199,7 +201,7 @@ def same_rows(subject: Subject) -> list[str]:
         for key, weight in module._parameters.items():
             if weight is None or weight.dim() < 2 or not weight.requires_grad:
                 continue
-            # The gates of a recurrent layer lie in one matrix, one below the other; units are to differ in each.
+            # A recurrent layer stacks its gates in one matrix; units must differ within each gate.
             units = int(module.hidden_size) if isinstance(module, RECURRENT) else weight.shape[0]
             if weight.shape[0] % units or units < 2 or weight[0].numel() < 2:
                 continue

@@ -1,6 +1,6 @@
-"""Pickles, which may run any code when they are read: the only place where that is so.
+"""Reads pickles, which can run any code when they are read: the only place that does so.
 
-It is reached with ``--trust-pickle`` alone, which the user gives for files that he would run as a program.
+It is used only with ``--trust-pickle``, which the user passes for files that they would run as a program.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torchdoctor.errors import PatientError
 
 
 def unpickled(path: Path) -> Any:
-    """Anything at all, as torch.save or pickle.dump has written it."""
+    """Any object written by torch.save or pickle.dump."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old classes, which their owner knows
+            warnings.simplefilter("ignore")  # about old classes, which the owner of the file knows
             if not zipfile.is_zipfile(path):
                 with path.open("rb") as file:
                     found = pickle.load(file)
-                if not isinstance(found, int) or found != torch.serialization.MAGIC_NUMBER:  # of an old torch.save
+                if not isinstance(found, int) or found != torch.serialization.MAGIC_NUMBER:  # not an old torch.save
                     return found
             return torch.load(path, weights_only=False, map_location="cpu")
     except Exception as error:  # a pickle may raise anything

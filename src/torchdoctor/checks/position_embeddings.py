@@ -16,7 +16,7 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import number_text
 
 BLIND = 1e-9
-"""Share of the weights that may change, computed in double precision, where nothing tells positions apart."""
+"""Largest relative change of attention weights, in double precision, at which positions are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,28 @@ class PositionEmbeddings(Check):
     """The order of tokens matters, positions are distinct, and there are enough of them.
 
     ## What it checks
-    Two tokens are swapped. Where the first attention gives both the weight that they had before, in their new
-    places, nothing tells it where they are. Tables of positions, by their names, are used, have no two equal rows, and
-    are as long as the longest sequence that the model says it takes.
+    Two tokens are swapped. If the first attention gives both the same weights as before, in their new places, the model
+    does not know their positions. Position tables, recognized by name, must be used, have no two equal rows, and be as
+    long as the model's longest sequence.
 
     ## How it is told apart
-    Only attention needs positions: recurrent and convolutional models have an order by themselves, bags of words and
-    sets want none. Rotations (RoPE), biases (ALiBi, T5) and sinusoids all show in the weights. A causal model without
-    positions still has some order through its mask, on purpose at times, so that is a warning; without a mask it is
-    critical. A table that begins at zero is well if its rows get different gradients.
+    - Only attention needs positions: recurrent and convolutional models see order anyway, bags of words and sets ignore
+      it on purpose.
+    - Rotations (RoPE), biases (ALiBi, T5) and sinusoids all show in the attention weights.
+    - A causal model without positions still gets some order from its mask, sometimes on purpose: that is a warning.
+      Without a mask it is critical.
+    - A table that starts at zero is fine if its rows get different gradients.
 
     ## What to do
-    Add them where tokens are embedded: `x = token(tokens) + position(torch.arange(length))`. A buffer that is
-    registered is not yet added. Make the table as long as the longest sequence.
+    Add positions where tokens are embedded: `x = token(tokens) + position(torch.arange(length))`. Registering a buffer
+    does not add it. Make the table as long as the longest sequence.
 
     ## Example
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     >>> model = nn.Sequential(nn.Embedding(9, 8), layer, nn.Linear(8, 9))
     >>> subject = Subject.of(model, None, torch.arange(18).view(3, 6) % 7)
     >>> print(PositionEmbeddings().run(subject).message)
-    the order of the tokens does not matter: 1.self_attn gives each the same weight wherever it stands
+    token order does not matter: 1.self_attn gives each token the same weight at any position
     """
 
     code = "CK07"
@@ -53,18 +55,18 @@ class PositionEmbeddings(Check):
     references = ("https://arxiv.org/abs/1706.03762",)
 
     def applies(self, subject: Subject) -> str | None:
-        """Models whose output can be seen."""
+        """Models that run and whose output is visible."""
         if subject.broken:
             return "the model does not run on the batch: see forward-shapes"
         return whole_loss(subject)
 
     def run(self, subject: Subject) -> Outcome:
-        """The tables first, then the order."""
+        """Check the tables first, then the order."""
         tables = position_tables(subject)
         with subject.fresh():
             square = any(item.is_square for item in attended(subject))
         if not tables and not (square and subject.tokens is not None):
-            raise CannotTell("no attention over tokens and no table of positions was seen")
+            raise CannotTell("the model has no attention over tokens and no position table")
         for name, table in tables.items():
             wrong = self._too_short(subject, name, table) or self._same(subject, name, table)
             if wrong is not None:
@@ -72,8 +74,8 @@ class PositionEmbeddings(Check):
         unused = [name for name, table in tables.items() if not _used(subject, table)]
         if unused:
             return self.failed(
-                f"{unused[0]} is not used: other values in it change nothing",
-                "Add it to the embedding of the tokens in forward, or delete it.",
+                f"{unused[0]} is not used: changing its values changes nothing",
+                "Add it to the token embedding in forward, or delete it.",
                 where=tuple(unused),
             )
         told = f"{', '.join(tables)} of {max(_rows(t).shape[0] for t in tables.values())} rows" if tables else ""
@@ -87,7 +89,7 @@ class PositionEmbeddings(Check):
         if subject.tokens is None or rows >= needed:
             return None
         return self.failed(
-            f"{name} has {rows} rows, and sequences may have {needed} tokens",
+            f"{name} has {rows} rows, but sequences may have {needed} tokens",
             "Make the table as long as the longest sequence.",
             where=(name,),
             value=float(rows),
@@ -107,7 +109,7 @@ class PositionEmbeddings(Check):
                 awaken_others(subject, table)
                 gradient = subject.gradients().get(name)
             if gradient is None or torch.unique(_rows(gradient)[:length], dim=0).shape[0] > different:
-                return None  # what they are not yet, they will be; and what has no gradient is told elsewhere
+                return None  # equal rows will become different; a missing gradient is reported by another check
         return self.failed(
             f"{rows.shape[0] - different} of {rows.shape[0]} rows of {name} are the same as another",
             "Compute each row from its position, or initialize the table at random.",
@@ -121,7 +123,7 @@ class PositionEmbeddings(Check):
         assert tokens is not None
         pair = _two_places(tokens)
         if pair is None:
-            raise CannotTell("the batch's sequences hold the same token everywhere")
+            raise CannotTell("the sequences of the batch repeat a single token")
         with subject.fresh():
             awaken(subject)
             double = _to_double(subject)
@@ -135,10 +137,10 @@ class PositionEmbeddings(Check):
         if not blind:
             size = f"swapping two tokens changes the first attention's weights by {number_text(changed)}"
             return self.passed(f"{told}; {size}" if told else size, value=changed, limit=limit)
-        through = ", but for the causal mask" if subject.predicts_next else ""
+        through = ", except through the causal mask" if subject.predicts_next else ""
         return self.failed(
-            f"the order of the tokens does not matter{through}: {where} gives each the same weight wherever it stands",
-            "Add an embedding of positions to that of the tokens, or rotate queries and keys (RoPE).",
+            f"token order does not matter{through}: {where} gives each token the same weight at any position",
+            "Add a position embedding to the token embedding, or rotate queries and keys (RoPE).",
             where=(where,),
             value=changed,
             limit=limit,
@@ -147,7 +149,7 @@ class PositionEmbeddings(Check):
 
 
 def position_tables(subject: Subject) -> dict[str, Tensor]:
-    """Tables with a row for each position, learned or fixed, by the names that people give them."""
+    """Tables with a row for each position, learned or fixed, recognized by their names."""
     found: dict[str, Tensor] = {}
     for name, module in subject.modules.items():
         if isinstance(module, nn.Embedding) and _named(name.rpartition(".")[2]):
@@ -167,12 +169,12 @@ def _named(name: str) -> bool:
 
 
 def _rows(table: Tensor) -> Tensor:
-    """One row a position: without dimensions of size one."""
+    """One row per position: without dimensions of size one."""
     return table.squeeze() if table.dim() != 2 else table
 
 
 def awaken_others(subject: Subject, table: Tensor) -> None:
-    """Fill weights that are all zero, but for this table."""
+    """Fill all other weights that are entirely zero with small random numbers."""
     kept = table.detach().clone()
     awaken(subject)
     with torch.no_grad():
@@ -187,11 +189,11 @@ def _used(subject: Subject, table: Tensor) -> bool:
             awaken(subject)
         before = answer(subject)
         table.add_(torch.randn_like(table) * (table.abs().mean() + 0.1))
-        return moved_by(before, answer(subject)) != 0  # NaN tells nothing of positions
+        return moved_by(before, answer(subject)) != 0  # NaN does not show whether positions are used
 
 
 def _two_places(tokens: Tensor) -> tuple[int, int, int] | None:
-    """A sample and two of its places, not the last, with different tokens."""
+    """A sample and two of its positions, not the last, with different tokens."""
     for sample in range(min(4, tokens.shape[0])):
         row = tokens[sample, :-1]
         other = (row != row[0]).nonzero()
@@ -201,18 +203,18 @@ def _two_places(tokens: Tensor) -> tuple[int, int, int] | None:
 
 
 def _to_double(subject: Subject) -> bool:
-    """Compute in double precision from here on, where the model can."""
+    """Switch to double precision, if the model supports it."""
     try:
         subject.model.double()
         attended(subject)
-    except Exception:  # noqa: BLE001  a model with types of its own
+    except Exception:  # noqa: BLE001  a model with its own dtypes
         subject.model.float()
         return False
     return True
 
 
 def _noticed(subject: Subject, pair: tuple[int, int, int]) -> tuple[float | None, str]:
-    """How much the last token's weights change when two earlier ones change places; None where they are all equal."""
+    """How much the last token's weights change when two earlier tokens are swapped; None if these are all equal."""
     sample, left, right = pair
     tokens = subject.tokens
     assert tokens is not None
@@ -231,7 +233,7 @@ def _noticed(subject: Subject, pair: tuple[int, int, int]) -> tuple[float | None
         return None, ""
     if not torch.equal(seen, after > 0):
         return 1.0, first.where
-    # Logarithms: where one key has all the weight, the others still tell what was thought of them.
+    # Logarithms: if one key has nearly all the weight, the others still differ visibly.
     before, after = before[seen].log(), after[seen].log()
     spread = float(before.amax() - before.amin())
     if spread == 0:
@@ -240,17 +242,17 @@ def _noticed(subject: Subject, pair: tuple[int, int, int]) -> tuple[float | None
 
 
 def _one(subject: Subject, tokens: Tensor) -> Any:
-    """Inputs of one sample in which nothing is hidden."""
+    """The inputs for a single sample, with nothing masked."""
     made = subject.with_tokens(tokens)
     if not isinstance(made, Mapping):
         return made
-    # torch's padding masks are true where nothing is, Hugging Face's where something is
+    # PyTorch's padding masks are true at padding, Hugging Face's at real tokens
     shown = {key: "padding" not in key for key, item in made.items() if "mask" in key and item.shape == tokens.shape}
     return {key: torch.full_like(item, shown[key]) if key in shown else item for key, item in made.items()}
 
 
 def _equivariant(subject: Subject, pair: tuple[int, int, int], limit: float) -> bool:
-    """Whether the outputs, too, only change places with the tokens."""
+    """Whether swapping tokens only swaps the outputs as well."""
     sample, left, right = pair
     tokens = subject.tokens
     assert tokens is not None

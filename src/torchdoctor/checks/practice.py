@@ -1,4 +1,4 @@
-"""A short training on the batch, for checks that look at what comes of it."""
+"""A short training on the batch, for checks that examine its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Practice:
         self._optimizer = torch.optim.Adam(self._parameters, lr=rate)
 
     def go_on(self, steps: int, end: float = math.inf) -> list[float]:
-        """The losses of some more steps: fewer at one that is not finite, and when time is up."""
+        """The losses of some more steps: fewer if a loss is not finite or time is up."""
         self._subject.model.train()
         losses: list[float] = []
         while len(losses) < steps:
@@ -39,7 +39,7 @@ class Practice:
             losses.append(value)
             loss.backward()  # type: ignore[no-untyped-call]
             for parameter in self._parameters:
-                if parameter.grad is not None and parameter.grad.is_sparse:  # which neither clipping nor Adam takes
+                if parameter.grad is not None and parameter.grad.is_sparse:  # clipping and Adam need dense gradients
                     parameter.grad = parameter.grad.to_dense()
             nn.utils.clip_grad_norm_(self._parameters, 1.0)
             self._optimizer.step()
@@ -50,7 +50,7 @@ class Practice:
 
 
 def trainable(subject: Subject) -> Iterator[nn.Parameter]:
-    """What learns: the model's parameters, and those of a loss that has some."""
+    """The trainable parameters of the model, and of the loss if it has any."""
     seen: set[int] = set()
     for module in (subject.model, subject.loss_fn):
         for parameter in module.parameters() if isinstance(module, nn.Module) else ():

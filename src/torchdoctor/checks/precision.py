@@ -1,4 +1,4 @@
-"""Autocast for checks: on the CPU as on a GPU, where that one is more careful."""
+"""Autocast for checks: on the CPU it keeps the same operations in float32 as a GPU's autocast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRODUCTS = frozenset(
         *("gru", "lstm", "rnn_relu", "rnn_tanh", "multi_head_attention_forward", "scaled_dot_product_attention"),
     )
 )
-"""What it computes in float16."""
+"""Operations computed in float16."""
 POWERS = (
     "__pow__",
     "__rpow__",
@@ -68,12 +68,12 @@ LOSSES = (
     "triplet_margin_loss",
 )
 CAREFUL = frozenset((*POWERS, *ANGLES, *SUMS, *LOSSES))
-"""What a GPU's autocast computes in float32."""
+"""Operations that a GPU's autocast computes in float32."""
 
 
 @contextmanager
 def in_precision(device: str, precision: torch.dtype | None) -> Iterator[None]:
-    """Autocast to a precision; None: as it is.
+    """Autocast to a precision; None: no change.
 
     >>> with in_precision("cpu", torch.float16):
     ...     product = torch.ones(2, 2) @ torch.ones(2, 2)
@@ -91,13 +91,13 @@ def in_precision(device: str, precision: torch.dtype | None) -> Iterator[None]:
 
 
 class _Careful(TorchFunctionMode):
-    """Float16 without a processor that has it: products in float32 of what float16 can hold, and rounded to it."""
+    """Emulates float16 on a processor without it: products in float32 of values rounded to float16, then rounded."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        if not torch.is_autocast_enabled("cpu"):  # the model keeps this part in float32
+        if not torch.is_autocast_enabled("cpu"):  # the model disables autocast here
             return func(*args, **named)
         if name in CAREFUL:
             return func(*_each(_wide, args), **_each(_wide, named))

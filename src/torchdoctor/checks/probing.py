@@ -1,4 +1,4 @@
-"""How checks ask a model: other inputs for some samples or positions, and what of the output changes with them."""
+"""How checks probe a model: change the inputs of some samples or positions, and measure how the output changes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from torchdoctor.vitals.batch_numbers import is_whole
 from torchdoctor.vitals.loss_inputs import Compared, what_is_compared
 
 SAME = 1e-5
-"""Share of the outputs' size up to which two of them are the same: kernels may add in another order."""
+"""Largest change, as a share of the outputs' size, that counts as no change: kernels may sum in another order."""
 SLEEPING = 0.02
-"""Scale of the numbers that wake up weights that are exactly zero."""
+"""Standard deviation of the random numbers that replace weights of exactly zero."""
 
 
 def seed(number: int = 0) -> None:
@@ -34,7 +34,7 @@ def seed(number: int = 0) -> None:
 
 @torch.no_grad()
 def awaken(subject: Subject) -> None:
-    """Fill trainable weights that are all zero (a gate, a last layer), so that what they switch off can be seen.
+    """Fill trainable weights that are all zero (a gate, a last layer), so that the paths behind them become visible.
 
     >>> subject = Subject.of(nn.Linear(2, 1), None, torch.ones(1, 2))
     >>> _ = nn.init.zeros_(subject.model.weight)
@@ -51,26 +51,26 @@ def awaken(subject: Subject) -> None:
 def answer(
     subject: Subject, inputs: Any = None, targets: Any = None, *, training: bool = False, number: int = 0
 ) -> Tensor:
-    """The prediction, with the same random numbers every time; in eval mode unless told otherwise."""
+    """The prediction, with the same random numbers every time; in eval mode unless `training`."""
     subject.model.train(training)
     seed(number)
     found = subject.prediction(subject.forward(inputs, targets))
     if found is None or not found.dim():
-        raise CannotTell("the model's output holds no tensor with one entry a sample")
+        raise CannotTell("the model's output has no tensor with one entry per sample")
     return found.detach().clone()
 
 
 def moved_by(before: Tensor, after: Tensor) -> float:
-    """How far outputs moved, relative to their size: 0 where they are the same."""
+    """How much the outputs changed, relative to their size: 0 if they are the same."""
     before, after = before.double(), after.double()
     size = before.square().mean().sqrt().clamp_min(1e-30)
     return float((before - after).abs().amax() / size) if before.numel() else 0.0
 
 
 def altered(subject: Subject, where: Tensor) -> Any:
-    """The inputs with other contents in some samples (`where` of shape (samples,)) or positions (samples, length).
+    """The inputs with other content in some samples (`where` of shape (samples,)) or positions (samples, length).
 
-    Numbers get noise of their own scale, tokens become other tokens of the batch. Masks and lengths stay as they are.
+    Numbers get noise of their own scale, tokens become other tokens of the batch. Masks and lengths do not change.
 
     >>> subject = Subject.of(nn.Linear(2, 1), None, torch.ones(3, 2))
     >>> (altered(subject, torch.tensor([False, True, False])) != subject.inputs).any(1)
@@ -84,7 +84,7 @@ def altered(subject: Subject, where: Tensor) -> Any:
 
 
 def _replaced(inputs: Any, old: Tensor, where: Tensor) -> Any:
-    """The inputs with other contents in one of them: what an encoder reads, beside a decoder's tokens."""
+    """The inputs with other content in one of them: an encoder's input next to a decoder's tokens."""
     pairs = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
     made = {key: _altered_tensor(item, where) if item is old else item for key, item in pairs}
     return made if isinstance(inputs, Mapping) else tuple(made.values())
@@ -111,7 +111,7 @@ def _altered_tensor(tensor: Tensor, where: Tensor) -> Tensor:
         flat = tensor.flatten()
         other = flat[torch.randperm(flat.numel(), device=flat.device)].view_as(tensor)
         least, most = int(flat.amin()), int(flat.amax())
-        # The next of the numbers between the least and the most where the draw gave the old one again.
+        # Where the draw gave the old number again, take the next one between the least and the most.
         other = torch.where(other == tensor, (tensor - least + 1) % max(1, most - least + 1) + least, other)
     shape = (*where.shape, *[1] * (tensor.dim() - where.dim()))
     return torch.where(where.view(shape), other, tensor.detach())
@@ -125,7 +125,7 @@ def _has_numbers(thing: Any) -> bool:
 
 
 def cut(subject: Subject, places: Sequence[int]) -> Subject:
-    """The same with some of the samples.
+    """The subject with only some of the samples.
 
     >>> subject = Subject.of(nn.Linear(1, 1), None, torch.arange(6.0)[:, None])
     >>> cut(subject, [0, 3]).inputs.flatten()
@@ -150,21 +150,19 @@ def _cut(thing: Any, places: list[int], samples: int) -> Any:
 
 
 def by_sample(subject: Subject, output: Tensor) -> Tensor:
-    """An output as one row a sample."""
+    """An output as one row per sample."""
     samples = subject.samples
     if output.shape[0] == samples:
         return output.reshape(samples, -1)
-    if output.shape[0] % samples == 0 and output.dim() > 1:  # positions as one long batch
+    if output.shape[0] % samples == 0 and output.dim() > 1:  # positions flattened into one long batch
         return output.reshape(samples, -1)
     if output.dim() > 1 and output.shape[1] == samples:
         return output.transpose(0, 1).reshape(samples, -1)
-    raise CannotTell(
-        f"no dimension of the output, {tuple(output.shape)}, belongs to the {samples} samples of the batch"
-    )
+    raise CannotTell(f"no dimension of the output, {tuple(output.shape)}, matches the {samples} samples of the batch")
 
 
 def next_along(subject: Subject, dimension: int) -> bool:
-    """Whether the targets are the inputs, one place on along a dimension: what comes next is to be told."""
+    """Whether the targets are the inputs shifted by one along a dimension, as in next-token prediction."""
     inputs, targets = leading(subject.inputs), subject.targets
     if inputs is None or not isinstance(targets, Tensor) or inputs.dim() < 2 or min(inputs.shape[:2]) < 2:
         return False
@@ -180,25 +178,25 @@ def next_along(subject: Subject, dimension: int) -> bool:
 
 
 def whole_loss(subject: Subject) -> str | None:
-    """Why a model's output cannot be had, where only its loss can."""
+    """Why the model's output cannot be seen, if only its loss can be computed."""
     if len(subject.models) > 1 or subject.calling.loss == "whole":
-        return "the loss runs the model itself, so that its output is not seen"
+        return "the loss runs the model itself, so its output cannot be seen"
     return None
 
 
 def compared(loss: Tensor) -> Compared | None:
-    """What the loss compares, where it consists of one comparison of outputs with targets and nothing else."""
+    """What the loss compares, if it is a single comparison of outputs with targets and nothing else."""
     found = what_is_compared(loss)
     if found is None or found.between_outputs:
         return None
     value = found.module.to(found.output.device)(found.output, found.target)
-    value = value.mean() if value.dim() else value  # without reduction: the mean is taken, or something else is done
+    value = value.mean() if value.dim() else value  # without reduction, the caller probably takes the mean
     alone = bool((value - loss.detach()).abs() <= 1e-3 * loss.detach().abs() + 1e-6)
     return found if alone else None
 
 
 def guess(found: Compared) -> float | None:
-    """What the best answer that knows nothing of the inputs would cost on these targets, by the loss's own measure."""
+    """The loss on these targets of the best constant guess, by the loss's own measure."""
     module, output, target = found.module, found.output, found.target
     if isinstance(module, nn.NLLLoss):
         labels = target.flatten()
@@ -218,7 +216,7 @@ def guess(found: Compared) -> float | None:
 
 
 def uncertain(found: Compared) -> float | None:
-    """The mean loss of an answer that is as unsure as can be: ln C; None where the loss has no such thing."""
+    """The mean loss of a uniform guess, such as ln C; None if the loss has no such value."""
     if isinstance(found.module, nn.NLLLoss):
         return math.log(found.output.shape[1])
     if isinstance(found.module, nn.BCEWithLogitsLoss | nn.BCELoss):
@@ -227,7 +225,7 @@ def uncertain(found: Compared) -> float | None:
 
 
 def mean_of(found: Compared) -> float:
-    """The mean of a comparison over all that is compared, whatever weights and reduction it has itself."""
+    """The mean over everything compared, regardless of the loss's own weights and reduction."""
     output, target = found.output.float(), found.target
     if isinstance(found.module, nn.NLLLoss):
         return float(functional.nll_loss(output, target, ignore_index=found.module.ignore_index))

@@ -1,4 +1,4 @@
-"""Samples as rows that can be told from one another: hashes, never contents."""
+"""Hashes and entropy of samples, to find equal ones without storing their contents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchdoctor.checks.nested import leading
 from torchdoctor.checks.subject import Subject
 
 ENOUGH = 24.0
-"""Bits of a sample from which two equal ones are no chance."""
+"""Bits per sample from which two equal samples cannot be chance."""
 LOOKED_AT = 1 << 17
-"""Numbers of which the information in a sample is estimated."""
+"""Most numbers used to estimate the information in a sample."""
 
 
 def hashes(tensor: Tensor) -> list[bytes]:
-    """One hash a sample.
+    """One hash per sample.
 
     >>> one, other, again = hashes(torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
     >>> one == again, one == other
@@ -34,7 +34,7 @@ def hashes(tensor: Tensor) -> list[bytes]:
 
 
 def information(tensor: Tensor) -> float:
-    """Bits in a sample at most, as far as the values of the batch tell: two bits in two switches.
+    """Upper bound of the bits in a sample, estimated from the values of the batch: two bits in two switches.
 
     >>> information(torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
     2.0
@@ -47,7 +47,7 @@ def information(tensor: Tensor) -> float:
 
 
 def training_inputs(subject: Subject, *, batches: int, seconds: float) -> list[Tensor]:
-    """The inputs of the batch, and of some batches of the loader where there is one."""
+    """The inputs of the batch, and of some batches of the loader if there is one."""
     found = leading(subject.inputs)
     kept = [] if found is None else [found]
     if subject.loader is not None and not is_one_shot(subject.loader):
@@ -60,7 +60,7 @@ def inputs_of(loader: Any, *, batches: int, seconds: float) -> list[Tensor]:
     if isinstance(loader, Tensor | tuple | list | dict):
         loader = [loader]
     elif is_one_shot(loader):
-        raise CannotTell("the loader can be read once only, and that is left to the training")
+        raise CannotTell("the loader can be read only once, and training needs it")
     end = time.monotonic() + seconds
     kept: list[Tensor] = []
     for batch in itertools.islice(iter(loader), batches):
@@ -73,5 +73,5 @@ def inputs_of(loader: Any, *, batches: int, seconds: float) -> list[Tensor]:
 
 
 def is_one_shot(loader: Any) -> bool:
-    """Whether a look at it would take batches away: a generator, or what is its own iterator."""
+    """Whether reading it would use up batches: a generator, or any object that is its own iterator."""
     return hasattr(loader, "__next__") or not hasattr(loader, "__iter__")

@@ -1,4 +1,4 @@
-"""A model with its loss, a batch and an optimizer, and how all of it is run."""
+"""A model with its loss, a batch and an optimizer, and the ways to run them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from torchdoctor.vitals.patient import listed_optimizers, named_models, unwrap_m
 
 Watcher = Callable[[str, nn.Module, Any, Any], None]
 NO_GRAPH = "does not require grad"
-"""What torch says of a derivative where gradients are switched off."""
+"""Text of torch's error for a derivative while gradients are disabled."""
 
 
 @dataclass
 class Runnable:
     """A model with all that is needed to run it. Made by `of`.
 
-    Checks use it as they like: the check-up puts everything back after each of them.
+    Checks may change it freely: the check-up restores everything after each of them.
     """
 
     models: Mapping[str, nn.Module]
@@ -37,7 +37,7 @@ class Runnable:
     inputs: Any
     """The inputs of the batch, as the model takes them: a tensor, a tuple of arguments or a dict of keywords."""
     targets: Any
-    """Its targets; None where there are none."""
+    """Its targets; None if there are none."""
     optimizers: list[Optimizer] = field(default_factory=list)
     scheduler: Any = None
     loader: Any = None
@@ -46,29 +46,29 @@ class Runnable:
     target_key: str | None = None
     batch_type: type = tuple
     whole: int = 0
-    """Samples of the batch as it was given; `samples` may be fewer."""
+    """Samples in the batch as given; `samples` may be fewer."""
     whole_size: int = 0
-    """Numbers or tokens in its inputs."""
+    """Numbers or tokens in the inputs of the batch as given."""
     given: tuple[Any, Any] = (None, None)
-    """Inputs and targets as they were given, for checks that look at the data without running the model."""
+    """Inputs and targets as given, for checks that read the data without running the model."""
     memory: int | None = None
-    """The memory limit in bytes that was asked for."""
+    """The requested memory limit in bytes."""
     quick: bool = False
     deadline: float = float("inf")
     calling: Calling = Calling(False, "raw")
     broken: str = ""
-    """Why the model does not run on the batch; empty where it does."""
+    """Why the model does not run on the batch; empty if it does."""
     no_loss: str = ""
-    """Why there is no loss; empty where there is one."""
+    """Why no loss can be computed; empty if it can."""
     needs_graph: bool = False
-    """Whether model or loss take a derivative themselves (forces, a differential equation): never without gradients."""
+    """Whether model or loss compute derivatives themselves (forces, a differential equation) and so need gradients."""
     hindrance: str = ""
-    """What a check has found that keeps later ones from being done; empty where nothing does."""
+    """What a check found that prevents later ones from running; empty if nothing does."""
     notes: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, model: Any, loss_fn: Any = None, batch: Any = None, optimizer: Any = None, **more: Any) -> Self:
-        """A subject from what a user has; the batch is copied to the model's device, so that theirs is left alone.
+        """A subject from a user's objects; the batch is copied to the model's device, so the original is unchanged.
 
         >>> batch = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])
         >>> subject = Runnable.of(nn.Linear(3, 2), nn.CrossEntropyLoss(), batch)
@@ -81,7 +81,7 @@ class Runnable:
             raise PatientError(f"{lazy[0]} has no shape yet: run a lazy model on one batch before the check-up.")
         if batch is None:
             raise PatientError(
-                "a check-up needs a batch: (inputs, targets) or a dict, as the loader of the training run gives it."
+                "a check-up needs a batch: (inputs, targets) or a dict, as the training loader yields it."
             )
         optimizers = [] if optimizer is None else listed_optimizers(optimizer)
         device = next(p.device for item in models.values() for p in item.parameters())
@@ -102,7 +102,7 @@ class Runnable:
             self.calling = way
             try:
                 self._try()
-            except Exception as error:  # noqa: BLE001  anything may happen in a model that is not ours
+            except Exception as error:  # noqa: BLE001  a user's model may raise anything
                 reasons.append((way, _reason(error)))
             else:
                 return
@@ -138,21 +138,21 @@ class Runnable:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model; several are one `ModuleDict`."""
+        """The model; several models are combined into a `ModuleDict`."""
         return next(iter(self.models.values())) if len(self.models) == 1 else nn.ModuleDict(dict(self.models))
 
     def evaluate(self) -> None:
-        """Switch to evaluation mode; the check-up puts the mode back."""
+        """Switch to eval mode; the check-up restores the mode."""
         self.model.train(False)
 
     def forward(self, inputs: Any = None, targets: Any = None) -> Any:
-        """What the model returns, for other inputs where they are given."""
+        """The model's output, on other inputs if they are given."""
         with torch.set_grad_enabled(self.needs_graph or torch.is_grad_enabled()):
             return self._forward(inputs, targets)
 
     def _forward(self, inputs: Any, targets: Any) -> Any:
         if len(self.models) > 1:
-            raise RuntimeError("there are several models, and only their loss says how they are called")
+            raise RuntimeError("there are several models, and only their loss knows how to call them")
         if inputs is None:
             inputs, targets = self.inputs, self.targets if targets is None else targets
         if not self.calling.feeds_targets:
@@ -178,19 +178,19 @@ class Runnable:
         return self.loss_of(self.forward(inputs, targets), targets, inputs)
 
     def loss_of(self, output: Any, targets: Any = None, inputs: Any = None) -> Tensor:
-        """The loss of an output that was computed before."""
+        """The loss of an output that is already computed."""
         targets = self.targets if targets is None else targets
         if self.calling.loss == "own":
             found = calling.own_loss(output)
             if found is None:
                 raise TypeError(
-                    f"the model returns {_described(output)}, which holds no loss, and no loss function was given"
+                    f"the model returns {_described(output)} without a loss, and no loss function was given"
                 )
             return found
         if self.calling.loss != "raw":
             output = calling.prediction(output)
             if output is None:
-                raise TypeError("the model's output holds no tensor that a loss could be computed of")
+                raise TypeError("the model's output holds no tensor from which a loss could be computed")
         if self.calling.loss == "flat":
             output, targets = calling.flattened(output, targets)
         if targets is None and not calling.takes_targets(self.loss_fn):
@@ -200,11 +200,11 @@ class Runnable:
         return calling.total(self.loss_fn(output, targets))
 
     def prediction(self, output: Any = None) -> Tensor | None:
-        """The tensor in an output (by default that of the batch) that is the prediction."""
+        """The tensor in an output (by default the batch's) that is the prediction."""
         return calling.prediction(self.forward() if output is None else output)
 
     def gradients(self, loss: Tensor | None = None) -> dict[str, Tensor | None]:
-        """The gradient of every trainable parameter by name, None where the loss does not depend on it."""
+        """The gradient of every trainable parameter by name, None if the loss does not depend on it."""
         for parameter in self.parameters.values():
             parameter.grad = None
         (self.loss() if loss is None else loss).backward()  # type: ignore[no-untyped-call]
@@ -215,7 +215,7 @@ class Runnable:
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
-        """Have `watcher(name, module, args, output)` called for each module that runs inside."""
+        """Call `watcher(name, module, args, output)` for each module that runs inside."""
         handles = []
         for name, module in self.modules.items():
             hook = _hook(name, watcher)
@@ -228,7 +228,7 @@ class Runnable:
 
     @contextmanager
     def running(self, names: list[str]) -> Iterator[None]:
-        """Keep the names of the modules that run at the end of a list, the innermost last."""
+        """Keep the names of the running modules in a list, the innermost last."""
         handles: list[Any] = []
 
         def enters(name: str) -> Callable[[nn.Module, Any], None]:
@@ -248,11 +248,11 @@ class Runnable:
                 handle.remove()
 
     def fresh(self) -> AbstractContextManager[None]:
-        """A stretch of a check after which everything is as it was before it."""
+        """A context after which everything is restored."""
         return untouched(*self.things)
 
     def sized(self, samples: int) -> Self:
-        """The same with the first samples only."""
+        """The subject with only the first samples."""
         inputs, targets = first(self.inputs, samples, self.samples), first(self.targets, samples, self.samples)
         return replace(self, inputs=inputs, targets=targets)
 
@@ -266,7 +266,7 @@ class Runnable:
         return inputs
 
     def fitting_targets(self, inputs: Any) -> Any:
-        """Targets for other inputs: the batch's where they fit, else of the same kind and the right shape."""
+        """Targets for other inputs: the batch's if they fit, else the same values repeated to the right shape."""
         if self.targets is None or inputs is self.inputs:
             return self.targets
         old, new, target = leading(self.inputs), leading(inputs), self.targets
@@ -282,12 +282,12 @@ class Runnable:
 
     @property
     def seconds_left(self) -> float:
-        """Of the check-up's time."""
+        """The remaining time of the check-up."""
         return max(0.0, self.deadline - time.monotonic())
 
     @property
     def things(self) -> tuple[Any, ...]:
-        """All that a check may change."""
+        """Everything that a check may change."""
         return (
             dict(self.models),
             self.optimizers,
@@ -299,11 +299,11 @@ class Runnable:
             self.validation,
         )
 
-    # ── what it is made of ───────────────────────────────────────────────────────────────────────────────────────
+    # ── its parts ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by name, a shared one once."""
+        """All parameters by name; a shared one appears once."""
         return {
             f"{prefix}.{name}" if prefix else name: parameter
             for prefix, model in self.models.items()
@@ -321,19 +321,19 @@ class Runnable:
 
     @property
     def samples(self) -> int:
-        """Samples in the batch: the first dimension of its inputs, 1 where there is none."""
+        """Samples in the batch: the first dimension of its inputs, or 1."""
         found = leading(self.inputs)
         return int(found.shape[0]) if found is not None and found.dim() else 1
 
     @property
     def size(self) -> int:
-        """Numbers or tokens in the first of its inputs."""
+        """Numbers or tokens in the first input."""
         found = leading(self.inputs)
         return 1 if found is None else found.numel()
 
     @cached_property
     def divisible(self) -> bool:
-        """Whether some of the samples are a batch as well: every tensor has one entry a sample, and none a graph's."""
+        """Whether part of the samples is a valid batch: every tensor has one entry per sample, and none is a graph."""
         found = list(tensors((self.inputs, self.targets)))
         kept = [item for model in self.models.values() for item in model.buffers() if item.shape[:1] == (self.samples,)]
         square = (
@@ -343,7 +343,7 @@ class Runnable:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(iter(self.parameters.values())).device
 
 
@@ -360,7 +360,7 @@ def _hook(name: str, watcher: Watcher) -> Callable[[nn.Module, Any, Any], None]:
 
 
 def _reason(error: Exception) -> str:
-    """An error of somebody else's code in one line."""
+    """An error in the user's code, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 

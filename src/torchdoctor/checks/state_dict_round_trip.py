@@ -20,24 +20,23 @@ from torchdoctor.records import names_text, number_text
 
 @dataclass(frozen=True)
 class StateDictRoundTrip(Check):
-    """A checkpoint brings the trained model back.
+    """A checkpoint restores the trained model.
 
     ## What it checks
-    After a few steps of training the state dict is saved (in memory), everything is put back to the beginning, and the
-    state dict is loaded: the answers in eval mode must be those of the trained model. What was learnt or counted
-    outside of parameters and buffers is lost on the way: layers in a list, statistics in a plain attribute. Then it
-    looks for tensors in plain attributes that look random and that the answers depend on: another process would draw
-    others.
+    After a few steps of training the state dict is saved (in memory), everything is reset, and the state dict is
+    loaded: the outputs in eval mode must be those of the trained model. They differ if something is learned or counted
+    outside parameters and buffers: layers in a list, statistics in a plain attribute. Then the check looks for plain
+    attributes with random numbers that the outputs depend on: another process would draw different ones.
 
     ## How it is told apart
-    Constants in plain attributes, caches, and buffers that are not persistent are made anew by the constructor and
-    pass, as long as training does not change them. The same random numbers are used both times. A constant is told from
-    random numbers by its values: equal ones, whole or written ones (0.485), smooth or repeated ones (a mask, a range, a
-    table of positions, a window). What the constructor is handed by that name is handed over again.
+    Constants in plain attributes, caches, and non-persistent buffers are rebuilt by the constructor and pass, unless
+    training changes them. Both passes use the same random numbers. A constant is told from random numbers by its
+    values: equal ones, integers or short decimals (0.485), smooth or repeated ones (a mask, a range, a position table,
+    a window). An attribute named like a constructor argument passes too.
 
     ## What to do
-    `self.register_buffer("mean", ...)` for what is counted, `nn.Parameter` and `nn.ModuleList` for what is learnt. What
-    is no tensor: `get_extra_state`.
+    Use `self.register_buffer("mean", ...)` for statistics, `nn.Parameter` and `nn.ModuleList` for what is learned, and
+    `get_extra_state` for anything that is not a tensor.
 
     ## Example
     >>> class Counting(torch.nn.Linear):
@@ -60,14 +59,14 @@ class StateDictRoundTrip(Check):
     steps: int = 3
     """Steps of training before the checkpoint."""
     most: float = 1e-5
-    """Share of the outputs' size by which the answers may differ."""
+    """Largest allowed difference of the outputs, as a share of their size."""
 
     def applies(self, subject: Subject) -> str | None:
-        """An output that can be compared."""
+        """Models whose output is visible."""
         return whole_loss(subject)
 
     def run(self, subject: Subject) -> Outcome:
-        """Train, save, go back, load."""
+        """Train, save, reset, load."""
         with subject.fresh():
             if any(p.requires_grad for p in subject.parameters.values()):
                 Practice(subject).go_on(self.steps)
@@ -83,7 +82,7 @@ class StateDictRoundTrip(Check):
             others = [key for key, value in subject.model.state_dict().items() if not isinstance(value, Tensor)]
             message = f"the state dict holds more than tensors and plain data: {names_text(others)}"
             advice = (
-                "Return tensors, numbers, strings, lists and dicts from get_extra_state: safe loading takes no others."
+                "Return only tensors, numbers, strings, lists and dicts from get_extra_state: safe loading needs this."
             )
             return self.failed(message, advice, where=tuple(others), severity="warning")
         try:
@@ -93,15 +92,15 @@ class StateDictRoundTrip(Check):
             return self.failed(message, "Create all layers in __init__, and keep their names.")
         moved = moved_by(trained, answer(subject))
         if moved > self.most:
-            message = f"a model that was saved and loaded answers differently, by {number_text(moved)} of its size"
+            message = f"after saving and loading, the model's outputs differ by {number_text(moved)} of their size"
             advice = "Register what training changes: nn.Parameter, nn.ModuleList, register_buffer or get_extra_state."
             return self.failed(message, advice, value=moved, limit=self.most)
         beside = kept_beside(subject, self.most)
         if beside:
-            message = "the answers depend on random numbers in a plain attribute, which no checkpoint has: "
+            message = "the outputs depend on random numbers in a plain attribute, which checkpoints do not include: "
             message += names_text(beside)
-            advice = "Register them: self.register_buffer(name, tensor), or nn.Parameter where they should learn."
+            advice = "Register them: self.register_buffer(name, tensor), or nn.Parameter if they should be trained."
             return self.failed(message, advice, where=tuple(beside), severity="warning")
         return self.passed(
-            f"{len(kept)} entries, saved and loaded, give the same answers", value=moved, limit=self.most
+            f"{len(kept)} entries, saved and loaded, give the same outputs", value=moved, limit=self.most
         )

@@ -1,4 +1,4 @@
-"""What is checked, and what every check asks of it: which kind of task it is, its tokens, classes and layers."""
+"""What is checked, and its properties that checks need: the kind of task, tokens, classes and layers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CONTEXT_NAMES = (
     "n_ctx",
     "context",
 )
-"""What models and their configurations call the longest sequence."""
+"""Names that models and their configurations use for the longest sequence."""
 
 
 @dataclass
 class Subject(Runnable):
-    """A model with all that is needed to run it, and what can be told of it. Made by `Subject.of`.
+    """A model with all that is needed to run it, and its properties. Made by `Subject.of`.
 
     >>> batch = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])
     >>> subject = Subject.of(nn.Linear(3, 2), nn.CrossEntropyLoss(), batch)
@@ -40,7 +40,7 @@ class Subject(Runnable):
 
     @cached_property
     def outputs(self) -> Tensor | None:
-        """The prediction for the batch in eval mode, without its graph; None where there is none."""
+        """The prediction for the batch in eval mode, without its graph; None if there is none."""
         if self.broken or len(self.models) > 1 or self.calling.loss == "whole":
             return None
         with self.fresh(), torch.no_grad():
@@ -66,23 +66,23 @@ class Subject(Runnable):
 
     @cached_property
     def tokens(self) -> Tensor | None:
-        """The input that is token numbers of shape (samples, length); None where there is none."""
+        """The input of token numbers, of shape (samples, length); None if there is none."""
         found = self.read_tokens
         if found is None:
             return None
-        # A decoder's: what goes in is what is to be told, one place before.
+        # A decoder's tokens: the targets are these, shifted by one.
         several = [item for item in tensors(self.inputs) if _are_tokens(item)]
         return next((item for item in several if _comes_before(item, self.targets)), found)
 
     @property
     def extent(self) -> str:
-        """How much the batch holds, in words."""
+        """The size of the batch, in words."""
         length = f" of {self.tokens.shape[1]} tokens" if self.tokens is not None else ""
         return f"{self.samples} samples{length}"
 
     @cached_property
     def read_tokens(self) -> Tensor | None:
-        """Those of them that are read first: an encoder's, where a decoder has others."""
+        """The token input that is read first: the encoder's, if there is also a decoder."""
         found = self.inputs.get("input_ids") if isinstance(self.inputs, Mapping) else None
         found = leading(self.inputs) if found is None else found
         if not isinstance(found, Tensor) or not _are_tokens(found):
@@ -90,7 +90,7 @@ class Subject(Runnable):
         return found if any(True for _ in self.of_type(nn.Embedding)) else None
 
     def with_tokens(self, tokens: Tensor) -> Any:
-        """The inputs with other tokens in them; masks and the like are cut or filled up to their shape."""
+        """The inputs with other tokens; masks and the like are cut or extended to their shape."""
         if isinstance(self.inputs, Tensor):
             return tokens
         old = self.tokens
@@ -109,7 +109,7 @@ class Subject(Runnable):
 
     @cached_property
     def classes(self) -> int | None:
-        """How many classes the outputs tell apart, for classification and language models."""
+        """The number of classes in the outputs, for classification and language models."""
         if self.outputs is None or self.kind not in ("classification", "language-model"):
             return None
         flat = self.kind == "language-model" or self.outputs.dim() == 2 or self.calling.loss == "flat"
@@ -129,7 +129,7 @@ class Subject(Runnable):
 
     @cached_property
     def vocabulary(self) -> int | None:
-        """How many tokens the embedding of the tokens knows."""
+        """The number of tokens in the token embedding."""
         sizes: list[int] = []
         tokens = self.tokens
         if tokens is None or self.broken:
@@ -146,7 +146,7 @@ class Subject(Runnable):
 
     @cached_property
     def context(self) -> int | None:
-        """The longest sequence that a model of tokens says it takes; None where it does not say."""
+        """The longest sequence that a model of tokens says it takes; None if it does not say."""
         for place in (getattr(self.model, "config", None), self.model):
             for name in CONTEXT_NAMES:
                 value = place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
@@ -165,7 +165,7 @@ class Subject(Runnable):
 
     @cached_property
     def has_batchnorm(self) -> bool:
-        """Whether samples of a batch are normalized together."""
+        """Whether it has BatchNorm, which normalizes samples together."""
         return any(True for _ in self.of_type(nn.modules.batchnorm._BatchNorm))
 
     @cached_property
@@ -175,12 +175,12 @@ class Subject(Runnable):
 
     @cached_property
     def has_attention(self) -> bool:
-        """Whether it attends: by the names of its modules."""
+        """Whether it has attention, judging by the names of its modules."""
         words = ("attention", "attn")
         return any(any(word in type(module).__name__.lower() for word in words) for module in self.modules.values())
 
     def shortened(self, length: int) -> Self:
-        """The same with the beginnings of its sequences only."""
+        """The subject with only the beginnings of its sequences."""
         tokens = self.tokens
         if tokens is None:
             return self

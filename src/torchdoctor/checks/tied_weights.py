@@ -14,26 +14,26 @@ from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text
 
 TYING = ("tie_word_embeddings", "tie_weights", "tie_embeddings", "weight_tying", "tied", "share_embeddings")
-"""What configurations call it that head and embedding are one."""
+"""Names of configuration options that tie head and embedding."""
 
 
 @dataclass(frozen=True)
 class TiedWeights(Check):
-    """Weights that are meant to be one are one.
+    """Weights that are meant to be tied are one parameter.
 
     ## What it checks
-    An embedding and an output layer of the same shape with the same numbers but as two parameters: a copy, which
-    will drift apart at the first step. Two parameters that share their memory but not their gradient: they are
-    stepped and decayed twice. A configuration that says "tied" over two parameters.
+    - An embedding and an output layer of the same shape and values that are two parameters: a copy, which will drift
+      apart at the first step.
+    - Two parameters that share memory but not their gradient: they are updated and decayed twice.
+    - A configuration that says "tied" although there are two parameters.
 
     ## How it is told apart
-    Equal layers are usual elsewhere (clones of one layer, a target network), so that only an embedding and a linear
-    layer are compared. Weights that are constant say nothing. Parameters that are one and the same object pass, and so
-    do models that never tied them.
+    Equal layers are common elsewhere (clones of a layer, a target network), so only an embedding and a linear layer are
+    compared. Constant weights are ignored. A single shared parameter passes, and so do models that never tied weights.
 
     ## What to do
-    `head.weight = embedding.weight`: the parameter itself, not `.data`, not `.clone()`, and again after the model was
-    loaded or moved by something that replaces parameters.
+    Set `head.weight = embedding.weight`: the parameter itself, not `.data` or `.clone()`. Repeat it after loading the
+    model or moving it by something that replaces parameters.
 
     ## Example
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
@@ -51,28 +51,28 @@ class TiedWeights(Check):
     references = ("https://arxiv.org/abs/1608.05859",)
 
     def applies(self, subject: Subject) -> str | None:
-        """Something that could be tied."""
+        """Models with weights that could be tied, or that share memory."""
         if any(True for _ in _pairs(subject)) or _shared(subject) or _overlaid(subject):
             return None
         return "no output layer has the shape of an embedding, and no parameter is shared"
 
     def run(self, subject: Subject) -> Outcome:
-        """Compare objects, memory and numbers."""
+        """Compare objects, memory and values."""
         advice = "Tie the parameter itself: `head.weight = embedding.weight`, then build the optimizer."
         overlaid = _overlaid(subject)
         if overlaid:
             one, other = overlaid[0]
-            message = f"{one} and {other} share their memory, but are two parameters: each step moves it twice"
+            message = f"{one} and {other} share memory, but are two parameters: each step updates it twice"
             return self.failed(message, advice, where=(one, other))
         for (one, first), (other, second) in _pairs(subject):
             if first is not second and torch.equal(first, second) and bool((first != first.flatten()[0]).any()):
                 message = f"{one} and {other} are equal, but two parameters: they will drift apart"
                 return self.failed(message, advice, where=(one, other))
             if first is not second and _says_tied(subject):
-                message = f"the configuration says that they are tied, but {one} and {other} are two parameters"
+                message = f"the configuration says that weights are tied, but {one} and {other} are two parameters"
                 return self.failed(message, advice, where=(one, other))
         shared = _shared(subject)
-        return self.passed(f"tied: {names_text(shared)}" if shared else "nothing is tied, and nothing pretends to be")
+        return self.passed(f"tied: {names_text(shared)}" if shared else "no weights are tied, and none should be")
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[tuple[str, nn.Parameter], tuple[str, nn.Parameter]]]:
@@ -85,7 +85,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[tuple[str, nn.Parameter], tuple[s
 
 
 def _shared(subject: Subject) -> list[str]:
-    """Parameters that have more than one name, all of their names."""
+    """All names of parameters that have more than one name."""
     found: dict[int, list[str]] = {}
     for path, module in subject.modules.items():
         for name, parameter in module.named_parameters(recurse=False):
@@ -94,7 +94,7 @@ def _shared(subject: Subject) -> list[str]:
 
 
 def _overlaid(subject: Subject) -> list[tuple[str, str]]:
-    """Different parameters at one place in memory."""
+    """Different parameters at the same place in memory."""
     places: dict[tuple[int, torch.Size], str] = {}
     found = []
     for name, parameter in subject.parameters.items():

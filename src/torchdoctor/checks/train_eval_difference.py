@@ -22,34 +22,37 @@ from torchdoctor.records import names_text, number_text
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 SETTLING = 8
-"""Passes over the batch from which BatchNorm takes its statistics before they are used."""
+"""Passes over the batch that BatchNorm computes its statistics from before they are used."""
 DRAWN = frozenset({"rand", "rand_like", "randn", "randn_like", "normal_", "uniform_", "bernoulli", "bernoulli_"})
 COMPARED = frozenset({"lt", "le", "gt", "ge"})
-"""What torch calls the drawing of numbers, and their comparison with a share to keep."""
+"""Names of torch functions that draw random numbers, and that compare them with a share to keep."""
 DRAWS = 5
-"""Passes of which the middle loss is taken."""
+"""Passes whose median loss is taken."""
 
 
 @dataclass(frozen=True)
 class TrainEvalDifference(Check):
-    """What is learnt in train mode is there in eval mode.
+    """What the model learns in train mode also works in eval mode.
 
     ## What it checks
-    That no dropout is left on in eval mode (`F.dropout(x)` is, without `training=self.training`, and so is attention
-    with a fixed `dropout_p`), that no noise is added to the inputs there, and that no dropout drops nine tenths or more
-    in train mode, as one does that is given the share to keep. Then, after a short training on the batch, the same loss
-    is computed in both modes. BatchNorm gets its running statistics from that batch, so that the two should agree.
+    - No dropout stays on in eval mode. `F.dropout(x)` does without `training=self.training`, and so does attention with
+      a fixed `dropout_p`.
+    - No noise is added to the inputs in eval mode.
+    - No dropout drops 90 % or more in train mode: it may have been given the share to keep.
+    - After a short training on the batch, the loss in eval mode agrees with that in train mode. BatchNorm gets its
+      running statistics from the same batch.
 
     ## How it is told apart
-    Dropout makes the loss in train mode higher; only an eval loss that gives back a third of what was learnt fails.
-    Running statistics are taken anew, whatever their momentum; the momentum itself fails where it is above 0.9 or not
-    above 0. Models that sample in eval mode (a VAE, weights that are drawn) are no finding: noise counts where it has
-    the shape of the inputs or becomes a mask, in models that tell classes or numbers. Models that return something
-    else there (detections, no auxiliary heads) are not asked further.
+    - Dropout makes the loss in train mode higher, so the check fails only if eval mode loses more than 30 % of the
+      improvement.
+    - Running statistics are recomputed, whatever their momentum; the momentum itself fails above 0.9 and at 0 or below.
+    - Models that sample in eval mode (a VAE, random weights) are not reported: noise counts only if it has the shape of
+      the inputs or becomes a mask, in classification and regression models.
+    - For models that return something else in eval mode (detections, no auxiliary heads) the losses are not compared.
 
     ## What to do
-    Use `nn.Dropout`, or hand over `self.training`; torch's `p` is the share that is dropped. Do the same to the data
-    and to the output in both modes. With small batches, GroupNorm or LayerNorm in place of BatchNorm.
+    Use `nn.Dropout`, or pass `training=self.training`; torch's `p` is the share that is dropped. Process inputs and
+    outputs the same way in both modes. With small batches, use GroupNorm or LayerNorm instead of BatchNorm.
 
     ## Example
     >>> class Forgetful(nn.Linear):
@@ -68,16 +71,16 @@ class TrainEvalDifference(Check):
     steps: int = 60
     """Steps of the short training."""
     lost: float = 0.3
-    """Share of what was learnt that eval mode may give back."""
+    """Share of the improvement that eval mode may lose."""
     momentum: float = 0.9
-    """Share of the last batch in running statistics from which they are its own."""
+    """Momentum above which running statistics are little more than those of the last batch."""
     dropped: float = 0.9
-    """Share that a dropout drops from which hardly anything is left to learn from."""
+    """Share dropped from which too little is left to learn from."""
     seconds: float = 8.0
-    """Time that it may take; a third of what is left where that is less."""
+    """Time limit in seconds; a third of the remaining time if that is less."""
 
     def run(self, subject: Subject) -> Outcome:
-        """Dropout in both modes, momentum, then the losses of both modes."""
+        """Check dropout in both modes, then momentum, then the losses of both modes."""
         wrong = self._drops_nearly_all(subject)
         if wrong is not None:
             return wrong
@@ -90,7 +93,7 @@ class TrainEvalDifference(Check):
             advice += "`dropout_p=self.p if self.training else 0.0`."
             return self.failed(message, advice, value=float(dice.dropouts), limit=0.0)
         if dice.disturbances and (changed := _by_seed(subject)) > SAME:
-            message = f"in eval mode {dice.disturbances[0]}: the same batch moves the outputs by "
+            message = f"in eval mode {dice.disturbances[0]}: the outputs for the same batch change by "
             message += f"{number_text(changed)} of their size from one pass to the next"
             advice = "Add noise and drop values only where `self.training` is true."
             return self.failed(message, advice, value=changed, limit=SAME, severity="warning")
@@ -102,7 +105,7 @@ class TrainEvalDifference(Check):
         if odd:
             shown = subject.modules[odd[0]].momentum
             message = f"BatchNorm with a momentum of {number_text(float(shown))}: {names_text(odd)}"  # type: ignore[arg-type]
-            advice = "In torch it is the share of the new batch: momentum=0.1, where 0.9 is written elsewhere."
+            advice = "In torch it is the weight of the new batch: use momentum=0.1 where other libraries use 0.9."
             return self.failed(message, advice, where=tuple(odd), severity="warning")
         return self._after_practice(subject)
 
@@ -120,7 +123,7 @@ class TrainEvalDifference(Check):
         if most < self.dropped:
             return None
         message = f"a dropout drops {most:.0%} in train mode" + (f": {names_text(found)}" if found else "")
-        advice = "torch's p is the share that is dropped, not the share that is kept: 0.1 to 0.5 are usual."
+        advice = "torch's p is the share that is dropped, not the share that is kept: 0.1 to 0.5 is usual."
         return self.failed(message, advice, where=tuple(found), value=most, limit=self.dropped, severity="warning")
 
     def _eval_loss(self, subject: Subject) -> float:
@@ -128,16 +131,16 @@ class TrainEvalDifference(Check):
         try:
             with torch.no_grad():
                 return float(subject.loss())
-        except Exception as error:  # somebody else's code
-            raise CannotTell("in eval mode the model returns something that the loss does not take") from error
+        except Exception as error:  # the user's code may raise anything
+            raise CannotTell("in eval mode the model returns something that the loss does not accept") from error
 
     def _after_practice(self, subject: Subject) -> Outcome:
         if not any(p.requires_grad for p in subject.parameters.values()) or len(subject.models) > 1:
-            raise CannotTell("there is nothing to train in a way that two modes could be compared after")
+            raise CannotTell("there are several models or nothing to train, so the two modes cannot be compared")
         end = time.monotonic() + min(self.seconds, subject.seconds_left / 3)
         losses = Practice(subject).go_on(self.steps, end)
         if not losses:
-            raise CannotTell("the loss cannot be trained: see initial-loss and gradient-flow")
+            raise CannotTell("no training step is possible: see initial-loss and gradient-flow")
         start = losses[0]
         settle(subject)
         with torch.no_grad():
@@ -149,7 +152,7 @@ class TrainEvalDifference(Check):
         if not all(map(math.isfinite, practised)):
             raise CannotTell(f"the loss is not finite after {len(losses)} steps: see numerical-stability")
         finite = all(map(math.isfinite, resting))
-        # of models that draw in both modes
+        # of models that draw random numbers in both modes
         noise = max(statistics.stdev(practised), statistics.stdev(resting) if finite else 0.0)
         learnt = start - train
         message = (
@@ -157,11 +160,11 @@ class TrainEvalDifference(Check):
         )
         message += f"eval mode, from {number_text(start)}"
         if not math.isfinite(train) or learnt <= 0.02 * abs(start):
-            raise CannotTell(f"too little was learnt in {len(losses)} steps to compare the two modes")
+            raise CannotTell(f"too little was learned in {len(losses)} steps to compare the two modes")
         limit = train + max(self.lost * learnt, 4 * noise)
         if rest > limit and rest - train > 0.05 * abs(start) or math.isnan(rest):
-            advice = "Do the same to inputs and outputs in both modes; with small batches, GroupNorm or LayerNorm in "
-            advice += "place of BatchNorm."
+            advice = "Process inputs and outputs the same way in both modes; with small batches, use GroupNorm or "
+            advice += "LayerNorm instead of BatchNorm."
             where = tuple(name for name, _ in subject.of_type(BatchNorm))[:3]
             return self.failed(message, advice, where=where, value=rest, limit=limit)
         return self.passed(message, value=rest, limit=limit)
@@ -169,7 +172,7 @@ class TrainEvalDifference(Check):
 
 @torch.no_grad()
 def settle(subject: Subject) -> None:
-    """Take the running statistics of BatchNorm anew, as the plain mean over some passes of the batch."""
+    """Recompute the running statistics of BatchNorm as the mean over some passes of the batch."""
     layers = [layer for _, layer in subject.of_type(BatchNorm) if layer.track_running_stats]
     for layer in layers:
         layer.reset_running_stats()
@@ -180,7 +183,7 @@ def settle(subject: Subject) -> None:
 
 
 def _shapes(subject: Subject) -> set[tuple[int, ...]]:
-    """Shapes of the numbers that come in, of models from which one answer is wanted."""
+    """Shapes of the floating-point inputs, for models that should give a single answer."""
     outputs = subject.outputs
     if outputs is None or subject.kind not in ("classification", "regression"):
         return set()
@@ -189,16 +192,16 @@ def _shapes(subject: Subject) -> set[tuple[int, ...]]:
 
 
 def _by_seed(subject: Subject) -> float:
-    """How far outputs in eval mode move with the seed."""
+    """How much outputs in eval mode change with the seed."""
     if whole_loss(subject) is not None:
         return 0.0
     return moved_by(answer(subject), answer(subject, number=1))
 
 
 class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the dropouts that happen inside: masks that are drawn with one probability and divided by it.
+    """Counts the dropouts that run inside: masks drawn with a probability and divided by it.
 
-    Given the shapes of inputs, it notes what else disturbs the answer: noise of such a shape, and masks by hand.
+    Given the shapes of inputs, it also records other random changes: noise of such a shape, and hand-made masks.
     """
 
     def __init__(self, shapes: Collection[tuple[int, ...]] = ()) -> None:
@@ -207,14 +210,14 @@ class Dice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.disturbances: list[str] = []
         self._shapes = shapes
         self._drawn: list[Tensor] = []
-        """Kept, and known by their memory: what is handed on may be another view of it."""
+        """Random tensors, recognized by their memory, because what is passed on may be another view."""
         self.most = 0.0
-        """The largest share that one of them drops."""
+        """The largest share that a dropout drops."""
         self._kept: float | None = None
-        """The probability of the mask that was drawn just now."""
+        """The probability of the mask just drawn."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at what runs, and run it."""
+        """Inspect the operation, then run it."""
         given = dict(zip((item.name for item in func._schema.arguments), args, strict=False)) | (kwargs or {})
         name, kept = func.__name__, self._kept
         self._kept = given.get("p", 0.5) if name == "bernoulli_.float" else None

@@ -18,18 +18,18 @@ class TrainValidationOverlap(Check):
     """No validation sample is among the training samples.
 
     ## What it checks
-    Samples are compared by their hash; sequences of tokens also by stretches of 32, since windows of one text overlap
-    without being equal. A validation loss on samples that were trained on says nothing.
+    Samples are compared by their hashes. Token sequences are also compared in stretches of 32, because windows of one
+    text overlap without being equal. A validation loss on training samples says nothing about new data.
 
     ## How it is told apart
-    Where samples hold so little information that equal ones are chance, nothing is said. Copies inside the training
-    data are counted too: an overlap as frequent as those is the nature of the data. Only what was handed over is
-    compared: the batch, some batches of the loader, and the validation batch or loader. So many samples are seen, and
-    the message says how many.
+    If samples hold so little information that equality may be chance, there is no verdict. Copies inside the training
+    data are counted too, and an overlap about as frequent as these is normal for the data. Only the given data is
+    compared: the batch, some batches of the loader, and the validation batch or loader. The message says how many
+    samples that is.
 
     ## What to do
-    Split by group (patient, author, document), before windows are cut and before anything is augmented, and drop
-    duplicates first.
+    First drop duplicates. Then split by group (patient, author, document), before windows are cut and before anything
+    is augmented.
 
     ## Example
     >>> import torch
@@ -47,22 +47,22 @@ class TrainValidationOverlap(Check):
     references = ("https://arxiv.org/abs/1902.00423",)
 
     share: float = 0.01
-    """Share of validation samples that may be among the training samples, beyond the copies within those."""
+    """Share of validation samples that may be among the training samples, beyond twice the rate of copies in these."""
     stretch: int = 32
-    """Tokens in a row that are compared."""
+    """Length in tokens of the stretches that are compared."""
     stretches: float = 0.1
-    """Share of such stretches that may be among the training data: texts quote each other."""
+    """Share of such stretches that may be among the training data, because texts quote each other."""
     batches: int = 32
-    """Batches of a loader that are looked at."""
+    """Batches of a loader that are read."""
     seconds: float = 2.0
-    """Time for that."""
+    """Time limit in seconds for reading a loader."""
 
     def applies(self, subject: Subject) -> str | None:
         """A validation batch or loader."""
         if subject.validation is None:
             return "no validation batch was given"
         if not isinstance(subject.validation, Tensor | tuple | list | dict) and is_one_shot(subject.validation):
-            return "the validation loader can be read once only, and that is left to the training"
+            return "the validation loader can be read only once, and training needs it"
         return None
 
     def run(self, subject: Subject) -> Outcome:
@@ -72,11 +72,11 @@ class TrainValidationOverlap(Check):
             item.detach().cpu() for item in inputs_of(subject.validation, batches=self.batches, seconds=self.seconds)
         ]
         if not train or not held_out:
-            raise CannotTell("training or validation data hold no tensor")
+            raise CannotTell("the training or validation data has no tensor")
         if information(train[0]) < ENOUGH:
-            raise CannotTell("samples hold so little information that equal ones are chance")
+            raise CannotTell("samples hold so little information that equal ones may be chance")
         seen = [row for item in train for row in hashes(item)]
-        if subject.loader is not None:  # the batch may well be one of the loader's
+        if subject.loader is not None:  # the batch may come from the loader
             seen = [row for item in train[1:] for row in hashes(item)] or seen
         asked = [row for item in held_out for row in hashes(item)]
         known = set(seen) | set(hashes(train[0]))
@@ -84,16 +84,17 @@ class TrainValidationOverlap(Check):
         share, natural = common / len(asked), 1 - len(set(seen)) / len(seen)
         message = f"{common} of {len(asked)} validation samples are among {len(known)} training samples"
         advice = "Drop duplicates first, split by group, and split before windows are cut or samples augmented."
-        if share > self.share + 2 * natural:
-            return self.failed(message, advice, value=share, limit=self.share + 2 * natural)
+        limit = self.share + 2 * natural
+        if share > limit:
+            return self.failed(message, advice, value=share, limit=limit)
         if is_whole(train[0]) and train[0].dim() == 2 and train[0].shape[1] >= self.stretch:
             quoted = self._quoted(train, held_out)
             if quoted > self.stretches:
-                message = f"{quoted:.0%} of the stretches of {self.stretch} tokens in the validation data are in the "
-                message += "training data too"
+                message = f"{quoted:.0%} of the {self.stretch}-token stretches in the validation data are also in the "
+                message += "training data"
                 return self.failed(message, advice, value=quoted, limit=self.stretches)
-            message += f"; {number_text(100 * quoted)} % of stretches of {self.stretch} tokens are"
-        return self.passed(message, value=share, limit=self.share)
+            message += f"; {number_text(100 * quoted)} % of {self.stretch}-token stretches are"
+        return self.passed(message, value=share, limit=limit)
 
     def _quoted(self, train: list[Tensor], held_out: list[Tensor]) -> float:
         known = {row for item in train for row in hashes(item.unfold(1, self.stretch, 1).flatten(0, 1))}

@@ -1,4 +1,4 @@
-"""Leave no trace: what a check may change, remembered, and put back exactly."""
+"""Leaves no trace: remembers what a check may change, and restores it exactly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 Undo = Callable[[], None]
 CONTAINERS = (dict, list, set, deque)
 MOST_ITEMS = 20_000
-"""Items of a list or dict that are looked into; a longer one holds data, not state."""
+"""Longest list or dict that is searched; a longer one holds data, not state."""
 
 
 @contextmanager
 def untouched(*things: Any) -> Iterator[None]:
-    """Put everything back as it was found, whatever happens inside.
+    """Restore everything as it was, whatever happens inside.
 
-    `things` are modules, optimizers, schedulers, tensors, loaders, or lists and dicts of them. Of a module that is its
-    parameters and buffers (the very tensors, their values, their gradients, `requires_grad`), mode, hooks, submodules
-    and plain attributes; of an optimizer or a scheduler its state, groups and hooks. The random state of Python, numpy
-    and torch is put back as well, and so are torch's global switches.
+    `things` are modules, optimizers, schedulers, tensors, loaders, or lists and dicts of them. For a module that covers
+    its parameters and buffers (the tensors themselves, their values, gradients and `requires_grad`), mode, hooks,
+    submodules and plain attributes; for an optimizer or a scheduler its state, groups and hooks. The random state of
+    Python, numpy and torch is restored as well, and so are torch's global switches.
 
     >>> model, before = nn.Linear(2, 1), torch.get_rng_state()
     >>> kept = model.weight.detach().clone()
@@ -42,17 +42,17 @@ def untouched(*things: Any) -> Iterator[None]:
 
 
 class Memory:
-    """A picture of some objects, the random state and torch's switches; it can be restored from again and again."""
+    """A snapshot of some objects, the random state and torch's switches; it can be restored repeatedly."""
 
     def __init__(self, things: Iterable[Any]) -> None:
         self._undo: list[Undo] = []
-        self._last = (random_state(), switches())  # putting the rest back needs switches of its own
+        self._last = (random_state(), switches())  # restoring the rest needs switches of its own
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # what was seen must live on, or another object could get its id
+        self._kept: list[Any] = []  # keeps objects alive, or another object could get the same id
         self._take(list(things))
 
     def restore(self) -> None:
-        """Put everything back; one thing that cannot be put back does not keep the others from it."""
+        """Restore everything; a failure does not stop the rest from being restored."""
         failures: list[Exception] = []
         with torch.no_grad():
             for undo in reversed(self._undo):
@@ -97,7 +97,7 @@ class Memory:
             self._take(item)
         if isinstance(thing, Mapping):
             for key in list(thing):
-                if isinstance(key, Tensor):  # an optimizer's state is by parameter, which need not be the model's
+                if isinstance(key, Tensor):  # an optimizer's state is keyed by parameter, maybe not the model's
                     self._take(key)
 
     def _take_attributes(self, thing: Any) -> None:
@@ -111,12 +111,12 @@ class Memory:
 def _attempt(undo: Undo, failures: list[Exception]) -> None:
     try:
         undo()
-    except Exception as error:  # noqa: BLE001  the rest must be put back first
+    except Exception as error:  # noqa: BLE001  restore the rest first
         failures.append(error)
 
 
 def _is_stateful(thing: Any) -> bool:
-    """Schedulers, scalers, loaders and their samplers: what has a state and lives beside the model."""
+    """Whether it has state outside the model: schedulers, scalers, loaders and their samplers."""
     if callable(getattr(thing, "state_dict", None)) and hasattr(thing, "__dict__"):
         return True
     return isinstance(thing, torch.utils.data.DataLoader | torch.utils.data.Sampler)
@@ -128,7 +128,7 @@ def _set_generator(generator: torch.Generator, state: Tensor) -> None:
 
 
 def _tensor_state(tensor: Tensor) -> Undo:
-    """Values, requires_grad and gradient; values are written where they differ, and past the version counter."""
+    """Values, requires_grad and gradient; values are written only if they differ, bypassing the version counter."""
     leaf, needed = tensor.is_leaf, tensor.requires_grad
     grad = tensor.grad if leaf else None
     data = tensor.data
@@ -136,7 +136,7 @@ def _tensor_state(tensor: Tensor) -> Undo:
 
     def undo() -> None:
         if tensor.data_ptr() != data.data_ptr() or tensor.shape != data.shape or tensor.dtype != data.dtype:
-            tensor.data = data  # moved, cast or swapped for another
+            tensor.data = data  # it was moved, cast or replaced
         if values is not None and not _same(tensor.detach(), values):
             tensor.data.copy_(values)
         if leaf and tensor.requires_grad != needed:
@@ -160,7 +160,7 @@ def _tensor_hooks(tensor: Tensor, name: str) -> Undo:
 
 
 def _same(now: Tensor, values: Tensor) -> bool:
-    """Equal bit for bit as far as numbers tell; NaN equals NaN."""
+    """Whether values are equal; NaN equals NaN."""
     if now.layout != torch.strided or now.is_quantized:
         return False
     if torch.equal(now, values):
@@ -187,7 +187,7 @@ def _set_attributes(attributes: dict[str, Any], kept: Mapping[str, Any]) -> None
 
 
 def random_state() -> Undo:
-    """A function that puts the random state of Python, numpy and torch, on every device in use, back."""
+    """A function that restores the random state of Python, numpy and torch, on every device in use."""
     python, numpy_state, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     ready = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state_all() if ready else None
@@ -206,7 +206,7 @@ def random_state() -> Undo:
 
 
 def switches() -> Undo:
-    """A function that puts torch's global switches back."""
+    """A function that restores torch's global switches."""
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -217,7 +217,7 @@ def switches() -> Undo:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         now = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        if now != (deterministic, warn_only):  # setting it loads the compiler, which takes seconds
+        if now != (deterministic, warn_only):  # setting this loads the compiler, which takes seconds
             torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
         if torch.is_anomaly_enabled() != anomaly:

@@ -14,20 +14,20 @@ from torchdoctor.vitals.loss_graph import read_graph
 
 @dataclass(frozen=True)
 class UnusedParameters(Check):
-    """Every trainable parameter takes part in every pass.
+    """Every trainable parameter is used in every pass.
 
     ## What it checks
-    The graph of the loss, over several passes: parameters that it never reaches, and those that it reaches in some
-    passes only. `DistributedDataParallel` waits for all gradients: it stops with an error, or hangs, where one does not
-    come. On one device they are memory, and often a layer that somebody forgot to call.
+    The graph of the loss over several passes: parameters that it never reaches, and those that it reaches in some
+    passes only. `DistributedDataParallel` waits for all gradients: if one is missing, it stops with an error or hangs.
+    On one device unused parameters waste memory, and often belong to a layer that somebody forgot to call.
 
     ## How it is told apart
-    Frozen parameters are not asked. Layers that are left out at random (stochastic depth, LayerDrop) and experts
-    without a token are used in some passes: that passes, and the message says what it needs. With several models the
-    loss of one player need not reach the other, and nothing is said. A parameter whose gradient is zero is used.
+    Frozen parameters are ignored. Layers that are skipped at random (stochastic depth, LayerDrop) and experts without a
+    token are used in some passes only: that passes, and the message says what it needs. With several models the check
+    is skipped, because one model's loss need not reach the others. A parameter whose gradient is zero counts as used.
 
     ## What to do
-    Take the layer out, call it, or freeze it. Where it is meant, `find_unused_parameters=True`.
+    Remove the layer, call it, or freeze it. If it is intended, set `find_unused_parameters=True`.
 
     ## Example
     >>> import torch
@@ -37,7 +37,7 @@ class UnusedParameters(Check):
     ...         self.extra = torch.nn.Linear(3, 3)
     >>> batch = torch.ones(4, 3), torch.ones(4, 1)
     >>> print(UnusedParameters().run(Subject.of(Forgetful(), torch.nn.MSELoss(), batch)).message)
-    2 of 4 trainable parameters take part in no pass: extra.weight, extra.bias
+    2 of 4 trainable parameters are never used: extra.weight, extra.bias
     """
 
     code = "CK26"
@@ -50,15 +50,15 @@ class UnusedParameters(Check):
     """Passes with different seeds."""
 
     def applies(self, subject: Subject) -> str | None:
-        """One model with something to train."""
+        """A single model with something to train."""
         if len(subject.models) > 1:
-            return "the loss of one player need not reach the other"
+            return "with several models, the loss of one need not reach the others"
         if not any(p.requires_grad for p in subject.parameters.values()):
             return "no parameter is trainable: see optimizer-coverage"
         return None
 
     def run(self, subject: Subject) -> Outcome:
-        """Read the graph of some losses."""
+        """Read the graphs of several losses."""
         trainable = {name: p for name, p in subject.parameters.items() if p.requires_grad}
         small = subject if linked(subject) else subject.sized(min(4, subject.samples))
         always, ever = set(trainable), set[str]()
@@ -68,20 +68,20 @@ class UnusedParameters(Check):
             loss = small.loss()
             graph = read_graph(loss.grad_fn) if loss.grad_fn is not None else None
             if graph is None:
-                raise CannotTell("the loss has no graph: see loss-misuse")
+                raise CannotTell("the loss has no autograd graph: see loss-misuse")
             if not graph.complete:
-                raise CannotTell("the graph of the loss is too large to be read")
+                raise CannotTell("the graph of the loss is too large to read")
             used = {name for name, p in trainable.items() if id(p) in graph.leaves}
             always, ever = always & used, ever | used
         never = [name for name in trainable if name not in ever]
         sometimes = [name for name in trainable if name in ever and name not in always]
-        advice = "Take the layer out, call it, or freeze it; where it is meant, wrap the model with "
+        advice = "Remove the layer, call it, or freeze it; if it is intended, wrap the model with "
         advice += "DistributedDataParallel(find_unused_parameters=True)."
         if never:
-            message = f"{len(never)} of {len(trainable)} trainable parameters take part in no pass: {names_text(never)}"
+            message = f"{len(never)} of {len(trainable)} trainable parameters are never used: {names_text(never)}"
             return self.failed(message, advice, where=tuple(never), value=float(len(never)), severity="warning")
         if sometimes:
-            message = f"{len(sometimes)} of {len(trainable)} trainable parameters take part in some passes only: "
+            message = f"{len(sometimes)} of {len(trainable)} trainable parameters are used in some passes only: "
             message += f"{names_text(sometimes)}; DistributedDataParallel needs find_unused_parameters=True"
             return self.passed(message, value=float(len(sometimes)))
-        return self.passed(f"all {len(trainable)} trainable parameters take part in each of {self.passes} passes")
+        return self.passed(f"all {len(trainable)} trainable parameters are used in each of {self.passes} passes")

@@ -1,4 +1,4 @@
-"""A doctor that watches the model looks away while it is checked: a check-up is no training."""
+"""Detaches a doctor that watches the model while it is checked, because a check-up is not training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchdoctor.vitals import roots, taps
 
 @contextmanager
 def unwatched(subject: Subject) -> Iterator[None]:
-    """Take the doctors' own hooks off a subject, and put them back in their places."""
+    """Remove the doctor's own hooks from a subject, and restore them in the same order."""
     tables = list(_tables(subject))
     kept = [dict(table) for table in tables]
     listeners: list[tuple[list[Any], list[Any]]] = [(known, known[:]) for known in (taps._listeners, roots._watchers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,26 +19,26 @@ from torchdoctor.checks.probing import SAME, altered, answer, awaken, moved_by, 
 from torchdoctor.checks.subject import Subject
 from torchdoctor.records import names_text, number_text
 
-ASIDE = ("mask", "type", "segment", "pos", "len", "idx", "index", "weight", "cache", "state")
-"""Words in the names of inputs that need not change an answer."""
+ASIDE = re.compile(r"(^|_)(mask|type|segment|pos|len|idx|index|indices|weight|cache)|mask(s|$)|[a-z]_states?(_|$)")
+"""Names of inputs that may have no effect on the output: attention_mask, token_type_ids, hidden_state."""
 
 
 @dataclass(frozen=True)
 class UsesItsInput(Check):
-    """Other inputs give other outputs.
+    """The output depends on the input.
 
     ## What it checks
-    The batch is replaced by another of the same scale. If the outputs stay what they were, the model answers
-    without looking: an input that is overwritten, multiplied by zero, cut off by dead or saturated units. The best it
-    can learn is the mean target. Where there are several inputs, each must matter: samples get one another's.
+    The batch is replaced by another of the same scale. If the outputs stay the same, the model ignores its input: it is
+    overwritten, multiplied by zero, or cut off by dead or saturated units, and the best the model can learn is the mean
+    target. If there are several inputs, each must matter when it is swapped between samples.
 
     ## How it is told apart
-    A last layer, a gate or an adapter that begins at zero hides the input only until the first step: such weights are
-    woken up before the question is asked. What then still hides it must be gone after a short training. Any change
-    above rounding counts as use. Masks, lengths, positions and the like may be without effect on a batch.
+    A last layer, a gate or an adapter that starts at zero hides the input only until the first step, so such weights
+    are first replaced by random ones. Otherwise the output must depend on the input after a short training. Any change
+    above rounding counts. Masks, lengths, positions and the like may have no effect on a batch.
 
     ## What to do
-    Follow the input through `forward`: is the variable that comes in the one that is used? Look at the share of units
+    Follow the input through `forward`: is the variable that comes in the one that is used? Check the share of units
     that are zero for every sample.
 
     ## Example
@@ -46,7 +47,7 @@ class UsesItsInput(Check):
     ...         return super().forward(torch.zeros_like(x))
     >>> batch = torch.randn(4, 3), torch.randn(4, 1)
     >>> print(UsesItsInput().run(Subject.of(Deaf(3, 1), torch.nn.MSELoss(), batch)).message)
-    other inputs move the outputs by 0 of their size, and after 30 steps of training by 0
+    other inputs change the outputs by 0 of their size, and after 30 steps of training by 0
     """
 
     code = "CK11"
@@ -56,21 +57,21 @@ class UsesItsInput(Check):
     references = ("https://karpathy.github.io/2019/04/25/recipe/",)
 
     steps: int = 30
-    """Steps of training after which outputs must depend on inputs, where they do not at once."""
+    """Steps of training after which outputs must depend on inputs, if they do not at first."""
     least: float = SAME
-    """Share of the outputs' size that must change."""
+    """Smallest change of the outputs, as a share of their size, that counts."""
 
     def applies(self, subject: Subject) -> str | None:
-        """One model with inputs."""
+        """One model with inputs, whose output is visible."""
         if (reason := whole_loss(subject)) is not None:
             return reason
         return None if leading(subject.inputs) is not None else "the batch holds no tensor"
 
     def run(self, subject: Subject) -> Outcome:
-        """Ask twice, with different inputs."""
+        """Compare the outputs for different inputs, before and after a short training."""
         others = altered(subject, torch.ones(subject.samples, dtype=torch.bool, device=subject.device))
         if not _differs(others, subject.inputs):
-            raise CannotTell("there is no other input of the same kind to compare with")
+            raise CannotTell("no other input of the same kind could be made to compare with")
         with subject.fresh():
             awaken(subject)
             moved = _moved(subject, others)
@@ -80,24 +81,22 @@ class UsesItsInput(Check):
             if unheard := self._unheard(subject):
                 return self.failed(
                     f"one of the inputs changes nothing: {names_text(unheard)}",
-                    "Follow it through `forward`: is it handed on, or another one in its place?",
+                    "Follow it through `forward`: is it passed on, or is another variable used instead?",
                     where=tuple(unheard),
                     severity="warning",
                 )
-            return self.passed(f"other inputs move the outputs by {number_text(moved)} of their size", value=moved)
+            return self.passed(f"other inputs change the outputs by {number_text(moved)} of their size", value=moved)
         Practice(subject).go_on(self.steps)
         later = _moved(subject, others)
-        message = f"other inputs move the outputs by {number_text(moved)} of their size, and after {self.steps} steps "
-        message += f"of training by {number_text(later)}"
+        message = f"other inputs change the outputs by {number_text(moved)} of their size, and after {self.steps} "
+        message += f"steps of training by {number_text(later)}"
         if later > self.least:
             return self.passed(message, value=later, limit=self.least)
-        advice = (
-            "Follow the input through `forward`: is what comes in also what is used? Look for dead and saturated units."
-        )
+        advice = "Follow the input through `forward`: is what comes in also used? Look for dead and saturated units."
         return self.failed(message, advice, value=later, limit=self.least)
 
     def _unheard(self, subject: Subject) -> list[str]:
-        """Inputs that may change places between samples without any effect, also after a short training."""
+        """Inputs that can be swapped between samples without any effect, even after a short training."""
         names = [name for name, _ in _several(subject)]
         if len(names) < 2:
             return []
@@ -112,7 +111,7 @@ class UsesItsInput(Check):
 
 
 def _several(subject: Subject) -> list[tuple[str, Tensor]]:
-    """Inputs that are handed over one by one and hold something else in each sample, by name; masks aside."""
+    """Inputs that are passed one by one and differ between samples, by name; masks aside."""
     inputs = subject.inputs
     names = names_of(subject.model, inputs)
     if not names or subject.samples < 2:
@@ -123,14 +122,14 @@ def _several(subject: Subject) -> list[tuple[str, Tensor]]:
         for name, item in pairs
         if isinstance(item, Tensor)
         and item.shape[:1] == (subject.samples,)
-        and not any(word in name.lower() for word in ASIDE)
+        and not ASIDE.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
         and torch.unique(item).numel() > 2
         and not torch.equal(item.roll(1, 0), item)
     ]
 
 
 def _heard(subject: Subject, name: str) -> bool:
-    """Whether output or loss change, in either mode, when samples get one another's."""
+    """Whether swapping an input between samples changes output or loss, in either mode."""
     inputs, names = subject.inputs, names_of(subject.model, subject.inputs)
     if isinstance(inputs, Mapping):
         other: Any = {**inputs, name: inputs[name].roll(1, 0)}
@@ -142,7 +141,7 @@ def _heard(subject: Subject, name: str) -> bool:
             if not torch.equal(before, after):
                 return True
         return not subject.no_loss and _loss(subject, inputs) != _loss(subject, other)
-    except Exception:  # noqa: BLE001  what belongs together cannot be mixed: it is looked at
+    except Exception:  # noqa: BLE001  inputs that cannot be swapped are in use
         return True
 
 

@@ -1,4 +1,4 @@
-"""The command: one file a sub-command, loaded when it is called; nothing here knows how to do the work."""
+"""The command: one file per sub-command, loaded when it is called; nothing here does the work itself."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ COMMANDS = (
     "skill",
     "watch",
 )
-"""Sub-commands: each is a function of its own name in a module of its own name, with `_` for `-`."""
+"""Sub-commands: each is a function in a module of the same name, with `_` for `-`."""
 
 
 class Commands(click.Group):
-    """A group that imports a sub-command when it is called, and answers a misspelt one with the nearest."""
+    """A group that imports a sub-command when it is called, and suggests the nearest one for a misspelled name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
@@ -49,17 +49,17 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant."""
+        """The requested command."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"there is no command {args[0]!r}. {did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run it; what we raise on purpose is one sentence and exit code 2."""
+        """Run it; our own errors become one sentence and exit code 2."""
         try:
             return super().invoke(ctx)
         except TorchDoctorError as error:
-            from torchdoctor.reports.wording import printable  # a name or path in it may come from anywhere
+            from torchdoctor.reports.wording import printable  # names and paths in it may come from anywhere
 
             lines = getattr(error, "lines", False)  # a table, whose cells are printable already
             raise Refusal(printable(error, lines=lines)) from error
@@ -70,13 +70,13 @@ class Commands(click.Group):
         except (BrokenPipeError, SystemExit) as end:
             if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
                 raise
-            # Whoever reads has had enough, as `| head` does, which is no finding; the rest has nowhere to go.
+            # The reader closed the pipe, as `| head` does: not an error, and the rest has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 
 
 class Refusal(click.ClickException):
-    """Input that cannot be used."""
+    """Input that cannot be used, or a missing library."""
 
     exit_code = 2
 
@@ -90,6 +90,6 @@ def group() -> None:
 def main() -> None:
     """The entry point."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name that the terminal's encoding lacks must not end in a traceback
+        if hasattr(stream, "reconfigure"):  # a character that the terminal's encoding lacks must not raise
             stream.reconfigure(errors="backslashreplace")
     group(prog_name="torchdoctor")

@@ -1,4 +1,4 @@
-"""``torchdoctor activations``: what every module puts out, and what it says."""
+"""``torchdoctor activations``: the outputs of every module, with remarks."""
 
 from __future__ import annotations
 

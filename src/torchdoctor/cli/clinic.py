@@ -1,4 +1,4 @@
-"""``torchdoctor clinic``: the benchmark of the doctor itself."""
+"""``torchdoctor clinic``: the benchmark of Training Doctor itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torchdoctor.clinic.kinds import Kind
 
 
-@click.group(short_help="Train runs known to be sick or healthy; score the doctor.")
+@click.group(short_help="Train runs known to be sick or healthy, and score the diagnoses.")
 def clinic() -> None:
-    """Train runs that are known to be sick or healthy, and see what the doctor says about them."""
+    """Train runs that are known to be sick or healthy, and see how they are diagnosed."""
 
 
 def _needs_torch() -> None:
@@ -109,7 +109,7 @@ def bench(  # noqa: PLR0913  one argument an option
 
 
 def _said(lines: Sequence[Line]) -> str:
-    """A run in a few words; of a held-out kind only that it was run."""
+    """A run in a few words; for a held-out kind only that it was run."""
     first = lines[0]
     if "error" in first:
         return f"failed, {first['error']}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WHICH = {"none": False, "all": True, None: None}
 MANY = 8
-"""Processes at most, where nobody says how many."""
+"""Most processes, if the user does not say how many."""
 
 
 @click.command(short_help="Compare runs: the best, the fastest, and what explains it.")
@@ -51,7 +51,7 @@ def compare(
     sql: str | None,
     jobs: int | None,
 ) -> None:
-    """Compare runs: which was best and fastest, where they part, and which setting explains it.
+    """Compare runs: which was best and fastest, where they diverge, and which setting explains it.
 
     RUN is a journal, any log that can be read, or a folder of them. Runs that differ only by seed count as
     repetitions of the same settings.
@@ -94,7 +94,7 @@ def _told(found: Comparison, form: str | None, output: Path | None, sql: str | N
 
 @contextmanager
 def _progress() -> Iterator[Progress | None]:
-    """How far the reading is, on a terminal."""
+    """Show the progress of reading on a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""``torchdoctor consult [RUN]``: an interview about a sick run, one change, and the test of it."""
+"""``torchdoctor consult [RUN]``: an interview about a sick run, one proposed change, and its test."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def consult(run: str | None, fail_on: str, **given: Any) -> None:
     count. The result is a ranking of causes, one change to try, and the commands that test it.
 
     Exit codes: 0, nothing at or above --fail-on; 1, something found; 2, wrong usage, or answers are missing and
-    there is nobody to ask.
+    there is no terminal to ask on.
 
     \b
     torchdoctor consult runs/today

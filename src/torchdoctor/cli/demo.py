@@ -1,4 +1,4 @@
-"""``torchdoctor demo``: the product in about a minute, on any computer."""
+"""``torchdoctor demo``: Training Doctor in about a minute, on any computer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 CAUSES_SHOWN = 3
 FEWEST_STEPS = 200
-"""With fewer the doctor would know the run too little to judge a fault, and the faults would run into one another."""
+"""With fewer steps, the run would be too short to judge a fault, and the faults would overlap."""
 INTRODUCTION = """\
 A small GPT ({parameters:,} parameters) learns {subject}, on {device}.
-Two faults will be injected into its training, and one mistake will be real. The doctor is
-told none of it: it watches the loop and says what it finds, why, and what to change.
+Two faults will be injected into its training, and one mistake will be real. The doctor is not
+told about them: it watches the loop and reports what it finds, why, and what to change.
 """
 
 
@@ -125,7 +125,7 @@ def _save(report: Report, doctor: Doctor, screen: Screen) -> None:
 
 
 class Screen:
-    """Results on stdout; the progress bar, or a line now and then where there is no terminal, on stderr."""
+    """Results on stdout; the progress bar, or occasional lines without a terminal, on stderr."""
 
     def __init__(self, steps: int, alarms: Alarms) -> None:
         from rich.console import Console
@@ -145,14 +145,14 @@ class Screen:
             TimeRemainingColumn(),
             console=self._err,
             transient=True,
-            redirect_stdout=False,  # else rich would send results to stderr
+            redirect_stdout=False,  # otherwise rich would send results to stderr
             redirect_stderr=False,
         )
         self._task = self._bar.add_task("training", total=steps, loss="")
         self._steps = steps
 
     def advance(self, step: int, loss: float) -> None:
-        """A step was taken."""
+        """Record that a step was taken."""
         self.step = step
         if self._err.is_terminal:
             self._bar.start()
@@ -161,12 +161,12 @@ class Screen:
             self._err.print(f"step {step + 1} of {self._steps}, loss {loss:.3f}")
 
     def announce(self, step: int, text: str) -> None:
-        """Something is about to happen to the run."""
+        """Announce something that is about to happen to the run."""
         self.flush()
         self.say(f"step {step}: {text}", "bold")
 
     def listen(self, record: Record) -> None:
-        """One record of the run: a finding waits for the causes that follow it."""
+        """Take one record of the run: a finding waits for the causes that follow it."""
         if self._alarms.hear(record):
             self._found.append(record)
         elif record["type"] == "diagnosis":
@@ -175,12 +175,12 @@ class Screen:
             self.flush()
 
     def flush(self) -> None:
-        """Say what was found: what, where, why, and the line to change."""
+        """Print what was found: what, where, why, and the line to change."""
         found, causes = self._found, self._causes
         self._found, self._causes = [], []
         by_problem: dict[int, list[Record]] = {}
         for item in found:
-            # Of several problems that show this symptom, the one with the latest episode is at hand.
+            # Of several problems with this symptom, the one with the latest episode is the current one.
             told = [cause for cause in causes if item["name"] in cause["symptoms"]]
             number = max(told, key=lambda cause: max(cause["episodes"]))["problem"] if told else 0
             by_problem.setdefault(number, []).append(item)
@@ -207,7 +207,7 @@ class Screen:
             self.say(f"      {title}{first_line(cure['code'])}", STYLES["code"])
 
     def summarise(self, demonstration: Demonstration, report: Report) -> None:
-        """What happened against what was found."""
+        """Compare what happened with what was found."""
         outcome = demonstration.outcome(self._alarms, self.step)
         if outcome:
             self._print(_table(outcome, real={act.step for act in demonstration.acts if act.real}))
@@ -228,7 +228,7 @@ class Screen:
         self._out.print(what, soft_wrap=True)
 
     def finish(self) -> None:
-        """Take the progress bar down, for good or while something is said: both streams may share a terminal."""
+        """Remove the progress bar, at the end or before printing: both streams may share a terminal."""
         if self._bar.live.is_started:
             self._bar.stop()
 

@@ -1,4 +1,4 @@
-"""``torchdoctor diagnose PATH...``: reports on runs that were recorded."""
+"""``torchdoctor diagnose PATH...``: reports on recorded runs."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) 
 
 @contextmanager
 def _as_file(path: str) -> Iterator[str]:
-    """A path as it is; for standard input a file that holds what came: a log is looked at more than once."""
+    """A path unchanged; for standard input, a file with its content, because a log is read more than once."""
     if path not in STANDARD_INPUT:
         yield path
         return
@@ -149,7 +149,7 @@ def _as_file(path: str) -> Iterator[str]:
 
 
 def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None, *, several: bool) -> None:
-    # Of several runs that were asked for, one may be all that could be read: a program still gets a list.
+    # If several runs were requested but only one could be read, programs still get a list.
     write = partial(as_json, listed=several) if form == "json" else FORMATS[form or "full"]
     if output is not None:
         write_whole(output, write(reports) + "\n" if form else BY_SUFFIX[output.suffix.lower()](reports[0][1]))
@@ -163,9 +163,9 @@ def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path |
 def _unsent(reports: list[tuple[str, Report]], sinks: tuple[str, ...], settings: Settings) -> int:
     if not sinks:
         return 0
-    from torchdoctor.sinks import send_all  # it knows how to reach the network, which few need
+    from torchdoctor.sinks import send_all  # imports network code, which is rarely needed
 
-    with redirect_stdout(sys.stderr):  # libraries say what they do, and stdout may hold a report as JSON
+    with redirect_stdout(sys.stderr):  # libraries print messages, and stdout may hold a report as JSON
         troubles = send_all(reports, sinks, settings.sinks_from)
     for trouble in troubles:
         click.echo(f"Error: {printable(trouble)}", err=True)
@@ -173,7 +173,7 @@ def _unsent(reports: list[tuple[str, Report]], sinks: tuple[str, ...], settings:
 
 
 def _show(reports: list[tuple[str, Report]]) -> None:
-    """The full text, coloured on a terminal."""
+    """Show the full text, colored on a terminal."""
     from rich.console import Console
 
     from torchdoctor.reports import text

@@ -1,4 +1,4 @@
-"""``torchdoctor gradients``: the gradient of every layer, and what it says."""
+"""``torchdoctor gradients``: the gradient of every layer, with remarks."""
 
 from __future__ import annotations
 

@@ -21,25 +21,33 @@ OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSpro
 @click.option(
     "--momentum", type=click.FloatRange(0, 1, max_open=True), default=0.9, show_default=True, help="Momentum of sgd."
 )
-@click.option("--start", type=click.FloatRange(0, min_open=True), default=1e-7, show_default=True, help="First rate.")
-@click.option("--end", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Last rate.")
+@click.option(
+    "--start",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-7,
+    show_default=True,
+    help="First learning rate.",
+)
+@click.option(
+    "--end", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Last learning rate."
+)
 @click.option("--steps", type=click.IntRange(20, 100_000), default=200, show_default=True, help="Steps of the sweep.")
 @click.option(
     "--trials",
     type=click.IntRange(0, 100_000),
     default=100,
     show_default=True,
-    help="Steps to try each rate that the curve suggests; 0 uses the curve alone.",
+    help="Steps to try each learning rate that the curve suggests; 0 uses the curve alone.",
 )
 @shows(PICTURE)
 def lr_range(form: str, output: Path | None, no_plot: bool, **given: Any) -> None:
-    """Find a learning rate: raise it until the loss turns up, then try the rates that the curve suggests.
+    """Find a learning rate: raise it until the loss rises, then try the candidates from the curve.
 
     \b
     torchdoctor lr-range --model package.module:factory --data package.module:loader
     torchdoctor lr-range --model package.module:factory --data sample.pt --optimizer sgd
 
-    Exit codes: 0, a rate is suggested; 1, the loss fell at none; 2, wrong usage.
+    Exit codes: 0, a learning rate is suggested; 1, the loss fell at none; 2, wrong usage.
     """
     from torchdoctor.checks.lr_range import lr_range as test
     from torchdoctor.reports.plots import lr_range_figure

@@ -1,4 +1,4 @@
-"""The options by which commands are told what to work on; `torchdoctor.checks.loading` does it."""
+"""Options that name what a command works on; `torchdoctor.checks.loading` loads it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 TRUST = (
-    "Reading a pickle may run any code that its author put there, with your rights. Use --trust-pickle only for files "
+    "Reading a pickle can run any code that its author put there, with your rights. Use --trust-pickle only for files "
     "that you made, or from people whose programs you would run."
 )
 
 
 def names_a_model(command: Command) -> Command:
-    """The options that say which model, weights, data and loss."""
+    """The options that name a model, weights, data and loss."""
     for option in reversed(
         [
             click.option(
@@ -47,14 +47,14 @@ def names_a_model(command: Command) -> Command:
 
 
 def _drawable(context: click.Context, option: click.Parameter, place: Path | None) -> Path | None:
-    """A picture that cannot be drawn is refused before anything is computed."""
+    """Refuse a picture that cannot be drawn before anything is computed."""
     from torchdoctor.reports.plots import drawable
 
     return None if place is None else drawable(place)
 
 
 def shows(picture: str) -> Callable[[Command], Command]:
-    """The options that say how to print, and where the picture goes."""
+    """The options for the output format and the picture."""
 
     def add(command: Command) -> Command:
         for option in (
@@ -82,7 +82,7 @@ def shows(picture: str) -> Callable[[Command], Command]:
 
 
 def fails(command: Command) -> Command:
-    """The option that says when the exit code is 1."""
+    """The option that decides when the exit code is 1."""
     return click.option(
         "--fail-on",
         type=click.Choice([*SEVERITIES, "never"]),
@@ -93,7 +93,7 @@ def fails(command: Command) -> Command:
 
 
 def load(given: Mapping[str, Any], *, needs_data: bool = True, needs_loss: bool = True) -> Material:
-    """What the options name; says on stderr what was assumed, and what is being trusted."""
+    """Load what the options name; print assumptions and trusted files on stderr."""
     from torchdoctor.checks.loading import load as loaded
 
     _say_trust(given)
@@ -113,7 +113,7 @@ def load(given: Mapping[str, Any], *, needs_data: bool = True, needs_loss: bool 
 
 
 def weights_of(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The weights in the checkpoint; None where none was named."""
+    """The weights in the checkpoint; None if none was given."""
     if given["checkpoint"] is None:
         return None
     from torchdoctor.checks.checkpoints import read_weights
@@ -129,7 +129,7 @@ def _say_trust(given: Mapping[str, Any]) -> None:
 
 
 def draw(figure: Figure, output: Path | None, default: str) -> Path:
-    """Write a picture and say so; without matplotlib, one that nobody asked a PNG of is HTML."""
+    """Write a picture and print its path; without matplotlib the default picture is HTML."""
     from torchdoctor.reports.plots import can_draw_png, save
 
     place = output if output is not None else Path(default)
@@ -142,14 +142,14 @@ def draw(figure: Figure, output: Path | None, default: str) -> Path:
 
 
 def as_json(found: Mapping[str, Any]) -> str:
-    """Strict JSON, in which a number that is none is a string."""
+    """Strict JSON, in which non-finite numbers are strings."""
     from torchdoctor.journal import encode
 
     return json.dumps(json.loads(encode(dict(found))), indent=2)
 
 
 def exit_code(severity: str | None, fail_on: str) -> int:
-    """1 from that severity on."""
+    """1 if the severity is at or above `fail_on`, else 0."""
     if severity is None or fail_on == "never":
         return 0
     order: tuple[str, ...] = SEVERITIES

@@ -27,7 +27,7 @@ def _mapped(ctx: click.Context, option: click.Parameter, given: tuple[str, ...])
 
 
 def reads_logs(command: Command) -> Command:
-    """How to read a log whose names or lines cannot be known: `mapping` and `pattern`."""
+    """Options for logs whose names or lines are not recognized: `mapping` and `pattern`."""
     mapping = click.option(
         "--map",
         "mapping",

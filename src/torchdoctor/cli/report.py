@@ -1,4 +1,4 @@
-"""``torchdoctor report RUN``: a page to read and to send to a colleague."""
+"""``torchdoctor report RUN``: a page to read or to send to a colleague."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchdoctor.reports.places import report_places, run_names
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write to this file: .html, .md, .txt or .json; default: a page beside the journal, or named after the run.",
+    help="Write to this file: .html, .md, .txt or .json; default: a page next to the journal, or named after the run.",
 )
 @click.option(
     "--format", "form", type=click.Choice(list(FORMATS)), help="Print in this format instead of writing a page."

@@ -1,4 +1,4 @@
-"""``torchdoctor rules``: everything that can be found."""
+"""``torchdoctor rules``: lists everything that can be found."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torchdoctor.errors import did_you_mean
 
 FORMATS = ("full", "concise", "json", "jsonl", "markdown")
 OF_RUNS = ("github", "sarif", "html")
-"""Formats that point at the findings of a run or a model, of which a list has none."""
+"""Formats for findings of a run or a model; a list has none."""
 
 
 def _listed(ctx: click.Context, option: click.Parameter, form: str) -> str:
     if form in FORMATS:
         return form
-    why = "is for what was found in a run." if form in OF_RUNS else f"is no format. {did_you_mean(form, FORMATS)}"
-    raise click.BadParameter(f"{form!r} {why} A list is printed as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+    why = "is for findings of a run." if form in OF_RUNS else f"is not a format. {did_you_mean(form, FORMATS)}"
+    raise click.BadParameter(f"{form!r} {why} Formats of a list: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
 
 
 @click.command()
@@ -39,7 +39,7 @@ def rules(form: str, kind: str) -> None:
     """List everything that can be found, one line each.
 
     \b
-    Severities: info      it healed by itself, or is good to know
+    Severities: info      it recovered by itself, or is good to know
                 warning   it hurts the run, or is about to
                 critical  the run is lost unless something changes
     """
@@ -59,4 +59,4 @@ def rules(form: str, kind: str) -> None:
         console.print(
             Text.assemble((mark, "cyan"), (f"{entry.name:<{width + 2}}", "bold"), entry.summary), soft_wrap=True
         )
-    console.print(Text("\n`torchdoctor explain NAME` says more of each.", "dim"))
+    console.print(Text("\n`torchdoctor explain NAME` explains each of them.", "dim"))

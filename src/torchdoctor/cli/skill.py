@@ -1,4 +1,4 @@
-"""``torchdoctor skill install DIR``: puts the skills where a coding agent looks for them."""
+"""``torchdoctor skill install DIR``: copies the skills to the folder where a coding agent looks for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def skill() -> None:
 def install(folder: Path, force: bool) -> None:
     """Copy the skills into DIR/training-diagnostics and DIR/train-debug.
 
-    DIR is the folder in which your agent looks for skills. Files that you have changed are
+    DIR is the folder where your agent looks for skills. Files that you have changed are
     replaced only with --force; other files in the folder are left alone.
     """
     from torchdoctor.reports.skill_files import copy_skills

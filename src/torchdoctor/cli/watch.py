@@ -1,4 +1,4 @@
-"""``torchdoctor watch RUN...``: runs while they are going on, in the terminal or on a page."""
+"""``torchdoctor watch RUN...``: watches runs while they train, in the terminal or on a page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchdoctor.settings import Settings
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--web", is_flag=True, help="Serve a page instead, for this computer only, with a token.")
-@click.option("--once", is_flag=True, help="Show what there is now and stop.")
+@click.option("--once", is_flag=True, help="Show the current state and stop.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; default: a free one.")
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address of the page. Another one lets everybody who has the token read it, unencrypted.",
+    help="Address of the page. On another one, anyone with the token can read the page, unencrypted.",
 )
 @click.option(
     "--settings",
@@ -40,7 +40,7 @@ def watch(runs: tuple[str, ...], web: bool, once: bool, port: int, host: str, se
     from torchdoctor.live.ward import Ward
 
     if once and web:
-        raise click.UsageError("--once shows the present state in the terminal: leave out --web.")
+        raise click.UsageError("--once shows the current state in the terminal: leave out --web.")
     ward = Ward(runs, Settings.load(settings))
     if once:
         missing = watching.once(ward)

@@ -1,6 +1,6 @@
-"""Comparing runs: settings that differ, who was best and fastest, where runs part, and which setting explains it.
+"""Compares runs: which settings differ, which run was best and fastest, where runs separate, and what explains it.
 
-One question a file; `compare` asks them all and its answer is plain data, which ``reports/comparison*.py`` tell.
+Each file answers one question; `compare` combines the answers as plain data for ``reports/comparison*.py``.
 """
 
 from torchdoctor.comparing.comparison import Comparison, compare, compare_runs

@@ -1,4 +1,4 @@
-"""The effect of the batch size, and whether the learning rate must grow with it: in proportion, by its root, or not."""
+"""The effect of the batch size, and how the learning rate should scale with it: linearly, by square root, or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchdoctor.comparing.summary import Floats
 
 RULES = {"linear": 1.0, "square root": 0.5, "constant": 0.0}
 SAME_RATE = 0.06
-"""Learning rates that differ by less than this (relative) are the same."""
+"""Relative difference below which two learning rates count as the same."""
 RESAMPLES = 400
 SEED = 20240501
 FEWEST_PAIRS = 2
@@ -23,42 +23,42 @@ FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class Kept:
-    """How well a rule keeps the loss when the batch grows."""
+    """How well a scaling rule preserves the loss when the batch size grows."""
 
     rule: str
     pairs: int
-    """Pairs of configurations that differ as the rule says, and in nothing else."""
+    """Pairs of configurations whose batch size and learning rate differ as the rule says, and nothing else does."""
     change: float
-    """The median change of cost from the smaller to the larger batch; a ratio's logarithm where costs are such."""
+    """The median change of cost from the smaller to the larger batch size; a log ratio if costs are logarithms."""
     size: float
     """The median of its absolute value."""
 
 
 @dataclass(frozen=True)
 class BatchEffect:
-    """What is known of the batch size."""
+    """The effect of the batch size."""
 
     sizes: tuple[tuple[int, int, float], ...]
-    """(batch size, runs, median regret) where the other settings are equal."""
+    """(batch size, runs, median regret among runs whose other settings are equal)."""
     budget: str
-    """What the runs had in common: "steps", "samples" or ""."""
+    """What all runs have the same number of: "steps", "samples" or "" if neither."""
     kept: tuple[Kept, ...]
-    """By rule, how well it keeps the loss: best first."""
+    """How well each rule preserves the loss, best first."""
     rule: str
-    """The rule that keeps it, where one stands out from the others by more than noise; else empty."""
+    """The best rule, if it beats the others by more than noise; else empty."""
     best_rates: tuple[tuple[int, float], ...]
-    """(batch size, best learning rate), where the sweep brackets it."""
+    """(batch size, best learning rate), if the sweep brackets it."""
     exponent: float
-    """The best rate grows as batch size to this power."""
+    """The best learning rate grows with the batch size to this power."""
     exponent_low: float
     exponent_high: float
-    """An interval for it, from runs drawn anew within each configuration; NaN where none was repeated."""
+    """A bootstrap interval of the exponent, from runs resampled within configurations; NaN if none was repeated."""
     moves_rate: bool
-    """Whether the best learning rate is another one at another batch size, beyond doubt."""
+    """Whether the best learning rate clearly changes with the batch size: the interval excludes 0."""
 
 
 def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) -> BatchEffect | None:
-    """What the batch size does; None where it did not differ."""
+    """The effect of the batch size; None if it does not differ."""
     factor = design.factor("batch_size")
     if factor is None or factor.values is None or (factor.values <= 0).any() or factor.parted:
         return None
@@ -88,7 +88,7 @@ def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) ->
 
 
 def _budget(sizes: Floats, steps: Floats) -> str:
-    """Whether the runs took as many steps, or saw as many samples: a few percent more or less do not matter."""
+    """Whether the runs took the same number of steps or saw the same number of samples, within 5 %."""
     for name, amount in (("steps", steps), ("samples", steps * sizes)):
         if len(amount) and amount.max() <= 1.05 * amount.min():
             return name
@@ -96,7 +96,7 @@ def _budget(sizes: Floats, steps: Floats) -> str:
 
 
 def _kept(design: Design, factor: Factor, costs: Floats) -> tuple[Kept, ...]:
-    """By rule, the change of cost between configurations that follow it."""
+    """For each rule, the change of cost between configurations that follow it."""
     rate = design.factor("lr")
     if rate is None or rate.values is None or factor.values is None or rate is factor or (rate.values <= 0).any():
         return ()
@@ -117,7 +117,7 @@ def _kept(design: Design, factor: Factor, costs: Floats) -> tuple[Kept, ...]:
 
 
 def _changes(cells: dict[tuple[float, float], float], power: float) -> list[float]:
-    """Costs of the larger batch minus those of the smaller, where the rates follow the rule."""
+    """Costs at the larger batch size minus those at the smaller, for pairs whose learning rates follow the rule."""
     found = []
     for (size, lr), (other_size, other_lr) in combinations(sorted(cells), 2):
         if other_size == size or not math.isfinite(cells[size, lr]):
@@ -143,7 +143,7 @@ def _exponent(best: Mapping[float, float]) -> float:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """The runs that are alike in all but learning rate and batch size: of several such sets the largest."""
+    """The largest set of runs that differ only in learning rate and batch size."""
 
     costs: Floats
     rates: Floats
@@ -165,7 +165,7 @@ class _Sweep:
         return {float(sizes[code]): rate for code, rate in best_rates(costs, self.rates, codes).items()}
 
     def interval(self) -> tuple[float, float]:
-        """The middle 95 % of exponents of runs drawn anew within each configuration."""
+        """The 95 % bootstrap interval of the exponent, resampling runs within each configuration."""
         generator = np.random.default_rng(SEED)
         members = [np.flatnonzero(self.groups == group) for group in np.unique(self.groups)]
         found = []

@@ -1,4 +1,4 @@
-"""Which setting made runs diverge: what they have in common and no other run has says more than the log of each."""
+"""Which setting made runs diverge: what only the diverged runs have in common says more than each log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from torchdoctor.comparing.design import Design
 
 CHANCE = 0.05
-"""How likely it may be, at most, that runs which diverge by chance are just those of some levels of a setting."""
+"""Highest probability that chance alone makes the diverged runs coincide with levels of a setting."""
 
 
 def blamed(design: Design, diverged: Sequence[bool]) -> list[str]:
-    """By run that diverged, the level of a setting all of whose runs did, where no run of another level did.
+    """For each diverged run, a setting's level at which all runs diverged, if no run of its other levels did.
 
     >>> from torchdoctor.comparing.design import Factor
     >>> rates = Factor(("lr",), ("0.1", "3"), np.repeat([0, 1], 4))

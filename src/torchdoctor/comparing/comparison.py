@@ -1,4 +1,4 @@
-"""The whole comparison: every question asked of some runs, and the answers as plain data."""
+"""The whole comparison: the answers to all questions about some runs, as plain data."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from torchdoctor.records import SEVERITIES
 from torchdoctor.reports import comparison_formats, comparison_html
 
 PAIRS = 6
-"""Up to so many runs, each is held against the best; of more, the best of the next configurations."""
+"""Up to this many runs, each is compared with the best; with more, only the best run of the next configurations."""
 NEXT = 3
 UNEQUAL = 1.1
-"""Runs whose lengths differ by more than this ratio are also compared where the shortest ends."""
+"""If the lengths of runs differ by more than this ratio, they are also compared at the end of the shortest."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found, best run first, as plain data; with the curves, for a picture."""
+    """The results, best run first, as plain data; with the curves, for plots."""
 
     found: Mapping[str, Any]
     summaries: tuple[Summary, ...] = field(repr=False)
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def curves(self) -> dict[str, dict[str, Curve]]:
-        """By run, its curves."""
+        """The curves of each run."""
         return {summary.run: dict(summary.curves) for summary in self.summaries}
 
     def __str__(self) -> str:
@@ -72,10 +72,10 @@ def compare(
 ) -> Comparison:
     """Compare the runs at some paths: journals, logs, and folders of them.
 
-    `metric` is what runs are ranked by; without it validation loss is, or the loss. Diagnosing each run takes most of
-    the time: `examine=False` leaves it out, True diagnoses every run, and None all of up to 500 runs, and of more the
-    best, those that diverged and a sample of the rest. With several `processes` the calling script must be one that can
-    be imported (``if __name__ == "__main__":``).
+    Runs are ranked by `metric`; by default by the validation loss, else the loss. Diagnosing the runs takes most of the
+    time: `examine=False` skips it, True diagnoses every run, and None diagnoses all of up to 500 runs; of more, the
+    best, those that diverged and a sample of the rest. With several `processes`, the calling script must be importable
+    (``if __name__ == "__main__":``).
     """
     places = places_of(paths)
     at_once = examine is True or (examine is None and len(places) <= ALL)
@@ -91,7 +91,7 @@ def compare(
 def compare_runs(
     summaries: Sequence[Summary], *, metric: str | None = None, unreadable: Sequence[str] = ()
 ) -> Comparison:
-    """Compare runs that were read and summarised."""
+    """Compare runs that are already read and summarized."""
     chosen = choose(summaries, metric)
     outcomes = [outcome(summary, chosen) for summary in summaries]
     order = ranked(outcomes, chosen)
@@ -124,7 +124,7 @@ def compare_runs(
     found["unlike"] = apart
     if not clock or apart:
         found["partings"] = []
-    if apart:  # statistics over different tasks would be about the tasks
+    if apart:  # statistics across different tasks would only describe the tasks
         found |= {key: empty for key, empty in (("effects", []), ("learning_rate", None), ("batch_size", None))}
     found["findings"] = _side_by_side(summaries)
     found["diagnosed"] = sum(bool(summary.health) for summary in summaries)
@@ -134,7 +134,7 @@ def compare_runs(
 
 
 def _clock(summaries: Sequence[Summary]) -> str:
-    """What all runs count; empty where some count epochs and others steps."""
+    """The unit of all runs; empty if it differs between them."""
     clocks = {summary.clock for summary in summaries}
     return clocks.pop() if len(clocks) == 1 else ""
 
@@ -146,7 +146,7 @@ def _explained(
     metric: Metric | None,
     words: Sequence[Mapping[str, str]],
 ) -> dict[str, Any]:
-    """What needs a score: effects, configurations, sweeps, and where runs part."""
+    """The results that need a score: effects, configurations, sweeps, and where runs separate."""
     if metric is None:
         return {"partings": _partings(summaries, plan, math.nan, log=False)}
     made, log = costs(outcomes, metric)
@@ -217,7 +217,7 @@ def _row(
 
 
 def _partings(summaries: Sequence[Summary], plan: Design, spread: float, *, log: bool) -> list[dict[str, Any]]:
-    """The best run against others: each of a few, else the first of the next configurations."""
+    """Where the best run and others separate: all others if few, else the best of the next configurations."""
     places = list(range(1, len(summaries)))
     if len(summaries) > PAIRS:
         firsts = dict(zip(reversed(plan.groups[1:].tolist()), reversed(places), strict=True))
@@ -240,7 +240,7 @@ def _seed(summary: Summary, name: str) -> Any:
 
 
 def _side_by_side(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Each finding with the runs that had it: the most severe and the commonest first."""
+    """Each finding with the runs that have it, the most severe and most common first."""
     seen: dict[str, dict[str, Any]] = {}
     for summary in summaries:
         for finding in summary.findings:
@@ -258,10 +258,10 @@ def _notes(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Me
     if 0 < judged < len(summaries):
         notes.append(
             f"{judged:,} of {len(summaries):,} runs were diagnosed: the best, those that diverged, and a sample of the "
-            "rest. With --all every run is."
+            "rest. Use --all to diagnose every run."
         )
     if metric is None:
-        notes.append("The runs have no metric in common: they cannot be ranked.")
+        notes.append("The runs have no metric in common, so they cannot be ranked.")
     else:
         lacking = sum(math.isnan(item.score) and not item.diverged for item in outcomes)
         if lacking:
@@ -271,18 +271,18 @@ def _notes(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Me
     if not _clock(summaries):
         counts = Counter(summary.clock for summary in summaries)
         told = " and ".join(f"{count} by {clock}s" for clock, count in counts.most_common())
-        notes.append(f"The logs count differently, {told}: who was faster and where runs part cannot be said.")
+        notes.append(f"The logs count in different units, {told}, so speed and separation are not compared.")
     elif metric is not None and len(well) > 1:
         notes += _unequal(well, metric)
     damaged = sum(bool(summary.notes) for summary in summaries)
     if damaged:
-        have = "file has remarks of its" if damaged == 1 else "files have remarks of their"
-        notes.append(f"{damaged} {have} own: `torchdoctor diagnose` tells them.")
+        have = "file has notes of its" if damaged == 1 else "files have notes of their"
+        notes.append(f"{damaged} {have} own: `torchdoctor diagnose` shows them.")
     return notes
 
 
 def _unequal(summaries: Sequence[Summary], metric: Metric) -> list[str]:
-    """Whether runs are of unequal length, and who leads where the shortest of them ends."""
+    """A note if runs have different lengths, with the run that leads at the end of the shortest."""
     shortest, longest = min(item.steps for item in summaries), max(item.steps for item in summaries)
     if shortest < 2 or longest <= UNEQUAL * shortest:
         return []
@@ -291,11 +291,11 @@ def _unequal(summaries: Sequence[Summary], metric: Metric) -> list[str]:
     upto = [(_cut(summary, end), summary.run) for summary in summaries]
     scores = [(outcome(cut, metric).score, name) for cut, name in upto]
     known = [(score if metric.lower else -score, name) for score, name in scores if math.isfinite(score)]
-    text = f"The runs are of unequal length, {shortest:,} to {longest:,} {summaries[0].clock}s"
+    text = f"The runs have different lengths, {shortest:,} to {longest:,} {summaries[0].clock}s"
     leader = min(known)[1] if known else None
     if leader is None or leader == summaries[0].run:
         return [f"{text}."]
-    return [f"{text}: where the shortest ends, {leader} leads."]
+    return [f"{text}: at the end of the shortest, {leader} leads."]
 
 
 def _cut(summary: Summary, end: int) -> Summary:

@@ -1,4 +1,4 @@
-"""Runs of the same settings as one: their scores together, the best of them, and which cannot be told from it."""
+"""Runs with the same settings as one configuration: their scores, the best one, and which others are tied with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchdoctor.comparing.summary import Floats
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ by their seed only."""
+    """Runs that differ only in their seed."""
 
     settings: dict[str, str]
     """The settings that differ between configurations, in words."""
@@ -26,17 +26,17 @@ class Configuration:
     median: float
     low: float
     high: float
-    """Of the scores of runs that did not diverge."""
+    """Median and range of the scores of runs that did not diverge."""
     cost: float
-    """The median cost, infinite where most diverged: what configurations are ranked by."""
+    """The median cost, infinite if most runs diverged; configurations are ranked by it."""
     tied: bool | None = None
-    """Whether its difference from the best one is within what seeds do; None where that is not known."""
+    """Whether seeds alone could explain its difference from the best one; None if not known."""
 
 
 def configurations(
     design: Design, outcomes: Sequence[Outcome], costs: Floats, settings: Sequence[Mapping[str, str]], spread: float
 ) -> list[Configuration]:
-    """The configurations, best first; `settings` are each run's, in words, `spread` is what seeds alone do."""
+    """The configurations, best first; `settings` are each run's, as text, `spread` is the variation between seeds."""
     found = []
     for group in range(design.configurations):
         own = np.flatnonzero(design.groups == group).tolist()
@@ -61,7 +61,7 @@ def configurations(
 
 
 def _tied(item: Configuration, best: Configuration, spread: float, spare: int, others: int) -> bool:
-    """Whether two medians differ by less than seeds explain, corrected for how many are compared with the best."""
+    """Whether seeds alone could explain the difference of two medians, corrected for the number of comparisons."""
     if item is best:
         return True
     if not math.isfinite(item.cost):

@@ -1,4 +1,4 @@
-"""The runs as an experiment: which settings were varied, at which levels, and which runs repeat the same settings."""
+"""The runs as an experiment: which settings vary, over which levels, and which runs repeat the same settings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ IDENTIFIER = re.compile(
     r"port|version|versions|commit|git|rank|url|entity|project|notes|tags|description|log|logging|logdir)($|[._/ -])",
     re.IGNORECASE,
 )
-"""Settings that say which run it is, not how it learns."""
+"""Settings that identify a run, but do not affect its training."""
 MOST_LEVELS = 12
-"""Numbers with more values than this are cut into parts."""
+"""Numeric settings with more values than this are split into ranges."""
 PARTS = 4
 ABSENT = "not given"
 ENOUGH = 3
-"""Settings that must be known of runs without a seed, for equal settings to mean a repetition."""
+"""Settings that must be recorded if there is no seed, for equal settings to count as repetitions."""
 PREFERRED = ("lr", "batch_size", "parameters", "optimizer", "scheduler", "weight_decay", "model")
 
 
@@ -38,48 +38,48 @@ class Factor:
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
-    """Its levels in words, ascending where they are numbers."""
+    """Its levels as text, ascending if they are numbers."""
     codes: Ints
-    """By run, the place of its level in `labels`."""
+    """For each run, the index of its level in `labels`."""
     values: Floats | None = None
-    """By run, the number itself, where all levels are numbers."""
+    """For each run, the number itself, if all levels are numbers."""
     parted: bool = False
-    """Whether the levels are parts of a range rather than single values."""
+    """Whether the levels are ranges rather than single values."""
 
     @property
     def name(self) -> str:
-        """The first of its names; it stands for all."""
+        """The first of its names, used for all."""
         return self.names[0]
 
     def means(self, wanted: str) -> bool:
-        """Whether this is the setting of that name."""
+        """Whether this setting has that name."""
         return wanted in self.names
 
 
 @dataclass(frozen=True)
 class Design:
-    """What was varied."""
+    """What varies between runs."""
 
     factors: tuple[Factor, ...]
     constant: tuple[str, ...]
     """Settings that all runs share."""
     seeds: tuple[str, ...]
-    """Settings that differ and are seeds."""
+    """Seeds that differ."""
     identifiers: tuple[str, ...]
-    """Settings that differ and only name the run."""
+    """Settings that differ, but only identify the run."""
     groups: Ints
-    """By run, the number of its configuration: runs of one number repeat the same settings with other seeds."""
+    """For each run, the number of its configuration: runs with the same number differ only in their seeds."""
     told: bool = True
-    """Whether the logs tell enough of how runs were made; if not, no run is taken for a repetition of another."""
+    """Whether the logs record enough settings; if not, no run counts as a repetition of another."""
 
     @property
     def configurations(self) -> int:
-        """How many there are."""
+        """The number of configurations."""
         return int(self.groups.max()) + 1 if len(self.groups) else 0
 
     @property
     def replicated(self) -> bool:
-        """Whether a configuration was run more than once."""
+        """Whether any configuration was run more than once."""
         return self.configurations < len(self.groups)
 
     def factor(self, name: str) -> Factor | None:
@@ -87,13 +87,13 @@ class Design:
         return next((item for item in self.factors if item.means(name)), None)
 
     def strata(self, *apart: Factor) -> Ints:
-        """By run, the number of its stratum: runs in one have all settings equal but these."""
+        """For each run, the number of its stratum: runs of a stratum have equal settings apart from these."""
         others = [item.values if item.values is not None else item.codes for item in self.factors if item not in apart]
         return numbered(list(zip(*(item.tolist() for item in others), strict=True))) if others else 0 * self.groups
 
 
 def design(summaries: Sequence[Summary]) -> Design:
-    """Sort the settings of runs.
+    """Sort the settings of runs into factors, constants, seeds and identifiers.
 
     >>> runs = [Summary(str(seed), "", 10, {"lr": lr, "seed": seed, "momentum": 0.9})
     ...         for seed, lr in enumerate((0.1, 0.1, 0.3))]
@@ -129,7 +129,7 @@ def _preference(name: str) -> tuple[int, str]:
 
 
 def _rounded(value: Value) -> Value:
-    """Numbers that differ by rounding are the same; what is no finite number is a word."""
+    """Rounded, so that numbers that differ by rounding are equal; non-finite numbers as text."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool) or not abs(value) < HUGE:
@@ -142,7 +142,7 @@ def _all_differ_in_words(values: Sequence[Value]) -> bool:
 
 
 def numbered(keys: Sequence[Hashable]) -> Ints:
-    """Each key's number, in order of first appearance."""
+    """A number for each key, in order of first appearance."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
@@ -176,7 +176,7 @@ def _parted(name: str, values: Floats) -> Factor:
 
 
 def value_text(value: Any) -> str:
-    """A level in words."""
+    """A level as text."""
     if value is None:
         return ABSENT
     if isinstance(value, float | np.floating):

@@ -1,9 +1,8 @@
-"""Which setting explains the outcome: a test, an effect with its interval, or how many runs would be needed to say.
+"""Which setting explains the outcome: a test, an effect with its interval, or how many runs are needed.
 
-Two ways to test a setting, of which the design of the runs (never their outcome) picks one. Where there are runs that
-are alike in every other setting, its levels are dealt anew among those. Where there are none, as in a random search,
-the runs of one configuration are one unit, whatever the number of their seeds, and levels are dealt anew among
-configurations.
+There are two ways to test a setting; the design of the runs (never their outcome) decides which. If there are runs
+that are equal in every other setting, the levels are shuffled among those. If not, as in a random search, the levels
+are shuffled among configurations: each configuration counts once, however many seeds it had.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ ALPHA = 0.05
 POWER = 0.8
 MOST_NEEDED = 200
 TOGETHER = 0.8
-"""Settings whose levels correlate more than this cannot be told apart across configurations."""
+"""Settings whose levels correlate more than this cannot be separated by comparing configurations."""
 ROBUST = 5
 SEED = 20240501
-"""The deals are the same each time: a comparison that is run again says the same."""
+"""Fixed, so that repeating a comparison gives the same result."""
 
 
 @dataclass(frozen=True)
@@ -39,42 +38,42 @@ class Level:
     median: float
     """The median score of the runs that did not diverge."""
     rank: float
-    """The mean rank of its runs among those compared, from -1 (best) to 1; NaN where none was compared."""
+    """The mean rank of its runs among those compared, from -1 (best) to 1; NaN if none was compared."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """The best level against another one."""
+    """The best level compared with another one."""
 
     other: str
     shift: Shift
-    """By how much the other's costs are higher; of logarithms, so a ratio, where `Effects.log`."""
+    """How much higher the other level's costs are; a log ratio if costs are logarithms."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What is known of one setting."""
+    """The effect of one setting."""
 
     names: tuple[str, ...]
     levels: tuple[Level, ...]
     tested: str
-    """"runs": among runs with all else equal; "configurations": among those; "": too few of either."""
+    """"runs": among runs with all else equal; "configurations": among configurations; "": too few to test."""
     verdict: str
     """"matters", "nothing seen" or "not enough runs"."""
     p: float = math.nan
-    """Corrected for the number of settings that were tested."""
+    """The p-value, corrected for the number of tested settings."""
     explained: float = math.nan
-    """The share of the differences in rank that it explains."""
+    """The share of the variance of ranks that the setting explains."""
     best: str = ""
     tied: tuple[str, ...] = ()
-    """Levels whose interval against the best does not exclude that they are as good."""
+    """Levels that may be as good as the best, by the interval of their difference."""
     apart: tuple[str, ...] = ()
-    """Levels that no run has with all else as in a run of the best: which of them is better cannot be said."""
+    """Levels without a run that matches a run of the best level in all else: they cannot be compared with it."""
     contrasts: tuple[Contrast, ...] = ()
     needed: int | None = None
-    """Runs of each configuration (or configurations as many times) with which more could be said."""
+    """If not tested: how many times as many runs are needed. If nothing was seen: runs or configurations per level."""
     together: tuple[str, ...] = ()
-    """Other settings that mostly changed with this one."""
+    """Other settings that mostly change together with this one."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class _Plan:
 
 
 def effects(design: Design, costs: Floats, scores: Floats) -> list[Effect]:
-    """What is known of each setting that differs, the clearest first."""
+    """The effect of each setting that differs, the clearest first."""
     plans = [_plan(design, factor, costs) for factor in design.factors]
     bar = _bar([plan.floor for plan in plans])
     able = [plan for plan in plans if plan.floor <= bar]
@@ -111,7 +110,7 @@ def effects(design: Design, costs: Floats, scores: Floats) -> list[Effect]:
 
 
 def _bar(floors: Sequence[float]) -> float:
-    """The uncorrected p-value that the clearest of several must stay under, with those that cannot left out."""
+    """The uncorrected p-value that the clearest setting must stay under; settings that cannot reach it are ignored."""
     for able in range(len(floors), 1, -1):
         if sum(floor <= ALPHA / able for floor in floors) >= able:
             return ALPHA / able
@@ -133,7 +132,7 @@ def _plan(design: Design, factor: Factor, costs: Floats) -> _Plan:
 
 
 def _by_group(costs: Floats, groups: Ints) -> Floats:
-    """The median cost of each configuration: infinite where most of its runs diverged."""
+    """The median cost of each configuration; infinite if most of its runs diverged."""
     found = np.full(int(groups.max()) + 1, math.nan)
     for group in range(len(found)):
         own = np.sort(costs[(groups == group) & ~np.isnan(costs)])
@@ -193,7 +192,7 @@ def _shift(plan: _Plan, first: int, second: int, alpha: float) -> Shift:
 
 
 def _repeats(tested: Trial, bar: float) -> int | None:
-    """How often everything would have to be run for the clearest outcome to count; None where that is too often."""
+    """How many times all runs must be repeated before the clearest outcome is significant; None if too many."""
     if not len(tested.ranks):
         return None
     for times in range(2, MOST_NEEDED):
@@ -204,7 +203,7 @@ def _repeats(tested: Trial, bar: float) -> int | None:
 
 
 def _for_power(plan: _Plan, order: Sequence[int], difference: float) -> int | None:
-    """Units a level that would show a difference as large as the one seen, four times in five."""
+    """Runs or configurations per level that would show the observed difference with 80 % power."""
     spreads: list[float] = []
     for stratum, code in {(stratum, code) for stratum in set(plan.strata.tolist()) for code in order}:
         own = plan.costs[(plan.strata == stratum) & (plan.levels == code) & np.isfinite(plan.costs)]
@@ -217,7 +216,7 @@ def _for_power(plan: _Plan, order: Sequence[int], difference: float) -> int | No
 
 
 def _together(plan: _Plan, design: Design) -> tuple[str, ...]:
-    """The settings that mostly changed with this one: only across configurations can that mislead."""
+    """The settings that mostly change with this one; this can mislead only a test across configurations."""
     if plan.unit != "configurations" or plan.factor.values is None:
         return ()
     mine = _order(plan.factor.values)
@@ -236,9 +235,9 @@ def _order(values: Floats) -> Floats:
 
 
 def seed_spread(costs: Floats, groups: Ints) -> float:
-    """The typical standard deviation between runs that differ by their seed only; NaN where none were repeated.
+    """The typical standard deviation between runs that differ only in their seed; NaN if none were repeated.
 
-    Of five configurations or more it is the median one: a few in which the seed decides all do not speak for the rest.
+    With five configurations or more it is the median, so a few very seed-dependent ones do not dominate.
 
     >>> round(seed_spread(np.array([1.0, 1.2, 5.0, 5.2]), np.array([0, 0, 1, 1])), 3)
     0.141

@@ -1,4 +1,4 @@
-"""A run's settings as flat names and plain values, whoever wrote them down and under whichever name."""
+"""A run's settings as flat names and plain values, from any source and under any common name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_OUT = frozenset(
         *("maximize", "differentiable", "foreach", "capturable", "fused"),
     )
 )
-"""Names that follow from others, or say nothing of how the run learns."""
+"""Names that are derived from others, or do not affect training."""
 ALIASES = {
     "learning_rate": "lr",
     "lr0": "lr",
@@ -45,17 +45,17 @@ ALIASES = {
     "lr_scheduler": "scheduler",
     "lr_scheduler_type": "scheduler",
 }
-"""Other people's names of what every run has."""
+"""Other common names for the same settings."""
 HOMES = ("model", "optimizer", "config", "hparams", "hyperparameters", "params", "training", "train", "args", "cfg")
-"""Folders of a configuration that need not be named where the last word is enough."""
+"""Sections of a configuration that are dropped from names of settings."""
 TASK_FACTS = {
     "loss.kind": "loss",
-    "loss.reduction": "reduction of the loss",
+    "loss.reduction": "loss reduction",
     "loss.classes": "number of classes",
 }
-"""What is learnt, as a journal's facts tell it, and what to call it."""
+"""Facts in a journal that describe the task, and their names in sentences."""
 BEYOND = 1.5
-"""Times the configured learning rate from which on the one that was used is another setting."""
+"""If the highest learning rate used exceeds this multiple of the configured one, it counts as the run's setting."""
 MOST = 300
 LENGTH = 200
 
@@ -63,7 +63,7 @@ LENGTH = 200
 def hyperparameters(
     header: Mapping[str, Any], remarks: Iterable[Mapping[str, Any]], curves: Mapping[str, Curve]
 ) -> dict[str, Value]:
-    """The settings of a run: of its header, of what was learnt later, and the highest learning rate that was used.
+    """The settings of a run: from its header, later records, and the highest learning rate used.
 
     >>> context = {"model": {"class": "MLP", "parameters": 400}, "optimizer": [{"class": "SGD", "groups": 1}]}
     >>> groups = {"type": "groups", "groups": [{"lr": 0.1, "momentum": 0.9}]}
@@ -92,23 +92,23 @@ def hyperparameters(
         finite = [value for value in (*used, *rates) if math.isfinite(value)]
         if finite:
             found["lr"] = float(f"{max(finite):.4g}")
-    elif (highest := _highest(curves)) > BEYOND * told:  # somebody raised it on the way
+    elif (highest := _highest(curves)) > BEYOND * told:  # it was raised during the run
         found["lr"] = float(f"{highest:.4g}")
     return found
 
 
 def _highest(curves: Mapping[str, Curve]) -> float:
-    """The highest rate that was used, NaN where none was logged."""
+    """The highest learning rate used; NaN if none was logged."""
     used = [value for value in curves["lr"].values.tolist() if math.isfinite(value)] if "lr" in curves else []
     return max(used, default=math.nan)
 
 
 def task_facts(remarks: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
-    """What a watched run told of its task: the loss and its reduction, how many classes, how many axes an input has.
+    """What a watched run records about its task: loss, loss reduction, number of classes and of input axes.
 
     >>> facts = {"type": "facts", "facts": {"loss.kind": "mse"}}
     >>> task_facts([facts, {"type": "context", "context": {"input_shape": [48, 1, 12, 12]}}])
-    {'loss': 'mse', 'number of axes of an input': 4}
+    {'loss': 'mse', 'number of input axes': 4}
     """
     found: dict[str, Value] = {}
     for record in remarks:
@@ -117,7 +117,7 @@ def task_facts(remarks: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
                 found.setdefault(TASK_FACTS[key], value)
         shape = (record.get("context") or {}).get("input_shape")
         if isinstance(shape, list):
-            found.setdefault("number of axes of an input", len(shape))
+            found.setdefault("number of input axes", len(shape))
     return found
 
 
@@ -131,7 +131,9 @@ def _flatten(value: Any, path: tuple[str, ...], found: dict[str, Value]) -> None
     if isinstance(value, Mapping):
         for key, item in value.items():
             if str(key) not in LEFT_OUT and len(path) < 6:
-                _flatten(item, (*path, *str(key).split("/")), found)  # a file beside a log has nested names joined
+                _flatten(
+                    item, (*path, *str(key).split("/")), found
+                )  # a file next to a log joins nested names with a slash
     elif isinstance(value, list | tuple):
         if len(value) == 1 or (value and all(isinstance(item, Mapping) for item in value)):
             _flatten(value[0], path, found)
@@ -143,7 +145,7 @@ def _flatten(value: Any, path: tuple[str, ...], found: dict[str, Value]) -> None
 
 def _put(value: Value, path: tuple[str, ...], found: dict[str, Value]) -> None:
     name = canonical(path)
-    if name in found:  # what a run itself used counts more than what a file of settings says of it
+    if name in found:  # what the run itself used takes precedence over a settings file
         if found[name] == value:
             return
         name = ".".join(path)
@@ -151,7 +153,7 @@ def _put(value: Value, path: tuple[str, ...], found: dict[str, Value]) -> None:
 
 
 def canonical(path: tuple[str, ...]) -> str:
-    """The name of a setting, short where its last word is enough.
+    """The name of a setting, shortened if its last part is well known.
 
     >>> canonical(("config", "optim", "learning_rate")), canonical(("model", "class")), canonical(("data", "path"))
     ('lr', 'model', 'data.path')

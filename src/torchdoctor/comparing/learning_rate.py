@@ -1,4 +1,4 @@
-"""The effect of the learning rate: its best range, and whether the best value lies at the edge of what was tried."""
+"""The effect of the learning rate: its best range, and whether the best value is at the edge of the sweep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torchdoctor.comparing.summary import Floats
 
 FEWEST = 3
 NOISE = 0.02
-"""The difference that is taken for noise where no run was repeated with another seed: two percent of the loss."""
+"""Difference that counts as noise if no run was repeated with another seed: 2 % of the loss."""
 FACTOR = 3.0
-"""How far beyond the edge to look next, where the sweep itself does not say."""
+"""Factor to go beyond the edge of the sweep, if the sweep's own spacing does not give one."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Rate:
     runs: int
     diverged: int
     regret: float
-    """The median cost above the best run with the same other settings; infinite where most diverged."""
+    """The median cost above the best run with the same other settings; infinite if most runs diverged."""
 
 
 @dataclass(frozen=True)
 class RateEffect:
-    """The sweep."""
+    """The result of the sweep."""
 
     rates: tuple[Rate, ...]
     shape: str
@@ -39,29 +39,29 @@ class RateEffect:
     best: float
     low: float
     high: float
-    """The range of tried rates whose regret is within noise of the best."""
+    """The range of tried learning rates whose regret is within noise of the best."""
     optimum: float
-    """The bottom of a parabola through the best and its neighbours; NaN unless it is a valley."""
+    """The minimum of a parabola through the best rate and its neighbors; NaN unless the shape is a valley."""
     noise: float
     noise_known: bool
-    """Whether the noise is that of repeated runs, or a guess."""
+    """Whether the noise was measured from repeated runs, or is a guess."""
     advice: str
     lowest: float = math.nan
-    """The lowest rate that was tried; `rates` of a random search are the middles of its parts."""
+    """The lowest rate tried; in a random search `rates` are only the medians of ranges."""
     highest: float = math.nan
 
 
 def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = "") -> RateEffect | None:
-    """What the learning rate does; None where fewer than three were tried.
+    """The effect of the learning rate; None if fewer than three were tried.
 
-    `favoured` is the level that the test of this setting calls best: where the best rate differs between other
-    settings, ranks and medians may each favour another one, and then all between them are in the range.
+    `favoured` is the level that the test of this setting calls best. If the best rate depends on other settings, ranks
+    and medians may disagree on it; then the range includes all rates between them.
     """
     factor = design.factor("lr")
     if factor is None or factor.values is None or len(factor.labels) < FEWEST:
         return None
     levels, codes, strata = np.unique(factor.values).tolist(), factor.codes, design.strata(factor)
-    if factor.parted:  # a random search: neighbours in rate are pooled
+    if factor.parted:  # a random search: neighboring rates are pooled
         strata = 0 * design.groups
         levels = [float(np.median(factor.values[codes == code])) for code in range(len(factor.labels))]
     regrets = regret(costs, strata, codes)
@@ -83,13 +83,13 @@ def rate_effect(design: Design, costs: Floats, spread: float, favoured: str = ""
     place = factor.labels.index(favoured) if favoured in factor.labels else None
     found = _described(rates, noise, not math.isnan(spread), place)
     beside = np.isin(strata, strata[(codes == levels.index(found.best)) & ~np.isnan(costs)])
-    if len(np.unique(codes[beside])) < len(levels):  # another rate was only run where other settings differ too
+    if len(np.unique(codes[beside])) < len(levels):  # some rate was only tried with other settings that differ too
         return None
     return replace(found, lowest=float(factor.values.min()), highest=float(factor.values.max()))
 
 
 def regret(costs: Floats, strata: Ints, levels: Ints) -> Floats:
-    """By run, its cost above the best one of its stratum; NaN where the stratum holds one level only.
+    """For each run, its cost above the best one of its stratum; NaN if the stratum has only one level.
 
     >>> regret(np.array([1.0, 3.0, 2.0, np.inf, 7.0]), np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 0])).tolist()
     [0.0, 2.0, 0.0, inf, nan]
@@ -103,7 +103,7 @@ def regret(costs: Floats, strata: Ints, levels: Ints) -> Floats:
 
 
 def median(values: Floats) -> float:
-    """The median, infinite values among them; NaN of none."""
+    """The median, which may be infinite; NaN if there are no values."""
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return math.nan
@@ -112,7 +112,7 @@ def median(values: Floats) -> float:
 
 
 def noise_of(spread: float) -> float:
-    """The difference of two runs that seeds alone make, nineteen times in twenty."""
+    """The difference that two runs with different seeds stay below in 95 % of cases."""
     return NOISE if math.isnan(spread) else 2 * math.sqrt(2) * spread
 
 
@@ -151,7 +151,7 @@ def _shape(rates: tuple[Rate, ...], low: int, high: int) -> str:
 
 
 def _advice(rates: tuple[Rate, ...], shape: str) -> str:
-    """What to try next; empty where the sweep has seen both sides."""
+    """What to try next; empty if the sweep covers both sides of the best rate."""
     ratio = rates[1].lr / rates[0].lr if shape == "best at the lowest" else rates[-1].lr / rates[-2].lr
     step = min(ratio, 10.0) if ratio > 1 else FACTOR
     if shape == "best at the lowest":
@@ -162,7 +162,7 @@ def _advice(rates: tuple[Rate, ...], shape: str) -> str:
 
 
 def _bottom(rates: tuple[Rate, ...], best: int) -> float:
-    """Where the parabola through three neighbours is lowest, on a logarithmic scale of rates."""
+    """The minimum of the parabola through three neighboring rates, on a logarithmic scale."""
     if not 0 < best < len(rates) - 1:
         return math.nan
     around = rates[best - 1 : best + 2]
@@ -176,7 +176,7 @@ def _bottom(rates: tuple[Rate, ...], best: int) -> float:
 
 
 def best_rates(costs: Floats, rates: Floats, by: Ints) -> dict[int, float]:
-    """By level of another setting, the learning rate with the least cost, where it lies inside the sweep."""
+    """For each level of another setting, the learning rate with the lowest cost, if it lies inside the sweep."""
     found = {}
     for level in np.unique(by):
         own = (by == level) & ~np.isnan(costs)
@@ -187,6 +187,6 @@ def best_rates(costs: Floats, rates: Floats, by: Ints) -> dict[int, float]:
         best = int(np.argmin([rate.regret for rate in sweep]))
         if 0 < best < len(sweep) - 1:
             bottom = _bottom(sweep, best)
-            if not math.isnan(bottom):  # next to divergence the best lies anywhere up to the edge
+            if not math.isnan(bottom):  # next to diverged runs there is no parabola to find the best rate with
                 found[int(level)] = bottom
     return found

@@ -1,4 +1,4 @@
-"""Double descent: validation that gets worse and then better again as models grow, or as training goes on."""
+"""Double descent: validation gets worse and then better again as models grow or training goes on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchdoctor.comparing.summary import Floats, Summary
 
 FEWEST = 5
 NAMES = ("parameters", "width", "hidden_size", "hidden_dim", "n_embd", "d_model", "depth", "layers", "n_layer")
-"""Settings that are a model's size, the best first."""
+"""Settings that measure a model's size, the most reliable first."""
 HUMP = 0.05
-"""Where no run was repeated, the rise and the fall must each be this share of the loss."""
+"""If no run was repeated, the rise and the fall must each exceed this share of the loss."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Validation at the end of training over the size of the model."""
+    """Validation at the end of training, by model size."""
 
     setting: str
     points: tuple[tuple[float, int, float], ...]
@@ -30,7 +30,7 @@ class Sizes:
     descends_twice: bool
     bottom: float
     peak: float
-    """The sizes of the first low point and of the hump; NaN where there is no second descent."""
+    """The sizes at the first minimum and at the peak; NaN if there is no second descent."""
     best: float
     """The size with the best value."""
     noise_known: bool
@@ -38,17 +38,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Descent:
-    """What is known of double descent."""
+    """Double descent over model size and over epochs."""
 
     sizes: Sizes | None
     epochs: tuple[str, ...]
-    """Runs whose own validation went down, up, and then lower than ever."""
+    """Runs whose own validation loss fell, rose, and then fell to a new low."""
 
 
 def descent(
     summaries: Sequence[Summary], outcomes: Sequence[Outcome], design: Design, lower: bool, spread: float
 ) -> Descent:
-    """Look for it over both."""
+    """Look for double descent over model size and over epochs."""
     epochs = tuple(item.run for item in summaries if any(found.name == "double-descent" for found in item.findings))
     return Descent(_over_sizes(outcomes, design, lower, spread), epochs)
 
@@ -81,13 +81,13 @@ def _over_sizes(outcomes: Sequence[Outcome], design: Design, lower: bool, spread
 
 
 def _bar(values: Floats, spread: float) -> float:
-    """How high the hump must be: of costs that are logarithms the spread is a share of the value."""
+    """How high the peak must be; `spread` is relative, because costs are logarithms."""
     level = abs(float(np.median(values)))
     return HUMP * level if math.isnan(spread) else max(noise_of(spread) * level, 0.01 * level)
 
 
 def double_descent(values: Floats, bar: float) -> tuple[int, int] | None:
-    """The places of the first low point and of the hump, where values fall again afterwards, and lower than before.
+    """The places of the first minimum and of the peak, if values then fall below the first minimum; else None.
 
     >>> double_descent(np.array([3.0, 2.0, 1.5, 2.2, 2.6, 1.8, 1.2]), 0.1)
     (2, 4)

@@ -1,4 +1,4 @@
-"""Names of runs: the shortest part of their paths that tells them apart.
+"""Names of runs: the shortest parts of their paths that distinguish them.
 
 >>> short_names(["/data/runs/lr0.1/seed0/journal.jsonl", "/data/runs/lr0.3/seed0/journal.jsonl"])
 ['lr0.1', 'lr0.3']
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 LENGTH = 44
-"""Characters of a name in a table; the middle of a longer one is left out."""
+"""Maximum length of a name in a table; the middle of longer names is left out."""
 BORDER = re.compile(r"((?:[_\s/-]|\.(?!\d))+)")
 
 
@@ -31,7 +31,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _without_ends(split: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Without the folders that all paths begin with, and the names that all end with."""
+    """Without the folders that all paths start with, and the names that all end with."""
     least = min(map(len, split)) - 1
     first = next((place for place in range(least) if len({parts[place] for parts in split}) > 1), least)
     rest = least - first
@@ -40,7 +40,7 @@ def _without_ends(split: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _without_common(split: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Without folders in between that are the same everywhere."""
+    """Without folders in the middle that are the same in all paths."""
     if len({len(parts) for parts in split}) > 1:
         return list(split)
     differ = [place for place in range(len(split[0])) if len({parts[place] for parts in split}) > 1]
@@ -48,30 +48,30 @@ def _without_common(split: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _trimmed(names: list[str]) -> list[str]:
-    """Without the words that all names begin and end with."""
+    """Without the words that all names start and end with."""
     if len(set(names)) < 2:
         return names
     for turned in (False, True):
         words = [BORDER.split(name)[:: -1 if turned else 1] for name in names]
         least = min(map(len, words)) - 1
         same = next((place for place in range(least) if len({item[place] for item in words}) > 1), max(least, 0))
-        same -= same % 2  # words and what is between them take turns
+        same -= same % 2  # words and separators alternate
         if not turned and any(item[same][:1].isdigit() for item in words):
-            same = max(0, same - 2)  # a bare number says nothing
+            same = max(0, same - 2)  # a number alone says too little
         if same:
             names = ["".join(item[same:][:: -1 if turned else 1]) for item in words]
     return names
 
 
 def _abridged(names: list[str]) -> list[str]:
-    """Without the middle of long names, where they still differ."""
+    """Without the middle of long names, if they stay different."""
     half = LENGTH // 2 - 1
     short = [name if len(name) <= LENGTH else f"{name[:half]}…{name[-half:]}" for name in names]
     return short if len(set(short)) == len(set(names)) else names
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """The same names, later ones of the same name with a number."""
+    """The same names, with numbers added to repeated ones."""
     seen: Counter[str] = Counter()
     taken = set(names)
     found = []

@@ -1,4 +1,4 @@
-"""How well each run did: the metric that they are ranked by, their scores, and which of them diverged."""
+"""How well each run did: the metric for the ranking, the scores, and which runs diverged."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from torchdoctor.records import number_text
 from torchdoctor.sources.words import HIGHER, words_of
 
 LAST_SHARE, LAST_POINTS = 0.05, 20
-"""A final value is the mean of the last points: this share of them, and at least so many."""
+"""A final value is the mean of the last points: this share of them, but at least this many."""
 ABOVE_START = 1.2
-"""A loss that ends this many times above where it began, and above its best, has diverged."""
+"""A loss that ends above this multiple of its start, and above twice its median, has diverged."""
 DIVERGING = frozenset({"nan-or-inf", "loss-divergence"})
 LATE = 0.05
-"""An episode that lasts into this last share of the run was not overcome."""
+"""If an episode lasts into this last share of the run, the run did not recover from it."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What runs are ranked by."""
+    """The metric that runs are ranked by."""
 
     name: str
     kind: str
-    """"best": the best value of a validation; "final": the mean of the last values."""
+    """"best": the best value of a validation metric; "final": the mean of the last values."""
     lower: bool = True
-    """Whether less is better."""
+    """Whether lower is better."""
 
     @property
     def words(self) -> str:
-        """In a sentence."""
+        """The metric, as used in a sentence."""
         plain = self.name.removeprefix("val_").replace("_", " ")
         return f"{self.kind} {'validation ' if self.name.startswith('val_') else ''}{plain}"
 
@@ -44,20 +44,20 @@ class Outcome:
     """How one run did."""
 
     score: float
-    """By the metric; NaN where the run has none."""
+    """The value of the metric; NaN if the run does not have it."""
     best_validation: float
     best_step: int | None
     final_loss: float
     final: float
-    """The metric at the end, where early stopping does not help."""
+    """The metric at the end of the run, without early stopping."""
     roughness: float
     """How much the loss typically jumps from one point to the next in the second half, as a share of its level."""
     diverged: str
-    """Why the run is counted as diverged; empty where it is not."""
+    """Why the run counts as diverged; empty if it does not."""
 
 
 def choose(summaries: Sequence[Summary], wish: str | None = None) -> Metric | None:
-    """The metric: the one that is asked for, else validation loss where half of the runs have it, else the loss."""
+    """The requested metric, else the first of validation loss, loss and others that half of the runs have."""
     counts: dict[str, int] = {}
     for summary in summaries:
         for name in summary.curves:
@@ -113,7 +113,7 @@ def _best(curve: Curve | None, *, lower: bool) -> tuple[float, int | None]:
 
 
 def final_value(curve: Curve) -> float:
-    """The mean of the last values; NaN where the very last is not finite."""
+    """The mean of the last values; NaN if the very last one is not finite."""
     if not len(curve.values) or not math.isfinite(curve.values[-1]):
         return math.nan
     last = curve.values[-max(LAST_POINTS, int(LAST_SHARE * len(curve.values))) :]
@@ -121,7 +121,7 @@ def final_value(curve: Curve) -> float:
 
 
 def roughness(curve: Curve) -> float:
-    """The robust spread of steps in the second half, over the level there.
+    """The robust spread of step-to-step changes in the second half, relative to the level there.
 
     >>> wave = np.where(np.arange(200) % 2 == 0, 1.1, 0.9)
     >>> round(roughness(Curve(np.arange(200), wave)), 2)
@@ -150,12 +150,12 @@ def _diverged(summary: Summary, loss: Curve | None) -> str:
         values: Floats = loss.values[np.isfinite(loss.values)]
         start, end = float(np.median(values[:LAST_POINTS])), float(np.median(values[-LAST_POINTS:]))
         if start > 0 and end > ABOVE_START * start and end > 2 * float(np.median(values)):
-            return f"the loss ended at {number_text(end)}, above the {number_text(start)} that it began with"
+            return f"the loss ended at {number_text(end)}, above the initial {number_text(start)}"
     return ""
 
 
 def ranked(outcomes: Sequence[Outcome], metric: Metric | None) -> list[int]:
-    """The places of the runs, best first: those that diverged last, those without a score before them."""
+    """The places of the runs, best first; runs without a score come after, and diverged runs last."""
 
     def key(place: int) -> tuple[bool, bool, float]:
         found = outcomes[place]
@@ -167,9 +167,10 @@ def ranked(outcomes: Sequence[Outcome], metric: Metric | None) -> list[int]:
 
 
 def costs(outcomes: Sequence[Outcome], metric: Metric) -> tuple[Floats, bool]:
-    """What statistics are made of: less is better, infinity for a run that diverged, NaN for one without a score.
+    """Costs for statistics: lower is better, infinite for diverged runs, NaN for runs without a score.
 
-    Of positive scores it is the logarithm, and True: differences are then ratios, whatever the loss's scale.
+    If all scores are positive and lower is better, costs are their logarithms and the second value is True: differences
+    are then log ratios, independent of the loss's scale.
     """
     scores = np.array([item.score for item in outcomes])
     lost = np.array([bool(item.diverged) for item in outcomes])

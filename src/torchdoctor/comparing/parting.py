@@ -1,4 +1,4 @@
-"""Where two runs part: the first step at which their difference leaves the noise and stays out of it."""
+"""Where two runs separate: the first step at which their difference exceeds the noise for good."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchdoctor.comparing.summary import Curve, Floats, Summary
 
 BINS = 60
 FEWEST = 12
-"""Points in common that are needed to say anything."""
+"""Common points that are needed for a comparison."""
 BEYOND = 3.0
-"""Deviations by which the difference leaves the band; it must then stay beyond two of them."""
+"""Deviations of the noise at which the difference leaves the band; after that it must stay above `STAYS` of them."""
 STAYS = 2.0
 EVIDENCE = 8.0
-"""Deviations times the root of the bins that it lasts: a short stay must be far out, a long one less so."""
+"""Lower bound for the difference in deviations times the square root of its bins: short differences must be larger."""
 LAGS = (1, 2, 4)
-"""Distances of bins at which the difference's own wandering is read: a smoothed log wanders slowly."""
+"""Distances in bins at which the difference's own drift is measured: a smoothed log drifts slowly."""
 BEFORE, AFTER = 0.1, 0.05
-"""Shares of the run before and after the parting in which a finding is told with it."""
+"""Shares of the run before and after the separation within which findings are listed with it."""
 SETTINGS = ("lr", "grad_norm")
 
 
@@ -33,25 +33,25 @@ class Parting:
     second: str
     curve: str
     identical_until: int | None
-    """The last step up to which they are equal to the last digit; None where they differ from the start."""
+    """The last step up to which the curves are exactly equal; None if they differ from the start."""
     step: int | None
-    """Where they part; None where they do not."""
+    """The step at which they separate; None if they do not."""
     reason: str
-    """"difference", "non-finite" (one of them breaks) or "" (they do not part)."""
+    """"difference", "non-finite" (one of them is never finite again) or "" (they do not separate)."""
     levels: tuple[float, float]
-    """The two curves just after it; at the end where they do not part."""
+    """The two curves just after that step; at the end if they do not separate."""
     band: float
-    """The difference that noise makes, in the curve's own unit or, of positive curves, as a ratio's logarithm."""
+    """The difference that noise can explain, in the curve's unit; for positive curves, as a log ratio."""
     readings: dict[str, tuple[float, float]]
-    """Learning rate and gradient norm of both at that step, as far as known."""
+    """Learning rate and gradient norm of both runs at that step, if known."""
     findings: tuple[str, ...]
-    """What began in either of them around that step."""
+    """Findings that begin in either run around that step."""
 
 
 def part(first: Summary, second: Summary, curve: str = "loss", spread: float = 0.0) -> Parting | None:
-    """Compare two runs step by step; None where they have too few steps in common.
+    """Compare two runs step by step; None if they have too few steps in common.
 
-    `spread` is what seeds alone do to the end of a run, in the same unit as the band: less than that is no parting.
+    `spread` is the variation between seeds at the end of a run, in the unit of the band; less than that does not count.
 
     >>> steps = np.arange(600)
     >>> noise = np.random.default_rng(0).normal(0, 0.02, (2, 600))
@@ -93,7 +93,7 @@ def part(first: Summary, second: Summary, curve: str = "loss", spread: float = 0
 
 
 def _aligned(mine: Curve, other: Curve) -> tuple[Ints, Floats, Floats]:
-    """The two curves at the steps of both, or of the sparser one where they were logged at other steps."""
+    """The two curves at their common steps, or at the steps of the sparser one if few are common."""
     mine, other = _single(mine), _single(other)
     common: Ints
     common, here, there = np.intersect1d(mine.steps, other.steps, assume_unique=True, return_indices=True)
@@ -105,13 +105,13 @@ def _aligned(mine: Curve, other: Curve) -> tuple[Ints, Floats, Floats]:
 
 
 def _single(curve: Curve) -> Curve:
-    """Each step once, the latest value."""
+    """Each step once, with its last value."""
     last = np.append(np.diff(curve.steps) > 0, True)
     return Curve(curve.steps[last], curve.values[last])
 
 
 def _breaks(here: Floats, there: Floats) -> int | None:
-    """From where on exactly one of them is never finite again."""
+    """The first place from which exactly one of them is never finite again."""
     lasts = [int(np.flatnonzero(np.isfinite(values)).max(initial=-1)) for values in (here, there)]
     if lasts[0] == lasts[1]:
         return None
@@ -127,7 +127,7 @@ def _identical(steps: Ints, here: Floats, there: Floats) -> int | None:
 
 
 def _leaves(steps: Ints, here: Floats, there: Floats, spread: float) -> tuple[int | None, float]:
-    """The step at which the binned difference leaves the band for good, and the band's half width."""
+    """The step at which the binned difference leaves the band for good, and half the width of the band."""
     if (here > 0).all() and (there > 0).all():
         here, there = np.log(here), np.log(there)
     difference = here - there
@@ -137,7 +137,7 @@ def _leaves(steps: Ints, here: Floats, there: Floats, spread: float) -> tuple[in
     means = np.add.reduceat(difference, starts) / counts
     wander = max(_jitter(means, lag) for lag in LAGS if lag == 1 or lag * FEWEST <= bins)
     noise = max(_jitter(difference) / math.sqrt(float(np.median(counts))), wander, spread / BEYOND)
-    if noise == 0:  # equal to the last digit for most of the time: whatever differs, differs
+    if noise == 0:  # exactly equal most of the time: then any difference counts
         noise = 1e-12 + 1e-9 * float(np.abs(here).max())
     sign = math.copysign(1.0, float(means[-max(1, bins // 10) :].mean()))
     out = means * sign > STAYS * noise
@@ -147,7 +147,7 @@ def _leaves(steps: Ints, here: Floats, there: Floats, spread: float) -> tuple[in
         tail += 1
     if tail >= bins or float(np.median(means[tail:]) * sign) * math.sqrt(bins - tail) < EVIDENCE * noise:
         return None, BEYOND * noise
-    # That they part is certain now; when it began is read off a band that their parting has not widened.
+    # They do separate; find the onset with a band that the separation itself has not widened.
     close = max(_jitter(means[:tail]), _jitter(difference) / math.sqrt(float(np.median(counts))), spread / BEYOND)
     while tail > 0 and means[tail - 1] * sign > BEYOND * min(close, noise):
         tail -= 1
@@ -155,7 +155,7 @@ def _leaves(steps: Ints, here: Floats, there: Floats, spread: float) -> tuple[in
 
 
 def _jitter(values: Floats, lag: int = 1) -> float:
-    """The robust spread between values that far apart: what both runs do, and jumps, do not enter."""
+    """The robust spread between values that many bins apart; single jumps do not affect it."""
     if len(values) < lag + 2:
         return 0.0
     return float(1.4826 * np.median(np.abs(values[lag:] - values[:-lag])) / math.sqrt(2))

@@ -1,8 +1,8 @@
-"""Whether a setting matters at all, by permutation: no assumption on how scores are distributed.
+"""Whether a setting matters at all, by a permutation test, without assumptions about the distribution of scores.
 
-If a setting has no effect, its levels could be dealt anew among runs that are alike in everything else, and nothing
-would change. So they are dealt anew, thousands of times, and the p-value is the share of deals that separate the runs
-at least as well as the real one.
+If a setting has no effect, shuffling its levels among runs that are equal in everything else changes nothing. So the
+levels are shuffled thousands of times, and the p-value is the share of shuffles that separate the runs at least as
+well as the real assignment.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torchdoctor.comparing.summary import Floats
 
 DEALS = 4999
 AT_ONCE = 2_000_000
-"""Cells of a batch of deals that are held in memory."""
+"""Maximum number of values in a batch of shuffles held in memory."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Units (runs or configurations) with their costs, levels and strata, ready to be dealt anew."""
+    """Units (runs or configurations) with their ranks, levels and strata, ready to shuffle."""
 
     ranks: Floats
-    """By unit, its rank among those of its stratum, from -1 to 1; ties share one."""
+    """For each unit, its rank in its stratum, from -1 to 1; ties share one rank."""
     levels: Ints
     strata: Ints
 
     @property
     def sizes(self) -> Ints:
-        """Units by level."""
+        """The number of units of each level."""
         return np.bincount(self.levels)
 
     def smallest_p(self) -> float:
-        """The p-value that the clearest possible outcome would get: with few units even that is large.
+        """The p-value of the clearest possible outcome; with few units even that is large.
 
         >>> round(trial(np.arange(6.0), np.repeat([0, 1], 3), np.zeros(6, dtype=int)).smallest_p(), 3)
         0.1
@@ -43,7 +43,7 @@ class Trial:
         return math.exp(min(0.0, _symmetry(self.sizes) - self.log_deals()))
 
     def log_deals(self) -> float:
-        """The logarithm of the number of different deals."""
+        """The logarithm of the number of different shuffles."""
         total = 0.0
         for stratum in range(int(self.strata.max(initial=-1)) + 1):
             counts = np.bincount(self.levels[self.strata == stratum])
@@ -51,7 +51,7 @@ class Trial:
         return total
 
     def p_value(self, generator: np.random.Generator, deals: int = DEALS) -> float:
-        """The share of deals, the real one among them, that separate the levels at least as well."""
+        """The share of shuffles, counting the real assignment as one, that separate the levels at least as well."""
         real = float(self._separation(self.levels[None, :])[0]) * (1 - 1e-9)
         order = np.argsort(self.strata, kind="stable")
         levels, strata, ranks = self.levels[order], self.strata[order], self.ranks[order]
@@ -65,7 +65,7 @@ class Trial:
         return (1 + beaten) / (1 + deals)
 
     def explained(self) -> float:
-        """The share of the differences in rank that the levels explain beyond what chance would, from 0 to 1."""
+        """The share of the variance of ranks that the levels explain beyond chance, from 0 to 1."""
         total = float((self.ranks**2).sum())
         levels = int((self.sizes > 0).sum())
         spare = len(self.ranks) - int(self.strata.max(initial=0)) - levels
@@ -79,7 +79,7 @@ class Trial:
 
 
 def trial(costs: Floats, levels: Ints, strata: Ints) -> Trial:
-    """Ranks within strata; units whose stratum has only one level say nothing of this setting and are left out."""
+    """Ranks within strata; units whose stratum has only one level say nothing about this setting and are left out."""
     keep = np.isfinite(costs) | np.isposinf(costs)
     telling = np.zeros(len(costs), dtype=bool)
     for stratum in np.unique(strata[keep]):
@@ -94,7 +94,7 @@ def trial(costs: Floats, levels: Ints, strata: Ints) -> Trial:
 
 
 def _centred_ranks(values: Floats) -> Floats:
-    """From -1 to 1, equal values the mean of their ranks.
+    """Ranks from -1 to 1; equal values get the mean of their ranks.
 
     >>> _centred_ranks(np.array([5.0, 1.0, np.inf, np.inf])).round(2).tolist()
     [-0.2, -0.6, 0.4, 0.4]
@@ -105,7 +105,7 @@ def _centred_ranks(values: Floats) -> Floats:
 
 
 def _separation(levels: Ints, ranks: Floats, count: int) -> Floats:
-    """By row of levels, the sum of squares between them."""
+    """For each row of levels, the sum of squares between levels."""
     total = np.zeros(len(levels))
     for level in range(count):
         here = levels == level
@@ -115,13 +115,13 @@ def _separation(levels: Ints, ranks: Floats, count: int) -> Floats:
 
 
 def _symmetry(sizes: Ints) -> float:
-    """The logarithm of how many deals are the same up to the levels' names, which the separation does not see."""
+    """The logarithm of the number of ways to rename levels of equal size, which does not change the separation."""
     _, alike = np.unique(sizes[sizes > 0], return_counts=True)
     return float(sum(math.lgamma(count + 1) for count in alike))
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """The p-values corrected for there being several: the chance of even one false alarm stays what it says.
+    """The p-values corrected for multiple tests, so that they bound the chance of even one false alarm.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -1,4 +1,4 @@
-"""Questions of one's own: SQL over the comparison's runs, findings, settings and curves, answered by DuckDB."""
+"""SQL queries over the runs, findings, settings and curves of a comparison, with DuckDB."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PLAIN = ("run", "path", "steps", "score", "loss", "best_validation", "best_step"
 RESULTS = ("reached_at", "reached_after", "area", "health", "cause", "verdict", "configuration")
 TABLES = """
 runs: run, path, steps, score, loss, best_validation, best_step, final, roughness, diverged, reached_at, reached_after,
-area, health, cause, verdict, configuration, and a column for each setting (one that is called like another column gets
-a _ behind its name)
+area, health, cause, verdict, configuration, and a column for each setting (a setting named like another column gets a
+trailing _)
 findings: run, name, severity, first_step, last_step, message
 curves: run, vital, step, value
 """
@@ -24,18 +24,18 @@ curves: run, vital, step, value
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query returned."""
+    """The result of a query."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict a row."""
+        """One dict per row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def query(comparison: Comparison, sql: str) -> Answer:
-    """Run one query; it sees the tables and nothing else: no file, no network, no setting of DuckDB's."""
+    """Run one query, which sees only the tables: no files, no network, no DuckDB settings."""
     try:
         import duckdb
     except ImportError as error:
@@ -54,9 +54,7 @@ def query(comparison: Comparison, sql: str) -> Answer:
             return Answer(columns, tuple(found.fetchall()))
         except duckdb.Error as error:
             first = str(error).splitlines()[0]
-            raise TorchDoctorError(
-                f"the query cannot be answered: {first}. The tables are\n{TABLES.strip()}"
-            ) from error
+            raise TorchDoctorError(f"the query failed: {first}. The tables are\n{TABLES.strip()}") from error
 
 
 def _fill(connection: Any, comparison: Comparison) -> None:
@@ -105,7 +103,7 @@ def _null(value: Any) -> Any:
 
 
 def _one_kind(values: Sequence[Value]) -> list[Any]:
-    """Numbers where all are numbers, else words."""
+    """Unchanged if all values are numbers or all are flags; else as text."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} or kinds == {bool}:
         return list(values)

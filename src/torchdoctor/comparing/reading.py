@@ -1,4 +1,4 @@
-"""Reading many runs: in this process, or in several where there are enough of them to be worth it."""
+"""Reads many runs: in this process, or in several if there are enough runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from torchdoctor.errors import TorchDoctorError
 from torchdoctor.sources import labels, locate, read_all
 
 WORTHWHILE = 40
-"""Runs from which on further processes pay for being started."""
+"""Number of runs from which starting more processes is worthwhile."""
 TOGETHER = 8
-"""Runs that a process is given at a time."""
+"""Number of runs that a process gets at a time."""
 Progress = Callable[[int, int], None]
-"""Told how many of how many places were read."""
+"""Called with the number of places that were read, and of all places."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What was read of one path."""
+    """The runs at one path."""
 
     summaries: tuple[Summary, ...]
     error: str = ""
@@ -34,13 +34,13 @@ class Place:
 def read_runs(
     places: Sequence[str], *, examine: bool = True, processes: int = 1, progress: Progress | None = None
 ) -> tuple[list[Summary], list[str]]:
-    """The runs at some places with short names, and for each that could not be read a sentence."""
+    """The runs at some places with short names, and a sentence for each place that could not be read."""
     summaries: dict[str, Summary] = {}
     errors: list[str] = []
     for found in read_places(places, examine=examine, processes=processes, progress=progress):
         for summary in found.summaries:
             identity = os.path.realpath(summary.path) if summary.label == summary.path else summary.label
-            summaries.setdefault(identity, summary)  # a run may be given by its folder and again by its file
+            summaries.setdefault(identity, summary)  # a run may be given twice: as a folder and as a file
         if found.error:
             errors.append(found.error)
     names = short_names([summary.label for summary in summaries.values()])
@@ -48,14 +48,14 @@ def read_runs(
 
 
 def places_of(paths: Sequence[str | Path]) -> list[str]:
-    """The places to read one by one: of a folder, each log that it holds; the folder itself where it holds none."""
+    """The places to read one by one: for a folder, each log in it, or the folder itself if it has none."""
     return list(dict.fromkeys(str(place) for path in paths for place in locate(path) or [Path(path)]))
 
 
 def read_places(
     places: Sequence[str], *, examine: bool, processes: int, progress: Progress | None = None
 ) -> Iterator[Place]:
-    """What is at each of some places, in their order."""
+    """The runs at each of some places, in order."""
     for number, found in enumerate(_read(places, examine, processes), 1):
         yield found
         if progress is not None:
@@ -67,13 +67,13 @@ def _read(places: Sequence[str], examine: bool, processes: int) -> Iterator[Plac
     if processes < 2 or len(places) < WORTHWHILE:
         yield from map(task, places)
         return
-    # A fresh interpreter: a fork of a process that holds threads (torch, a notebook) may hang.
+    # Fresh interpreters: forking a process that has threads (torch, a notebook) may hang.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(task, places, chunksize=TOGETHER)
 
 
 def read_place(place: str, *, examine: bool) -> Place:
-    """The runs at one place, or why there are none."""
+    """The runs at one place, or the reason why there are none."""
     try:
         runs = read_all(place)
         found = [

@@ -1,4 +1,4 @@
-"""Which of very many runs are diagnosed: a diagnosis takes several times as long as reading a run."""
+"""Which of many runs to diagnose: a diagnosis takes several times as long as reading a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torchdoctor.comparing.reading import Progress, read_places
 from torchdoctor.comparing.summary import Summary
 
 ALL = 500
-"""Up to so many runs, all are diagnosed."""
+"""Up to this many runs, all are diagnosed."""
 BEST, LOST, SPREAD = 50, 50, 150
-"""Of more: the best, of those that diverged the first, and of the rest some at equal distances in the ranking."""
+"""Of more runs: how many of the best, of those that diverged, and of the rest, evenly spaced in the ranking."""
 
 
 def chosen(summaries: Sequence[Summary], metric: str | None = None) -> list[int]:
@@ -30,7 +30,7 @@ def chosen(summaries: Sequence[Summary], metric: str | None = None) -> list[int]
 def diagnosed(
     summaries: Sequence[Summary], places: Sequence[int], *, processes: int, progress: Progress | None
 ) -> list[Summary]:
-    """The same runs, those at these places with their diagnosis: their files are read again."""
+    """The same runs, with diagnoses for those at `places`, whose files are read again."""
     files = list(dict.fromkeys(summaries[place].place for place in places))
     wanted = {summaries[place].label for place in places}
     known = {

@@ -1,8 +1,8 @@
-"""By how much one level differs from another, with an exact interval that assumes no distribution.
+"""How much one level differs from another, with an exact interval that assumes no distribution.
 
 The estimate is the median of all differences between a run of one level and a run of the other within a stratum
-(Hodges and Lehmann); its interval is read off the same differences, at places that the rank-sum test's exact
-distribution gives.
+(Hodges and Lehmann). The interval is taken from the same sorted differences, at the positions that the exact
+distribution of the rank-sum test gives.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchdoctor.comparing.design import Ints
 from torchdoctor.comparing.summary import Floats
 
 EXACT = 4000
-"""Pairs up to which the exact distribution is computed; beyond it is normal to all purposes."""
+"""Pairs up to which the exact distribution is computed; with more, the normal approximation is used."""
 
 
 class Shift(NamedTuple):
-    """A difference of costs with its interval; ends are infinite where runs are too few to bound them."""
+    """A difference of costs with its interval; the ends are infinite if there are too few runs to bound them."""
 
     estimate: float
     low: float
@@ -40,7 +40,7 @@ def shift(first: Floats, second: Floats, first_strata: Ints, second_strata: Ints
     for stratum in np.intersect1d(first_strata, second_strata):
         mine, other = first[first_strata == stratum], second[second_strata == stratum]
         if not (np.isfinite(mine).any() or np.isfinite(other).any()):
-            continue  # all diverged: nothing to learn of their difference
+            continue  # all diverged: nothing to learn about their difference
         with np.errstate(invalid="ignore"):
             parts.append(np.nan_to_num(np.subtract.outer(mine, other), nan=0.0, posinf=np.inf, neginf=-np.inf).ravel())
         sizes.append((len(mine), len(other)))
@@ -59,7 +59,7 @@ def shift(first: Floats, second: Floats, first_strata: Ints, second_strata: Ints
 
 @cache
 def _left_out(sizes: tuple[tuple[int, int], ...], alpha: float) -> int:
-    """How many of the lowest and of the highest differences the interval leaves out; -1 where it has no ends.
+    """How many of the lowest and of the highest differences the interval leaves out; -1 if the interval is infinite.
 
     >>> _left_out(((3, 3),), 0.05), _left_out(((5, 5),), 0.05), _left_out(((3, 3), (3, 3)), 0.05)
     (-1, 2, 2)
@@ -77,7 +77,7 @@ def _left_out(sizes: tuple[tuple[int, int], ...], alpha: float) -> int:
 
 @cache
 def _rank_sum(mine: int, other: int) -> Floats:
-    """The chances of each number of pairs in which the first is larger, if there is no difference.
+    """The probability of each number of pairs in which the first is larger, if there is no difference.
 
     >>> _rank_sum(2, 2).tolist()
     [0.16666666666666666, 0.16666666666666666, 0.3333333333333333, 0.16666666666666666, 0.16666666666666666]
@@ -94,22 +94,22 @@ def _rank_sum(mine: int, other: int) -> Floats:
 
 
 def margin(spread: float, spare: int, mine: int, other: int, others: int) -> float:
-    """By how much the medians of some repeated runs may differ where only seeds do, nineteen times in twenty.
+    """The difference that medians of repeated runs stay below in 95 % of cases if only seeds differ.
 
-    `spread` between seeds was learnt from `spare` runs beyond the first of each configuration; one median, of `mine`
-    runs, is the best, and is held against `others` like it, of `other` runs each.
+    `spread` between seeds was estimated from `spare` runs beyond the first of each configuration. One median, of `mine`
+    runs, is the best; it is compared with `others` medians of `other` runs each.
 
     >>> round(margin(0.02, 15, 4, 4, 4), 3)
     0.049
     """
     normal = normal_quantile(1 - 0.05 / 2 / max(1, others))
-    reach = normal + (normal**3 + normal) / (4 * max(1, spare))  # few runs know their spread less well
-    # The median of a few is about a quarter less sure than their mean.
+    reach = normal + (normal**3 + normal) / (4 * max(1, spare))  # with few runs the spread itself is uncertain
+    # The standard error of a median of few values is about 25 % larger than that of their mean.
     return 1.25 * reach * spread * math.sqrt(1 / max(1, mine) + 1 / max(1, other))
 
 
 def normal_quantile(share: float) -> float:
-    """The value under which this share of a standard normal lies.
+    """The value below which this share of a standard normal distribution lies.
 
     >>> round(normal_quantile(0.975), 3)
     1.96

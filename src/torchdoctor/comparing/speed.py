@@ -1,9 +1,9 @@
-"""Who converged faster: steps and time to a level that runs have in common, and the mean height of the curve."""
+"""Which run converged faster: steps and time to a common level, and the mean height of the curve."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,11 @@ from torchdoctor.comparing.outcome import Metric, Outcome
 from torchdoctor.comparing.summary import Curve, Summary, thinned
 
 BUCKETS = 200
-"""Buckets in which a curve is smoothed before its level is read."""
+"""Buckets for smoothing a curve before its level is read."""
 FEWEST = 8
-"""Points that a validation curve must have to be read for speed; else the training loss is."""
+"""Points that a validation curve needs to measure speed; with fewer, the training loss is used."""
 SHORT = 0.02
-"""A level counts as reached when this share of the way down is left."""
+"""A level counts as reached when at most this share of the descent is left."""
 
 
 @dataclass(frozen=True)
@@ -24,31 +24,35 @@ class Speed:
     """How fast one run was."""
 
     steps: int | None
-    """Steps until the common level; None where it was never reached."""
+    """Steps until the common level is reached; None if never."""
     seconds: float
-    """The same in seconds; NaN where time was not recorded."""
+    """The same in seconds; NaN if time was not recorded."""
     area: float
-    """The mean of the curve over the steps that all runs have: lower is faster."""
+    """The mean of the curve over the steps that all runs have; lower is faster."""
 
 
 @dataclass(frozen=True)
 class Race:
-    """How fast all of them were."""
+    """How fast all runs were."""
 
     curve: str
     level: float
     shared: bool
-    """Whether the level is one that every run that did not diverge comes to; else half of them do."""
+    """Whether every run that did not diverge reaches the level; if not, half of them do."""
     speeds: tuple[Speed, ...]
 
 
 def race(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Metric | None) -> Race | None:
-    """Compare speeds; None where no two runs have a curve in common that goes down."""
-    name = _curve_name(summaries, metric)
+    """Compare speeds by the first curve that falls: the metric's, else the loss; None if no two runs share one."""
+    found = (_raced(name, summaries, outcomes) for name in _curve_names(summaries, metric))
+    return next((item for item in found if item is not None), None)
+
+
+def _raced(name: str, summaries: Sequence[Summary], outcomes: Sequence[Outcome]) -> Race | None:
     smooth = [_smoothed(summary.curve(name)) for summary in summaries]
     well = [
         place for place, curve in enumerate(smooth) if curve is not None and not outcomes[place].diverged
-    ]  # what diverged has no level
+    ]  # diverged runs have no level
     if len(well) < 2:
         return None
     ends = {place: _ends(smooth[place]) for place in well}
@@ -64,13 +68,13 @@ def race(summaries: Sequence[Summary], outcomes: Sequence[Outcome], metric: Metr
     return Race(name, level, shared, speeds)
 
 
-def _curve_name(summaries: Sequence[Summary], metric: Metric | None) -> str:
-    """The metric's own curve where it is dense enough everywhere and goes down, else the loss."""
+def _curve_names(summaries: Sequence[Summary], metric: Metric | None) -> Iterator[str]:
+    """The metric's curve if it is dense enough in every run and lower is better, then the loss."""
     if metric is not None and metric.lower:
         lengths = [len(curve.steps) for item in summaries if (curve := item.curve(metric.name)) is not None]
         if lengths and min(lengths) >= FEWEST:
-            return metric.name
-    return "loss"
+            yield metric.name
+    yield "loss"
 
 
 def _smoothed(curve: Curve | None) -> Curve | None:
@@ -83,7 +87,7 @@ def _smoothed(curve: Curve | None) -> Curve | None:
 
 
 def _ends(curve: Curve | None) -> tuple[float, float]:
-    """The first level, and the level of the last tenth."""
+    """The first level, and the median of the last tenth."""
     if curve is None:
         return math.nan, math.nan
     last = max(1, len(curve.values) // 10)
@@ -107,7 +111,7 @@ def _speed(summary: Summary, curve: Curve | None, level: float, span: tuple[int,
 
 
 def elapsed(summary: Summary, step: int) -> float:
-    """Seconds from the start of a run to a step, from how long steps took; NaN where that is not known.
+    """Seconds from the start of a run to a step, from the durations of steps; NaN if not known.
 
     >>> steps = np.arange(10)
     >>> elapsed(Summary("a", "a", 10, {}, {"seconds": Curve(steps, np.full(10, 0.5))}), 4)

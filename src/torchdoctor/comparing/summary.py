@@ -1,4 +1,4 @@
-"""What a comparison keeps of a run: its settings, its curves and what was found, small enough for thousands of runs."""
+"""What a comparison keeps of a run: settings, curves and findings, small enough for thousands of runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from torchdoctor.stretch import Stretch
 Floats = NDArray[np.float64]
 
 MOST_POINTS = 10_000
-"""Points of a curve that are kept; of a longer one, the means of neighbours."""
+"""Maximum number of points per curve; longer curves are reduced to means of neighboring points."""
 KEPT = frozenset({"loss", "lr", "grad_norm", "seconds"})
-"""Vitals that are kept, besides validation and other losses."""
+"""Vitals that are kept besides validation metrics, learning rates by group and other losses."""
 LOOKED_AT = frozenset({"header", "context", "groups", "facts"})
 MOST_CURVES = 40
 HUGE = 1e100
-"""What is larger is as good as infinite, and its sums and squares would be."""
+"""Larger values count as infinite, because their squares would overflow."""
 
 
 class Curve(NamedTuple):
@@ -54,34 +54,34 @@ class Summary:
     """One run."""
 
     run: str
-    """The shortest part of its path that tells it from the others."""
+    """The shortest part of its path that distinguishes it from the others."""
     path: str
     steps: int
-    """How many it made; a count that begins with 0 ends one before that."""
+    """Number of steps; if counting starts at 0, the last step is one less."""
     settings: Settings = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     health: str = ""
-    """Empty where the run was not examined."""
+    """Empty if the run was not diagnosed."""
     cause: str = ""
     verdict: str = ""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     place: str = ""
-    """The path that was given or found, under which it can be read again."""
+    """The path from which it can be read again."""
     task: Settings = field(default_factory=dict)
-    """What is learnt, as far as the run tells it."""
+    """Facts about the task, if the run records them."""
     clock: str = "step"
-    """What its steps are: those of training, or the epochs or rows of its log."""
+    """The unit of its steps: step, epoch or row."""
     label: str = ""
-    """What its place calls it: its path, and its name where one path holds several runs."""
+    """Its path, with its name if the path holds several runs."""
 
     def curve(self, name: str) -> Curve | None:
-        """A vital's curve, None where it was not recorded."""
+        """A vital's curve; None if it was not recorded."""
         found = self.curves.get(name)
         return found if found is not None and len(found.steps) else None
 
     def value_at(self, name: str, step: int) -> float:
-        """A vital at a step, or the last one before it; NaN where there is none."""
+        """A vital's value at a step, or the last one before it; NaN if there is none."""
         curve = self.curves.get(name)
         if curve is None:
             return math.nan
@@ -90,7 +90,7 @@ class Summary:
 
 
 def summarise(run: Run, *, examine: bool = True) -> Summary:
-    """What is kept of a run, in one pass over it; `examine=False` leaves its diagnosis out."""
+    """Summarize a run in one pass over it; `examine=False` skips the diagnosis."""
     collected = _Collected()
     tapped = replace(run, open=lambda: collected.tap(run.pieces))
     report: Report | None = None
@@ -128,7 +128,7 @@ def _judged(summary: Summary, report: Report) -> Summary:
 
 
 class _Collected:
-    """What goes by while a run is examined."""
+    """Collects curves and settings while a run is examined."""
 
     def __init__(self) -> None:
         self.remarks: list[Mapping[str, Any]] = []
@@ -136,7 +136,7 @@ class _Collected:
         self._loose: dict[str, tuple[list[int], list[float]]] = {}
 
     def tap(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The same pieces, looked at in passing."""
+        """Yield the same pieces, and collect from them."""
         for piece in pieces:
             if isinstance(piece, Stretch):
                 for name in filter(self._keeps, piece.columns):
@@ -166,7 +166,7 @@ class _Collected:
             chunks.append(Curve(np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)))
 
     def curves(self) -> dict[str, Curve]:
-        """Each vital that was kept."""
+        """The curve of each vital that was kept."""
         for name in [*self._loose]:
             self._settle(name)
         found = {}
@@ -180,7 +180,7 @@ class _Collected:
 
 
 def thinned(curve: Curve, most: int = MOST_POINTS) -> Curve:
-    """A curve of at most so many points: the means of neighbours; what is non-finite stays so.
+    """A curve with at most `most` points: means of neighboring points; means with a non-finite point are not finite.
 
     >>> thinned(Curve(np.arange(4), np.array([1.0, 2.0, 3.0, 5.0])), most=2)
     Curve(steps=array([0, 2]), values=array([1.5, 4. ]))

@@ -1,4 +1,4 @@
-"""Whether runs can be of one task: scores of different tasks cannot be ranked.
+"""Whether runs can share one task: scores of different tasks cannot be ranked.
 
 >>> from torchdoctor.comparing.summary import Curve
 >>> def run(name, *losses):
@@ -22,24 +22,24 @@ from torchdoctor.comparing.summary import Summary
 from torchdoctor.records import names_text, number_text
 
 DATA = re.compile(r"(^|[._/ -])(task|tasks|dataset|datasets|data|corpus|benchmark)($|[._/ -])", re.IGNORECASE)
-"""Settings that name what is learnt."""
+"""Settings that name the task or its data."""
 AT_ONCE, LATER = 2.0, 4.0
-"""Times by which first losses differ that no setting explains: of the untrained model, and of one that has learnt."""
+"""Ratio of first losses that no setting explains: for untrained models, and for logs that begin later."""
 PADDED = 1.1
-"""Times by which numbers of classes of one task may differ."""
+"""Ratio up to which numbers of classes count as the same task: vocabularies may be padded."""
 UNTRAINED = 1
 """The last step whose loss is that of the untrained model."""
 EARLY, NOISE = 50, 3.0
-"""Losses that tell how noisy a single one is, and how many times that much the first may be off."""
+"""Number of first losses used to measure noise, and how many times the noise the first loss may be off."""
 
 
 def unlike(summaries: Sequence[Summary]) -> str:
-    """Why the runs seem to be of different tasks, in words; empty where nothing says so."""
+    """Why the runs seem to have different tasks; empty if nothing suggests it."""
     return _by_name(summaries) or _by_facts(summaries) or _by_metrics(summaries) or _by_first_loss(summaries)
 
 
 def _by_facts(summaries: Sequence[Summary]) -> str:
-    """What watched runs told of their loss and their data; a vocabulary may be padded."""
+    """Different facts about the loss or the data, as watched runs record them."""
     for name in dict.fromkeys(name for summary in summaries for name in summary.task):
         known = [(summary.run, summary.task[name]) for summary in summaries if name in summary.task]
         first, value = known[0]
@@ -64,7 +64,7 @@ def _by_name(summaries: Sequence[Summary]) -> str:
 
 
 def _by_metrics(summaries: Sequence[Summary]) -> str:
-    """Validation that is measured by metrics of which two runs have none in common."""
+    """Validation metrics of two runs that have nothing in common."""
     measured = [(summary, {name for name in summary.curves if _is_metric(name)}) for summary in summaries]
     known = [(summary, names) for summary, names in measured if names]
     for summary, names in known[1:]:
@@ -80,7 +80,7 @@ def _is_metric(name: str) -> bool:
 
 
 def _by_first_loss(summaries: Sequence[Summary]) -> str:
-    """First losses in two groups, one at a multiple of the other: settings move them, and do not leave a gap."""
+    """A gap between the first losses of two groups of runs: settings change first losses, but leave no gap."""
     firsts = sorted(
         (found for summary in summaries if (found := _first(summary)) is not None), key=lambda item: item[0]
     )
@@ -94,7 +94,7 @@ def _by_first_loss(summaries: Sequence[Summary]) -> str:
 
 
 def _first(summary: Summary) -> tuple[float, int, float, Summary] | None:
-    """The logarithm of the first loss, its step, and how much losses differ from one to the next; None without one."""
+    """The log of the first loss, its step, the typical change between losses, and the run; None without a loss."""
     curve = summary.curve("loss")
     if curve is None or not 0 < curve.values[0] < math.inf:
         return None

@@ -1,6 +1,6 @@
-"""Consulting: an interview about a sick run, from its symptoms to one change and the test of it. No torch, no click.
+"""Consulting: an interview about a failing run, from its symptoms to one change and its test. No torch, no click.
 
-The answers become evidence on the chart, and the causes are ranked by the engine that ranks those of a watched run.
+The answers become evidence on the chart, and the same engine ranks the causes as for a watched run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The casebook: what was tried and what it did, one JSON record a line; a crash loses one line at most.
+"""The casebook: what was tried and what it did, one JSON record per line; a crash loses at most one line.
 
-A case is opened by a consultation and closed by its outcome. An interview that was left is kept as a draft.
+A consultation opens a case, and its outcome closes it. An unfinished interview is kept as a draft.
 
 >>> import tempfile
 >>> book = Casebook(Path(tempfile.mkdtemp()) / "casebook.jsonl")
@@ -29,7 +29,7 @@ Outcome = Literal["helped", "nothing", "worse", "not-tried"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 IN_VAIN = ("nothing", "worse")
 WITHIN_NOISE, STILL_THERE = "within the noise", "still there"
-"""What a comparison's note says of a loss that did not move, and of findings that did not go."""
+"""Phrases in a comparison's note for a loss that did not move, and for findings that did not vanish."""
 TEXTS = ("opened", "project", "run", "cause", "action", "code")
 LINE_LIMIT = 2**20
 LINES_LIMIT = 100_000
@@ -37,7 +37,7 @@ LINES_LIMIT = 100_000
 
 @dataclass(frozen=True)
 class Case:
-    """One change that was proposed, and what came of it."""
+    """One proposed change and its outcome."""
 
     id: str
     opened: str
@@ -48,35 +48,35 @@ class Case:
     action: str = ""
     code: str = ""
     outcome: Outcome | None = None
-    """None: nobody has said yet."""
+    """None if not known yet."""
     by: str = ""
-    """Who said so: "answer" or "comparison"."""
+    """Where the outcome comes from: "answer" or "comparison"."""
     note: str = ""
 
     @property
     def at_noise_floor(self) -> bool:
-        """Whether it moved nothing, and there was nothing that it had to mend: a plateau is something to mend."""
+        """Whether it did not move the loss and there was nothing left to fix; a plateau is something to fix."""
         moved = self.outcome != "nothing" or WITHIN_NOISE not in self.note
         return not (moved or STILL_THERE in self.note or "plateau" in self.complaints)
 
     @property
     def against(self) -> str:
-        """What it was meant for, as the end of a sentence; empty where no cause was known."""
+        """The cause it was meant for, as the end of a sentence; empty if no cause was known."""
         return f" against {self.cause}" if self.cause else ""
 
     @property
     def day(self) -> str:
-        """When it was opened."""
+        """The day it was opened."""
         return self.opened[:10]
 
     def concerns(self, project: str, complaints: Sequence[str]) -> bool:
-        """Whether it is about the same trouble in the same project."""
+        """Whether it shares the project and at least one complaint."""
         return self.project == project and bool(set(self.complaints) & set(complaints))
 
 
 @dataclass(frozen=True)
 class Draft:
-    """An interview that was left before its end."""
+    """An unfinished interview."""
 
     left: str
     project: str
@@ -91,24 +91,24 @@ class Casebook:
         self.path = path
 
     def open_case(self, *, project: str, complaints: Sequence[str], **known: str) -> Case:
-        """Write down what will be tried."""
+        """Record what will be tried."""
         case = Case(id=secrets.token_hex(4), opened=_now(), project=project, complaints=tuple(complaints), **known)  # type: ignore[arg-type]
         told = {name: getattr(case, name) for name in ("id", *TEXTS)}
         self._append({"type": "case", **told, "complaints": list(complaints)})
         return case
 
     def close_case(self, case: str, outcome: str, *, by: str, note: str = "") -> None:
-        """Write down what it did."""
+        """Record what the change did."""
         if outcome not in OUTCOMES:
             raise ConsultError(f"an outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}.")
         self._append({"type": "outcome", "id": case, "outcome": outcome, "by": by, "note": note, "at": _now()})
 
     def keep_draft(self, project: str, run: str, answers: Mapping[str, Any]) -> None:
-        """Keep what was answered so far."""
+        """Save the answers so far."""
         self._append({"type": "draft", "left": _now(), "project": project, "run": run, "answers": dict(answers)})
 
     def end_draft(self, project: str) -> None:
-        """The interview was finished, or is not wanted any more."""
+        """Discard the draft: the interview is finished, or no longer wanted."""
         if self.draft(project) is not None:
             self._append({"type": "draft", "left": _now(), "project": project, "run": "", "answers": {}})
 
@@ -129,11 +129,11 @@ class Casebook:
         return tuple(found.values())
 
     def open_cases(self, project: str) -> tuple[Case, ...]:
-        """Cases of a project that nobody has told the outcome of, or that were put off."""
+        """Cases of a project whose outcome is not known, or that were not tried yet."""
         return tuple(item for item in self.cases() if item.project == project and item.outcome in (None, "not-tried"))
 
     def draft(self, project: str) -> Draft | None:
-        """The interview of a project that was left last, if it was not finished since."""
+        """The latest unfinished interview of a project; None if it was finished or discarded since."""
         latest = None
         for record in self._records():
             if record["type"] == "draft" and record.get("project") == project:
@@ -158,7 +158,7 @@ class Casebook:
             raise ConsultError(f"cannot read the casebook {self.path}: {error.strerror or error}.") from error
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        """One line at the end, in one write; after a torn line on a line of its own."""
+        """Append one line in one write; start a new line if the file ends in an incomplete one."""
         if self.path is None:
             return
         line = encode(dict(record)).encode() + b"\n"
@@ -187,13 +187,13 @@ def default_place() -> Path:
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     except RuntimeError as error:
         raise ConsultError(
-            "there is no home folder for the casebook. Give --casebook FILE or --no-casebook."
+            "there is no home directory for the casebook. Give --casebook FILE or --no-casebook."
         ) from error
     return home / "torchdoctor" / "casebook.jsonl"
 
 
 def project_of(folder: Path) -> str:
-    """What a project is called: the nearest folder upwards that is under version control, or the folder itself."""
+    """The name of a project: the nearest parent folder with a git repository, or the folder itself."""
     place = folder.resolve()
     for parent in (place, *place.parents):
         if (parent / ".git").exists():
@@ -204,7 +204,7 @@ def project_of(folder: Path) -> str:
 def _lock(file: int) -> None:
     try:
         import fcntl
-    except ImportError:  # elsewhere a line that is appended in one write must do
+    except ImportError:  # without fcntl, rely on appending each line in one write
         return
     fcntl.flock(file, fcntl.LOCK_EX)
 

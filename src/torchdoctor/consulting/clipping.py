@@ -1,4 +1,4 @@
-"""How a script clips: by torch, by its scaler, or by the library that makes its steps.
+"""How a script clips gradients: with torch, with a gradient scaler, or through its training library.
 
 >>> text = "a = Accelerator()\\nopt = AdamW(net.parameters())\\na.backward(loss)\\nopt.step()\\n"
 >>> by_hand(Script.of("train.py", text), Suggestion("set-clip-norm", "", 0.9, parameters={"max_norm": 1.0}))
@@ -13,10 +13,10 @@ from torchdoctor.consulting.script import ARGUMENTS, Script, Step, called
 from torchdoctor.records import Suggestion
 
 CLIP = ("grad_clip", "max_grad_norm", "gradient_clip_val", "clip_grad_norm", "clip_norm", "max_norm")
-"""What people call the limit."""
+"""Common names for the limit."""
 LIGHTNING = ("lightning", "pytorch_lightning")
 SOMEWHERE = "model.parameters()"
-"""What is clipped, where the script does not say it in a way that can be read."""
+"""What to clip if the script does not show which parameters."""
 
 
 def number(value: float) -> str:
@@ -25,7 +25,7 @@ def number(value: float) -> str:
 
 
 def uses_lightning(script: Script) -> bool:
-    """Whether the loop is that of Lightning: its trainer clips, by an argument."""
+    """Whether Lightning runs the loop: then an argument of its Trainer clips."""
     return bool({name.split(".")[0] for name in script.imported} & set(LIGHTNING)) and not script.calls("Fabric")
 
 
@@ -45,12 +45,12 @@ def clip_lines(script: Script, step: Step, parameters: str, limit: float) -> lis
 
 
 def by_hand(script: Script, suggestion: Suggestion) -> str:
-    """The lines of a change as this script needs them; those of the suggestion where it has a setting for it."""
+    """The lines of a change, adapted to this script; unchanged if the script has a setting for it."""
     limit, steps = suggestion.parameters.get("max_norm"), script.steps()
     if suggestion.action != "set-clip-norm" or not isinstance(limit, int | float) or script.settings(*CLIP):
         return suggestion.code
     if uses_lightning(script):
-        return f"trainer = Trainer(gradient_clip_val={number(limit)})  # with its other arguments"
+        return f"trainer = Trainer(gradient_clip_val={number(limit)})  # keep your other arguments"
     if script.calls(*ARGUMENTS):
         return f"max_grad_norm={number(limit)}"
     if not steps:
@@ -61,6 +61,6 @@ def by_hand(script: Script, suggestion: Suggestion) -> str:
 
 
 def lightning_trainer(script: Script) -> ast.Call | None:
-    """The only trainer of a script of Lightning."""
+    """The Trainer of a Lightning script, if there is exactly one."""
     trainers = script.calls("Trainer") if uses_lightning(script) else []
     return trainers[0] if len(trainers) == 1 else None

@@ -1,4 +1,4 @@
-"""The nine symptoms that a person may come with, and the findings that they are called here."""
+"""The nine symptoms that a person can choose, and the findings that correspond to them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Pick = Callable[[Answers], str]
 
 @dataclass(frozen=True)
 class Complaint:
-    """One of the nine."""
+    """One of the nine symptoms."""
 
     name: str
     title: str
     findings: tuple[str, ...]
-    """What a run that was read may show of it."""
+    """Findings of a run that count as this complaint."""
     reported: Pick
-    """What it is called where only the answers tell of it; empty: nothing that is known here."""
+    """The finding that it is recorded as if only the answers mention it; empty if none fits."""
     severity: Severity = "warning"
 
     def seen_in(self, symptoms: Iterable[Symptom]) -> list[Symptom]:
-        """The findings of a run that are this complaint."""
+        """The findings of a run that count as this complaint."""
         return [item for item in symptoms if item.name in self.findings]
 
 
@@ -81,11 +81,11 @@ WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("weights grow", "weight norm"), "weight-growth"),
     (("random", "chance", "accuracy"), "not-learning"),
 )
-"""Words of a description, and the finding that they tell of; the first that fits is taken."""
+"""Words in a description, and the finding that they indicate; the first match counts."""
 
 
 def told_by(description: str) -> str:
-    """The finding that a free description tells of; empty where none fits.
+    """The finding that a free-text description indicates; empty if none fits.
 
     >>> told_by("accuracy stays at chance level"), told_by("my ReLUs are dead"), told_by("it is odd")
     ('not-learning', 'dead-units', '')
@@ -148,7 +148,7 @@ LOSS_TROUBLE = ("plateau", "slow-loss", "unstable")
 
 
 def seen(symptoms: Iterable[Symptom]) -> dict[str, Symptom]:
-    """By complaint, the gravest finding of a run that tells of it; what belongs to none of the eight is the ninth."""
+    """By complaint, the most severe finding of a run that counts as it; findings of no other complaint are `other`."""
     order = ("info", "warning", "critical")
     found: dict[str, Symptom] = {}
     for symptom in sorted(symptoms, key=lambda item: (-order.index(item.severity), item.first_step)):

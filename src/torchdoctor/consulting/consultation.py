@@ -1,4 +1,4 @@
-"""What a consultation comes to: the answers on the chart, the causes ranked by the one engine, and what to try next."""
+"""The result of a consultation: answers on the chart, causes ranked by the usual engine, and what to try next."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from torchdoctor.reports.report import Report
 from torchdoctor.treatments import prescribe
 
 IN_VAIN_WEIGHT, HELPED_WEIGHT = -1.2, 0.8
-"""What an earlier change says of the cause that it was meant for."""
+"""Weight of an earlier change as evidence for the cause it was meant for: if it did not help, and if it did."""
 
 
 @dataclass(frozen=True)
 class Consultation:
-    """Everything that was found out."""
+    """Everything a consultation found."""
 
     complaints: tuple[str, ...]
     given: dict[str, Value]
@@ -39,14 +39,14 @@ class Consultation:
     proposals: tuple[Proposal, ...]
     stop: tuple[str, ...]
     history: tuple[Case, ...]
-    """Cases of the same trouble in the same project, oldest first."""
+    """Cases with the same complaints in the same project, oldest first."""
     plan: Plan | None = None
     run: str = ""
     contradicted: dict[str, str] = field(default_factory=dict)
-    """By question, how the run speaks against the answer."""
+    """By question, a sentence on how the run contradicts the answer."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`Report.to_dict`, and under "consultation" what the interview adds to it."""
+        """`Report.to_dict`, with the results of the interview under "consultation"."""
         return self.report.to_dict() | {
             "consultation": {
                 "run": self.run,
@@ -84,7 +84,7 @@ class Consultation:
 
 
 def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation:
-    """Rank the causes of what was seen and said.
+    """Rank the causes of what the run shows and the person reports.
 
     >>> interview = Interview()
     >>> _ = interview.accept_all({"symptoms": ["nan"], "nan_step": 3, "lr": 10, "optimizer": "adam"})
@@ -121,7 +121,7 @@ def conclude(interview: Interview, history: Sequence[Case] = ()) -> Consultation
 
 
 def _undated(report: Report) -> Report:
-    """The report without a step that nobody told."""
+    """The report without assumed onset steps."""
 
     def told(fix: Suggestion) -> Suggestion:
         return replace(fix, code=undated(fix.code, report.symptoms), reason=undated(fix.reason, report.symptoms))
@@ -138,7 +138,7 @@ def _undated(report: Report) -> Report:
 
 
 def _experience(history: Sequence[Case]) -> Iterable[tuple[str, Evidence]]:
-    """What earlier changes say of causes."""
+    """What earlier changes say about causes."""
     for case in history:
         if not case.cause:
             continue

@@ -1,10 +1,10 @@
-"""Where what was said and what was measured do not agree: the measurement counts, and that is told.
+"""Answers that contradict the run's measurements: the measurement counts, and the person is told.
 
 >>> chart = Chart.of(loss=[2.0, 1.9, 1.8])
 >>> for sentence in contradictions(chart, {"nan_step": 1.0, "lr": 0.01}, {"lr": 0.3}).values():
 ...     print(sentence)
 You say NaN at step 1; the log has a finite loss there, 1.9.
-The learning rate: you say 0.01, the run 0.3.
+The learning rate: you say 0.01, the run says 0.3.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from torchdoctor.consulting.questions import BY_NAME
 from torchdoctor.reports.clock import clock_of
 
 ROUGHLY = 2.0
-"""Times by which a number that was told may differ from the one that was measured: people round."""
+"""Factor by which an answer may differ from the measurement: people round."""
 NAMES = {
     "lr": "the learning rate",
-    "lr_now": "the present learning rate",
+    "lr_now": "the current learning rate",
     "optimizer": "the optimizer",
     "schedule": "the schedule",
     "parameters": "the number of parameters",
     "batch_size": "the batch size",
     "dataset_size": "the number of samples",
     "precision": "the precision",
-    "dropout": "the dropout",
+    "dropout": "the dropout rate",
     "weight_decay": "the weight decay",
-    "clip": "the limit of the gradient norm",
-    "grad_norm": "the usual gradient norm",
+    "clip": "the gradient clipping norm",
+    "grad_norm": "the typical gradient norm",
     "grad_peak": "the largest gradient norm",
-    "nan_step": "the first NaN",
-    "fell_before": "whether the loss fell before",
+    "nan_step": "the step of the first NaN",
+    "fell_before": "whether the loss fell at first",
     "shape": "what the loss does",
     "activation": "the activation functions",
-    "skips": "whether there are skip connections",
+    "skips": "skip connections",
     "layers": "the number of layers",
     "waiting_share": "the share of a step spent waiting for data",
-    "pace": "the pace",
-    "norms_before": "what gradient norms did before",
+    "pace": "when training became slow",
+    "norms_before": "gradient norms before the NaN",
 }
-"""What is told where people and run disagree; of other questions the run's answer is taken without a word."""
+"""Questions for which a disagreement is shown; for others the run's answer is used silently."""
 
 
 def contradictions(chart: Chart, given: Answers, known: Answers) -> dict[str, str]:
-    """By question, a sentence for each answer that the run speaks against."""
+    """By question, a sentence for each answer that the run contradicts."""
     found = {}
     if told := _finite_there(chart, given.get("nan_step"), known):
         found["nan_step"] = told
@@ -52,14 +52,14 @@ def contradictions(chart: Chart, given: Answers, known: Answers) -> dict[str, st
         said, measured = given.get(name), known.get(name)
         if said is not None and measured is not None and _differ(said, measured):
             here, there = (_text(name, value) for value in (said, measured))
-            found[name] = f"{words[0].upper()}{words[1:]}: you say {here}, the run {there}."
+            found[name] = f"{words[0].upper()}{words[1:]}: you say {here}, the run says {there}."
     return found
 
 
 def _finite_there(chart: Chart, said: Value, known: Answers) -> str:
-    """That the loss is finite where somebody saw NaN; a log that ends before, and a loss of 0, deny nothing.
+    """A sentence if the log has finite losses where the person reports NaN; empty otherwise.
 
-    Some trainers log NaN as 0.
+    A log that ends earlier contradicts nothing, nor does a loss of 0: some trainers log NaN as 0.
     """
     losses = chart["loss"]
     if not isinstance(said, float) or "nan_step" in known or losses.nonfinite or not losses or losses.step < said:

@@ -1,4 +1,4 @@
-"""What is said, as blocks that are shown as plain text or as Markdown."""
+"""Blocks of text, rendered as plain text or Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Style = Literal["title", "heading", "text", "item", "step", "code", "question", 
 
 
 APART = ("title", "heading", "code", "question")
-"""What stands apart from what is before it."""
+"""Styles with an empty line before them."""
 
 
 class Block(NamedTuple):
@@ -23,7 +23,7 @@ class Block(NamedTuple):
     style: Style
     text: str
     language: str = ""
-    """Of code."""
+    """The language of a code block."""
 
 
 def as_text(blocks: Iterable[Block], width: int = WIDTH) -> str:
@@ -79,7 +79,7 @@ def _wrapped(text: str, width: int, first: str, others: str) -> str:
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
-    """Markdown in which strings from anywhere stay what they are."""
+    """Markdown; untrusted strings are escaped."""
     parts: list[str] = []
     before = ""
     for style, text, language in blocks:

@@ -1,7 +1,7 @@
-"""Answers become evidence on the chart of an examination: what was measured goes before what was said.
+"""Enters answers as evidence on the chart of an examination; measurements take precedence over answers.
 
-Losses that were typed are vitals like any others, and the detectors look at them. What no detector sees is entered as
-a finding that was reported.
+Typed losses are vitals like any others, and the detectors examine them. A complaint that no detector finds is entered
+as a reported finding.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torchdoctor.symptoms import DETECTORS
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 KINDS = {"relu": "ReLU", "saturating": "Sigmoid"}
 MIDDLE = 1000
-"""The step at which something is taken to have begun where nobody knows: long after a warm-up. Nobody is told it."""
+"""The assumed onset of trouble if nobody knows it: long after a warm-up. It is never shown."""
 REPORTED = "reported"
-"""How the message begins of what somebody said and no detector saw."""
-UNDATED = "since when is not known"
+"""Start of the message of a finding that a person reported and no detector found."""
+UNDATED = "onset not known"
 WARM = 0.01
-"""The share of its height at which a rate that is warmed up is taken to begin."""
+"""A warm-up is assumed to begin at this share of the highest learning rate."""
 LATELY = 20
-"""Values that a norm which was told as one number stands for."""
+"""How many values a single typed number, such as a norm, is entered for."""
 CODES = {detector.name: detector.code for detector in DETECTORS}
 READS = {detector.name: detector.reads for detector in DETECTORS}
 
 
 def supply(examination: Examination, answers: Answers) -> None:
-    """Enter what the answers say and the run does not."""
+    """Enter the answers to what the run does not record."""
     chart = examination.chart
     for record in _setting(chart, answers):
         examination.take(record)
@@ -66,7 +66,7 @@ def _whole(answers: Answers, name: str) -> int | None:
 
 
 def _setting(chart: Chart, answers: Answers) -> Iterator[Record]:
-    """Context, groups and facts that are not known yet."""
+    """Records for the context, groups and facts that are not known yet."""
     told: dict[str, Any] = {}
     used = OPTIMIZERS.get(str(answers.get("optimizer")))
     if used:
@@ -112,19 +112,19 @@ def _facts(answers: Answers) -> dict[str, Any]:
         facts["loss.fragile"] = fragile
     kind, layers = KINDS.get(str(answers.get("activation"))), _whole(answers, "layers")
     if kind and (layers or kind == "Sigmoid"):
-        facts["modules.kinds"] = ["Linear", kind] * min(layers or 1, 500)  # nobody is told a number that nobody gave
+        facts["modules.kinds"] = ["Linear", kind] * min(layers or 1, 500)  # never show a number that nobody gave
     return facts
 
 
 def _vitals(answers: Answers) -> Iterator[Record]:
-    """Losses that were typed, one record a step, as they were logged."""
+    """Records for typed losses, one per step, as if they were logged."""
     train, validation = _numbers(answers, "train_losses"), _numbers(answers, "val_losses")
     losses = train or _numbers(answers, "losses")
     broke, now = _whole(answers, "nan_step"), _whole(answers, "current_step")
     last = broke - 1 if broke is not None else now
     if not losses and not math.isnan(known := _number(answers, "last_loss")):
         losses = [known]
-    # Losses of evaluations are spread over the run, those of steps follow each other.
+    # Losses of evaluations are spread over the run; losses of steps are consecutive.
     first_of = max(len(train), len(validation)) if train else len(losses)
     stride = max((last + 1) // max(first_of, 1), 1) if train and last is not None else 1
     end = last if last is not None else first_of * stride - 1
@@ -144,12 +144,12 @@ def _vitals(answers: Answers) -> Iterator[Record]:
             else:
                 yield {"type": "validation", "step": step, "vitals": {"val_loss": value}}
     if broke is not None and "nan_step" in answers:
-        for step in range(broke, broke + LATELY):  # a loss that went to NaN stays there
+        for step in range(broke, broke + LATELY):  # a loss that became NaN stays NaN
             yield {"type": "vitals", "step": step, "vitals": {"loss": math.nan}}
 
 
 def _levels(chart: Chart, answers: Answers) -> None:
-    """Numbers that stand for a vital's present level, where it was not measured."""
+    """Enter typed numbers as the current level of vitals that were not measured."""
     now = _whole(answers, "current_step")
     step = max(chart.step, LATELY - 1) if chart.step >= 0 or now is None else max(now, LATELY - 1)
     rate = _number(answers, "lr_now")
@@ -172,7 +172,7 @@ def _levels(chart: Chart, answers: Answers) -> None:
 
 
 def _layers(chart: Chart, answers: Answers) -> None:
-    """The gradient norms of both ends, and what they say of the layers in between."""
+    """Enter the gradient norms of the first and last layer, with the layers in between interpolated."""
     first, last, layers = (_number(answers, name) for name in ("grad_first_layer", "grad_last_layer", "layers"))
     if chart.names or not (first > 0 and last > 0 and layers >= 2):
         return
@@ -184,7 +184,7 @@ def _layers(chart: Chart, answers: Answers) -> None:
 
 
 def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers, *, run: bool) -> None:
-    """Enter every complaint that no detector has found as an episode of its own, said to be reported."""
+    """Enter every complaint that no detector has found as an episode of its own, marked as reported."""
     for name in complaints:
         complaint = BY_NAME[name]
         slug = complaint.reported(answers)
@@ -199,12 +199,12 @@ def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers,
 
 
 def is_reported(symptom: Symptom) -> bool:
-    """Whether somebody said it, and no detector saw it."""
+    """Whether a person reported it and no detector found it."""
     return symptom.message.startswith(REPORTED)
 
 
 def undated(text: str, symptoms: Iterable[Symptom]) -> str:
-    """A text without the step at which something was taken to have begun, where nobody knows when it did.
+    """A text without the assumed onset step, if the real onset is not known.
 
     >>> nan = Symptom("nan-or-inf", "NU01", "critical", 0.6, 1000, 1000, message=f"reported: {UNDATED}")
     >>> undated("check(batch)  # the batch of step 1000", [nan])
@@ -214,7 +214,7 @@ def undated(text: str, symptoms: Iterable[Symptom]) -> str:
         if symptom.message.endswith(UNDATED):
             step = rf"step {symptom.first_step}\b"
             text = re.sub(rf"\bof {step}", "at which it began", text)
-            text = re.sub(rf"\b(before|from|at|since) {step}", r"\1 its beginning", text)
+            text = re.sub(rf"\b(before|from|at|since) {step}", r"\1 its onset", text)
     return text
 
 
@@ -263,7 +263,7 @@ def _value(complaint: str, answers: Answers) -> float:
 
 
 def _details(complaint: str, answers: Answers) -> str:
-    """The numbers of a complaint, in words."""
+    """The numbers that belong to a complaint, in words."""
     parts = []
     if complaint == "exploding" and not math.isnan(peak := _number(answers, "grad_peak")):
         usual = _number(answers, "grad_norm")
@@ -277,7 +277,7 @@ def _details(complaint: str, answers: Answers) -> str:
         if first > 0 and last > 0:
             parts.append(f"{number_text(first)} in the first layer, {number_text(last)} in the last")
     if complaint == "slow-machine" and not math.isnan(share := _number(answers, "waiting_share")):
-        parts.append(f"{100 * share:.0f} % of a step pass waiting for data")
+        parts.append(f"{100 * share:.0f} % of a step is spent waiting for data")
     if complaint == "other" and answers.get("description"):
         parts.append(str(answers["description"]))
     if losses := _numbers(answers, "losses"):

@@ -1,4 +1,4 @@
-"""From a diagnosis to one change: the proposals in order, what was tried before, and the chosen one worked out."""
+"""From a diagnosis to one change: the ordered proposals, what was tried before, and the plan for the chosen one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from torchdoctor.treatments.case import Case as TreatedCase
 from torchdoctor.treatments.prescription import BY_SLUG, suggest
 
 LIKELY = 0.35
-"""From this probability on, what mends the likeliest cause is proposed first."""
+"""If the likeliest cause reaches this probability, its fixes are proposed first."""
 NO_RUN = frozenset({"ask-for-help", "roll-back"})
-"""Changes that are no test of a cause: they protect, or end the search."""
+"""Actions that are never proposed because they do not test a cause: they protect the run, or end the search."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Proposal:
     cause: str
     probability: float
     tried: Case | None = None
-    """The latest case in which it was tried in vain."""
+    """The latest case in which it was tried without success."""
 
     @property
     def range(self) -> str:
-        """The values that are worth trying."""
+        """The values worth trying."""
         return fix_range(self.suggestion)
 
     @property
     def reason(self) -> str:
         """The cause that it treats."""
         known = self.cause not in ("", "unknown")
-        return f"{self.cause} ({percent(self.probability)})" if known else "it, whatever the cause"
+        return f"{self.cause} ({percent(self.probability)})" if known else "an unknown cause"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -60,25 +60,25 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen change, worked out."""
+    """The chosen change with its settings, patch and test."""
 
     proposal: Proposal
     settings: dict[str, Setting]
-    """Settings to override; empty where it is a change of code."""
+    """Settings to override; empty for a change of code."""
     patch: Patch | None
-    """Against the script that was named, if one was."""
+    """The patch for the given script, if one was given."""
     test: Test
     files: tuple[str, ...] = field(default=())
-    """What was written."""
+    """Files that were written."""
 
     @property
     def commands(self) -> tuple[tuple[str, str], ...]:
-        """What tests it, in order."""
+        """The commands that test it, in order."""
         return commands(self.test, self.code)
 
     @property
     def code(self) -> str:
-        """The lines of the change, as the script needs them that was named."""
+        """The lines of the change, adapted to the given script."""
         return self.proposal.suggestion.code if self.patch is None else self.patch.code
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,9 +97,9 @@ class Plan:
 
 
 def proposals(chart: Chart, report: Report, walks: Iterable[Walk], history: Sequence[Case]) -> tuple[Proposal, ...]:
-    """What could be changed: what mends a likely cause, then as the report has it; last what was tried in vain.
+    """The possible changes: fixes of a likely leading cause first, those tried without success last, else as reported.
 
-    What mends only causes that are next to impossible is left out.
+    Fixes that only treat very unlikely causes are left out.
     """
     found: dict[str, Proposal] = {}
     for suggestion in (*report.suggestions, *_of_trees(chart, report, walks)):
@@ -131,7 +131,7 @@ def _treated(diagnoses: Sequence[Diagnosis], action: str) -> Diagnosis | None:
 
 
 def _of_trees(chart: Chart, report: Report, walks: Iterable[Walk]) -> Iterable[Suggestion]:
-    """What the leaves of the trees ask for besides."""
+    """Further changes that the leaves of the trees suggest."""
     first = next((item for item in report.diagnoses if item.episodes), None)
     if first is None:
         return
@@ -146,7 +146,7 @@ def _of_trees(chart: Chart, report: Report, walks: Iterable[Walk]) -> Iterable[S
 
 
 def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -> Plan:
-    """The settings, the patch and the test of a change."""
+    """Work out the settings, the patch and the test of a change."""
     known = [value for name in ("nan_step", "onset") if isinstance(value := answers.get(name), float)]
     made = patch(Script.read(script), proposal.suggestion, answers.get("lr")) if script is not None else None
     onset = int(min(known)) if known else None
@@ -155,6 +155,6 @@ def work_out(proposal: Proposal, answers: Answers, script: Path | None = None) -
 
 
 def with_files(plan: Plan, *, patch_file: str = "", settings_file: str = "") -> Plan:
-    """The plan with the names of what was written."""
+    """The plan with the names of the files that were written."""
     files = tuple(name for name in (patch_file, settings_file) if name)
     return replace(plan, files=files, test=replace(plan.test, patch=patch_file, settings=settings_file))

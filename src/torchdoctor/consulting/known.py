@@ -1,4 +1,4 @@
-"""What a run's own files answer, so that nobody is asked for it."""
+"""Answers that the run's own files give, so that nobody is asked for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.treatments.configured import highest_rate
 
 GREW = 10.0
-"""Times its level by which a gradient norm has grown before something broke."""
+"""Multiple of its usual level above which a gradient norm counts as grown before the NaN."""
 
 
 def known_answers(chart: Chart) -> dict[str, Value]:
-    """By question, what the run says; questions that it does not answer are not there.
+    """By question, the run's answer; questions that it does not answer are left out.
 
     >>> chart = Chart.of(loss=[2.0, 1.9], grad_norm=[0.5, 0.7], context={"batch_size": 32})
     >>> known = known_answers(chart)
@@ -33,7 +33,7 @@ def known_answers(chart: Chart) -> dict[str, Value]:
             continue
         try:
             found[name] = BY_NAME[name].accept(value)
-        except ConsultError:  # a number that makes no sense is no answer
+        except ConsultError:  # a value out of range is not an answer
             continue
     return found
 
@@ -181,4 +181,4 @@ ANSWERS: Mapping[str, Callable[[Chart], Value]] = {
     "total_steps": lambda chart: configured(chart, "total_steps"),
     "losses": lambda chart: _values(chart, "loss"),
 }
-"""By question, how the run answers it; None or NaN where it does not."""
+"""By question, the function that reads its answer from the run; None or NaN if there is none."""

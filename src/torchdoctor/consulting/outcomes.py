@@ -1,4 +1,4 @@
-"""Whether a change helped, from the run before it and the run after it, over the steps that both have."""
+"""Whether a change helped: compares the run before it with the run after it over the steps that both have."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from torchdoctor.stretch import Stretch
 
 Array = NDArray[np.float64]
 LEAST = 20
-"""Losses of each run that are needed for a judgement."""
+"""Losses that each run needs for a comparison."""
 SHARE = 0.2
-"""The last share of the common steps that is compared."""
+"""Share of the losses, at the end of the common steps, that is compared."""
 DEVIATIONS = 3.0
-"""Standard errors that a difference must exceed."""
+"""Standard errors that a difference must exceed to count."""
 WORTH = 0.01
-"""Share of the loss under which a difference is not worth a word."""
+"""Share of the loss below which a difference does not count."""
 FEW_VALIDATIONS = 3
 NEIGHBOURS = 8
-"""Changes from one value to the next that tell what is usual; of fewer, a single jump is taken for noise."""
+"""Changes between neighboring values needed to estimate noise: with fewer, a single jump would count as noise."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a change did, and how that is known."""
+    """What a change did, and the evidence."""
 
     outcome: Outcome
     note: str
     before: str = ""
-    """The file of the run before, as it was found under the path that was given."""
+    """The file of the run before the change, as found under the given path."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class Side:
     """One of the two runs."""
 
     series: dict[str, Array]
-    """By vital, an array of two rows: steps and values."""
+    """By vital, an array with two rows: steps and values."""
     report: Report
     early: Report
-    """What was to be seen of it in the steps that both have: a finding takes its time to show."""
+    """What the run showed within the steps that both have: a finding takes time to appear."""
 
     @classmethod
     def of(cls, run: Run, end: int) -> Side:
-        """A run that is held against another over the steps up to an end."""
+        """A run to compare with another over the steps up to `end`."""
         series = {name: np.array(values, dtype=np.float64) for name, values in vital_series(run).items()}
         report = diagnose(run)
         return cls(series, report, report if run.step <= end else diagnose(_upto(run, end)))
 
 
 def _upto(run: Run, end: int) -> Run:
-    """The run as it would have been, had it ended there."""
+    """The run as if it had ended at that step."""
 
     def pieces() -> Iterator[Piece]:
         for piece in run.pieces:
@@ -84,7 +84,7 @@ def _upto(run: Run, end: int) -> Run:
 
 
 def judge_runs(before: str | Path, after: str | Path) -> Verdict:
-    """What the change between two recorded runs did; raises where they are not of one task."""
+    """What the change between two recorded runs did; raises `ConsultError` if they do not share one task."""
     one, other = read(before), read(after)
     names = short_names([str(before), str(after)])
     summaries = [
@@ -94,8 +94,8 @@ def judge_runs(before: str | Path, after: str | Path) -> Verdict:
     if reason := unlike(summaries):
         raise ConsultError(
             f"these runs cannot tell whether a change helped: {printable(reason)}. Give two runs of the same task, "
-            "data and loss, which differ by the change only. If the change itself is why, compare their findings "
-            "(torchdoctor compare) and tell what happened at the next consultation."
+            "data and loss that differ only by the change. If the change itself is the reason, compare their findings "
+            "(torchdoctor compare) and enter the outcome at the next consultation."
         )
     end = min(one.step, other.step)
     return replace(judge(Side.of(one, end), Side.of(other, end)), before=str(one.path))
@@ -106,15 +106,15 @@ def _in_one_clock(summaries: list[Summary]) -> None:
     if before.clock != after.clock:
         raise ConsultError(
             f"these runs cannot tell whether a change helped: {printable(before.run)} is logged by {before.clock}s and "
-            f"{printable(after.run)} by {after.clock}s, which cannot be held against each other. Give two runs that "
-            "were logged in the same way."
+            f"{printable(after.run)} by {after.clock}s, which cannot be compared. Give two runs that are logged in the "
+            "same unit."
         )
 
 
 def judge(old: Side, new: Side) -> Verdict:
-    """Findings first: what broke is worse, what is gone has helped if the loss did not pay for it. Then the loss.
+    """Findings count before the loss: new trouble is worse; a vanished finding helped if the loss is no worse.
 
-    A finding is gone where the whole run after the change is without it, and was long enough to show it.
+    A finding has vanished if the whole run after the change does not have it, and is long enough to show it.
 
     >>> steps, report = np.arange(200.0), Report(step=199)
     >>> old, new = (
@@ -150,10 +150,9 @@ def judge(old: Side, new: Side) -> Verdict:
         return Verdict("helped", f"gone: {', '.join(gone)}; {said}")
     if loss is None and not here and not gone:
         raise ConsultError(
-            "these runs cannot tell whether a change helped: neither shows trouble in the first "
-            f"{min(old.report.step, new.report.step) + 1:,} {clock}s, and they have too few losses in common: {LEAST} "
-            f"of each are needed, or {FEW_VALIDATIONS} of validation. Train both for as long as the trouble takes to "
-            "show."
+            "these runs cannot tell whether a change helped: neither has findings in the first "
+            f"{min(old.report.step, new.report.step) + 1:,} {clock}s, and they have too few losses in common: each "
+            f"needs {LEAST} losses, or {FEW_VALIDATIONS} validation losses. Train both until the trouble can show."
         )
     if loss is None or loss[0] == 0:
         return Verdict("nothing", f"{left}{said}")
@@ -161,7 +160,7 @@ def judge(old: Side, new: Side) -> Verdict:
 
 
 def _onsets(report: Report) -> dict[str, int]:
-    """By finding of warning and above, where it began."""
+    """By finding of severity warning or above, the step at which it began."""
     found: dict[str, int] = {}
     for item in report.symptoms:
         if item.severity != "info" and item.name not in INFORMATIVE:
@@ -170,27 +169,27 @@ def _onsets(report: Report) -> dict[str, int]:
 
 
 def _breaks(report: Report) -> list[str]:
-    """What ended the run, wherever it began: no lower loss before it makes up for that."""
+    """Findings that ended the run, at any step: a lower loss before them does not make up for it."""
     return list(
         dict.fromkeys(item.name for item in report.symptoms if item.name in DIVERGING and item.severity == "critical")
     )
 
 
 def _dated(name: str, was: dict[str, int], now: dict[str, int], clock: str) -> str:
-    """A finding of the run after, and where it began in both if that is not the same."""
+    """A finding of the run after the change, with its onset in both runs if they differ."""
     if name not in now or was.get(name) == now[name]:
         return name
     return f"{name} at {clock} {now[name]}{f' (before: {was[name]})' if name in was else ''}"
 
 
 def _longer(which: str, short: Side, long: Side, name: str, said: str) -> str:
-    """Which run to train longer, since the other one shows something for which it is too short."""
+    """An error that says which run to train longer: it is too short to show a finding of the other one."""
     clock, onset, end = clock_of(long.report.context), _onsets(long.report)[name], short.report.step
     other = "after" if which == "before" else "before"
     needed = math.ceil(MARGIN * onset) if onset > end else long.report.step
     return (
         f"these runs cannot tell whether a change helped: the run {other} the change shows {name} at {clock} {onset}, "
-        f"and the one {which} it is too short to tell: it ends at {clock} {end} (until there: {said}). Train it at "
+        f"and the run {which} it is too short to tell: it ends at {clock} {end} (until then: {said}). Train it at "
         f"least to {clock} {needed}."
     )
 
@@ -201,7 +200,7 @@ def _worst(report: Report) -> int:
 
 
 def _difference(old: dict[str, Array], new: dict[str, Array], clock: str) -> tuple[int, str] | None:
-    """-1 where the loss is lower after the change, 1 where it is higher, 0 within the noise; and in words."""
+    """-1 if the loss is lower after the change, 1 if it is higher, 0 if within the noise; and a sentence."""
     for vital, words, least in (("val_loss", "validation loss", FEW_VALIDATIONS), ("loss", "loss", LEAST)):
         if vital in old and vital in new:
             found = _compared(old[vital], new[vital], words, least, clock)
@@ -229,10 +228,10 @@ def _compared(old: Array, new: Array, words: str, least: int, clock: str) -> tup
 
 
 def _noise(curves: list[Array], tails: list[Array]) -> float:
-    """The standard error of the difference of two levels, from the changes between neighbours: a trend drops out.
+    """The standard error of the difference of two levels, from changes between neighboring values: trends cancel out.
 
-    A loss that jumps once, and stays, is not noisy: where the tails are short, what was before them says what is usual,
-    and so does the other run.
+    A loss that jumps once and stays there is not noisy. If the tails are short, earlier values and the other run help
+    to estimate the usual change.
 
     >>> broke, well = np.array([0.54, 1.605, 1.607]), np.array([0.54, 0.556, 0.545])
     >>> _noise([broke, well], [broke, well]) < 0.02

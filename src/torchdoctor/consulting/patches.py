@@ -1,4 +1,4 @@
-"""A fix as a patch to review: a unified diff against a training script, made where the place is certain, never applied.
+"""A fix as a patch to review: a diff against a training script, made only if the place is certain, never applied.
 
 >>> script = Script.of("train.py", "lr = 1e-3\\nopt = torch.optim.SGD(net.parameters(), lr=lr)\\n")
 >>> fix = Suggestion("scale-lr", "learning_rate *= 0.5", 0.9, parameters={"factor": 0.5})
@@ -23,33 +23,33 @@ from torchdoctor.reports.wording import first_line, printable
 
 @dataclass(frozen=True)
 class Patch:
-    """A diff, or the line to write and where."""
+    """A diff, or the line to write and where to put it."""
 
     diff: str
-    """Empty where it could not be made with certainty."""
+    """Empty if the place is not certain."""
     where: str
-    """Where to look, or what to know of the diff."""
+    """Where to look, or a note on the diff."""
     code: str
 
 
 SAME = 0.01
-"""The share by which two learning rates may differ and be the same."""
+"""Relative difference up to which two learning rates count as the same."""
 
 
 def patch(script: Script, suggestion: Suggestion, rate: object = None) -> Patch:
-    """The fix as a diff against the script, or, where the place is not certain, as a line to insert by hand.
+    """The fix as a diff against the script or, if the place is not certain, as a line to insert by hand.
 
-    `rate` is the learning rate of the run, where it is known: a script that has another was told it from outside.
+    `rate` is the run's learning rate, if known: if the script has another one, the run got its own from elsewhere.
     """
     make = MAKERS.get(suggestion.action)
     try:
         if make is None:
-            raise PlaceError("this change needs a person: it has no single place in a script")
+            raise PlaceError("this change needs a person: no single place in a script makes it")
         edits = make(script, suggestion)
         if suggestion.action == "scale-lr" and isinstance(rate, float):
             _same_rate(edits[0].place, rate)
         option = next((edit.place.option for edit in edits if edit.place.option), "")
-        note = f"It is a default: where you give {printable(option)} yourself, change it there." if option else ""
+        note = f"This changes a default: if you pass {printable(option)} yourself, change it there." if option else ""
         return Patch(_diff(script, edits), note, by_hand(script, suggestion))
     except PlaceError as reason:
         hint = "Nothing to insert." if "already" in str(reason) else _hint(script, suggestion)
@@ -60,23 +60,23 @@ def _same_rate(place: Place, rate: float) -> None:
     if abs(place.value - rate) > SAME * abs(rate):
         written, used = number_text(float(place.value)), number_text(rate)
         raise PlaceError(
-            f"line {place.line} has the learning rate {written}, and the run had {used}: change it where that was set"
+            f"line {place.line} has the learning rate {written}, but the run had {used}: change it where {used} was set"
         )
 
 
 def _hint(script: Script, suggestion: Suggestion) -> str:
-    """Where to look for the place by hand."""
+    """Where to make the change by hand."""
     steps, optimizers = script.steps(), script.optimizers
     if suggestion.action in STEPWISE:
         if suggestion.action == "set-clip-norm" and uses_lightning(script):
-            return f"By hand: give it to the Trainer that {script.name} makes or is run by."
+            return f"By hand: pass it to the Trainer that {script.name} creates or that runs it."
         if not steps:
-            return f"By hand: {script.name} makes no step after a backward(); the lines belong between the two."
+            return f"By hand: {script.name} has no optimizer step after a backward(); the lines belong between the two."
         line = steps[0].node.lineno
         return f"By hand, before line {line} of {script.name}: {first_line(script.line(line)).strip()}"
     if optimizers:
-        return f"By hand, around line {optimizers[0].call.lineno} of {script.name}, where the optimizer is made."
-    return f"By hand: {script.name} makes no optimizer; change it where the optimizer is made."
+        return f"By hand, around line {optimizers[0].call.lineno} of {script.name}, where the optimizer is created."
+    return f"By hand: {script.name} creates no optimizer; make the change where the optimizer is created."
 
 
 def _diff(script: Script, edits: Iterable[Edit]) -> str:
@@ -85,12 +85,12 @@ def _diff(script: Script, edits: Iterable[Edit]) -> str:
     for edit in ordered:
         place = edit.place
         if place.end_line != place.line:
-            raise PlaceError("the value is written over several lines")
+            raise PlaceError("the value spans several lines")
         line = lines[place.line - 1]
         lines[place.line - 1] = line[: place.column] + edit.text.encode() + line[place.end_column :]
     made = "\n".join(line.decode() for line in lines) + ("\n" if script.text.endswith("\n") else "")
     if made == script.text:
-        raise PlaceError("the script has this value already")
+        raise PlaceError("the script already has this value")
     try:
         Script.of(script.name, made)
     except ConsultError as error:
@@ -106,7 +106,7 @@ def _diff(script: Script, edits: Iterable[Edit]) -> str:
 
 
 def _relative(name: str) -> str:
-    """The path in the diff: from here where the script is below, else its bare name."""
+    """The path in the diff: relative if the script is below the current folder, else its bare name."""
     path = Path(name)
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()

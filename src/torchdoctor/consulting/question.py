@@ -1,4 +1,4 @@
-"""The shape of a question, and how an answer is read: typed on a terminal or taken from a file."""
+"""What a question consists of, and how an answer is parsed, whether typed in a terminal or read from a file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torchdoctor.reports.wording import printable
 Kind = Literal["number", "numbers", "choice", "choices", "text"]
 Value = float | int | str | list[float] | list[str] | None
 Answers = Mapping[str, Value]
-"""By question: what was answered; None where it was asked and is not known."""
+"""Answers by question name; None if the question was asked and the answer is not known."""
 
 MOST_NUMBERS = 100_000
 MOST_TEXT = 2000
 SHOWN_VALUES = 8
-"""Numbers of a list that are shown, the last ones."""
+"""How many values of a list are shown: the last ones."""
 SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12, "%": 0.01}
 NUMBER = re.compile(r"([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([kmbt%]?)", re.IGNORECASE)
 NOT_KNOWN = frozenset({"", "-", "?", "unknown", "none", "null"})
@@ -28,7 +28,7 @@ YES_NO = (("yes", "yes"), ("no", "no"))
 
 
 class ConsultError(TorchDoctorError):
-    """An answer, a casebook or a script that cannot be used."""
+    """An answer, casebook or script cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,21 @@ class Question:
     """Its key in a file of answers."""
     text: str
     explain: str
-    """What `?` says: why it is asked, and how to find the answer."""
+    """Shown for `?`: why it is asked, and how to find the answer."""
     kind: Kind = "number"
     about: tuple[str, ...] = ()
-    """The complaints that it belongs to; empty: all."""
+    """The complaints it belongs to; empty means all."""
     needed: tuple[str, ...] = ()
-    """The complaints for which an answer, or null, must be given where nobody can be asked."""
+    """The complaints for which an answer or null is required if nobody can be asked."""
     choices: tuple[tuple[str, str], ...] = ()
-    """Value and words of each."""
+    """Value and wording of each choice."""
     least: float = 0.0
     most: float = math.inf
     unless: tuple[str, ...] = ()
-    """Not asked where all of these have been answered."""
-    only_if: tuple[str, tuple[str, ...]] | None = None
-    """Asked only where that question has one of these answers."""
+    """Not asked if all of these are answered."""
 
     def accept(self, value: object) -> Value:
-        """The answer as it is kept, from JSON or from a word; raises where it cannot be one.
+        """The answer as it is stored, parsed from JSON or typed text; raises `ConsultError` if it is not valid.
 
         >>> LR = Question("lr", "Learning rate?", "", most=1e3)
         >>> LR.accept("3e-4"), LR.accept(0.1), LR.accept(None)
@@ -118,7 +116,7 @@ class Question:
         near = [name for name, words in self.choices if text and (name.startswith(text) or words.lower() == text)]
         if len(near) == 1:
             return near[0]
-        raise ConsultError(f"{self.name}: {_shown(value)} is none of the answers. {did_you_mean(text, known)}")
+        raise ConsultError(f"{self.name}: {_shown(value)} is not one of the choices. {did_you_mean(text, known)}")
 
     def _choices(self, value: object) -> list[str]:
         if isinstance(value, str):
@@ -126,11 +124,11 @@ class Question:
         if isinstance(value, int) and not isinstance(value, bool):
             value = [value]
         if not isinstance(value, list):
-            raise ConsultError(f"{self.name}: {_shown(value)} is not a list. Give names or numbers of the answers.")
+            raise ConsultError(f"{self.name}: {_shown(value)} is not a list. Give names or numbers of the choices.")
         return list(dict.fromkeys(self._choice(item) for item in value))
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--questions`` prints of it."""
+        """The question as ``--questions`` prints it."""
         told: dict[str, Any] = {"name": self.name, "question": self.text, "kind": self.kind, "explain": self.explain}
         if self.choices:
             told["choices"] = dict(self.choices)
@@ -138,8 +136,6 @@ class Question:
         told["needed_for"] = list(self.needed)
         if self.unless:
             told["unless_answered"] = list(self.unless)
-        if self.only_if is not None:
-            told["only_if"] = {self.only_if[0]: list(self.only_if[1])}
         return told
 
 

@@ -1,4 +1,4 @@
-"""The questions, in the order in which they are asked: the telling ones first, the configuration last."""
+"""The questions in the order they are asked: the most informative first, the configuration last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS = 1e12
 SYMPTOMS = Question(
     "symptoms",
     "What symptoms are you seeing? Choose all that apply",
-    "Type the numbers with a space between them, as in: 1 6. What the run itself shows is marked and is the default.",
+    "Type the numbers separated by spaces, for example: 1 6. Symptoms found in the run are marked and are the default.",
     kind="choices",
     needed=tuple(item.name for item in COMPLAINTS),
     choices=tuple((item.name, item.title) for item in COMPLAINTS),
@@ -21,7 +21,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "description",
         "What do you see?",
-        "One sentence: what you expected, what happens instead, since when.",
+        "In one sentence: what you expected, what happens instead, and since when.",
         kind="text",
         about=("other",),
         needed=("other",),
@@ -29,17 +29,17 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "nan_step",
         "At which step was the first NaN or Inf?",
-        "The log's first line with nan or inf. In the first few steps it is the rate or the initialization, later it "
-        "is something that has grown.",
+        "The first nan or inf in the log. In the first few steps, the learning rate or the initialization is the usual "
+        "cause; later, something has grown over time.",
         about=("nan",),
         needed=("nan",),
         most=STEPS,
     ),
     Question(
         "nan_early",
-        "Did it happen in the first few steps?",
-        "Within about the first 20 steps. Then nothing can have built up: it is the rate, the initialization or the "
-        "data.",
+        "Did the NaN appear in the first few steps?",
+        "Within about the first 20 steps. This is too early for anything to build up: suspect the learning rate, the "
+        "initialization or the data.",
         kind="choice",
         about=("nan",),
         choices=YES_NO,
@@ -48,51 +48,51 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "last_loss",
         "What was the last valid loss?",
-        "The last number before the first NaN.",
+        "The last finite loss before the first NaN.",
         about=("nan",),
         least=-1e30,
     ),
     Question(
         "norms_before",
-        "Did gradient norms grow before it?",
-        "Look at the gradient norms of the ten steps before: ten times their usual level, or more, is growing. If you "
-        "do not log them: norm = clip_grad_norm_(model.parameters(), 1e9).",
+        "Did gradient norms grow before the first NaN?",
+        "Look at the ten steps before it: norms of ten times their usual level or more count as growing. If you do not "
+        "log them: norm = clip_grad_norm_(model.parameters(), 1e9).",
         kind="choice",
         about=("nan",),
         needed=("nan",),
-        choices=(("grew", "yes, they exploded"), ("normal", "no, they were as usual")),
+        choices=(("grew", "yes, they exploded"), ("normal", "no, they stayed normal")),
     ),
     Question(
         "loss_operations",
-        "What does your loss compute by itself? Several may apply",
-        "log(0), a division by zero and the root's derivative at zero are NaN. The losses of the library are safe, "
-        "what is written by hand often is not.",
+        "Which of these does your own loss code compute? Choose all that apply",
+        "log(0), division by zero and the gradient of a square root at zero give NaN or Inf. PyTorch's built-in losses "
+        "guard against this; handwritten ones often do not.",
         kind="choices",
         about=("nan",),
         choices=(
             ("log", "a logarithm"),
             ("division", "a division"),
-            ("sqrt", "a root or a norm"),
-            ("library", "nothing: it is a loss of the library"),
+            ("sqrt", "a square root or a norm"),
+            ("library", "none: it is a built-in PyTorch loss"),
         ),
     ),
     Question(
         "data_checked",
-        "Are inputs and targets checked for NaN, and how are they prepared?",
-        "assert torch.isfinite(x).all() in the loop, for some hundred batches. A division by a standard deviation of "
-        "zero, a log of zero and missing values in tables are the usual reasons.",
+        "Are inputs and targets checked for NaN, and how are they preprocessed?",
+        "Run assert torch.isfinite(x).all() in the loop for a few hundred batches. The usual sources are division by a "
+        "standard deviation of zero, log of zero and missing values in tables.",
         kind="choice",
         about=("nan",),
         choices=(
             ("checked", "checked, all finite"),
             ("unchecked", "not checked"),
-            ("risky", "not checked, and preparing them divides or takes a log"),
+            ("risky", "not checked, and preprocessing divides or takes a logarithm"),
         ),
     ),
     Question(
         "precision",
-        "In which precision do you train?",
-        "float16 ends at 65,504 and needs a gradient scaler; bfloat16 has the range of float32.",
+        "Which precision do you train in?",
+        "float16 overflows above 65,504 and needs a gradient scaler; bfloat16 has the range of float32.",
         kind="choice",
         about=("nan", "exploding", "slow-machine"),
         choices=(
@@ -105,21 +105,21 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "shape",
         "What does the loss do?",
-        "Swings go up and down at a period; a spike comes back to its level; a loss that rises does not.",
+        "Swings repeat with a period; a spike recovers to its previous level; a rising loss does not recover.",
         kind="choice",
         about=("unstable",),
         needed=("unstable",),
         choices=(
             ("swings", "it swings up and down"),
-            ("spike", "it spikes and comes back"),
-            ("rising", "it rises and does not come back"),
+            ("spike", "it spikes and recovers"),
+            ("rising", "it rises and does not recover"),
         ),
     ),
     Question(
         "fell_before",
         "Did the loss fall at first?",
-        "A loss that never fell points at the loop, the loss function or the labels; one that fell and stopped at the "
-        "rate, the schedule or the model.",
+        "If it never fell, suspect the training loop, the loss function or the labels. If it fell and then stopped, "
+        "suspect the learning rate, the schedule or the model.",
         kind="choice",
         about=("plateau",),
         needed=("plateau",),
@@ -127,8 +127,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "grad_norm",
-        "What is the gradient norm, typically and lately?",
-        "The global norm over all parameters, as clip_grad_norm_ returns it. Healthy: 0.1 to 10; under 0.01 is "
+        "What is the typical recent gradient norm?",
+        "The global norm over all parameters, as clip_grad_norm_ returns it. Healthy: 0.1 to 10; below 0.01 is "
         "suspicious.",
         about=(*LOSS_TROUBLE, "exploding", "vanishing"),
         needed=("plateau", "vanishing"),
@@ -136,8 +136,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "grad_level",
-        "Roughly: how large are the gradients?",
-        "Healthy: a global norm of 0.1 to 10.",
+        "Roughly how large are the gradients?",
+        "A global norm of 0.1 to 10 is healthy.",
         kind="choice",
         about=(*LOSS_TROUBLE, "vanishing"),
         choices=(
@@ -151,8 +151,8 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "grad_peak",
         "How large do gradient norms get?",
-        "The largest norm that you saw. Over 100 is an explosion in most runs; what counts is how far it is above the "
-        "usual.",
+        "The largest norm you saw. Above 100 is an explosion in most runs; what matters is how far it is above the "
+        "usual norm.",
         about=("exploding",),
         needed=("exploding",),
         most=1e38,
@@ -160,32 +160,35 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "grad_first_layer",
         "What is the gradient norm of the first layer?",
-        "for name, p in model.named_parameters(): print(name, p.grad.norm()). Layers should be within two orders of "
-        "magnitude of each other; embeddings may be larger.",
+        "for name, p in model.named_parameters(): print(name, p.grad.norm()). The norms of layers should be within two "
+        "orders of magnitude of each other; embeddings may be larger.",
         about=("vanishing",),
     ),
     Question(
-        "grad_last_layer", "And of the last layer?", "From the same list: its last weight matrix.", about=("vanishing",)
+        "grad_last_layer",
+        "What is the gradient norm of the last layer?",
+        "From the same list: the last weight matrix.",
+        about=("vanishing",),
     ),
     Question(
         "layers",
         "How many weight layers does the model have?",
-        "Linear and convolutional layers that follow each other. Depth is what makes gradients vanish.",
+        "Count the linear and convolutional layers that follow each other. Gradients vanish with depth.",
         about=("vanishing",),
         most=10_000,
     ),
     Question(
         "activation",
         "Which activation functions are between the layers?",
-        "Sigmoid and tanh pass on at most a quarter of the gradient, or all of it near zero only.",
+        "Sigmoid passes on at most a quarter of the gradient; tanh passes on all of it only near zero.",
         kind="choice",
         about=("plateau", "vanishing"),
-        choices=(("relu", "ReLU, GELU, SiLU or the like"), ("saturating", "sigmoid or tanh"), ("none", "none")),
+        choices=(("relu", "ReLU, GELU, SiLU or similar"), ("saturating", "sigmoid or tanh"), ("none", "none")),
     ),
     Question(
         "skips",
         "Are there skip connections?",
-        "x = x + block(x): the gradient has a short way back. Transformers and ResNets have them.",
+        "x = x + block(x) lets the gradient bypass the block. Transformers and ResNets have them.",
         kind="choice",
         about=("plateau", "vanishing"),
         choices=YES_NO,
@@ -193,8 +196,8 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "at_floor",
         "Is the loss at its theoretical minimum?",
-        "Zero for most losses, the noise of the targets in regression, the entropy of the text for a language model. "
-        "ln(classes) is not the minimum: that is what a guess costs.",
+        "Zero for most losses, the noise level of the targets in regression, the entropy of the text for a language "
+        "model. ln(number of classes) is not the minimum: it is chance level.",
         kind="choice",
         about=("plateau",),
         needed=("plateau",),
@@ -202,8 +205,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "one_batch",
-        "Can the model learn one batch by heart (loss under 0.01 within 1,000 steps)?",
-        "Train on the same batch again and again. If that fails, the loop, the loss or the model is broken.",
+        "Can the model overfit a single batch (loss under 0.01 within 1,000 steps)?",
+        "Train on the same batch repeatedly. If this fails, the training loop, the loss or the model is broken.",
         kind="choice",
         about=("plateau",),
         choices=YES_NO,
@@ -211,22 +214,22 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "shuffled",
         "Is the training data shuffled?",
-        "DataLoader(shuffle=True), or shuffled shards. Sorted data makes the loss swing with the length of an epoch.",
+        "DataLoader(shuffle=True), or shuffled shards. Sorted data makes the loss swing once per epoch.",
         kind="choice",
         about=("unstable",),
         choices=YES_NO,
     ),
     Question(
         "train_losses",
-        "Training losses, oldest first (one per evaluation or epoch)?",
-        "Numbers with spaces or commas between them; as many as validation losses if you can.",
+        "What are the training losses, oldest first (one per evaluation or epoch)?",
+        "Separate the numbers by spaces or commas. If possible, give as many as validation losses.",
         kind="numbers",
         about=("overfitting",),
         needed=("overfitting",),
     ),
     Question(
         "val_losses",
-        "Validation losses, oldest first?",
+        "What are the validation losses, oldest first?",
         "At the same times as the training losses.",
         kind="numbers",
         about=("overfitting",),
@@ -235,57 +238,63 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "dropout",
         "What is the dropout rate?",
-        "The highest rate in the model; 0 where there is none. Worth trying: 0.1 to 0.3.",
+        "The highest rate in the model; 0 if there is none. Worth trying: 0.1 to 0.3.",
         about=("overfitting",),
         most=1.0,
     ),
     Question(
         "weight_decay",
         "What is the weight decay?",
-        "The optimizer's weight_decay; 0 where there is none. Worth trying: 0.01 to 0.1.",
+        "The optimizer's weight_decay; 0 if there is none. Worth trying: 0.01 to 0.1.",
         about=("overfitting",),
         most=10.0,
     ),
     Question(
         "pace",
-        "Since when is it slow?",
-        "Slower and slower points at something that grows: a graph that is kept, a list, a log.",
+        "When did training become slow?",
+        "If it gets slower and slower, something grows: retained autograd graphs, a list, a log.",
         kind="choice",
         about=("slow-machine",),
         needed=("slow-machine",),
         choices=(
-            ("always", "from the start"),
-            ("slower", "it became slower"),
-            ("memory", "it became slower, and memory grows"),
+            ("always", "it was slow from the start"),
+            ("slower", "it became slower over time"),
+            ("memory", "it became slower, and memory use grows"),
         ),
     ),
-    Question("seconds", "How many seconds does a step take?", "The median of some.", about=("slow-machine",), most=1e6),
+    Question(
+        "seconds",
+        "How many seconds does a step take?",
+        "The median of several steps.",
+        about=("slow-machine",),
+        most=1e6,
+    ),
     Question(
         "waiting_share",
-        "Which share of a step is spent waiting for data (0 to 1, or 60 %)?",
-        "Time next(iter(loader)) against a whole step; over a half is starvation.",
+        "What share of a step is spent waiting for data (0 to 1, or 60 %)?",
+        "The time to fetch a batch divided by the time of a whole step. Above 0.5, data loading is the bottleneck.",
         about=("slow-machine",),
         needed=("slow-machine",),
         most=1.0,
     ),
     Question(
         "device_busy",
-        "How busy is the device (0 to 1, or 40 %)?",
-        "nvidia-smi, column GPU-Util. Under a half means that it waits.",
+        "How busy is the GPU (0 to 1, or 40 %)?",
+        "nvidia-smi, column GPU-Util. Below 0.5, the GPU is often waiting.",
         about=("slow-machine",),
         most=1.0,
     ),
     Question(
         "onset",
-        "At which step did it begin (0: at the start)?",
-        "The step in the log from which on you would say that something is wrong.",
+        "At which step did the trouble begin (0: at the start)?",
+        "The first step in the log at which something looks wrong.",
         about=("plateau", "slow-loss", "unstable", "exploding", "vanishing", "slow-machine", "other"),
         most=STEPS,
     ),
     Question(
         "changed",
-        "What was changed just before?",
-        "What is new is the first suspect.",
+        "What was changed just before the trouble began?",
+        "The latest change is the first suspect.",
         kind="choice",
         choices=(
             ("nothing", "nothing"),
@@ -297,65 +306,67 @@ QUESTIONS: tuple[Question, ...] = (
             ("machine", "precision, machine or library"),
         ),
     ),
-    Question("lr", "What is the learning rate (its highest)?", "As configured, before any schedule.", most=1e6),
+    Question("lr", "What is the highest learning rate?", "The configured value, before any schedule.", most=1e6),
     Question(
         "lr_now",
-        "And at the current step?",
-        "optimizer.param_groups[0]['lr'], or the log. A schedule may have brought it down to nothing.",
+        "What is the learning rate at the current step?",
+        "optimizer.param_groups[0]['lr'], or the log. A schedule may have reduced it to almost zero.",
         about=LOSS_TROUBLE,
         most=1e6,
     ),
     Question(
         "optimizer",
-        "Which optimizer?",
-        "Adam bears gradients of any scale, SGD does not.",
+        "Which optimizer do you use?",
+        "Adam works with gradients of any scale; SGD does not.",
         kind="choice",
-        choices=(("adamw", "AdamW"), ("adam", "Adam"), ("sgd", "SGD"), ("other", "another")),
+        choices=(("adamw", "AdamW"), ("adam", "Adam"), ("sgd", "SGD"), ("other", "another optimizer")),
     ),
     Question(
         "schedule",
-        "Which schedule?",
-        "What scheduler.step() does to the rate over the run.",
+        "Which learning rate schedule do you use?",
+        "How scheduler.step() changes the learning rate over the run.",
         kind="choice",
         choices=(
-            ("constant", "none: a constant rate"),
-            ("decay", "decay (cosine, linear, steps) without a warm-up"),
+            ("constant", "none (constant learning rate)"),
+            ("decay", "decay (cosine, linear, step) without warm-up"),
             ("warmup", "warm-up, then constant or decay"),
             ("plateau", "reduced when the loss stops falling"),
         ),
     ),
     Question(
         "clip",
-        "At which norm are gradients clipped (0: not at all)?",
-        "The limit of clip_grad_norm_, max_grad_norm or gradient_clip_val.",
+        "At which norm are gradients clipped (0: no clipping)?",
+        "The limit given to clip_grad_norm_, max_grad_norm or gradient_clip_val.",
         about=("unstable", "nan", "exploding"),
         most=1e12,
     ),
     Question("batch_size", "What is the batch size?", "Samples per optimizer step.", least=1, most=1e9),
-    Question("parameters", "How many parameters has the model?", "124M and 1.5B are read.", least=1, most=1e15),
-    Question("dataset_size", "How many training samples are there?", "10k and 1.2M are read.", least=1, most=1e15),
+    Question(
+        "parameters", "How many parameters does the model have?", "You can write 124M or 1.5B.", least=1, most=1e15
+    ),
+    Question("dataset_size", "How many training samples are there?", "You can write 10k or 1.2M.", least=1, most=1e15),
     Question(
         "model_larger",
-        "Is the model much larger than the data set?",
-        "More than ten parameters for each sample, as a rule of thumb.",
+        "Is the model much larger than the dataset?",
+        "As a rule of thumb: more than ten parameters per sample.",
         kind="choice",
         about=("overfitting",),
         choices=YES_NO,
         unless=("parameters", "dataset_size"),
     ),
     Question("current_step", "What is the current step?", "Optimizer steps so far.", most=STEPS),
-    Question("total_steps", "How many steps are planned?", "Optimizer steps in all.", least=1, most=STEPS),
+    Question("total_steps", "How many steps are planned?", "Optimizer steps in total.", least=1, most=STEPS),
     Question(
         "losses",
-        "Recent loss values, oldest first (the last 100 steps)?",
-        "Paste them, one value a step, with spaces, commas or line breaks between them.",
+        "What are the recent loss values, oldest first (the last 100 steps)?",
+        "Paste one value per step, separated by spaces, commas or line breaks.",
         kind="numbers",
         about=(*LOSS_TROUBLE, "nan", "exploding", "vanishing", "other"),
     ),
     Question(
         "budget",
         "How many more short test runs can you afford?",
-        "Each change is tested by a run of 100 to 1,000 steps. 0: no more.",
+        "Each change is tested by a run of 100 to 1,000 steps. 0 means none.",
         most=1e6,
     ),
 )

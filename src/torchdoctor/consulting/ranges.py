@@ -1,4 +1,4 @@
-"""Healthy ranges to hold numbers against, and the ranges in which each fix is worth trying."""
+"""Healthy ranges to compare numbers with, and the values worth trying for each fix."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torchdoctor.records import Suggestion, number_text
 
 @dataclass(frozen=True)
 class Healthy:
-    """One quantity that has a healthy range, as a rule of thumb."""
+    """A quantity with a healthy range, as a rule of thumb."""
 
     name: str
     healthy: str
     measure: Callable[[Answers], float]
-    """Its value, NaN where it is not known."""
+    """Its value; NaN if not known."""
     judge: Callable[[float], str]
-    """What to think of a value; empty where it is in range."""
+    """What a value means; empty if it is in range."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A quantity of this run against its range."""
+    """A quantity of this run, compared with its range."""
 
     name: str
     value: float
     healthy: str
     verdict: str
-    """Empty where it is in range."""
+    """Empty if it is in range."""
 
     @property
     def words(self) -> str:
@@ -51,10 +51,10 @@ def _last(answers: Answers, name: str) -> float:
 
 def _norm(value: float) -> str:
     if value > 100:
-        return "exploding, in most runs"
+        return "an explosion in most runs"
     if value > 10:
         return "high"
-    return "suspicious: vanishing?" if value < 0.01 else "low" if value < 0.1 else ""
+    return "suspicious, may be vanishing" if value < 0.01 else "low" if value < 0.1 else ""
 
 
 def _gap(answers: Answers) -> float:
@@ -70,56 +70,56 @@ def _spread(answers: Answers) -> float:
 HEALTHY: tuple[Healthy, ...] = (
     Healthy("global gradient norm", "0.1 to 10", lambda answers: _number(answers, "grad_norm"), _norm),
     Healthy(
-        "gradient norms of first and last layer, ratio",
-        "within two orders of magnitude; embeddings may be larger",
+        "ratio of the gradient norms of the first and last layer",
+        "under 100; embeddings may be larger",
         _spread,
-        lambda value: "the gradient does not reach all layers alike" if value > 100 else "",
+        lambda value: "too large: the gradient does not reach all layers equally" if value > 100 else "",
     ),
     Healthy(
-        "validation over training loss",
+        "ratio of validation loss to training loss",
         "under 2",
         _gap,
-        lambda value: "a gap: overfitting" if value >= 2 else "",
+        lambda value: "overfitting" if value >= 2 else "",
     ),
     Healthy(
         "share of a step spent waiting for data",
         "under 0.1, at most 0.5",
         lambda answers: _number(answers, "waiting_share"),
-        lambda value: "starving" if value > 0.5 else "noticeable" if value > 0.1 else "",
+        lambda value: "starved for data" if value > 0.5 else "noticeable" if value > 0.1 else "",
     ),
 )
-"""Rules of thumb: a summed loss, or targets in thousands, break them. The ranking compares a run with itself."""
+"""Rules of thumb that fail for summed losses or targets in the thousands. The ranking compares a run with itself."""
 
 RULES_OF_THUMB = (
-    "Global gradient norm: 0.1 to 10; under 0.01 is suspicious, over 100 an explosion in most runs.",
-    "Layers within two orders of magnitude of each other; embeddings may be larger.",
-    "Pre-activations beyond 3 saturate a sigmoid or a tanh.",
+    "Global gradient norm: 0.1 to 10; below 0.01 is suspicious, above 100 is an explosion in most runs.",
+    "Gradient norms of layers: within two orders of magnitude of each other; embeddings may be larger.",
+    "Pre-activations beyond 3 saturate sigmoid and tanh.",
     "Validation loss under twice the training loss; training loss under 0.1 on many tasks.",
-    "One batch learnt by heart: loss under 0.01 within 1,000 steps.",
-    "Learning-rate range test: from 1e-7 to 10, stopped at four times the first loss.",
-    "A fix is judged over 100 to 1,000 steps.",
+    "Overfitting a single batch: loss under 0.01 within 1,000 steps.",
+    "Learning rate range test: from 1e-7 to 10, stopped at four times the first loss.",
+    "Test a fix over 100 to 1,000 steps.",
 )
 
 FIX_RANGES: Mapping[str, str] = {
-    "set-clip-norm": "1.0 to begin with; one to two times the usual norm where that is far from 1",
+    "set-clip-norm": "1.0 first, or one to two times the usual norm if that is far from 1",
     "set-clip-value": "0.5",
-    "raise-dropout": "0.1 to 0.3 to begin with, 0.5 at most",
-    "lower-dropout": "half of it, then none",
+    "raise-dropout": "0.1 to 0.3 first, at most 0.5",
+    "lower-dropout": "half of the current rate, then 0",
     "set-weight-decay": "0.01 to 0.1",
-    "restart-warmup": "some hundred steps, up to a tenth of the run",
+    "restart-warmup": "a few hundred steps, up to a tenth of the run",
     "set-momentum": "0.9",
-    "change-batch-size": "factors of 2 to 4, the learning rate with it (linear scaling), after a warm-up",
-    "change-betas": "beta2 0.95 after spikes, 0.999 otherwise",
+    "change-batch-size": "factors of 2 to 4, learning rate scaled linearly with it, after a warm-up",
+    "change-betas": "beta2 0.95 if the loss spikes, 0.999 otherwise",
     "change-eps": "1e-8; 1e-12 for tiny gradients",
-    "resize-model": "half or twice the width",
-    "train-longer": "up to twice the steps, with a schedule as long as the run",
+    "resize-model": "half or double the width",
+    "train-longer": "up to twice the steps, with the schedule extended to match",
     "adaptive-clip": "1 to 10 times the typical norm",
 }
-"""By action, the values that are worth trying."""
+"""By action, the values worth trying."""
 
 
 def fix_range(suggestion: Suggestion) -> str:
-    """The range in which a fix is worth trying, which begins with what is proposed; empty where it has no number.
+    """The values worth trying for a fix, starting with the proposed one; empty if the fix has no number.
 
     >>> for factor in (2.0, 0.5, 0.25, 0.1):
     ...     fix_range(Suggestion("scale-lr", "", 0.7, parameters={"factor": factor}))
@@ -140,10 +140,10 @@ def fix_range(suggestion: Suggestion) -> str:
 
 
 def readings(answers: Answers) -> tuple[Reading, ...]:
-    """What is known of this run, against the healthy ranges.
+    """The known quantities of this run, compared with the healthy ranges.
 
     >>> [item.words for item in readings({"grad_norm": 0.003})]
-    ['global gradient norm 0.003: suspicious: vanishing? (healthy: 0.1 to 10)']
+    ['global gradient norm 0.003: suspicious, may be vanishing (healthy: 0.1 to 10)']
     """
     found = [(item, item.measure(answers)) for item in HEALTHY]
     return tuple(

@@ -1,4 +1,4 @@
-"""A training script as data: where its settings, its optimizer and its step are. It is parsed, never run.
+"""A training script as data: where its settings, optimizer and step are. It is parsed, never run.
 
 >>> script = Script.of("train.py", "lr = 1e-3\\nopt = torch.optim.SGD(net.parameters(), lr=lr)\\n")
 >>> [(place.line, place.value) for place in script.settings("lr")], script.optimizers[0].name
@@ -18,7 +18,7 @@ from torchdoctor.consulting.question import ConsultError
 SIZE_LIMIT = 2**20
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "LBFGS", "Adafactor", "Lion")
 ARGUMENTS = frozenset({"TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig"})
-"""Calls that hold the settings of a trainer."""
+"""Calls that take the settings of a trainer."""
 
 
 @dataclass(frozen=True)
@@ -31,32 +31,32 @@ class Place:
     end_column: int
     value: float | bool = 0.0
     leading: bool = False
-    """Whether it is an argument of the only optimizer or of the trainer: of several places the one that counts."""
+    """Whether it is an argument of the only optimizer or of the trainer: preferred if there are several places."""
     option: str = ""
-    """The option of the command line whose default it is."""
+    """The command-line option whose default it is."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer that the script makes."""
+    """An optimizer that the script creates."""
 
     name: str
     call: ast.Call
     parameters: str
-    """The source of what it is given: "model.parameters()"; empty where that is something else."""
+    """The source of its first argument, such as "model.parameters()"; empty for anything else."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The statement that makes the optimizer's step."""
+    """The statement that calls the optimizer's step."""
 
     node: ast.Expr
     optimizer: str
     scaler: str
     loss: str
-    """The name whose backward() comes before it in the same block; empty where it steps for several losses."""
+    """The variable whose backward() comes before it in the same block; empty if it is not certain."""
     backward: int
-    """The line of that."""
+    """The line of the backward()."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Script:
 
     @classmethod
     def of(cls, name: str, text: str) -> Script:
-        """Parse a text."""
+        """Parse source text."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler thinks of its strings is not our business
+                warnings.simplefilter("ignore")  # such as those about invalid escapes in strings
                 return cls(name, text, ast.parse(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ConsultError(f"{name} cannot be parsed as Python: {str(error)[:200]}.") from error
@@ -91,16 +91,16 @@ class Script:
         if "\ufeff" in text[:1] or "\r" in text.replace("\r\n", ""):
             raise ConsultError(f"{path} has a byte-order mark or bare carriage returns: save it as plain UTF-8.")
         if any(ord(letter) < 32 for letter in str(path)):
-            raise ConsultError("the script's path holds control characters: rename it.")
+            raise ConsultError("the script's path contains control characters: rename it.")
         return cls.of(str(path), text)
 
     @property
     def lines(self) -> list[str]:
-        """Its lines with their ends; only a newline ends one, as Python counts them."""
+        """Its lines, split only at newlines, as Python counts them."""
         return self.text.removesuffix("\n").split("\n") if self.text else []
 
     def line(self, number: int) -> str:
-        """A line without its end."""
+        """A line without its line ending."""
         return self.lines[number - 1].rstrip("\r")
 
     def source(self, node: ast.AST) -> str:
@@ -109,7 +109,7 @@ class Script:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """What it optimizes with, as far as it is assigned to a name or an attribute."""
+        """The optimizers that are assigned to a name or an attribute."""
         found = []
         for target, call in self.made():
             if called(call) in OPTIMIZERS:
@@ -119,19 +119,19 @@ class Script:
         return found
 
     def made(self) -> Iterator[tuple[ast.expr, ast.Call]]:
-        """Everything that a call makes and that is given a name, or kept in an attribute."""
+        """Every call whose result is assigned to a name or an attribute, with that target."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.Call):
                 yield node.targets[0], node.value
 
     @property
     def imported(self) -> set[str]:
-        """The modules that it imports, or imports from."""
+        """The modules it imports, or imports from."""
         found = {alias.name for node in ast.walk(self.tree) if isinstance(node, ast.Import) for alias in node.names}
         return found | {node.module or "" for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)}
 
     def settings(self, *names: str) -> list[Place]:
-        """Every literal number or flag that is given to one of these names."""
+        """Every literal number or flag that is assigned to one of these names."""
         leading = {id(item.call) for item in self.optimizers} if len(self.optimizers) == 1 else set()
         found: list[Place] = []
         for node in ast.walk(self.tree):
@@ -143,13 +143,13 @@ class Script:
         return sorted(found, key=lambda item: (item.line, item.column))
 
     def functions_around(self, node: ast.AST) -> list[ast.AST]:
-        """The functions that a node is in, the innermost first."""
+        """The functions that contain a node, innermost first."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         around = [item for item in ast.walk(self.tree) if isinstance(item, kinds) and node in ast.walk(item)]
         return [item for item in reversed(around) if item is not node]
 
     def reaches(self, name: str, made: ast.AST, used: ast.AST) -> bool:
-        """Whether a name that is bound beside one node means the same beside another, or is an argument there.
+        """Whether a name bound next to one node is also valid next to another, or is an argument there.
 
         >>> text = "net = make()\\ndef train(model, opt):\\n    opt.step()\\n"
         >>> script = Script.of("train.py", text)
@@ -162,11 +162,11 @@ class Script:
         return name in arguments or not inside or inside[0] in around
 
     def calls(self, *names: str) -> list[ast.Call]:
-        """Every call of a function or a method of one of these names."""
+        """Every call of a function or method with one of these names."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and called(node) in names]
 
     def steps(self) -> list[Step]:
-        """Every statement that steps an optimizer after a backward() in the same function, be it every n-th time."""
+        """Every statement that steps an optimizer after a backward() in the same function, also every n-th time."""
         names = {item.name for item in self.optimizers}
         functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         return [step for scope in (self.tree, *functions) for step in self._steps(scope.body, names)]
@@ -191,7 +191,7 @@ class Script:
 
 
 def called(call: ast.Call) -> str:
-    """The name of the function or method that is called."""
+    """The name of the called function or method."""
     return (
         call.func.attr
         if isinstance(call.func, ast.Attribute)
@@ -202,7 +202,7 @@ def called(call: ast.Call) -> str:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
-    """The statements of a block and of those in it, in their order, each with its own; other functions are left out."""
+    """The statements of a block and its nested blocks, in order, each with its block; without nested functions."""
     for statement in body:
         yield statement, body
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -211,7 +211,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, list[ast.stmt]
 
 
 def _values(node: ast.AST, names: tuple[str, ...], leading: set[int]) -> Iterator[tuple[ast.expr, bool]]:
-    """The values that a node gives to one of these names, and whether that is the one that counts."""
+    """The values that a node assigns to one of these names, and whether they are preferred (`Place.leading`)."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value) if name in names:
             yield value, False
@@ -239,7 +239,7 @@ def _arguments(call: ast.Call, names: tuple[str, ...], leading: set[int]) -> Ite
 
 
 def _option(node: ast.AST) -> str:
-    """The option that a call adds to a command line; empty for anything else."""
+    """The command-line option that a call adds; empty for anything else."""
     if isinstance(node, ast.Call) and called(node) == "add_argument" and node.args:
         name = node.args[0]
         return str(name.value) if isinstance(name, ast.Constant) else ""
@@ -247,7 +247,7 @@ def _option(node: ast.AST) -> str:
 
 
 def literal(node: ast.expr, *, leading: bool = False) -> Place | None:
-    """The place of a number or a flag that is written out; None for anything else."""
+    """The place of a literal number or flag; None for anything else."""
     if not isinstance(node, ast.Constant) or not isinstance(node.value, bool | int | float):
         return None
     end_line, end_column = node.end_lineno, node.end_col_offset

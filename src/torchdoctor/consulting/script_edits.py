@@ -1,4 +1,4 @@
-"""What each action changes in a training script, as edits; only where the place is certain."""
+"""The edits that each action makes in a training script; only if the place is certain."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ LENGTH = ("max_steps", "max_iters", "total_steps", "num_train_epochs", "num_epoc
 
 
 class PlaceError(Exception):
-    """The place cannot be found with certainty; the message says why."""
+    """The place is not certain; the message says why."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A replacement; a place of no length is an insertion."""
+    """A replacement; an empty place makes it an insertion."""
 
     place: Place
     text: str
 
 
 def _only(places: list[Place], what: str) -> Place:
-    """The one place of a setting; of several, the one argument of the optimizer or the trainer."""
+    """The only place of a setting; of several, the argument of the optimizer or the trainer."""
     if len(places) == 1:
         return places[0]
     if not places:
-        raise PlaceError(f"no {what} is written out in the script")
+        raise PlaceError(f"no {what} is written as a number in the script")
     leading = [item for item in places if item.leading]
     if len(leading) == 1:
         return leading[0]
-    raise PlaceError(f"the {what} is set at several lines ({', '.join(str(item.line) for item in places[:5])})")
+    raise PlaceError(f"the {what} is set on several lines ({', '.join(str(item.line) for item in places[:5])})")
 
 
 def _the_optimizer(script: Script) -> Optimizer:
     if len(script.optimizers) != 1:
-        raise PlaceError(f"the script makes {len(script.optimizers) or 'no'} optimizers that can be told")
+        raise PlaceError(f"{len(script.optimizers) or 'no'} optimizers were found in the script")
     return script.optimizers[0]
 
 
@@ -51,7 +51,7 @@ def _the_step(script: Script) -> Step:
     if len(steps) != 1:
         raise PlaceError(f"{len(steps) or 'no'} optimizer steps after a backward() were found")
     if script.line(steps[0].node.lineno)[: steps[0].node.col_offset].strip():
-        raise PlaceError("the optimizer's step shares its line with another statement")
+        raise PlaceError("the optimizer step shares its line with another statement")
     return steps[0]
 
 
@@ -81,10 +81,10 @@ def _set(place: Place, value: float) -> list[Edit]:
 
 
 def _add_argument(call: ast.Call, text: str) -> list[Edit]:
-    """A further keyword at the end of a call."""
+    """Add a keyword at the end of a call."""
     given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not given or any(keyword.arg is None for keyword in call.keywords):
-        raise PlaceError("the call takes its arguments from elsewhere")
+        raise PlaceError("the call gets its arguments from elsewhere")
     last = max(given, key=lambda item: (item.end_lineno or 0, item.end_col_offset or 0))
     line, column = last.end_lineno or 0, last.end_col_offset or 0
     return [Edit(Place(line, column, line, column), f", {text}")]
@@ -95,13 +95,13 @@ def _trainer(script: Script) -> ast.Call | None:
     return calls[0] if len(calls) == 1 else None
 
 
-# One maker an action
+# One function per action
 
 
 def _parameter(suggestion: Suggestion, name: str) -> float:
     value = suggestion.parameters.get(name)
     if not isinstance(value, int | float):
-        raise PlaceError(f"the change says no {name}")
+        raise PlaceError(f"the change gives no {name}")
     return float(value)
 
 
@@ -121,7 +121,7 @@ def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
     if places := script.settings(*CLIP):
         known = _only(places, "limit")
         if 0 < known.value < limit and "clip-too-tight" not in suggestion.reason:
-            raise PlaceError(f"the script clips at {known.value} already, at line {known.line}")
+            raise PlaceError(f"the script already clips at {known.value}, on line {known.line}")
         return _set(known, limit)
     if (trainer := _trainer(script)) is not None:
         return _add_argument(trainer, f"max_grad_norm={number(limit)}")
@@ -130,12 +130,12 @@ def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
     if called := script.calls("clip_grad_norm_"):
         if len(called) == 1 and len(called[0].args) == 2 and (place := literal(called[0].args[1])) is not None:
             return _set(place, limit)
-        raise PlaceError(f"the script clips already, at line {called[0].lineno}")
+        raise PlaceError(f"the script already clips, on line {called[0].lineno}")
     step, optimizer = _the_step(script), _the_optimizer(script)
     if not optimizer.parameters:
-        raise PlaceError("the optimizer is not given the parameters of one model")
+        raise PlaceError("the optimizer does not get the parameters of one model")
     if not script.reaches(optimizer.parameters.split(".")[0], optimizer.call, step.node):
-        raise PlaceError("the model has another name where the step is made")
+        raise PlaceError("the model has another name at the optimizer step")
     texts = clip_lines(script, step, optimizer.parameters, limit)
     if any(text.startswith("torch.") for text in texts):
         _needs_torch(script)
@@ -145,7 +145,7 @@ def _clip(script: Script, suggestion: Suggestion) -> list[Edit]:
 def _needs_torch(script: Script) -> None:
     imports = [node for node in ast.walk(script.tree) if isinstance(node, ast.Import)]
     if not any((alias.asname or alias.name) == "torch" for node in imports for alias in node.names):
-        raise PlaceError("the script does not import torch by that name")
+        raise PlaceError("the script does not import torch under that name")
 
 
 def _dropout(script: Script, suggestion: Suggestion) -> list[Edit]:
@@ -153,9 +153,9 @@ def _dropout(script: Script, suggestion: Suggestion) -> list[Edit]:
     for call in script.calls("Dropout", "Dropout1d", "Dropout2d"):
         given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "p")]
         places += [place for node in given if (place := literal(node)) is not None]
-    if len({place.value for place in places}) != 1:  # the same rate throughout is one setting
+    if len({place.value for place in places}) != 1:  # equal rates count as one setting
         places = [_only(places, "dropout rate")]
-    unknown = suggestion.action == "raise-dropout" and not suggestion.parameters  # the script knows where it begins
+    unknown = suggestion.action == "raise-dropout" and not suggestion.parameters  # start from the script's own rate
     rate = min(places[0].value + 0.1, 0.5) if unknown else _parameter(suggestion, "rate")
     return [edit for place in places for edit in _set(place, rate)]
 
@@ -179,16 +179,16 @@ def _warmup(script: Script, suggestion: Suggestion) -> list[Edit]:
     if places := script.settings(*WARMUP):
         place = _only(places, "warm-up")
         if place.value >= steps:
-            raise PlaceError(f"the script warms up for {place.value} steps already, at line {place.line}")
+            raise PlaceError(f"the script already warms up for {place.value} steps, on line {place.line}")
         return _set(place, steps)
     if (trainer := _trainer(script)) is not None:
         return _add_argument(trainer, f"warmup_steps={steps:.0f}")
     if "lr_scheduler" in script.text or "get_lr" in script.text or 'param_group["lr"]' in script.text.replace("'", '"'):
-        raise PlaceError("the script has a schedule of its own: the warm-up belongs into it")
+        raise PlaceError("the script has a schedule of its own: add the warm-up to it")
     optimizer, step = _the_optimizer(script), _the_step(script)
     _needs_torch(script)
     if not script.reaches("", optimizer.call, step.node):
-        raise PlaceError("the optimizer is made in another function than its step")
+        raise PlaceError("the optimizer is created in another function than its step")
     made = next(node for node in ast.walk(script.tree) if isinstance(node, ast.Assign) and node.value is optimizer.call)
     text = f"warmup = torch.optim.lr_scheduler.LinearLR({optimizer.name}, start_factor=0.01, total_iters={steps:.0f})"
     return [_after(script, made, text), _after(script, step.node, "warmup.step()")]
@@ -197,7 +197,9 @@ def _warmup(script: Script, suggestion: Suggestion) -> list[Edit]:
 def _skip(script: Script, suggestion: Suggestion) -> list[Edit]:
     step = _the_step(script)
     if not step.loss or step.scaler:
-        raise PlaceError("a scaler skips such steps by itself" if step.scaler else "the step has no loss of its own")
+        raise PlaceError(
+            "the gradient scaler skips such steps by itself" if step.scaler else "the step has no loss of its own"
+        )
     _needs_torch(script)
     node = step.node
     place = Place(node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
@@ -206,7 +208,7 @@ def _skip(script: Script, suggestion: Suggestion) -> list[Edit]:
 
 def _zero(script: Script, suggestion: Suggestion) -> list[Edit]:
     if called := script.calls("zero_grad"):
-        raise PlaceError(f"zero_grad() is called at line {called[0].lineno}: see whether at the right place")
+        raise PlaceError(f"zero_grad() is called on line {called[0].lineno}: check whether that is the right place")
     step = _the_step(script)
     return [_after(script, step.node, f"{step.optimizer}.zero_grad(set_to_none=True)")]
 
@@ -216,13 +218,13 @@ def _shuffle(script: Script, suggestion: Suggestion) -> list[Edit]:
     chosen = [call for call in loaders if "train" in script.line(call.lineno).lower()] or loaders
     words = (script.source(chosen[0]) + script.line(chosen[0].lineno)).lower() if chosen else ""
     if len(chosen) != 1 or any(word in words for word in ("sampler", "val", "test", "eval")):
-        raise PlaceError(f"{len(loaders) or 'no'} loaders were found, and none is plainly that of training")
+        raise PlaceError(f"{len(loaders) or 'no'} data loaders were found, and none is clearly the training loader")
     given = next((keyword.value for keyword in chosen[0].keywords if keyword.arg == "shuffle"), None)
     if given is None:
         return _add_argument(chosen[0], "shuffle=True")
     place = literal(given)
     if place is None or place.value is not False:
-        raise PlaceError("shuffle is set already")
+        raise PlaceError("shuffle is already set")
     return [Edit(place, "True")]
 
 
@@ -230,7 +232,7 @@ def _adamw(script: Script, suggestion: Suggestion) -> list[Edit]:
     call = _the_optimizer(script).call
     name = call.func
     if not (isinstance(name, ast.Attribute) and name.attr == "Adam"):
-        raise PlaceError("the optimizer is not made as torch.optim.Adam")
+        raise PlaceError("the optimizer is not created as torch.optim.Adam")
     end = name.end_col_offset or 0
     line = name.end_lineno or 0
     return [Edit(Place(line, end - len("Adam"), line, end), "AdamW")]
@@ -252,8 +254,8 @@ MAKERS: Mapping[str, Callable[[Script, Suggestion], list[Edit]]] = {
     "shuffle-data": _shuffle,
     "use-adamw": _adamw,
 }
-"""By action, what it changes in a script; raises `PlaceError` where the place is not certain."""
+"""By action, the function that makes its edits; it raises `PlaceError` if the place is not certain."""
 STEPWISE = frozenset(
     {"set-clip-norm", "set-clip-value", "adaptive-clip", "skip-step", "fix-zero-grad", "zero-gradients"}
 )
-"""Actions whose place is next to the optimizer's step."""
+"""Actions whose edits belong next to the optimizer step."""

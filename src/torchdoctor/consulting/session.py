@@ -1,4 +1,4 @@
-"""A consultation from its first question to the saved case: with a person on a terminal, or from a file of answers."""
+"""A consultation from the first question to the saved case: with a person at a terminal, or from an answers file."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NOTHING = "none"
 
 @dataclass(frozen=True)
 class Wishes:
-    """What to do with the result, where it was said beforehand."""
+    """What to do with the result, if requested beforehand."""
 
     fix: str = ""
-    """The action to take; empty: the first that is proposed."""
+    """The action to take; empty for the first proposed one."""
     script: Path | None = None
     patch: Path | None = None
     overrides: Path | None = None
 
     @classmethod
     def of(cls, answers: Mapping[str, Any], **options: Any) -> Wishes:
-        """From a file of answers, over which options have the say."""
+        """Wishes from an answers file; command-line options override it."""
         given = {name: options.get(name) or answers.get(name) for name in ("script", "patch", "overrides")}
         for name, value in given.items():
             if value is not None and not isinstance(value, str | Path):
@@ -47,10 +47,10 @@ class Wishes:
 
 
 def scripted(interview: Interview, casebook: Casebook, project: str, wishes: Wishes) -> Consultation:
-    """Conclude from what is known; what is missing is an error, nobody is asked."""
+    """Conclude without asking anybody; raises `MissingError` if answers are missing."""
     if lacking := interview.missing():
         names = ", ".join(item.name for item in lacking)
-        lines = [f"answers are missing: {names}. Give them with --answers FILE (null where it is not known):"]
+        lines = [f"answers are missing: {names}. Give them with --answers FILE (null if not known):"]
         lines += [f"  {item.name}: {item.text}{_offered(item.choices)}" for item in lacking]
         raise MissingError("\n".join(lines))
     consultation = conclude(interview, _history(casebook, project, interview))
@@ -60,12 +60,12 @@ def scripted(interview: Interview, casebook: Casebook, project: str, wishes: Wis
         consultation = replace(consultation, plan=_written(plan, wishes))
         _save(consultation, casebook, project)
     elif wishes.patch or wishes.overrides:
-        raise ConsultError("there is no change to write down: none is proposed.")
+        raise ConsultError("there is no change to write: none is proposed.")
     return consultation
 
 
 class MissingError(ConsultError):
-    """Answers without which nothing can be said."""
+    """Required answers are missing."""
 
     lines = True
 
@@ -86,16 +86,16 @@ def _chosen(consultation: Consultation, fix: str) -> Proposal | None:
         return consultation.proposals[0]
     by_name = {item.suggestion.action: item for item in consultation.proposals}
     if fix not in by_name:
-        raise ConsultError(f"{fix!r} is not among what is proposed. {did_you_mean(fix, [*by_name, NOTHING])}")
+        raise ConsultError(f"{fix!r} is not one of the proposed changes. {did_you_mean(fix, [*by_name, NOTHING])}")
     return by_name[fix]
 
 
 def _written(plan: Plan, wishes: Wishes) -> Plan:
-    """The files that were asked for."""
+    """Write the requested files."""
     patch_file = settings_file = ""
     if wishes.patch is not None:
         if plan.patch is None:
-            raise ConsultError("a patch needs the script that it is for. Give --script FILE.")
+            raise ConsultError("a patch needs a script. Give --script FILE.")
         if plan.patch.diff:
             patch_file = str(_write(wishes.patch, plan.patch.diff))
     if wishes.overrides is not None and plan.settings:
@@ -106,14 +106,14 @@ def _written(plan: Plan, wishes: Wishes) -> Plan:
 
 
 def _write(path: Path, content: str) -> Path:
-    """A new file; what is there is never replaced: it may be somebody's configuration."""
+    """Write a new file; an existing file is never overwritten: it may be somebody's configuration."""
     if path.exists() or path.is_symlink():
-        raise ConsultError(f"{path} exists. Give a name that is free.")
+        raise ConsultError(f"{path} exists. Give another name.")
     return write_whole(path, content)
 
 
 def _save(consultation: Consultation, casebook: Casebook, project: str) -> None:
-    """Open a case for the chosen change, unless the same one is open already."""
+    """Open a case for the chosen change, unless the same one is already open."""
     plan = consultation.plan
     if plan is None:
         return
@@ -132,7 +132,7 @@ def _save(consultation: Consultation, casebook: Casebook, project: str) -> None:
 
 
 def converse(interview: Interview, casebook: Casebook, project: str, wishes: Wishes, talk: Talk) -> Consultation:
-    """The whole consultation on a terminal; raises `LeavingError` where the person left, with the answers kept."""
+    """The whole consultation at a terminal; if the person quits, saves the answers and raises `LeavingError`."""
     run = str(interview.run.path) if interview.run is not None else ""
     try:
         if interview.measured is not None:
@@ -159,7 +159,7 @@ def converse(interview: Interview, casebook: Casebook, project: str, wishes: Wis
 
 
 def _ask_about_cases(casebook: Casebook, project: str, talk: Talk) -> None:
-    """What came of the changes that were to be tried."""
+    """Ask for the outcomes of the open cases."""
     for case in casebook.open_cases(project):
         outcome = ask_outcome(case, talk)
         if outcome != case.outcome:
@@ -171,11 +171,11 @@ def _resume(interview: Interview, casebook: Casebook, project: str, talk: Talk) 
     if draft is None:
         return
     day = printable(draft.left).replace("T", " ")[:16]
-    if talk.agrees(f"An interview was left on {day}, after {len(draft.answers)} answers. Continue it?"):
+    if talk.agrees(f"You left an interview on {day} after {len(draft.answers)} answers. Continue it?"):
         for name, value in draft.answers.items():
             try:
                 interview.answer(name, value)
-            except TorchDoctorError:  # of another version, or edited: it is asked again
+            except TorchDoctorError:  # from another version, or edited: ask again
                 continue
     casebook.end_draft(project)
 
@@ -184,17 +184,17 @@ def _ask_for_fix(consultation: Consultation, wishes: Wishes, talk: Talk) -> Prop
     if wishes.fix or not consultation.complaints or not consultation.proposals:
         return _chosen(consultation, wishes.fix)
     offered = [(item.suggestion.action, proposal_text(item)) for item in consultation.proposals]
-    text = "What to try: one change at a time. Which one change would you like to try?"
+    text = "What to try, one change at a time. Which change would you like to try?"
     default = len(offered) + 1 if _chosen(consultation, "") is None else 1
     return _chosen(consultation, talk.choose(text, [*offered, (NOTHING, "none of them")], default))
 
 
 def _ask_for_files(plan: Plan, talk: Talk) -> Plan:
-    """Offer to write the change as settings."""
+    """Offer to write the change to a settings file."""
     if not plan.settings:
         return plan
     told = ", ".join(f"{name} = {value}" for name, value in plan.settings.items())
-    name = talk.line(f"\nWrite it as settings ({told})? A file name, .toml or .json; Enter: no\n> ")
+    name = talk.line(f"\nWrite it to a settings file ({told})? Give a file name, .toml or .json; Enter to skip\n> ")
     if not name:
         return plan
     try:
@@ -207,7 +207,7 @@ def _ask_for_files(plan: Plan, talk: Talk) -> Plan:
 def _ask_for_script(plan: Plan, interview: Interview, wishes: Wishes, talk: Talk) -> Plan:
     """Offer a patch against a script that the person names."""
     while plan.patch is None:
-        name = talk.line("\nMake a patch to review, for which training script? A path; Enter: none\n> ")
+        name = talk.line("\nMake a patch to review? Give the path of the training script; Enter to skip\n> ")
         if not name:
             return plan
         try:
@@ -225,7 +225,10 @@ def _ask_for_script(plan: Plan, interview: Interview, wishes: Wishes, talk: Talk
 
 def _ask_where(plan: Plan, talk: Talk, default: str) -> Plan:
     while True:
-        name = talk.line(f"Write this patch to a file? It is not applied. [{default}], or n for no\n> ") or default
+        name = (
+            talk.line(f"Write this patch to a file? It is not applied. File name [{default}], or n for no\n> ")
+            or default
+        )
         if plan.patch is None or name.lower() in ("n", "no"):
             return plan
         try:
@@ -239,11 +242,11 @@ def _ask_where(plan: Plan, talk: Talk, default: str) -> Plan:
 def settle(casebook: Casebook, project: str, before: str, after: str) -> tuple[Verdict, Case | None, tuple[str, ...]]:
     """Close the open case of a run by comparing it with another: the verdict, the case, and reasons to stop.
 
-    Where none is about this run, an only one is meant, or the latest that was opened without a run.
+    If no case is about this run, the only open case is closed, or else the latest one that was opened without a run.
     """
     found = judge_runs(before, after)
     waiting = casebook.open_cases(project)
-    places = {Path(name).resolve() for name in (before, found.before)}  # a folder, and the journal in it
+    places = {Path(name).resolve() for name in (before, found.before)}  # the given folder and the journal in it
     own = [item for item in waiting if item.run and Path(item.run).resolve() in places]
     others = waiting if len(waiting) == 1 else [item for item in waiting if not item.run]
     case = next(reversed(own or others), None)
@@ -255,7 +258,7 @@ def settle(casebook: Casebook, project: str, before: str, after: str) -> tuple[V
 
 
 def close_by_answer(casebook: Casebook, project: str, outcome: object) -> None:
-    """Close the latest open case with what a file of answers says."""
+    """Close the latest open case with the outcome from an answers file."""
     waiting = casebook.open_cases(project)
     if not waiting:
         raise ConsultError("case_outcome: there is no open case in this project.")
@@ -263,9 +266,9 @@ def close_by_answer(casebook: Casebook, project: str, outcome: object) -> None:
 
 
 def settled_text(found: Verdict, case: Case | None, stop: tuple[str, ...]) -> str:
-    """What a comparison said, in words."""
+    """The result of a comparison, in words."""
     what = f"{case.action} ({case.code}){case.against}" if case is not None else "The change"
     lines = [f"{printable(what)}: {OUTCOME_WORDS[found.outcome]}. {printable(found.note)}."]
     if case is None:
-        lines.append("No open case of this project is about this run: nothing was written into the casebook.")
+        lines.append("No open case of this project is about this run: nothing was written to the casebook.")
     return "\n".join([*lines, *stop])

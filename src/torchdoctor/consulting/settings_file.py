@@ -1,4 +1,4 @@
-"""A fix as settings: the names and values to override, as TOML or JSON."""
+"""A fix as settings: names and values to override, as TOML or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = frozenset({"warmup_steps", "batch_size", "max_steps", "num_workers"})
 
 
 def overrides(suggestion: Suggestion, answers: Answers) -> dict[str, Setting]:
-    """The settings that a fix changes; empty where it is a change of code.
+    """The settings that a fix changes; empty for a change of code.
 
     >>> fix = Suggestion("scale-lr", "learning_rate *= 0.5", 0.9, parameters={"factor": 0.5})
     >>> overrides(fix, {"lr": 0.003}), overrides(fix, {})
@@ -56,7 +56,7 @@ PLAIN: Mapping[str, tuple[str, str]] = {
     "change-eps": ("eps", "eps"),
     "set-momentum": ("momentum", "value"),
 }
-"""By action: the setting, and the parameter that is its value."""
+"""By action: the setting, and the parameter that gives its value."""
 
 
 def _scaled(name: str, value: object, factor: float | None) -> dict[str, Setting]:
@@ -75,15 +75,15 @@ def overrides_text(settings: Mapping[str, Setting], suffix: str, reason: str) ->
     """The file's content: TOML with the reason as a comment, or JSON.
 
     >>> print(overrides_text({"grad_clip": 1.0}, ".toml", "clip-missing (70 %)"))
-    # One change, to be tested by itself: clip-missing (70 %)
+    # One change, to test alone: clip-missing (70 %)
     grad_clip = 1.0
     <BLANKLINE>
     """
     if suffix.lower() == ".json":
         return json.dumps(settings, indent=2) + "\n"
     if suffix.lower() != ".toml":
-        raise ConsultError(f"settings are written as .toml or .json, not {suffix or 'without a suffix'!r}.")
-    lines = [f"# One change, to be tested by itself: {printable(reason)}"]
+        raise ConsultError(f"settings can be written as .toml or .json, not {suffix or 'without a suffix'!r}.")
+    lines = [f"# One change, to test alone: {printable(reason)}"]
     lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
 
@@ -97,6 +97,6 @@ def _toml(value: Setting) -> str:
 
 
 def check_place(path: Path) -> Path:
-    """The place of an overrides file, if its suffix says a format that is known."""
+    """The path of a settings file; raises `ConsultError` if its suffix is not known."""
     overrides_text({}, path.suffix, "")
     return path

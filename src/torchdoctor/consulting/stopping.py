@@ -1,4 +1,4 @@
-"""When to stop debugging: changes in vain, nothing left to gain, nothing left to spend."""
+"""When to stop debugging: changes did not help, nothing is left to gain, or the budget is spent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import stands_out
 
 PATIENCE = 3
-"""Changes without effect after which the next one is not worth trying."""
+"""Changes in a row without success after which another one is not worth trying."""
 FLOOR = 2
-"""Changes in a row within the noise, with nothing left to mend: one of them may simply have been the wrong one."""
+"""Changes in a row within the noise, with nothing left to fix, after which to stop: one alone may be the wrong one."""
 INSTEAD = (
-    "Consider instead: a different architecture, another formulation of the task, more or better data, or a "
-    "colleague and the literature."
+    "Consider instead: a different architecture, a different formulation of the task, more or better data, asking a "
+    "colleague, or the literature."
 )
 
 
 def in_vain(history: Sequence[Case]) -> int:
-    """How many changes in a row, up to the latest, did nothing or harm."""
+    """How many of the latest changes in a row did nothing or did harm."""
     return len(list(takewhile(lambda case: case.outcome in IN_VAIN, reversed(_told(history)))))
 
 
@@ -31,7 +31,7 @@ def _told(history: Sequence[Case]) -> list[Case]:
 
 
 def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -> tuple[str, ...]:
-    """Why to stop, as far as something speaks for it; empty: go on.
+    """Reasons to stop; empty to continue.
 
     >>> tried = [Case(str(number), "", outcome="nothing") for number in range(3)]
     >>> len(reasons_to_stop({}, Report(step=9), tried)), reasons_to_stop({}, Report(step=9), tried[:2])
@@ -42,20 +42,20 @@ def reasons_to_stop(answers: Answers, report: Report, history: Sequence[Case]) -
     if count >= PATIENCE:
         names = ", ".join(dict.fromkeys(case.action for case in history[-count:] if case.action))
         found.append(
-            f"{count} changes in a row did not help{f' ({names})' if names else ''}: the trouble may be fundamental, "
-            "in the data, the task or the architecture. Stop changing numbers."
+            f"{count} changes in a row did not help{f' ({names})' if names else ''}: the problem may be fundamental, "
+            "in the data, the task or the architecture. Stop tuning hyperparameters."
         )
     best = report.diagnoses[0] if report.diagnoses else None
     if best is not None and best.cause == "converged" and stands_out(best):
-        found.append("The likeliest explanation is that nothing is wrong: the run is finished.")
+        found.append("Most likely nothing is wrong: the run has converged.")
     elif answers.get("at_floor") == "yes":
         found.append("You say that the loss is at its theoretical minimum: there is nothing left to gain.")
     latest = _told(history)[-FLOOR:]
     stands = "plateau" in seen(report.symptoms)
     if len(latest) == FLOOR and all(case.at_noise_floor for case in latest) and not stands:
-        found.append(f"The last {FLOOR} changes moved the loss by less than its own noise: this is the noise floor.")
+        found.append(f"The last {FLOOR} changes moved the loss by less than its noise: this is the noise floor.")
     if answers.get("budget") == 0:
-        found.append("The budget for test runs is gone: keep the best weights, and write down what is known.")
+        found.append("The budget for test runs is spent: keep the best weights, and write down what you know.")
     step, total = answers.get("current_step"), answers.get("total_steps")
     if isinstance(step, float) and isinstance(total, float) and step >= total > 1 and not report.symptoms:
         found.append("The run has reached its planned end, and nothing was found.")

@@ -1,4 +1,4 @@
-"""A consultation in words: block by block, for a terminal and for a transcript."""
+"""The text of a consultation, block by block, for the terminal and the transcript."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from torchdoctor.reports.wording import (
 from torchdoctor.treatments.prescription import BY_SLUG
 
 POSSIBLE = 0.1
-"""The probability under which a run is said to speak against what a tree says."""
+"""If all causes of a leaf are less likely than this, the report says that the run contradicts the leaf."""
 RECORD_IT = (
-    'record the run with Doctor(model, optimizer, journal="runs/today") and give it: torchdoctor consult runs/today.'
+    'record the run with Doctor(model, optimizer, journal="runs/today"), then run: torchdoctor consult runs/today.'
 )
-NOTHING_FOUND = f"What you report fits nothing that is known here. Choose the nearest of the nine, or {RECORD_IT}"
+NOTHING_FOUND = f"What you report matches no known finding. Choose the closest of the nine symptoms, or {RECORD_IT}"
 NOT_THIS_RUN = (
-    "The run speaks against what you report. Give the run in which you saw it, or none: torchdoctor consult judges "
-    "what you say by itself."
+    "The run contradicts what you report. Give the run in which you saw it, or no run: torchdoctor consult then uses "
+    "your answers alone."
 )
 OUTCOME_WORDS = {"helped": "helped", "nothing": "did nothing", "worse": "made it worse", "not-tried": "not tried yet"}
 
 
 def asked(given: dict[str, Value], known: dict[str, Value]) -> Iterator[Block]:
-    """Questions and answers; what the run answered by itself."""
+    """Questions and answers, including those that the run answered."""
     for question in QUESTIONS:
         if question.name in given:
             yield Block("question", question.text)
@@ -56,15 +56,15 @@ def asked(given: dict[str, Value], known: dict[str, Value]) -> Iterator[Block]:
             else:
                 yield Block("answer", words.get(str(value), answer_text(value)))
     if known:
-        yield Block("heading", "The run answers by itself")
+        yield Block("heading", "Answers from the run")
         for question in QUESTIONS:
             if question.name in known:
                 yield Block("item", f"{question.text} {answer_text(known[question.name])}")
 
 
 def seen(consultation: Consultation) -> Iterator[Block]:
-    """What was seen, against healthy ranges and along the trees."""
-    yield Block("title", "What is seen")
+    """What was observed, compared with healthy ranges and followed along the trees."""
+    yield Block("title", "What was observed")
     report = consultation.report
     if consultation.run:
         yield Block("text", verdict(report))
@@ -81,36 +81,36 @@ def seen(consultation: Consultation) -> Iterator[Block]:
         for item in report.symptoms:
             yield Block("item", f"{item.name}: {item.message}")
     if consultation.contradicted:
-        yield Block("heading", "Where the run says otherwise (what was measured counts)")
+        yield Block("heading", "Where the run disagrees (the measurement counts)")
         for sentence in consultation.contradicted.values():
             yield Block("item", sentence)
     yield from _held_against(consultation)
 
 
 def _held_against(consultation: Consultation) -> Iterator[Block]:
-    """The healthy ranges, and the ways through the trees."""
+    """The healthy ranges, and the paths through the trees."""
     if consultation.readings:
-        yield Block("heading", "Against the healthy ranges (rules of thumb: the loss's scale moves them)")
+        yield Block("heading", "Compared with healthy ranges (rules of thumb that depend on the scale of the loss)")
         for reading in consultation.readings:
             yield Block("item", reading.words)
     for walk in consultation.walks:
-        yield Block("heading", f"Along the tree: {walk.tree.title}")
+        yield Block("heading", f"Diagnosis tree: {walk.tree.title}")
         for asks, words in walk.way:
             yield Block("item", f"{asks} {words}")
         for leaf in walk.leaves:
             yield Block("item", f"→ {leaf.says}{_against(consultation, leaf)}")
         for asks in walk.missing:
-            yield Block("item", f"{asks} Not known: find this out first.")
+            yield Block("item", f"{asks} Not known: find out first.")
 
 
 def _against(consultation: Consultation, leaf: Leaf) -> str:
-    """What a rule of thumb is told by the run, where the run speaks for something else altogether."""
+    """A remark on a leaf if the run's measurements point to an entirely different cause."""
     ranked = consultation.report.diagnoses
     likely = {item.cause for item in ranked if item.probability >= POSSIBLE}
     if not consultation.run or not ranked or not leaf.causes or likely & set(leaf.causes) or not stands_out(ranked[0]):
         return ""
     best = ranked[0]
-    return f" Not here: what was measured speaks for {best.cause} ({percent(best.probability)})."
+    return f" Not in this run: the measurements point to {best.cause} ({percent(best.probability)})."
 
 
 def diagnosed(consultation: Consultation) -> Iterator[Block]:
@@ -118,7 +118,7 @@ def diagnosed(consultation: Consultation) -> Iterator[Block]:
     yield Block("title", "Diagnosis")
     found = [item for item in problems(consultation.report) if item.diagnoses]
     if not found:
-        told = NOTHING_FOUND if consultation.complaints else "Nothing was found, and nothing was reported."
+        told = NOTHING_FOUND if consultation.complaints else "Nothing was found and nothing was reported."
         yield Block("text", NOT_THIS_RUN if "nan_step" in consultation.contradicted else told)
     for problem in found:
         measured = tuple(item for item in problem.symptoms if not is_reported(item))
@@ -152,8 +152,8 @@ def _problem(problem: Problem) -> Iterator[Block]:
 
 
 def _undecided(known: list[Diagnosis]) -> Iterator[Block]:
-    """What could be named where nothing is likely: a guess must not look like an answer."""
-    yield Block("heading", "No cause stands out: what is known so far fits many. The likeliest:")
+    """The likeliest causes if none stands out: a guess must not look like an answer."""
+    yield Block("heading", "No cause stands out: what is known so far fits many causes. The likeliest:")
     for item in known[: NAMED + 2]:
         if item.probability >= NOTABLE:
             yield Block("item", f"{item.cause} ({percent(item.probability)}): {meaning(item)}")
@@ -173,7 +173,7 @@ def _hypothesis(diagnosis: Diagnosis) -> Iterator[Block]:
 
 
 def remembered(consultation: Consultation) -> Iterator[Block]:
-    """What was tried before, and whether to stop."""
+    """What was tried before, and reasons to stop."""
     told = [case for case in consultation.history if case.outcome is not None]
     if told:
         yield Block("title", "What was tried")
@@ -182,14 +182,14 @@ def remembered(consultation: Consultation) -> Iterator[Block]:
             done = OUTCOME_WORDS[str(case.outcome)]
             yield Block("item", f"{case.day}: {case.action} ({first_line(case.code)}){case.against}: {done}{note}")
     if consultation.stop:
-        yield Block("title", "When to stop")
+        yield Block("title", "Reasons to stop")
         for reason in consultation.stop:
             yield Block("item", reason)
         yield Block("text", INSTEAD)
 
 
 def proposed(consultation: Consultation) -> Iterator[Block]:
-    """What could be changed, in order."""
+    """The proposed changes, in order."""
     if not consultation.report.symptoms:
         return
     yield Block("title", "What to try: one change at a time")
@@ -202,14 +202,14 @@ def proposed(consultation: Consultation) -> Iterator[Block]:
 
 
 def proposal_text(item: Proposal) -> str:
-    """A proposal in one line."""
+    """A proposal as one line."""
     worth = f"; worth trying: {item.range}" if item.range else ""
-    tried = f"; tried in vain on {item.tried.day}" if item.tried is not None else ""
+    tried = f"; tried without success on {item.tried.day}" if item.tried is not None else ""
     return f"{item.suggestion.action} against {item.reason}: {first_line(item.suggestion.code)}{worth}{tried}"
 
 
 def what(fix: Suggestion) -> str:
-    """What a change does; of the learning rate, which way it goes."""
+    """What a change does; for the learning rate, in which direction."""
     if fix.action != "scale-lr":
         return BY_SLUG[fix.action].summary
     return f"{'Lower' if _lowers(fix) else 'Raise'} the learning rate, and nothing else."
@@ -220,7 +220,7 @@ def _lowers(fix: Suggestion) -> bool:
 
 
 def how_to_see(fix: Suggestion) -> str:
-    """How to see that a change has helped; of the learning rate, for the way that it goes."""
+    """How to see that a change helped; for the learning rate, in the direction of the change."""
     check = BY_SLUG[fix.action].check
     if fix.action != "scale-lr":
         return check
@@ -230,7 +230,7 @@ def how_to_see(fix: Suggestion) -> str:
 
 
 def planned(plan: Plan) -> Iterator[Block]:
-    """The chosen change: what to write, and how to test it."""
+    """The chosen change: what to write and how to test it."""
     fix = plan.proposal.suggestion
     yield Block("title", f"The change: {fix.action}")
     yield Block("text", what(fix))
@@ -241,7 +241,7 @@ def planned(plan: Plan) -> Iterator[Block]:
         told = ", ".join(f"{name} = {value}" for name, value in plan.settings.items())
         yield Block("text", f"As settings: {told}")
     if plan.patch is not None and plan.patch.diff:
-        yield Block("text", "As a patch to review; nothing is applied:")
+        yield Block("text", "As a patch to review (it is not applied):")
         yield Block("code", plan.patch.diff, "diff")
         if plan.patch.where:
             yield Block("text", plan.patch.where)
@@ -252,7 +252,7 @@ def planned(plan: Plan) -> Iterator[Block]:
         yield Block("text", words)
         yield Block("code", command, "sh")
     yield Block("text", f"How to see that it helped: {how_to_see(fix)}")
-    yield Block("text", "If nothing is better, undo it before the next change.")
+    yield Block("text", "If it does not help, undo it before the next change.")
 
 
 def told(consultation: Consultation) -> Iterator[Block]:
@@ -266,7 +266,7 @@ def told(consultation: Consultation) -> Iterator[Block]:
 
 
 def transcript(consultation: Consultation) -> Iterator[Block]:
-    """The whole consultation with its questions: to be sent to somebody."""
+    """The whole consultation with its questions, to send to somebody."""
     yield Block("title", "Consultation" + (f" about {consultation.run}" if consultation.run else ""))
     yield from asked(consultation.given, consultation.known)
     yield from told(consultation)

@@ -1,4 +1,4 @@
-"""The interview on a plain terminal: numbers, Enter for the default; `?`, `b`, `done` and `q` at any question."""
+"""The interview in a plain terminal: type numbers, or Enter for the default; `?`, `b`, `done`, `q` at any question."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from torchdoctor.reports.fitting import folded
 from torchdoctor.reports.wording import first_line, printable
 
 HELP = (
-    "Numbers choose, Enter takes the default or means that you do not know. "
-    "? explains, b goes back, done asks no more, q leaves."
+    "Type the number of a choice. Enter takes the default, or means that you do not know.\n"
+    "? explains a question, b goes back, done skips the remaining questions, q quits."
 )
 
 
 class LeavingError(Exception):
-    """The person left: q, Ctrl-C or the end of input."""
+    """The person quit: q, Ctrl-C or end of input."""
 
 
 class Talk:
-    """A conversation: a way to ask for a line, a way to say something, and how wide the terminal is."""
+    """A conversation: a function to read a line, a function to write text, and the width of the terminal."""
 
     def __init__(self, read: Callable[[str], str], write: Callable[[str], None], width: int = WIDTH) -> None:
         self._read, self._write, self.width = read, write, min(width, WIDTH)
 
     def say(self, text: str) -> None:
-        """Sentences, in lines that the terminal has room for."""
+        """Write sentences, wrapped to the width of the terminal."""
         for line in text.split("\n"):
             self._write("\n".join(folded(line, self.width)) if len(line) > self.width else line)
 
     def show(self, blocks: Iterable[Block]) -> None:
-        """A part of the result, after an empty line."""
+        """Write a part of the result, after an empty line."""
         if text := as_text(blocks, self.width):
             self._write(f"\n{text}")
 
     def show_code(self, text: str) -> None:
-        """Lines that are left as they are."""
+        """Write lines unchanged."""
         self._write(f"\n{text}")
 
     def regret(self, error: Exception, name: str = "answer") -> None:
-        """Say what was wrong with an answer, in words for somebody who types."""
+        """Say what was wrong with a typed answer."""
         words = str(error).removeprefix(f"{name}: ").replace(", or null", "")
         self.say(f"  {printable(words)}")
 
     def line(self, prompt: str) -> str:
-        """One line of input, after the last line of the prompt; raises `LeavingError` where there is none."""
+        """Read one line after the last line of the prompt; raises `LeavingError` at q, Ctrl-C or end of input."""
         *before, last = prompt.split("\n")
         for text in before:
             self.say(text)
@@ -62,7 +62,7 @@ class Talk:
         return answer
 
     def choose(self, text: str, choices: Sequence[tuple[str, str]], default: int | None = 1) -> str:
-        """One of some answers, by its number or name."""
+        """Ask for one of the choices, by its number or name."""
         question = Question("answer", text, "", kind="choice", choices=tuple(choices))
         self.say(f"\n{text}")
         for number, (_, words) in enumerate(choices, 1):
@@ -80,13 +80,13 @@ class Talk:
                 return found
 
     def agrees(self, text: str, *, default: bool = True) -> bool:
-        """Yes or no."""
+        """Ask a yes or no question."""
         answer = self.line(f"\n{text} [{'Y/n' if default else 'y/N'}] ").lower()
         return default if not answer else answer.startswith("y")
 
 
 def hold(interview: Interview, talk: Talk) -> None:
-    """Ask everything that is left to ask."""
+    """Ask all remaining questions."""
     talk.say(HELP)
     while (question := interview.next_question()) is not None:
         talk.say("")
@@ -96,7 +96,7 @@ def hold(interview: Interview, talk: Talk) -> None:
 
 
 def _put(interview: Interview, question: Question, talk: Talk) -> None:
-    """The question with its choices."""
+    """Write the question with its choices."""
     talk.say(question.text)
     shown, marked = (interview.shown, interview.preselected) if question is SYMPTOMS else ({}, [])
     for number, (name, words) in enumerate(question.choices, 1):
@@ -106,7 +106,7 @@ def _put(interview: Interview, question: Question, talk: Talk) -> None:
 
 
 def _answered(interview: Interview, question: Question, talk: Talk) -> bool:
-    """One answer, or a step back; False: no more questions are wanted."""
+    """Read one answer or a step back; False if no more questions are wanted."""
     default = interview.preselected if question is SYMPTOMS else None
     while True:
         answer = _read(question, talk, default)
@@ -121,10 +121,10 @@ def _answered(interview: Interview, question: Question, talk: Talk) -> bool:
                 interview.answer(question.name, default)
             return False
         if not answer and question is SYMPTOMS and not default and interview.run is None:
-            talk.say("  Choose at least one, by its number.")
+            talk.say("  Choose at least one number.")
             continue
         try:
-            interview.answer(question.name, answer or default)  # nothing chosen of a run: it is only looked at
+            interview.answer(question.name, answer or default)  # with a run, no choice means: just look at the run
         except ConsultError as error:
             talk.regret(error, question.name)
             continue
@@ -140,7 +140,7 @@ def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
     if question.kind != "numbers":
         return talk.line("> ")
     found: list[str] = []
-    while answer := talk.line("> " if not found else "… (an empty line ends) "):
+    while answer := talk.line("> " if not found else "… (empty line to finish) "):
         if not found and answer.lower() in ("?", "b", "back", "done"):
             return answer
         if answer.lower() == "done":
@@ -150,6 +150,6 @@ def _read(question: Question, talk: Talk, default: Sequence[str] | None) -> str:
 
 
 def ask_outcome(case: Case, talk: Talk) -> str:
-    """What came of an open case."""
-    text = f"On {case.day} you wanted to try {case.action} ({first_line(case.code)}){case.against}. What happened?"
+    """Ask for the outcome of an open case."""
+    text = f"On {case.day} you planned to try {case.action} ({first_line(case.code)}){case.against}. What happened?"
     return talk.choose(printable(text), [(name, OUTCOME_WORDS[name]) for name in OUTCOMES], default=len(OUTCOMES))

@@ -1,4 +1,4 @@
-"""What answers say for and against causes where no vital can carry it: further evidence for the same ranking."""
+"""What answers say for and against causes if no vital can express it: extra evidence for the same ranking."""
 
 from __future__ import annotations
 
@@ -16,35 +16,39 @@ from torchdoctor.records import number_text
 from torchdoctor.treatments.configured import FAR, LARGE, usual_of_size
 
 Testimony = Mapping[str, tuple[Evidence, ...]]
-"""By cause, what was said."""
+"""By cause, the evidence from answers."""
 
 _BROKEN_LOOP = ("loss-misuse", "detached-graph", "parameters-not-in-optimizer", "label-noise-or-misalignment")
-_BY_HEART = "one batch cannot be learnt by heart: loop, loss or model is broken"
+_BY_HEART = "the model cannot overfit a single batch: the training loop, the loss or the model is broken"
 
 SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
     ("one_batch", "no"): tuple((cause, 1.2, _BY_HEART) for cause in _BROKEN_LOOP[:3]),
     ("one_batch", "yes"): (
-        *((cause, -2.0, "one batch can be learnt by heart: the loop works") for cause in _BROKEN_LOOP[:3]),
-        ("insufficient-capacity", -0.5, "one batch can be learnt by heart"),
-        ("label-noise-or-misalignment", 0.7, "one batch can be learnt by heart, the data set cannot"),
+        *((cause, -2.0, "the model can overfit a single batch: the training loop works") for cause in _BROKEN_LOOP[:3]),
+        ("insufficient-capacity", -0.5, "the model can overfit a single batch"),
+        ("label-noise-or-misalignment", 0.7, "the model can overfit a single batch, but not the dataset"),
     ),
     ("shuffled", "no"): (("data-order", 5.0, "the training data is not shuffled"),),
     ("shuffled", "yes"): (("data-order", -3.0, "the training data is shuffled"),),
     ("activation", "saturating"): (
-        ("saturating-nonlinearity", 1.5, "sigmoid or tanh is between the layers, and shrinks the gradient at each"),
+        (
+            "saturating-nonlinearity",
+            1.5,
+            "there are sigmoid or tanh activations between the layers, and each shrinks the gradient",
+        ),
     ),
     ("activation", "relu"): (("saturating-nonlinearity", -3.0, "the activations between the layers do not saturate"),),
     ("skips", "no"): (("missing-skip-connections", 1.0, "there are no skip connections"),),
     ("skips", "yes"): (("missing-skip-connections", -4.0, "there are skip connections"),),
-    ("data_checked", "checked"): (("nan-in-data", -3.0, "inputs and targets were checked, all are finite"),),
+    ("data_checked", "checked"): (("nan-in-data", -3.0, "inputs and targets were checked and are all finite"),),
     ("data_checked", "unchecked"): (("nan-in-data", 0.5, "inputs and targets are not checked"),),
     ("data_checked", "risky"): (
-        ("nan-in-data", 1.5, "preparing the data divides or takes a log, and nothing checks what comes out"),
+        ("nan-in-data", 1.5, "preprocessing divides or takes a logarithm, and the result is not checked"),
     ),
-    ("loss_operations", "library"): (("numeric-precision", -1.0, "the loss is one of the library"),),
+    ("loss_operations", "library"): (("numeric-precision", -1.0, "the loss is a built-in PyTorch loss"),),
     ("schedule", "warmup"): (("warmup-missing", -4.0, "the schedule begins with a warm-up"),),
     ("schedule", "constant"): (
-        ("warmup-missing", 0.5, "the rate is constant from the first step"),
+        ("warmup-missing", 0.5, "the learning rate is constant from the first step"),
         ("schedule-error", -2.0, "there is no schedule"),
     ),
     ("changed", "rate"): (
@@ -57,7 +61,7 @@ SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
         ("accumulation-error", 1.5, "batch size or accumulation was changed just before"),
     ),
     ("changed", "data"): tuple(
-        (cause, 1.2, "the data or its preparation was changed just before")
+        (cause, 1.2, "the data or its preprocessing was changed just before")
         for cause in ("bad-batch", "nan-in-data", "unnormalized-inputs", "label-noise-or-misalignment", "data-order")
     ),
     ("changed", "model"): tuple(
@@ -69,13 +73,13 @@ SAID: Mapping[tuple[str, str], tuple[tuple[str, float, str], ...]] = {
         ("numeric-precision", 1.2, "precision, machine or library was changed just before"),
         ("hardware-fault", 1.0, "precision, machine or library was changed just before"),
     ),
-    ("shape", "swings"): (("lr-too-high", 1.2, "the loss swings, and a rate that is too high makes it do so"),),
+    ("shape", "swings"): (("lr-too-high", 1.2, "the loss swings, as with a learning rate that is too high"),),
     ("shape", "spike"): (("bad-batch", 1.0, "the loss spikes and recovers, as after an outlier in the data"),),
-    ("shape", "rising"): (("lr-too-high", 1.2, "the loss rises and does not come back"),),
-    ("clip", "0.0"): (("clip-missing", 1.5, "nothing is clipped"),),
+    ("shape", "rising"): (("lr-too-high", 1.2, "the loss rises and does not recover"),),
+    ("clip", "0.0"): (("clip-missing", 1.5, "gradients are not clipped"),),
     ("pace", "always"): (("memory-leak", -2.0, "it was slow from the start"),),
 }
-"""By question and answer: the cause, the weight in log-odds, and the sentence."""
+"""By question and answer: the cause, the weight in log-odds and the evidence sentence."""
 
 
 PLAYERS = {
@@ -83,15 +87,15 @@ PLAYERS = {
     "mode-collapse": ("gan", "adversarial", "discriminator", "generator", "mode"),
     "policy-collapse": ("policy", "reward", "agent", "ppo", "reinforcement"),
 }
-"""Causes of a game, and the words of a description that tell of it."""
+"""Causes specific to GANs and reinforcement learning, and words in a description that suggest them."""
 HIGH = 1.0
-"""A learning rate above which no usual optimizer is run."""
+"""A learning rate above this is high for every common optimizer."""
 MEASURED = 0.4
-"""The share of a leaf's weight where a run was measured: the causes have weighed the same numbers already."""
+"""Factor on a leaf's weight if only measurements led to it: the causes have already weighed the same numbers."""
 
 
 def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
-    """Whether the rate is far above what models of this size are trained at."""
+    """Whether the learning rate is far above what is usual for models of this size."""
     rate, size = answers.get("lr"), answers.get("parameters")
     if isinstance(rate, float) and rate > HIGH and answers.get("optimizer") is None:
         yield "lr-too-high", Evidence(1.5, f"a learning rate of {number_text(rate)} is high for any optimizer")
@@ -105,32 +109,32 @@ def _of_the_rate(answers: Answers) -> Iterator[tuple[str, Evidence]]:
 
 
 def _of_players(given: Answers) -> Iterator[tuple[str, Evidence]]:
-    """What a description says of two players, or of a policy."""
+    """What a description says about a GAN or a policy."""
     told = re.findall(r"[a-z]+", str(given.get("description") or "").lower())
     for cause, words in PLAYERS.items():
         if heard := next((word for word in told if word in words), ""):
-            yield cause, Evidence(0.5, f"you speak of: {heard}")
+            yield cause, Evidence(0.5, f"you mention: {heard}")
 
 
 def of_complaints(complaints: Sequence[str], answers: Answers) -> Iterator[tuple[str, Evidence]]:
-    """What the choice among the nine says by itself, where there is no run: also what was not chosen.
+    """What the chosen symptoms say if there is no run, including the symptoms that were not chosen.
 
-    Causes that break a run in another way would lead otherwise, by how common they are there.
+    Without this, common causes of other symptoms would lead the ranking.
 
     >>> [(cause, item.text) for cause, item in of_complaints(["slow-loss"], {})][-1]
     ('numeric-precision', 'you do not report NaN: all values are finite')
     """
     found = {BY_NAME[name].reported(answers) for name in complaints}
     if "slow-loss" in complaints:
-        yield "lr-too-low", Evidence(0.7, "steps that are too short are the usual reason of a loss that falls slowly")
+        yield "lr-too-low", Evidence(0.7, "a loss that falls slowly is usually due to steps that are too short")
     if "vanishing" in complaints and not {"plateau", "slow-loss"} & set(complaints):
-        yield "lr-too-low", Evidence(-1.5, "you do not report that the loss stands still")
+        yield "lr-too-low", Evidence(-1.5, "you do not report a loss that is stuck")
     if found and not found & {"nan-or-inf", "skipped-steps", ""}:
         yield "numeric-precision", Evidence(-2.0, "you do not report NaN: all values are finite")
 
 
 class Informed(Cause):
-    """A cause with what was said about it added to what it finds by itself.
+    """A cause with evidence from answers added to its own evidence.
 
     >>> heard = Informed(next(cause for cause in CAUSES if cause.name == "lr-too-low")(), (Evidence(2.0, "said"),))
     >>> heard.name, [item.text for item in heard.weigh(Chart(), Problem(()))][-1]
@@ -142,9 +146,10 @@ class Informed(Cause):
         self._cause, self._said, self._measured = cause, said, measured
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Its own evidence, then what was said.
+        """Its own evidence, then the evidence from answers.
 
-        Without a run, what the cause would say of a chart that knows nothing is no evidence: "no clipping was seen".
+        Without a run, evidence that the cause would also give for an empty chart, such as "no clipping was seen", is
+        left out.
         """
         empty = [] if self._measured else [item.text for item in self._cause.weigh(Chart(), _elsewhere(problem))]
         yield from (item for item in self._cause.weigh(chart, problem) if item.text not in empty)
@@ -152,7 +157,7 @@ class Informed(Cause):
 
 
 def _elsewhere(problem: Problem) -> Problem:
-    """The same a step later, where it is known when it began: what is said of that step is no ignorance."""
+    """The same problem one step later if its onset is known: evidence that names the onset then stays."""
     return Problem(
         tuple(
             item
@@ -166,7 +171,7 @@ def _elsewhere(problem: Problem) -> Problem:
 def testimony(
     given: Answers, answers: Answers, walks: Iterable[Walk], more: Iterable[tuple[str, Evidence]] = ()
 ) -> Testimony:
-    """By cause, what was answered says, and where the ways through the trees end.
+    """By cause, the evidence from answers and from the leaves reached in the trees.
 
     >>> list(testimony({"shuffled": "no"}, {}, ()))
     ['data-order']
@@ -177,7 +182,7 @@ def testimony(
             for cause, weight, text in SAID.get((question, str(value)), ()):
                 found.setdefault(cause, []).append(Evidence(weight, f"you say: {text}"))
     if given.get("lr") is not None and answers.get("schedule") is None:
-        doubt = Evidence(-1.0, "whether the rate is warmed up is not known")
+        doubt = Evidence(-1.0, "it is not known whether there is a warm-up")
         found.setdefault("warmup-missing", []).append(doubt)
     for walk in walks:
         for leaf, read in zip(walk.leaves, walk.reads, strict=True):
@@ -190,9 +195,9 @@ def testimony(
 
 
 def informed(said: Testimony, *, measured: bool = True) -> list[Cause]:
-    """Every cause, with what was said about it; `measured`: whether there is a run that tells something.
+    """Every cause, with the evidence from answers; `measured`: whether there is a run.
 
-    Without a run, two players or a policy are not thought of unless something was said of them.
+    Without a run, causes specific to GANs and policies are considered only if an answer mentions them.
     """
     known = [cause for cause in CAUSES if measured or cause.name not in PLAYERS or cause.name in said]
     return [Informed(cause(), said.get(cause.name, ()), measured=measured) for cause in known]

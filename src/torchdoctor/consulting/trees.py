@@ -1,9 +1,9 @@
-"""The diagnosis trees for a plateau, for NaN and for overfitting: data, walked in an interview and printed.
+"""The diagnosis trees for plateaus, NaN and overfitting, as data: an interview walks them, `--trees` prints them.
 
-A branch is chosen by what is known (`MEASURES`); its leaf says what to think and to do, and is evidence for causes.
+`MEASURES` choose the branch from the answers. A leaf gives an explanation and advice, and is evidence for causes.
 
 >>> print(printed(TREES["nan"]).splitlines()[1])
-Did it happen in the first few steps?
+Did the NaN appear in the first few steps?
 >>> walk(TREES["nan"], {"nan_step": 3.0}).leaves[0].causes
 {'lr-too-high': 1.5, 'bad-initialization': 1.5, 'warmup-missing': 1.0}
 """
@@ -17,20 +17,20 @@ from torchdoctor.consulting.question import Answers
 from torchdoctor.reports.clock import clock_of
 
 FEW_STEPS = 20
-"""What "the first few steps" are."""
+"""The last step that counts as one of the first few steps."""
 LARGER = 10.0
-"""Parameters for each sample from which on a model is much larger than its data."""
+"""Parameters per sample above which a model counts as much larger than its dataset."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """The end of a way: what to think, and what to do."""
+    """The end of a branch: an explanation, and what to do."""
 
     says: str
     shows: str
-    """What led here, as evidence for its causes; `{when}` is the time of the trouble, as far as it is known."""
+    """The evidence that led here, shown for its causes; `{when}` is replaced by the step of the NaN, if known."""
     causes: Mapping[str, float]
-    """What it speaks for, in log-odds."""
+    """Weight of this evidence for each cause, in log-odds."""
     actions: tuple[str, ...] = ()
 
 
@@ -40,16 +40,16 @@ class Node:
 
     asks: str
     measure: str
-    """The key of `MEASURES` that chooses the branch."""
+    """The key in `MEASURES` of the function that chooses the branch."""
     branches: Mapping[str, tuple[str, Leaf | Node]]
-    """By outcome: the words of the answer, and what follows."""
+    """By outcome: the wording of the answer, and what follows."""
     otherwise: Leaf | None = None
-    """What holds where the outcome is not known."""
+    """The leaf to use if the outcome is not known."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Questions that belong to one complaint; each root is walked by itself."""
+    """The questions for some complaints; each root is walked separately."""
 
     name: str
     title: str
@@ -59,16 +59,16 @@ class Tree:
 
 @dataclass(frozen=True)
 class Walk:
-    """One way through a tree."""
+    """One path through a tree."""
 
     tree: Tree
     way: tuple[tuple[str, str], ...] = ()
-    """Question and answer, as far as they are known."""
+    """Questions and answers, as far as they are known."""
     leaves: tuple[Leaf, ...] = ()
     reads: tuple[frozenset[str], ...] = ()
     """For each leaf, the questions whose answers led to it."""
     missing: tuple[str, ...] = ()
-    """Questions at which the way ended, because the answer is not known."""
+    """Questions at which the path ended because the answer is not known."""
 
 
 def _gradient(answers: Answers) -> str | None:
@@ -82,7 +82,7 @@ def _early(answers: Answers) -> str | None:
     step, early = answers.get("nan_step"), answers.get("nan_early")
     if isinstance(step, float) and answers.get("clock") != "epoch":
         return "yes" if step <= FEW_STEPS else "no"
-    if isinstance(step, float) and step >= 1:  # a whole epoch is more than a few steps
+    if isinstance(step, float) and step >= 1:  # later than the first epoch: more than a few steps
         return "no"
     return str(early) if early is not None else None
 
@@ -112,7 +112,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "larger": ("parameters", "dataset_size", "model_larger"),
     "regularization": ("dropout", "weight_decay"),
 }
-"""The questions that a measure reads, where these are not the one of its name."""
+"""The questions that a measure reads, if not just the question with its own name."""
 MEASURES: Mapping[str, Callable[[Answers], str | None]] = {
     "gradient": _gradient,
     "early": _early,
@@ -122,7 +122,7 @@ MEASURES: Mapping[str, Callable[[Answers], str | None]] = {
     "norms_before": _said("norms_before"),
     "activation": _said("activation"),
 }
-"""What chooses a branch: the outcome, None where it is not known."""
+"""Functions that choose a branch from the answers; None if the outcome is not known."""
 
 _VANISHING = Node(
     "Which activation functions are between the layers?",
@@ -131,17 +131,17 @@ _VANISHING = Node(
         "saturating": (
             "sigmoid or tanh",
             Leaf(
-                "Vanishing gradients: replace sigmoid and tanh by ReLU, add skip connections.",
-                "gradients are very small, and sigmoid or tanh is between the layers",
+                "Vanishing gradients: replace sigmoid and tanh with ReLU, add skip connections.",
+                "gradients are very small, and there are sigmoid or tanh activations between the layers",
                 {"saturating-nonlinearity": 2.5, "missing-skip-connections": 1.0, "lr-too-low": -1.5},
                 ("use-relu-family", "add-residuals"),
             ),
         ),
         "relu": (
-            "ReLU or the like",
+            "ReLU or similar",
             Leaf(
                 "Vanishing gradients: add skip connections and normalization, check the initialization.",
-                "gradients are very small, and no activation function shrinks them",
+                "gradients are very small, although no activation function shrinks them",
                 {"missing-skip-connections": 1.5, "missing-normalization": 1.0, "bad-initialization": 1.0},
                 ("add-residuals", "add-normalization", "initialize"),
             ),
@@ -149,7 +149,7 @@ _VANISHING = Node(
         "none": (
             "none",
             Leaf(
-                "Hardly any gradient, and nothing that could make it vanish: look for a cut graph or a scaled loss.",
+                "Very small gradients, but no activations that shrink them: look for a detached graph or scaled loss.",
                 "gradients are very small, with no activation function between the layers",
                 {"detached-graph": 1.5, "accumulation-error": 1.0},
                 ("reattach-graph",),
@@ -191,7 +191,7 @@ TREES: Mapping[str, Tree] = {
                     "low": (
                         "rather low (0.01 to 0.1)",
                         Leaf(
-                            "Lower than usual, and not yet vanishing: look at the norms by layer before anything else.",
+                            "Lower than usual, but not vanishing yet: look at the gradient norms per layer first.",
                             "the gradient norm is rather low",
                             {"lr-too-low": 0.7},
                             ("scale-lr",),
@@ -201,7 +201,7 @@ TREES: Mapping[str, Tree] = {
                     "high": (
                         "no, high (over 10)",
                         Leaf(
-                            "The steps overshoot, or every one is clipped: lower the rate.",
+                            "The steps overshoot, or every step is clipped: lower the learning rate.",
                             "the gradient norm is high",
                             {"lr-too-high": 1.5, "lr-too-low": -1.5},
                             ("scale-lr",),
@@ -225,7 +225,7 @@ TREES: Mapping[str, Tree] = {
                     "no": (
                         "no",
                         Leaf(
-                            "Stuck in a local minimum or at a saddle: try a restart with a warm-up.",
+                            "Stuck in a local minimum or at a saddle point: try a restart with a warm-up.",
                             "the loss is above its theoretical minimum",
                             {"converged": -2.0, "saddle-point": 1.0},
                             ("change-schedule", "restart-warmup"),
@@ -241,28 +241,28 @@ TREES: Mapping[str, Tree] = {
         ("nan",),
         (
             Node(
-                "Did it happen in the first few steps?",
+                "Did the NaN appear in the first few steps?",
                 "early",
                 {
                     "yes": (
                         "yes",
                         Leaf(
-                            "Initialization or learning rate: reduce the rate, check how weights begin, add a warm-up.",
-                            "the NaN came in the first steps{when}",
+                            "Initialization or learning rate: check the initialization, lower the rate, add a warm-up.",
+                            "the NaN appeared in the first steps{when}",
                             {"lr-too-high": 1.5, "bad-initialization": 1.5, "warmup-missing": 1.0},
                             ("scale-lr", "initialize", "restart-warmup"),
                         ),
                     ),
                     "no": (
-                        "no: instability has built up",
+                        "no: instability built up over time",
                         Node(
-                            "What did gradient norms do before it?",
+                            "What did gradient norms do before the NaN?",
                             "norms_before",
                             {
                                 "grew": (
                                     "they exploded",
                                     Leaf(
-                                        "Exploding gradients: clip them, reduce the rate.",
+                                        "Exploding gradients: clip them, lower the learning rate.",
                                         "gradient norms had grown before the NaN{when}",
                                         {"lr-too-high": 1.5, "clip-missing": 1.5},
                                         ("set-clip-norm", "scale-lr"),
@@ -271,8 +271,8 @@ TREES: Mapping[str, Tree] = {
                                 "normal": (
                                     "they were normal",
                                     Leaf(
-                                        "Look for log(0) or a division by zero in the loss, and for NaN in the data.",
-                                        "gradient norms were as usual before the NaN{when}",
+                                        "Look for log(0) or division by zero in the loss, and for NaN in the data.",
+                                        "gradient norms were normal before the NaN{when}",
                                         {"numeric-precision": 1.5, "nan-in-data": 0.5, "lr-too-high": -1.0},
                                         ("change-precision", "clean-data", "skip-step"),
                                     ),
@@ -290,14 +290,14 @@ TREES: Mapping[str, Tree] = {
         ("overfitting",),
         (
             Node(
-                "Is the model much larger than the data set?",
+                "Is the model much larger than the dataset?",
                 "larger",
                 {
                     "yes": (
                         "yes",
                         Leaf(
-                            "Reduce the model, or get more data.",
-                            "the model is much larger than the data set",
+                            "Use a smaller model, or get more data.",
+                            "the model is much larger than the dataset",
                             {"memorization": 1.5},
                             ("stop-at-best", "resize-model", "more-data"),
                         ),
@@ -305,23 +305,23 @@ TREES: Mapping[str, Tree] = {
                     "no": (
                         "no",
                         Node(
-                            "Which dropout and weight decay are set?",
+                            "How much dropout and weight decay is there?",
                             "regularization",
                             {
                                 "weak": (
                                     "hardly any",
                                     Leaf(
-                                        "Try dropout 0.1 to 0.3, weight decay 0.01 to 0.1.",
+                                        "Try dropout of 0.1 to 0.3 and weight decay of 0.01 to 0.1.",
                                         "there is hardly any dropout or weight decay",
                                         {"under-regularized": 1.5},
                                         ("raise-dropout", "set-weight-decay"),
                                     ),
                                 ),
                                 "there": (
-                                    "there is some",
+                                    "some",
                                     Leaf(
-                                        "It is regularized already: stop at the best step, or get more data.",
-                                        "there is dropout or weight decay already",
+                                        "The model is already regularized: stop at the best step, or get more data.",
+                                        "there is already dropout or weight decay",
                                         {"memorization": 0.7, "under-regularized": -1.0},
                                         ("stop-at-best", "augment-data", "more-data"),
                                     ),
@@ -337,7 +337,7 @@ TREES: Mapping[str, Tree] = {
 
 
 def walk(tree: Tree, answers: Answers) -> Walk:
-    """The way through a tree as far as the answers lead."""
+    """The path through a tree, as far as the answers lead."""
     way: list[tuple[str, str]] = []
     leaves: list[Leaf] = []
     reads: list[frozenset[str]] = []
@@ -361,10 +361,10 @@ def walk(tree: Tree, answers: Answers) -> Walk:
 
 
 def evidence(leaf: Leaf, answers: Answers) -> str:
-    """What a leaf has seen, with the time of it where that is known.
+    """The evidence of a leaf, with the step of the NaN if known.
 
     >>> evidence(walk(TREES["nan"], {"nan_step": 12.0}).leaves[0], {"nan_step": 12.0})
-    'the NaN came in the first steps (step 12)'
+    'the NaN appeared in the first steps (step 12)'
     """
     step = answers.get("nan_step")
     return leaf.shows.format(when=f" ({clock_of(answers)} {step:.0f})" if isinstance(step, float) else "")

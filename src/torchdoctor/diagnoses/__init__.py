@@ -1,4 +1,4 @@
-"""Diagnoses: why. One file a cause, one line in the table."""
+"""Diagnoses: why a run went wrong. Each cause has one file, and one line in the table below."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CAUSES: tuple[type[Cause], ...] = (
 
 
 def rank(chart: Chart) -> tuple[Diagnosis, ...]:
-    """The causes of every problem on the chart: worst problem first, then by probability, `unknown` included.
+    """The causes of every problem on the chart: worst problem first, then most likely cause first, with `unknown`.
 
     >>> from torchdoctor.records import Symptom
     >>> chart = Chart.of(loss=[2.0] * 70, lr=[1e-3] * 60 + [0.1] * 10)

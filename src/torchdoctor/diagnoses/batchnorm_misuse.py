@@ -11,28 +11,28 @@ from torchdoctor.symptoms.small_normalization_batch import worst_layer
 from torchdoctor.symptoms.validation_inputs import first_statistics
 
 FEW, ENOUGH = 4, 16
-"""Values a channel that are too few, and that are enough to acquit."""
+"""Values per channel up to which they are too few, and from which they are enough."""
 PAIR = 2
-"""Samples that are too few, however many places each has."""
+"""Samples up to which they are too few, however many positions each sample has."""
 
 
 class BatchnormMisuse(Cause):
-    """BatchNorm works on batches that are too small or mixed.
+    """BatchNorm is used with batches that are too small or mixed, or with an unsuitable momentum.
 
     ## What it is
-    Its mean and variance come from the batch. From a few values they are noise; from batches that mix domains (real
-    and generated, several tasks) they fit neither. In eval mode the stored averages are used, and differ; with a
-    `momentum` near 1 they are those of the last batch, with one near 0 they never move.
+    BatchNorm takes mean and variance from the batch. With few values they are noise. With batches that mix domains
+    (real and generated, several tasks) they fit no domain. Eval mode uses running averages instead, which differ: with
+    a `momentum` near 1 they are those of the last batch, with a `momentum` near 0 they never change.
 
     ## How to confirm it
-    The loss of one batch in train mode and in eval mode: far apart, it is BatchNorm. With GroupNorm instead, the gap
-    closes.
+    Compute the loss of one batch in train mode and in eval mode: if they differ much, BatchNorm is the cause. With
+    GroupNorm instead, the gap closes.
 
     ## What to change
-    A batch of 16 or more, `nn.GroupNorm(32, channels)`, `nn.SyncBatchNorm` on several devices.
+    Use a batch size of 16 or more, `nn.GroupNorm(32, channels)`, or `nn.SyncBatchNorm` on several devices.
 
     ## How to see it cured
-    Train and eval mode agree on the same batch, and validation loses its spikes.
+    Train and eval mode give the same loss on the same batch, and the validation loss no longer spikes.
     """
 
     name = "batchnorm-misuse"
@@ -51,23 +51,24 @@ class BatchnormMisuse(Cause):
     references = ("https://arxiv.org/abs/1502.03167", "https://arxiv.org/abs/1803.08494")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """How many values a channel its layers have."""
+        """How many values per channel the BatchNorm layers have, and their running statistics."""
         known = chart.fact("mode.batchnorm")
         if known:
             values = known["most_values"]
             share = chart.fact("mode.batchnorm_momentum")
             if first_statistics(chart) > 0.5:
-                text = f"its running statistics are still {first_statistics(chart):.0%} what they began with"
+                text = f"BatchNorm's running statistics are still {first_statistics(chart):.0%} their initial values"
                 yield Evidence(CERTAIN if problem.has("validation-anomaly") else 3.0, text)
             elif share is not None and not 1e-3 <= share < 0.9:
-                text = f"the momentum of its BatchNorm layers is {number_text(share)}, and 0.1 is usual"
+                text = f"the momentum of the BatchNorm layers is {number_text(share)}; 0.1 is usual"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values <= FEW or known.get("most_samples", FEW) <= PAIR:
-                text = f"{worst_layer(chart)} has at most {values} values a channel"
+                few = f"{values} values per channel" if values <= FEW else f"{known['most_samples']} samples in a batch"
+                text = f"{worst_layer(chart)} has at most {few}"
                 yield Evidence(CERTAIN if problem.has("small-normalization-batch") else 3.0, text)
             elif values >= ENOUGH:
-                yield Evidence(-2.0, f"its BatchNorm layers have up to {values} values a channel")
+                yield Evidence(-2.0, f"the BatchNorm layers have up to {values} values per channel")
             else:
-                yield Evidence(1.0, f"{worst_layer(chart)} has at most {values} values a channel")
+                yield Evidence(1.0, f"{worst_layer(chart)} has at most {values} values per channel")
         elif chart.fact("mode.whole") is not None:
-            yield Evidence(-6.0, "no BatchNorm layer computes statistics of its batch")
+            yield Evidence(-6.0, "no BatchNorm layer uses the statistics of its batch")

@@ -12,17 +12,17 @@ from torchdoctor.symptoms.clipping_anomaly import is_cut_by_value, is_pinned, is
 
 
 class ClipTooTight(Cause):
-    """Every step is clipped to next to nothing.
+    """Gradient clipping makes every step far too small.
 
     ## What it is
-    The clipping threshold is far below the usual gradient norm, so each step of SGD is that much shorter. Often the
-    threshold was set for a mean loss and the loss is a sum, or gradients are clipped before `scaler.unscale_`.
+    The clipping threshold is far below the usual gradient norm, so each SGD step is shorter by the same factor. Often
+    the threshold was chosen for a mean loss but the loss is a sum, or gradients are clipped before `scaler.unscale_`.
 
     ## How to confirm it
-    Compare the threshold with the median of the gradient norm before clipping: it should be about as large or larger.
+    Compare the threshold with the median gradient norm before clipping: it should be about as large, or larger.
 
     ## What to change
-    Set the threshold to about the 90th percentile of the norm, or raise the learning rate by the same factor.
+    Set the threshold to about the 90th percentile of the gradient norm, or raise the learning rate by the same factor.
 
     ## How to see it cured
     A few percent of the steps are clipped, and update ratios are about 1e-3.
@@ -42,26 +42,28 @@ class ClipTooTight(Cause):
     references = ("https://arxiv.org/abs/1211.5063",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The threshold against the norm, and whether the optimizer feels it."""
+        """The threshold compared with the gradient norm, and whether clipping changes the optimizer's steps."""
         clip, norms = chart["clip"].latest, chart["grad_norm"].last(128)
         plain = not chart.groups or all(group.get("optimizer") == "SGD" for group in chart.groups)
-        if plain and is_pinned(chart) and not clip < 0.9 * norms[-1]:  # by hand: what is measured comes after it
-            yield Evidence(4.5, f"gradients are scaled to a norm of {number_text(norms[-1])}, whatever the batch")
+        if plain and is_pinned(chart) and not clip < 0.9 * norms[-1]:  # by hand: the norm is measured after that
+            yield Evidence(
+                4.5, f"gradients are rescaled to a norm of {number_text(norms[-1])} at every step, whatever the batch"
+            )
             return
         if plain and not clip > 0 and is_cut_by_value(chart):
-            text = "gradients of several tensors have one norm at each look, to the last digit: all of their values"
-            yield Evidence(5.5, f"{text} are cut off at one threshold")
+            text = "the gradient norms of several tensors stay the same to the last digit: all of their values"
+            yield Evidence(5.5, f"{text} are clipped at one threshold")
             return
         if not clip > 0:
             yield Evidence(-5.0, "no clipping was seen")
             return
         if chart.fact("clip.after_step"):
-            yield Evidence(-5.0, "clipping comes after the step, and cuts nothing")
+            yield Evidence(-5.0, "clipping comes after optimizer.step(), so it has no effect")
             return
         if not norms.size:
             return
         typical = median(norms)
-        text = f"steps are clipped at {number_text(clip)}, their norm is {number_text(typical)}"
+        text = f"gradients are clipped at {number_text(clip)}; their median norm is {number_text(typical)}"
         if clip > 0.2 * typical:
             yield Evidence(-4.0, text)
         elif clip > 0.01 * typical:
@@ -69,6 +71,8 @@ class ClipTooTight(Cause):
         else:
             yield Evidence(5.5, text)
         if is_scaled(chart) and clip < 0.01 * typical:
-            yield Evidence(CERTAIN, f"gradients are still multiplied by {number_text(chart['loss_scale'].latest)}")
+            yield Evidence(
+                CERTAIN, f"gradients are clipped while still multiplied by {number_text(chart['loss_scale'].latest)}"
+            )
         elif not plain:
-            yield Evidence(-4.0, "an adaptive optimizer does not feel the scale of gradients")
+            yield Evidence(-4.0, "the optimizer is adaptive: the scale of gradients does not change its steps")

@@ -1,4 +1,4 @@
-"""What a log says of its hyper-parameters, under the names that people log them by."""
+"""Hyperparameters that a log contains, under the names that people commonly use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameters", "num_parameters", "n_params"),
     "dataset_size": ("dataset_size", "train_size", "num_train_samples"),
 }
-"""The names under which hyper-parameters are logged."""
+"""The names under which hyperparameters are logged."""
 OPTIMIZERS = ("optim", "optimizer", "optimizer_name")
 
 
 def configured(chart: Chart, name: str) -> float:
-    """A number of the run's context, or of the configuration that its log holds; NaN where there is none.
+    """A number from the run's context, or from the configuration in its log; NaN if there is none.
 
     >>> configured(Chart.of(context={"config": {"hidden_dropout_prob": 0.1}}), "dropout")
     0.1
@@ -39,7 +39,7 @@ def configured(chart: Chart, name: str) -> float:
 
 
 def configured_name(chart: Chart, keys: Sequence[str]) -> str:
-    """A name in the configuration that a log holds, under the first key that is there; empty where there is none.
+    """The value of the first of these keys that is in the log's configuration, as text; "" if there is none.
 
     >>> configured_name(Chart.of(context={"config": {"optim": "adamw_torch"}}), OPTIMIZERS)
     'adamw_torch'

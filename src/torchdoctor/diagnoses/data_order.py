@@ -12,25 +12,26 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, within_and_between
 
 LEAPS = ("loss-spike", "loss-divergence", "loss-oscillation", "gradient-explosion")
-"""What a border between two stretches of the data looks like."""
+"""Findings that the transition between two stretches of sorted data may cause."""
 
 
 class DataOrder(Cause):
-    """The data come sorted, or are not shuffled.
+    """The data are sorted, or not shuffled.
 
     ## What it is
-    A file sorted by class or by time, read in order: each stretch of batches pulls the model its own way, and undoes
-    what the one before had taught. The loss swings with the order of the data.
+    A file sorted by class or by time is read in order. Each stretch of batches pulls the model in its own direction and
+    undoes what the one before taught it. The loss follows the order of the data.
 
     ## How to confirm it
-    Print the labels of ten batches in a row: each should look like the whole. The loss has the period of an epoch.
+    Print the labels of ten batches in a row: each batch should look like the whole data set. The loss oscillates with
+    the period of an epoch.
 
     ## What to change
-    ``DataLoader(dataset, batch_size, shuffle=True)``; for streams a shuffle buffer larger than the longest run of one
-    class; with several processes ``sampler.set_epoch(epoch)``.
+    Use ``DataLoader(dataset, batch_size, shuffle=True)``. For streams, use a shuffle buffer larger than the longest
+    stretch of one class. With several processes, call ``sampler.set_epoch(epoch)``.
 
     ## How to see it cured
-    Labels within a batch are as mixed as over the run, and the loss no longer swings with the epoch.
+    Labels within a batch are as mixed as over the whole run, and the loss no longer oscillates with the epoch.
     """
 
     name = "data-order"
@@ -56,30 +57,35 @@ class DataOrder(Cause):
     references = ("https://arxiv.org/abs/1206.5533",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """How alike the targets of a batch are, against those of the run."""
+        """How similar the targets of a batch are, compared with those of the run."""
         swing = problem.get("loss-oscillation")
         found = re.search(r"every (\d+) steps", swing.message) if swing is not None else None
         if found is not None and int(found[1]) >= 25:
-            yield Evidence(3.5, f"the loss swings with a period of {found[1]} steps, too long for a rate or a momentum")
+            yield Evidence(
+                3.5, f"the loss oscillates every {found[1]} steps: too slowly for learning rate or momentum to cause it"
+            )
         within, over = last_level(chart["target_collision"], 10), chart["pooled_collision"].latest
         if within > over + 0.3:
-            pairs = f"two samples of a batch share a class in {100 * within:.0f} % of pairs"
+            pairs = f"{100 * within:.0f} % of the sample pairs within a batch share a class"
             yield Evidence(
-                CERTAIN if within > over + 0.5 else 7.5, f"{pairs}, two of the whole run in {100 * over:.0f} %"
+                CERTAIN if within > over + 0.5 else 7.5, f"{pairs}, but only {100 * over:.0f} % over the whole run"
             )
         elif within > over + 0.15 and problem.has(*LEAPS):
             share, whole = 100 * within, 100 * over
-            yield Evidence(4.5, f"two of a batch share a class in {share:.0f} % of pairs, of the run in {whole:.0f} %")
+            yield Evidence(
+                4.5,
+                f"{share:.0f} % of the sample pairs within a batch share a class, but only {whole:.0f} % over the run",
+            )
         elif within < over + 0.15:
-            yield Evidence(-4.0, "the labels of a batch are as mixed as those of the whole run")
+            yield Evidence(-4.0, "labels within a batch are as mixed as over the whole run")
         spread, between = within_and_between(chart)
         if spread < (BatchAnomaly.narrow if problem.get("batch-anomaly") is None else BatchAnomaly.forgotten) * between:
             text = (
-                f"targets vary by {number_text(spread)} within a batch, by {number_text(between)} from batch to batch"
+                f"targets vary by {number_text(spread)} within a batch, but by {number_text(between)} between batches"
             )
-            # Targets that a model makes for itself run away with it.
+            # If a model makes its own targets, they diverge with it.
             yield Evidence(1.5 if problem.grave("loss-divergence", "weight-growth") else 6.0, text)
         elif spread < between and problem.has(*LEAPS):
-            yield Evidence(4.5, "the means of batches differ by more than targets do within one")
+            yield Evidence(4.5, "the mean target varies more between batches than targets vary within a batch")
         elif spread > between:
-            yield Evidence(-4.0, "targets vary more within a batch than from batch to batch")
+            yield Evidence(-4.0, "targets vary more within a batch than between batches")

@@ -1,4 +1,4 @@
-"""What becomes of a signal on its way through the layers, forwards and back."""
+"""How layers change the size of activations in the forward pass, and of gradients in the backward pass."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.gradient_vanishing import decay_through_depth
 
 LINEAR = 0.05
-"""What a tanh may take of a gradient, and be as good as linear."""
+"""Share of a gradient that a tanh may remove and still count as linear."""
 
 
 def decay_by_layer(chart: Chart, problem: Problem) -> float:
-    """The factor by which each layer divides the gradient; 0 where it did not decay through depth."""
+    """The factor by which each layer divides the gradient; 0 if it does not decay through depth."""
     symptom = problem.get("gradient-vanishing")
-    if symptom is None or not symptom.where:  # a collapse of the whole model names no layers
+    if symptom is None or not symptom.where:  # if the gradient vanishes everywhere, no layers are named
         return 0.0
     decades, layers = decay_through_depth(chart)
-    lost = max([*decades, symptom.value or 0.0])  # early weights may have died of it since
+    lost = max([*decades, symptom.value or 0.0])  # the early weights may have shrunk since then
     return float(10 ** (lost / max(1, layers - 1)))
 
 
 def weight_layers(chart: Chart) -> int:
-    """How many linear and convolutional layers were seen at work."""
+    """How many linear and convolutional layers ran."""
     return sum(kind in WEIGHTED for kind in chart.fact("modules.kinds", ()))
 
 
 def gain_by_layer(chart: Chart, *, latest: bool = False) -> tuple[float, float, float]:
-    """The factor by which a layer typically multiplies activations, and their size at both ends.
+    """The median factor by which a layer multiplies activations, and their size after the first and the last layer.
 
-    At the first sample that is remembered, which is the model's beginning in a young run, or at the latest one. NaN
-    where fewer than three layers were seen.
+    Taken at the first sample kept (the start of the run, if it is short) or at the latest one. NaN if fewer than three
+    layers were seen.
     """
     kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
     columns = [index for index, kind in enumerate(kinds) if kind in WEIGHTED]
@@ -48,7 +48,7 @@ def gain_by_layer(chart: Chart, *, latest: bool = False) -> tuple[float, float, 
 
 
 def saturating_layers(chart: Chart) -> int:
-    """How many sigmoids and tanhs were seen at work, modules or functions; -1 where the modules are not known."""
+    """How many sigmoids and tanhs ran, as modules or functions; -1 if the modules are not known."""
     kinds, functions = chart.fact("modules.kinds"), chart.fact("modules.squashed") or {}
     if kinds is None:
         return -1
@@ -56,9 +56,10 @@ def saturating_layers(chart: Chart) -> int:
 
 
 def is_far_from_extremes(chart: Chart) -> bool:
-    """Whether a typical tanh gave so little at the first sample that it was as good as linear.
+    """Whether the outputs of a typical tanh at the first sample were so small that it was almost linear.
 
-    On average tanh multiplies a gradient by one minus its mean square: where that is next to one, weights divide it.
+    On average, tanh multiplies a gradient by one minus its mean square. If that is almost one, a gradient that shrinks
+    is shrunk by the weights.
     """
     kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_rms").matrix()
     columns = [index for index, kind in enumerate(kinds) if kind in ("Tanh", "Hardtanh")]
@@ -66,13 +67,13 @@ def is_far_from_extremes(chart: Chart) -> bool:
     entering = [index for index, name in enumerate(chart.module_names) if functions.get(name) == "Tanh"]
     found = len(columns) + len(entering)
     if 2 * found <= saturating_layers(chart) or not len(rows) or rows.shape[1] != len(kinds):
-        return False  # most of them are sigmoids, which divide a gradient by four at the least
+        return False  # most of them are sigmoids, which divide a gradient by at least four
     sizes = np.concatenate([rows[0, columns], np.tanh(rows[0, entering])])
     return float(np.median(np.square(sizes))) < LINEAR
 
 
 def zeros_at_first(chart: Chart, module: str) -> float:
-    """The share of a module's values that were zero before the first step; NaN where that was not seen."""
+    """The share of a module's outputs that were zero before the first step; NaN if that was not measured."""
     rows = chart.modules("act_zero").rows
     if not rows or rows[0][0] > 0 or module not in chart.module_names:
         return math.nan
@@ -81,9 +82,9 @@ def zeros_at_first(chart: Chart, module: str) -> float:
 
 
 def silent_at_first(chart: Chart) -> str:
-    """The first module that gave nothing but zeros before the first step, though it was given something; or "".
+    """The first inner module that output only zeros before the first step, if all outputs were then equal; or "".
 
-    A residual branch that begins at zero is healthy: nothing follows from it while outputs differ.
+    A residual branch that starts at zero is healthy: it does not matter as long as outputs differ.
     """
     rows, names = chart.modules("act_rms").rows, chart.module_names
     if not rows or rows[0][0] > 0 or rows[0][1].size != len(names) or not chart["output_spread"].first < 1e-6:
@@ -93,7 +94,7 @@ def silent_at_first(chart: Chart) -> str:
 
 
 def signal_lost_by_layer(chart: Chart) -> float:
-    """The factor by which a layer typically reduces what depends on the input, at the first sample; NaN if unknown."""
+    """The median factor by which a layer reduces the share that depends on the input, at the first sample; or NaN."""
     kinds, rows = chart.fact("modules.kinds", ()), chart.modules("act_spread").matrix()
     columns = [index for index, kind in enumerate(kinds) if kind in WEIGHTED]
     if not len(rows) or rows.shape[1] != len(kinds) or len(columns) < 3:

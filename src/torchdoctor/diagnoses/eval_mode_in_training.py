@@ -14,17 +14,17 @@ class EvalModeInTraining(Cause):
     """The model is trained in eval mode.
 
     ## What it is
-    `model.eval()` for a validation, and no `model.train()` after it; or a pretrained model that came in eval mode.
-    Dropout is off; BatchNorm normalizes with old statistics and does not renew them.
+    `model.eval()` was called for validation without a `model.train()` after it, or a pretrained model was loaded in
+    eval mode. Dropout is off, and BatchNorm uses old statistics and does not update them.
 
     ## How to confirm it
-    `print(model.training)` in the line before the training forward pass.
+    Call `print(model.training)` right before the forward pass in training.
 
     ## What to change
-    `model.train()` at the start of each epoch, and after each validation.
+    Call `model.train()` at the start of each epoch, and after each validation.
 
     ## How to see it cured
-    The training loss becomes noisier (dropout is back), and validation follows it again.
+    The training loss becomes noisier (dropout is on again), and validation follows it again.
     """
 
     name = "eval-mode-in-training"
@@ -49,14 +49,16 @@ class EvalModeInTraining(Cause):
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """What the mode census saw in passes that were trained on."""
+        """The modes of the modules in training passes."""
         whole = chart.fact("mode.whole")
         if whole:
             resting = names_text([chart.called(name) for name in chart.fact("mode.eval") or []])
             since = chart.facts["mode.whole"].step
             yield Evidence(CERTAIN, f"the model is trained in eval mode, seen since step {since} ({resting})")
         elif rests_unlearnt(chart):
-            text = f"{names_text(chart.fact('mode.eval'))} are in eval mode, with statistics of no data at all"
+            text = (
+                f"{names_text(chart.fact('mode.eval'))}: in eval mode, with running statistics that were never updated"
+            )
             yield Evidence(CERTAIN, text)
         elif whole is False:
-            yield Evidence(-6.0, "the training passes ran in train mode")
+            yield Evidence(-6.0, "training passes run in train mode")

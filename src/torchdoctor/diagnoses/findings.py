@@ -1,4 +1,4 @@
-"""What several causes ask the chart: the learning rate about an onset, updates, optimizer, whether a trouble healed."""
+"""Questions that several causes ask: the learning rate around an onset, updates, the optimizer, recovery."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
 SHARP = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf", "skipped-steps")
-"""Findings whose first step is known to the step."""
+"""Findings whose first step is known exactly."""
 
 
 RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 LEAP = 10.0
-"""Times its level by which a loss rises within one step that no ordinary update explains."""
+"""A loss that rises in one step by more than this multiple of its level is not explained by an ordinary update."""
 
 
 def breaking_step(problem: Problem) -> int:
-    """The step at which something broke; the onset of the problem where nothing did.
+    """The step at which something broke; the onset of the problem if nothing did.
 
     >>> from torchdoctor.records import Symptom
     >>> found = [Symptom(name, "", "warning", 0.9, step, 200) for name, step in
@@ -38,34 +38,34 @@ def breaking_step(problem: Problem) -> int:
 
 
 def level_about(series: Series, first: int, last: int) -> float:
-    """The median level of a vital between two steps, from the outline; NaN where it has no value there."""
+    """The median level of a vital between two steps, from the outline; NaN if it has no value there."""
     means = [bucket[2] for bucket in series.outline.buckets() if first <= bucket[0] <= last]
     return median(means) if means else math.nan
 
 
 def last_level(series: Series, values: int = 20) -> float:
-    """The median of a vital's last few values; NaN where it has none."""
+    """The median of a vital's last few values; NaN if it has none."""
     return median(series.last(values)) if series else math.nan
 
 
 def highest(series: Series, first: int, last: int) -> float:
-    """The highest value of a vital between two steps, from the outline; NaN where it has no value there."""
+    """The highest value of a vital between two steps, from the outline; NaN if it has no value there."""
     buckets = series.outline.buckets()
     low, high = (bisect.bisect_left(buckets, (step,)) for step in (first, last + 1))
     return max([bucket[3] for bucket in buckets[low:high]], default=math.nan)
 
 
 def lr_rise(chart: Chart, onset: int, within: int = 30) -> float:
-    """How many times the learning rate just before an onset exceeds the highest before that; NaN where unknown."""
+    """The highest learning rate just before an onset, divided by the highest before that; NaN if unknown."""
     now, before = highest(chart["lr"], onset - within, onset), highest(chart["lr"], 0, onset - within - 1)
     return now / before if before > 0 else math.nan
 
 
 def lr_leap(chart: Chart, onset: int, within: int = 30) -> float:
-    """How many times a rate that leapt from one step to the next, shortly before an onset, exceeds any before; else 1.
+    """The factor by which the learning rate jumped, shortly before an onset, above any earlier one; 1 if it did not.
 
-    A warm-up rises many times over within thirty steps, and little by little: it does not leap. Of several groups, the
-    one that leapt furthest counts.
+    A jump happens from one step to the next: a warm-up rises far within thirty steps, but gradually. Of several
+    parameter groups, the one with the largest jump counts.
 
     >>> lr_leap(Chart.of(lr=[1e-3] * 60 + [3e-2] * 5), onset=61)
     30.0
@@ -78,7 +78,7 @@ def lr_leap(chart: Chart, onset: int, within: int = 30) -> float:
 
 
 def _leap_away(common: Series, rates: Series, onset: int, within: int) -> float:
-    """The same for a group that had the rate of all until then: its own is kept only from where it differs."""
+    """The same for a group that shared the common learning rate: its own is recorded only once it differs."""
     if not rates or rates.count > rates.steps.size or not onset - within <= rates.steps[0] <= onset:
         return 1.0
     before = highest(common, 0, int(rates.steps[0]) - 1)
@@ -99,7 +99,7 @@ def _leap_of(rates: Series, onset: int, within: int) -> float:
 
 
 def is_over(chart: Chart, problem: Problem, after: int = 5) -> bool:
-    """Whether nothing of the problem has been seen for a few steps."""
+    """Whether none of the problem's symptoms has been seen for a few steps."""
     return chart.step - problem.last_step >= after
 
 
@@ -109,7 +109,7 @@ def is_brief(problem: Problem, steps: int = 5) -> bool:
 
 
 def loss_moved_at(chart: Chart, step: int) -> bool:
-    """Whether the loss stood out at a step against the steps before it."""
+    """Whether the loss at a step is unusually high compared with the steps before."""
     series = chart["loss"]
     at = series.values[series.steps == step]
     before = series.values[(series.steps < step) & (series.steps >= step - 24)]
@@ -120,7 +120,7 @@ def loss_moved_at(chart: Chart, step: int) -> bool:
 
 
 def loss_leap(chart: Chart, step: int) -> float:
-    """By how many times its level before the loss rose at a step; NaN where unknown."""
+    """The rise of the loss at a step, as a multiple of its level before; NaN if unknown."""
     series = chart["loss"]
     at = series.values[series.steps == step]
     before = series.values[(series.steps < step) & (series.steps >= step - 24)]
@@ -132,15 +132,16 @@ def loss_leap(chart: Chart, step: int) -> float:
 
 
 LEAP_OF_A_WEIGHT, UNMOVED = 1e3, 1e3
-"""Times its level that a loss rises by at least, and that the least of the gradients does at most."""
+"""Multiples of the usual level: if a gradient is infinite, the loss must have risen by more than the first. The
+gradient that changed least must not exceed the second."""
 
 
 def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
-    """How gradients leapt in some weights and not in others at a step, as a sentence; empty where they did not.
+    """That gradients jumped in some weights but not in others at a step, as a sentence; "" if they did not.
 
-    What a batch has too much of goes through all layers and is in the gradient of each. One weight that has changed by
-    itself is not: the layer that it is in, or those behind it, are given what they always are. Gradients that are not
-    finite count where the loss leapt as well; else a derivative is undefined, and a mask keeps it from some weights.
+    An extreme batch passes through all layers and affects all their gradients. If a single weight was changed, the
+    gradients of some layers stay as usual. Infinite gradients count only if the loss jumped as well. Otherwise a
+    derivative is undefined, and a mask keeps it away from some weights.
     """
     rows = [(at, row) for at, row in chart.tensors("grad_norm").rows if row.size == len(chart.names)]
     columns = list(weight_columns(chart.names))
@@ -152,30 +153,29 @@ def uneven_leap(chart: Chart, step: int, times: float = 1e6) -> str:
         return ""
     with np.errstate(all="ignore"):
         usual = np.median(np.array(before), axis=0)
-        leaps = np.minimum(here[0], 1e38) / usual  # one that is not a number at all says nothing
+        leaps = np.minimum(here[0], 1e38) / usual  # NaN carries no information
     known = np.isfinite(leaps) & (usual > 0)
     if known.sum() < 2 or not leaps[known].max() > times * max(1.0, float(leaps[known].min())):
         return ""
-    if float(leaps[known].min()) > UNMOVED:  # then all leapt, as they do in a run that runs away
+    if float(leaps[known].min()) > UNMOVED:  # then all of them jumped, as in a run that diverges
         return ""
     low, high = (int(np.flatnonzero(known)[place]) for place in (leaps[known].argmin(), leaps[known].argmax()))
     names = [chart.names[columns[place]] for place in (high, low)]
-    text = (
-        f"the gradient of {names[0]} leapt {number_text(float(leaps[high]))} times at step {step}, that of {names[1]}"
-    )
-    return f"{text} {number_text(float(leaps[low]))}: a batch goes through both, a weight that was changed does not"
+    text = f"at step {step} the gradient of {names[0]} is {number_text(float(leaps[high]))} times its usual size, that "
+    text += f"of {names[1]} {number_text(float(leaps[low]))} times: a bad batch affects both, a changed weight does not"
+    return text
 
 
 BEYOND = 10.0
-"""Times what usual steps in one direction would come to that a bounded optimizer moves weights by at most."""
+"""Growth of the weights beyond this multiple of what Adam's usual steps can add up to does not come from them."""
 
 
 def beyond_its_steps(chart: Chart, onset: int) -> str:
-    """How weights grew about an onset by more than Adam's steps can make them, as a sentence; empty where they did not.
+    """That weights grew around an onset by more than Adam's steps allow, as a sentence; "" if they did not.
 
-    A step of Adam is about as long as its rate, whatever the batch and however large the gradient: that is what its
-    second moments are for. Where most weights are elsewhere all at once, those moments were lost, or the weights were
-    replaced. Plain steps are as long as the gradient, which any batch may make large, and of them nothing follows.
+    A step of Adam is about as long as its learning rate, however large the gradient, because of its second moments. If
+    most weights change far more at once, those moments were lost or the weights were replaced. Steps of SGD are as long
+    as the gradient, which any batch may make large, so they are not judged.
     """
     groups = [group for group in chart.groups if group.get("optimizer")]
     if not groups or not all("Adam" in str(group["optimizer"]) for group in groups):
@@ -193,22 +193,21 @@ def beyond_its_steps(chart: Chart, onset: int) -> str:
     grown = median(new[columns] / old[columns]) - 1 if columns else 0.0
     if not grown > BEYOND * max(reach, 0.1):
         return ""
-    words = f"weights grew {number_text(grown + 1)} times between steps {start} and {end}"
-    return f"{words}, where Adam's steps come to {number_text(reach)} of them at most"
+    words = f"weights grew by a factor of {number_text(grown + 1)} between steps {start} and {end}"
+    return f"{words}, but Adam's usual steps add up to at most {number_text(reach)} of their norm"
 
 
 RAN_AWAY = 30.0
-"""Times its level that a loss or a gradient norm has reached within a few steps where steps make it grow."""
+"""Multiple of its level that the loss or the gradient norm must exceed a few steps before, if training diverged."""
 LATELY, LONG = 24, 240
-"""Values that tell its level; and as many that do where it has grown for longer than those."""
+"""Numbers of values that give its level. The longer one is for growth over more than `LATELY` steps."""
 
 
 def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
-    """Whether loss or gradient norm had outgrown their level in the steps before one, not at that one alone.
+    """Whether the loss or the gradient norm had grown far above its level already in the steps before this one.
 
-    What overflows by itself, or by its batch, does so at once. Steps that are too long take some to get there, and a
-    run that is young has no level yet that a detector could compare with. Growth over fifty steps lifts a level of the
-    last two dozen with it.
+    A single operation or batch overflows in one step; steps that are too long take several. A detector may have missed
+    this, because a young run has no level yet. Growth over fifty steps also raises the level of the last 24.
 
     >>> growing = [1.0] * 200 + [1.2**step for step in range(50)]
     >>> ran_away(Chart.of(loss=[1.0] * 250, grad_norm=growing), 250)
@@ -228,7 +227,7 @@ def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
 
 
 def finite_beside(chart: Chart, step: int) -> tuple[str, ...]:
-    """Weights whose gradient was a number, and not zero, at a step at which those of others were none."""
+    """Weights whose gradient was finite and not zero at a step at which gradients of other tensors were infinite."""
     rows = [row for at, row in chart.tensors("grad_norm").rows if at == step and row.size == len(chart.names)]
     if not rows or not np.isinf(rows[-1]).any():
         return ()
@@ -236,12 +235,12 @@ def finite_beside(chart: Chart, step: int) -> tuple[str, ...]:
 
 
 def loss_was_finite(chart: Chart, step: int) -> bool | None:
-    """Whether the loss of a step was a number; None where that is not known any more."""
+    """Whether the loss of a step was finite; None if that is no longer known."""
     series = chart["loss"]
     if step in series.nonfinite_steps:
         return False
     forgotten = series.nonfinite > len(series.nonfinite_steps) and series.steps.size == series.count
-    if forgotten and step <= series.step:  # all numbers are still known, and not all others
+    if forgotten and step <= series.step:  # all finite values are still known, but not all others
         return bool((series.steps == step).any())
     if series.steps.size and step >= int(series.steps[0]):
         return bool((series.steps == step).any())
@@ -249,13 +248,13 @@ def loss_was_finite(chart: Chart, step: int) -> bool | None:
 
 
 def has_not_fallen(chart: Chart) -> bool:
-    """Whether the training loss is where it began, or above."""
+    """Whether the training loss is still near its start, or above."""
     losses = chart["loss"]
     return losses.count >= 50 and losses.baseline(128).recent > 0.95 * Progress.of(losses).start > 0
 
 
 def falls_steadily(chart: Chart) -> bool:
-    """Whether the loss falls in the second half of the run as it did in the first: a run that learns slows down.
+    """Whether the loss falls in the second half of the run at least half as fast as in the first: most runs slow down.
 
     >>> falls_steadily(Chart.of(loss=[4.0 - 0.001 * step for step in range(200)]))
     True
@@ -269,7 +268,7 @@ def falls_steadily(chart: Chart) -> bool:
 
 
 def validation_leads(chart: Chart) -> float:
-    """The share of evaluations that were better than training about them; NaN where there are too few."""
+    """The share of evaluations with a lower loss than training around them; NaN if there are too few."""
     evaluated, train = chart["val_loss"], chart["loss"]
     better = []
     for step, value in zip(evaluated.steps.tolist(), evaluated.values.tolist(), strict=True):
@@ -280,7 +279,7 @@ def validation_leads(chart: Chart) -> float:
 
 
 def update_level(chart: Chart, before: int) -> float:
-    """The typical update ratio over all tensors at the last sample before a step; NaN where unknown."""
+    """The median update ratio over all tensors at the last sample before a step; NaN if unknown."""
     for step, row in reversed(chart.tensors("update_ratio").rows):
         known = row[np.isfinite(row) & (row > 0)]
         if step < before and known.size:
@@ -289,10 +288,10 @@ def update_level(chart: Chart, before: int) -> float:
 
 
 def still_multiplied(chart: Chart, least: float = 64.0) -> float:
-    """By what the loss was multiplied before backward, where the first gradient still was when it was applied; else 0.
+    """The factor that multiplied the loss before backward(), if the first gradient was still multiplied by it; else 0.
 
-    The gradient of a mean at the start is neither a hundredth nor a hundred in an ordinary net. A scaler that has its
-    own step divides by what it multiplied with: then the gradient is an ordinary one.
+    At the start, the gradient norm of a mean loss is neither tiny nor huge in an ordinary model. `scaler.step()`
+    divides gradients by the factor again, and then the norm is ordinary.
 
     >>> still_multiplied(Chart.of(loss_weight=[1024.0], grad_norm=[3886.0]))
     1024.0
@@ -304,9 +303,9 @@ def still_multiplied(chart: Chart, least: float = 64.0) -> float:
 
 
 def working_update(chart: Chart) -> float:
-    """The typical update ratio while the learning rate was a good share of its highest; NaN where unknown.
+    """The median update ratio while the learning rate was at least 30 % of its highest; NaN if unknown.
 
-    What weights do in a warm-up, or when a schedule has run out, says nothing of how the run learns.
+    Updates during warm-up or at the end of a schedule do not show how the run learns.
     """
     rates, top = chart["lr"], highest(chart["lr"], 0, chart.step)
     levels = []
@@ -319,10 +318,10 @@ def working_update(chart: Chart) -> float:
 
 
 def thrown_at_first(chart: Chart, problem: Problem, long: float = 0.02, soon: int = 60) -> float:
-    """By how much of themselves weights moved a step at first, where that cost the outputs their input; else NaN.
+    """The largest of the first update ratios, if those updates made the outputs equal for all inputs; else NaN.
 
-    Outputs that told inputs apart before the first step and did not a few dozen steps later, and steps that are a tenth
-    as long since: nothing is left that pulls. Wrong labels leave gradients that are noise, and steps as long as ever.
+    That is assumed if outputs depended on the input at first but not a few dozen steps later, and updates have become
+    less than a tenth as large because gradients vanish. With wrong labels, gradients are noise and updates stay large.
     """
     lost = problem.get("collapsed-output")
     if lost is None or not 2 < lost.first_step <= soon or not chart["output_spread"].first > 0.05:
@@ -334,46 +333,46 @@ def thrown_at_first(chart: Chart, problem: Problem, long: float = 0.02, soon: in
 
 
 def optimizer_names(chart: Chart) -> str:
-    """The optimizers' class names, or what a log's configuration says; empty where unknown."""
+    """The optimizers' class names, or the name in a log's configuration; "" if unknown."""
     items = chart.context.get("optimizer") or ()
     seen = ", ".join(str(item.get("class", "")) for item in items if isinstance(item, dict))
     return seen or configured_name(chart, OPTIMIZERS)
 
 
 def has_attention(chart: Chart) -> bool:
-    """Whether attention was seen at work: such models have shortcuts, and need small steps at first."""
-    if chart["attention_logit"] or chart["attention_ahead"]:  # in layers of any name
+    """Whether the model uses attention: such models have residual connections and need small steps at first."""
+    if chart["attention_logit"] or chart["attention_ahead"]:  # whatever the layers are called
         return True
     return any("Attention" in kind or "Transformer" in kind for kind in chart.fact("modules.kinds", ()))
 
 
 def has_recurrence(chart: Chart) -> bool:
-    """Whether a recurrent layer was seen at work: its gradients pass the same weights many times."""
+    """Whether the model uses a recurrent layer: its gradients pass the same weights many times."""
     return any(kind in RECURRENT for kind in chart.fact("modules.kinds", ()))
 
 
 def has_tiny_batches(chart: Chart) -> bool:
-    """Whether a batch holds so few samples that gradients swing from step to step by themselves."""
+    """Whether batches have at most four samples, so that gradients vary strongly from step to step anyway."""
     batch = chart.context.get("batch_size")
     return isinstance(batch, int) and batch <= 4
 
 
 def weight_decay(chart: Chart) -> float:
-    """The highest weight decay of any parameter group, or what a log's configuration says; NaN where unknown."""
+    """The highest weight decay of any parameter group, or the one in a log's configuration; NaN if unknown."""
     values = [group["weight_decay"] for group in chart.groups if isinstance(group.get("weight_decay"), int | float)]
     return float(max(values)) if values else configured(chart, "weight_decay")
 
 
 def dropout(chart: Chart) -> float:
-    """The highest dropout rate of the model, 0 where it has none, or what a log's configuration says; else NaN."""
+    """The highest dropout rate of the model (0 if none), or the one in a log's configuration; NaN if unknown."""
     rates = chart.context.get("dropout")
     return float(max(rates, default=0.0)) if isinstance(rates, list | tuple) else configured(chart, "dropout")
 
 
 def is_absent(chart: Chart, name: str, since: int, within: int) -> bool:
-    """Whether a finding that should have come within some steps after an onset was looked for and never seen.
+    """Whether a finding was looked for, but not seen since an onset, although it should have come by now.
 
-    Absence is evidence only where something was measured that could have shown it.
+    Its absence is evidence only if something was measured that could have shown it.
 
     >>> from torchdoctor.records import Symptom
     >>> chart = Chart.of(grad_norm=[1.0] * 200)

@@ -12,27 +12,29 @@ from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
 from torchdoctor.symptoms.underfitting import Underfitting, narrowest
 
 TINY = 100
-"""Parameters under which a model can tell hardly anything apart."""
+"""Number of parameters below which a model can hardly distinguish anything."""
 
 
 class InsufficientCapacity(Cause):
-    """The model is too small, or of the wrong kind, for what it should learn.
+    """The model is too small for the task, or has the wrong architecture.
 
     ## What it is
-    It has fitted what it can fit. Learning rate, gradients and data are fine, and the training loss does not go lower.
+    The model has learned all that it can represent. Learning rate, gradients and data are fine, but the training loss
+    does not fall further.
 
     ## How to confirm it
-    Switch all regularization off and overfit 32 samples. If the loss does not go to zero there, capacity or the
-    architecture is the limit. A model of twice the width then reaches a lower training loss.
+    Switch all regularization off and overfit 32 samples. If the loss does not go to zero, capacity or architecture is
+    the limit. A model of twice the width then reaches a lower training loss.
 
     ## What to change
-    Twice the width first, then depth; features or an architecture that fit the data (a linear model cannot learn XOR).
+    Double the width first, then increase the depth. Use features or an architecture that fit the data (a linear model
+    cannot learn XOR).
 
     ## How to see it cured
-    The training loss falls under the old level; a gap to validation opens.
+    The training loss falls below its old level, and a gap to the validation loss opens.
 
     ## When to stop
-    When a model four times as large reaches the same loss: then it is the data's own noise.
+    If a model four times as large reaches the same loss, noise in the data is the limit.
     """
 
     name = "insufficient-capacity"
@@ -42,24 +44,26 @@ class InsufficientCapacity(Cause):
     references = ("https://arxiv.org/abs/2001.08361",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The gap, the movement of the weights, the size of the model, and what else would explain it."""
+        """The gap to validation, the size of updates and of the model, and other explanations."""
         if ONLY_LINEAR in (chart.fact("loss.lint") or ()):
-            yield Evidence(6.0, "no activation stands between the layers: together they are one linear layer")
+            yield Evidence(
+                6.0, "there is no activation function between the layers: together they are one linear layer"
+            )
         if problem.has("underfitting"):
-            yield Evidence(1.2, "training and validation are equally high: it is not the amount of data")
+            yield Evidence(1.2, "training and validation loss are equally high: more data would not help")
             if 0 < (width := narrowest(chart)) <= Underfitting.narrow:
-                yield Evidence(3.0, f"all that is known of a sample goes through {width} units")
+                yield Evidence(3.0, f"all information about a sample passes through a layer of width {width}")
         if problem.has("not-learning"):
             yield Evidence(-1.8, "even a small model learns something at first")
         if problem.has("dead-units", "collapsed-output", "loss-divergence"):
-            yield Evidence(-2.5, "the model as it is now is broken, whatever its size")
+            yield Evidence(-2.5, "the model is in a broken state, whatever its size")
         ratio = working_update(chart)
         if ratio > 1e-4:
-            yield Evidence(0.5, f"weights do move, by {number_text(ratio)} of themselves a step")
+            yield Evidence(0.5, f"each step changes the weights by {number_text(ratio)} of their norm")
         elif ratio < 1e-5:
-            yield Evidence(-2.0, f"weights hardly move: {number_text(ratio)} of themselves a step")
+            yield Evidence(-2.0, f"each step changes the weights by only {number_text(ratio)} of their norm")
         if dropout(chart) >= 0.6:
-            yield Evidence(-2.0, f"dropout of {number_text(dropout(chart))} would explain it alone")
+            yield Evidence(-2.0, f"dropout of {number_text(dropout(chart))} alone would explain it")
         yield from _about_the_size(chart)
 
 

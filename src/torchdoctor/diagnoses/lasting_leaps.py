@@ -1,20 +1,22 @@
-"""A leap of the loss that stays: whether an update made it, or what is learnt from is no longer what it was."""
+"""Jumps of the loss that last: caused by an update, or by a change of data, labels, weights or loss."""
 
 from __future__ import annotations
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.findings import loss_moved_at, lr_leap
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.leaps import is_held
 
 HELD = 0.4
-"""Share of a leap that the losses after it keep where it was not one batch's."""
+"""Share of a jump that all the next losses must keep if the jump is not due to a single batch."""
 BREAKING = 30.0
-"""Times its level of a gradient norm from which one plain step may have broken the weights."""
+"""Multiple of its level above which a gradient norm may have broken the weights in one SGD step."""
+NORMS = 8
+"""Gradient norms that must be known before a step to tell whether one of them was unusual."""
 
 
 def lasts_from(chart: Chart, step: int, losses: int = 4) -> bool:
-    """Whether the losses right after a step that leapt are nearly as far above the level before as its own.
+    """Whether the losses right after a jump stay above the level before, by a good part of the jump.
 
     >>> back, up = ([1.0, 1.1] * 10 + [5.0, *after] for after in ([1.2, 1.0, 1.1, 1.0], [4.9, 5.2, 4.6, 4.8]))
     >>> lasts_from(Chart.of(loss=back), 20), lasts_from(Chart.of(loss=up), 20)
@@ -30,9 +32,9 @@ def lasts_from(chart: Chart, step: int, losses: int = 4) -> bool:
 
 
 def is_not_one_batch(chart: Chart, step: int) -> bool:
-    """Whether the loss leapt at a step and stays there, and that step's own update was too short to have done it."""
+    """Whether the loss jumped at a step and stays high although that step's own update was too short to cause it."""
     norms = chart["grad_norm"]
-    earlier, at = norms.values[(norms.steps < step) & (norms.steps >= step - 48)], norms.values[norms.steps == step]
+    earlier, at = norms_before(chart, step), norms.values[norms.steps == step]
     if not loss_moved_at(chart, step) or not lasts_from(chart, step):
         return False
     known = at.size > 0 and earlier.size > 0
@@ -40,12 +42,17 @@ def is_not_one_batch(chart: Chart, step: int) -> bool:
 
 
 def is_other_since(chart: Chart, step: int, unusual: float = 3.0) -> bool:
-    """The same, where neither an unusual step before it nor a new rate brought it about, either.
+    """The same, if no unusual step before and no jump of the learning rate explain it either.
 
-    Then it is not an update: samples, labels, weights or the loss itself are others since then.
+    Then the cause is not an update: the data, the labels, the weights or the loss itself have changed.
     """
-    norms = chart["grad_norm"]
-    earlier = norms.values[(norms.steps < step) & (norms.steps >= step - 48)]
-    if earlier.size < 8 or not is_not_one_batch(chart, step) or lr_leap(chart, step) > 2:
+    earlier = norms_before(chart, step)
+    if earlier.size < NORMS or not is_not_one_batch(chart, step) or lr_leap(chart, step) > 2:
         return False
     return float(earlier[-3:].max()) < unusual * median(earlier)
+
+
+def norms_before(chart: Chart, step: int) -> Array:
+    """The gradient norms of the 48 steps before a step, as far as they are known."""
+    norms = chart["grad_norm"]
+    return norms.values[(norms.steps < step) & (norms.steps >= step - 48)]

@@ -1,6 +1,6 @@
-"""Which finding can bring about which: one directed graph, from which the grouping and the story of a problem follow.
+"""Which finding can lead to which: a directed graph that groups findings into problems and orders them in reports.
 
-Read a line as "a run that shows this may come to show those". Findings that are not named here stand alone.
+Read an entry as "a run with this finding may later show those". Findings that are not named here stand alone.
 
 >>> reaches("update-ratio-abnormal", "nan-or-inf"), reaches("nan-or-inf", "update-ratio-abnormal")
 (True, False)
@@ -112,7 +112,7 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
         *_STILL,
     ),
     "uneven-position-loss": ("suspiciously-low-loss", "overfitting", "validation-anomaly"),
-    "suspiciously-low-loss": (  # the last of them where it has no bottom
+    "suspiciously-low-loss": (  # the last ones if the loss has no lower bound
         "overfitting",
         "validation-anomaly",
         "weight-growth",
@@ -169,24 +169,24 @@ BRINGS: Mapping[str, tuple[str, ...]] = {
     "loss-plateau": ("underfitting",),
     "overfitting": ("double-descent", "validation-anomaly"),
 }
-"""From the root towards the consequence, never back; of two that begin at the same step, the upper is told first."""
+"""From root to consequence, never back. Of two findings that begin at the same step, the upper one comes first."""
 
 _PLACES = {name: place for place, name in enumerate(BRINGS)}
 
 
 def place(name: str) -> int:
-    """How near to the root a finding stands, 0 first."""
+    """The position of a finding in this graph; 0 is nearest to the root."""
     return _PLACES.get(name, len(_PLACES))
 
 
 def linked(one: str, other: str) -> bool:
-    """Whether either can bring about the other directly: what is seen first depends on where one looks how often."""
+    """Whether either can directly lead to the other: which one is seen first depends on how often each is checked."""
     return other in BRINGS.get(one, ()) or one in BRINGS.get(other, ())
 
 
 @cache
 def reaches(earlier: str, later: str) -> bool:
-    """Whether the one can bring about the other, directly or through others."""
+    """Whether the first can lead to the second, directly or through others."""
     seen: set[str] = set()
     front = [earlier]
     while front:

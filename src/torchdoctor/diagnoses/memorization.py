@@ -16,29 +16,29 @@ from torchdoctor.symptoms.validation_curve import never_followed, step_up
 from torchdoctor.symptoms.validation_inputs import times_seen
 
 HEART = 0.01
-"""Share of the first loss under which a data set is known by heart: most that is not small leaves more."""
+"""Share of the first loss below which the data set counts as memorized: only small data sets get that low."""
 
 OFTEN = 15
-"""Times through all samples after which a model may know them by heart, and nothing else."""
+"""Epochs after which a model may have memorized the samples and learned nothing else."""
 
 
 class Memorization(Cause):
-    """The model learns a small data set by heart.
+    """The model memorizes a small data set.
 
     ## What it is
-    Enough parameters to store the samples instead of what they have in common.
+    The model has enough parameters to store the samples instead of learning what they have in common.
 
     ## How to confirm it
-    The training loss goes towards zero, far under the best validation loss; it drops at epoch borders.
+    The training loss goes toward zero, far below the best validation loss. It drops at the start of each epoch.
 
     ## What to change
-    More data or augmentation; a smaller or more regularized model; stop at the best step.
+    Use more data, augmentation, a smaller or more regularized model, or stop at the best step.
 
     ## How to see it cured
     Training and validation loss fall together for longer.
 
     ## When to stop
-    When the best validation loss does not improve any more by any regularization: then only data helps.
+    If no regularization improves the best validation loss any more, only more data helps.
     """
 
     name = "memorization"
@@ -48,18 +48,18 @@ class Memorization(Cause):
     references = ("https://arxiv.org/abs/1611.03530",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """How far the training loss is below the best validation loss, and parameters against samples."""
+        """How far the training loss is below the best validation loss, and how often samples were seen."""
         if not problem.has("overfitting", "validation-anomaly", "double-descent"):
-            yield Evidence(-1.5, "validation does not tell of it")
+            yield Evidence(-1.5, "the validation loss shows no sign of it")
         if problem.has("nan-or-inf") and not problem.has("overfitting"):
-            yield Evidence(-3.0, "what is learnt by heart stays finite")
+            yield Evidence(-3.0, "memorization does not make values non-finite")
         if chart["val_loss"].nonfinite and not math.isfinite(chart["val_loss"].latest):
-            yield Evidence(-3.0, "the validation loss is not finite: that comes of numbers, not of learning by heart")
+            yield Evidence(-3.0, "the validation loss is not finite: that is a numerical problem, not memorization")
         yield from _about_the_curves(chart)
         yield from _about_the_batches(chart, problem)
         base = chart["loss"].baseline(128)
         train = base.recent if base else last_level(chart["loss"])
-        if "source" in chart.context:  # points far apart: the level of many of them is that of long ago
+        if "source" in chart.context:  # the values are far apart: a median of many would be out of date
             train = last_level(chart["loss"], max(1, min(20, chart["loss"].count // 10)))
         best = chart["val_loss"].lowest
         if math.isfinite(best) and best > 0 and chart["loss"]:
@@ -67,21 +67,21 @@ class Memorization(Cause):
                 yield Evidence(3.0, f"the training loss is {number_text(train)}: hardly anything is left to learn")
             elif 0 <= train < 0.25 * best:
                 low = number_text(train)
-                yield Evidence(1.8, f"the training loss is {low}, the best validation loss {number_text(best)}")
+                yield Evidence(1.8, f"the training loss is {low}, but the best validation loss is {number_text(best)}")
             elif train > 0.75 * best:
                 yield Evidence(-1.0, f"the training loss is still {number_text(train)}, near the best validation loss")
 
 
 def _about_the_batches(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if are_the_same_batches(chart, problem):
-        yield Evidence(-2.0, "batches come again as they were: by heart is all that can be learnt of them")
+        yield Evidence(-2.0, "the same batches come again and again: the model can only memorize them")
     size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
     if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
         yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
 
 
 def far_from_the_start(chart: Chart, times: float = 10.0) -> bool:
-    """Whether every evaluation was many times what training began with: no model has to learn to be that wrong."""
+    """Whether every validation loss was many times the first training loss: then the evaluation itself is wrong."""
     values, train = chart["val_loss"].values, chart["loss"]
     if not values.size or not train or "source" in chart.context:  # a log may begin late
         return False
@@ -89,21 +89,21 @@ def far_from_the_start(chart: Chart, times: float = 10.0) -> bool:
 
 
 def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
-    """What a curve of this kind has to do: fall, stay above zero, and take validation along at first."""
+    """Whether the training loss falls and stays above zero, and whether validation followed it at first."""
     if chart["loss"].latest < 0:
-        yield Evidence(-3.0, "a loss below zero is nothing that a model learns by heart")
+        yield Evidence(-3.0, "the loss is below zero, which memorization does not explain")
     if has_not_fallen(chart):
         yield Evidence(-3.0, "the training loss has not fallen")
     if chart["loss"] and step_up(chart) is not None:
-        yield Evidence(-4.0, "validation got worse from one evaluation to the next: learning by heart takes longer")
+        yield Evidence(-4.0, "validation got much worse between two evaluations: memorization takes longer")
     times = times_seen(chart)
     if early_gap(chart) is not None:
-        yield Evidence(-3.0, "the gap was there before any sample had come twice: nothing was known by heart")
+        yield Evidence(-3.0, "the gap was there before any sample was seen twice: nothing was memorized yet")
     if far_from_the_start(chart):
-        yield Evidence(-4.0, "validation was always many times worse than the untrained model was in training")
+        yield Evidence(-4.0, "the validation loss was always many times the training loss of the untrained model")
     elif times > OFTEN:
         yield Evidence(1.5, f"training has gone through its samples about {number_text(times)} times")
     elif times < 1:
         yield Evidence(-2.0, "training has not yet gone through its samples once")
     if never_followed(chart) and not times > OFTEN:
-        yield Evidence(-1.5, "validation was never better than the untrained model, from the first evaluation on")
+        yield Evidence(-1.5, "the validation loss was never better than that of the untrained model")

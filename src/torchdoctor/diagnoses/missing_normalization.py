@@ -13,25 +13,25 @@ from torchdoctor.symptoms.first_pass import MUFFLED, muffled
 
 
 class MissingNormalization(Cause):
-    """A deep model without normalization layers: nothing holds the scale of its activations.
+    """A deep model lacks normalization layers, so nothing controls the scale of its activations.
 
     ## What it is
-    Each layer passes its scale on to the next. In a deep stack small deviations multiply, at the start or as weights
-    grow, until activations or gradients are out of range.
+    Each layer multiplies the scale of its input. In a deep stack, factors slightly off 1 multiply, at the start or as
+    weights grow, until activations or gradients are out of range.
 
     ## How to confirm it
-    No BatchNorm, LayerNorm, GroupNorm or RMSNorm among ``model.modules()``, and activations that grow or shrink from
-    layer to layer by a factor that stays about the same.
+    No BatchNorm, LayerNorm, GroupNorm or RMSNorm among ``model.modules()``, and activations that grow or shrink by
+    about the same factor from layer to layer.
 
     ## What to change
-    LayerNorm (sequences) or BatchNorm (images, batches of 16 and more) after or before each block; RMSNorm and
-    normalized queries and keys where attention logits run away.
+    LayerNorm (sequences) or BatchNorm (images, batches of 16 or more) before or after each block. If attention logits
+    grow without bound, RMSNorm and normalized queries and keys.
 
     ## How to see it cured
-    Activations of all layers stay within a factor of ten of each other over the run.
+    The activations of all layers stay within a factor of ten of each other during the whole run.
 
     ## When to stop
-    When normalized layers still blow up: then it is the learning rate or the data.
+    If the normalized model still blows up, the cause is the learning rate or the data.
     """
 
     name = "missing-normalization"
@@ -54,13 +54,15 @@ class MissingNormalization(Cause):
     references = ("https://arxiv.org/abs/1502.03167", "https://arxiv.org/abs/1607.06450")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Normalization layers, depth, and what a layer does to the scale."""
+        """Normalization layers, depth, and the factor by which a layer scales activations."""
         norms, layers = chart.fact("modules.normalized"), weight_layers(chart)
         if not isinstance(norms, int):
             return
         _, share = muffled(chart)
         if share < MUFFLED:
-            yield Evidence(CERTAIN, f"normalization layers give {number_text(share)} of their weights' size at first")
+            yield Evidence(
+                CERTAIN, f"outputs of normalization layers had {number_text(share)} of the expected size at step 0"
+            )
             return
         if norms:
             yield Evidence(-4.0, f"the model has {norms} normalization layers")
@@ -68,7 +70,7 @@ class MissingNormalization(Cause):
         if layers < 5:
             yield Evidence(-2.0, f"the model has no normalization, but only {layers} weight layers")
             return
-        yield Evidence(1.5, f"none of the {layers} weight layers is followed by a normalization")
+        yield Evidence(1.5, f"the model has {layers} weight layers and no normalization")
         gain, low, high = gain_by_layer(chart, latest=True)
         if not math.isnan(gain) and (gain > 1.8 or gain < 0.5):
             sizes = f"from {number_text(low)} to {number_text(high)}"

@@ -29,22 +29,25 @@ USUAL_EPS = 1e-7
 
 
 class OptimizerMisconfigured(Cause):
-    """A setting of the optimizer stalls or shakes the run.
+    """An unsuitable optimizer setting stalls or destabilizes the run.
 
     ## What it is
-    `eps` far above the gradients: Adam becomes SGD with a tiny rate. `beta1` or momentum of 0.99 and more: steps go on
-    in old directions and overshoot, with a period of about 1/(1 - beta). `beta2` too low: the scale of steps is that
-    of the last few gradients. Weight decay times rate of a hundredth: weights shrink faster than they learn. `Adam`
-    with `weight_decay`: not the decay of AdamW.
+    - `eps` far above the gradients: Adam becomes SGD with a tiny learning rate.
+    - `beta1` or momentum of 0.99 or more: steps continue in old directions and overshoot, with a period of about
+      1/(1 - beta).
+    - `beta2` too low: the last few gradients alone set the scale of steps.
+    - Weight decay times learning rate near 0.01: weights shrink faster than they learn.
+    - `Adam` with `weight_decay`: this is not the decay of AdamW.
 
     ## How to confirm it
-    Print `optimizer.param_groups[0]` without its tensors, and compare with betas (0.9, 0.999), eps 1e-8, momentum 0.9.
+    Print `optimizer.param_groups[0]` without its tensors, and compare with the usual betas (0.9, 0.999), eps 1e-8 and
+    momentum 0.9.
 
     ## What to change
-    Back to the defaults, one setting at a time, from a checkpoint before the trouble.
+    Return to the defaults, one setting at a time, from a checkpoint before the problem.
 
     ## How to see it cured
-    Update ratios of about 1e-3; swings that shrink.
+    Update ratios are about 1e-3, and swings of the loss shrink.
     """
 
     name = "optimizer-misconfigured"
@@ -54,28 +57,28 @@ class OptimizerMisconfigured(Cause):
     references = ("https://arxiv.org/abs/1412.6980", "https://arxiv.org/abs/1711.05101")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Each group's settings, against what is seen."""
+        """The settings of each parameter group, compared with what the run shows."""
         advice, alone = problem.get("optimizer-advice"), problem.names == ("optimizer-advice",)
-        if advice is not None and (alone or advice.severity != "info"):  # beside more, a note is not the matter
-            strength = 3.0 if is_told_of_decay(chart, problem) else CERTAIN  # decay that works is regularization
+        if advice is not None and (alone or advice.severity != "info"):  # info next to other findings is not the cause
+            strength = 3.0 if is_told_of_decay(chart, problem) else CERTAIN  # effective decay is over-regularization
             yield Evidence(strength, advice.message or "a setting is unusual")
             return
         share = multiplied(chart)
         told = share > WeightGrowth.outside
         if told:
-            yield Evidence(CERTAIN - 1, f"something but the optimizer makes weights {share:.2%} larger at each step")
+            yield Evidence(CERTAIN - 1, f"code outside the optimizer makes the weights {share:.2%} larger at each step")
         for number, group in enumerate(chart.groups[:4]):
             rates = chart[f"lr/{number}"] or chart["lr"]
-            rate = highest(rates, problem.first_step, problem.last_step)  # not one that came later
+            rate = highest(rates, problem.first_step, problem.last_step)  # later rates do not matter
             for item in _odd(chart, group, problem, rate if rate == rate else rates.first):
                 told = True
                 yield item
         if chart.groups and not told:
-            yield Evidence(-1.5, "betas, eps, momentum and weight decay are usual")
+            yield Evidence(-1.5, "betas, eps, momentum and weight decay have usual values")
 
 
 def is_told_of_decay(chart: Chart, problem: Problem) -> bool:
-    """Whether the advice is, first of all, that weight decay has shrunk the weights."""
+    """Whether the first item of the advice says that weight decay has shrunk the weights."""
     advice = problem.get("optimizer-advice")
     if advice is None or advice.severity == "info":
         return False
@@ -95,7 +98,7 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
                 yield Evidence(strength, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
             if betas[1] < betas[0] ** 2:
                 both = f"beta1 is {number_text(betas[0])} and beta2 {number_text(betas[1])}"
-                yield Evidence(6.0, f"{both}: where beta2 is under beta1 squared, Adam's steps are not bounded")
+                yield Evidence(6.0, f"{both}: if beta2 is below beta1 squared, Adam's steps are unbounded")
             elif betas[1] < 0.9:
                 yield Evidence(2.5, f"beta2 is {number_text(betas[1])}, 0.95 to 0.999 is usual")
             else:
@@ -105,36 +108,38 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
             yield Evidence(4.0, f"momentum is {number_text(momentum)}, 0.9 is usual")
     shrinks = _number(group.get("weight_decay")) * rate
     if shrinks >= 5e-3:
-        yield Evidence(3.0, f"weight decay takes {number_text(shrinks)} of each weight a step")
+        yield Evidence(3.0, f"weight decay removes {number_text(shrinks)} of each weight per step")
 
 
 def _about_the_way(chart: Chart, group: dict[str, Any], problem: Problem) -> Iterator[Evidence]:
     if is_climbed(chart, group):
-        yield Evidence(CERTAIN, "maximize is on: each step is taken up the loss")
+        yield Evidence(CERTAIN, "maximize is on: each step increases the loss")
     elif goes_up(chart) and problem.grave("loss-divergence", "not-learning"):
-        yield Evidence(6.0, "maximize is on: each step is taken up what is logged as the loss")
+        yield Evidence(6.0, "maximize is on: each step increases the logged loss")
 
 
 def goes_up(chart: Chart) -> bool:
-    """Whether all that the optimizers hold is moved up the loss: where a part is not, two play against each other."""
+    """Whether all parameter groups maximize the loss: if only some do, two players train against each other."""
     return bool(chart.groups) and all(group.get("maximize") is True for group in chart.groups)
 
 
 def has_unbounded_steps(chart: Chart) -> bool:
-    """Whether Adam's second average forgets faster than its first: the condition under which it diverges."""
+    """Whether beta2 is below beta1 squared in some group: Adam can diverge then."""
     pairs = (group.get("betas") for group in chart.groups if "Adam" in str(group.get("optimizer", "")))
     return any(isinstance(betas, list) and len(betas) == 2 and betas[1] < betas[0] ** 2 for betas in pairs)
 
 
 def _about_short_steps(chart: Chart, group: dict[str, Any], rate: float) -> Iterator[Evidence]:
-    """What makes steps short: eps, or a setting that leaves little of each gradient."""
+    """Settings that make steps short: eps, or one that leaves little of each gradient."""
     share, eps = chart["adam_eps_share"].latest, _number(group.get("eps"))
     if text := shortened(group, rate):
         yield Evidence(6.0, text)
     if eps <= USUAL_EPS or "Adam" not in str(group.get("optimizer", "")):
-        return  # where gradients are under even that, it is they that are too small
+        return  # gradients below even this eps are too small themselves
     if share > 0.5:
-        yield Evidence(5.0, f"eps of {number_text(eps)} is above {share:.0%} of the gradients that it is added to")
+        yield Evidence(
+            5.0, f"eps of {number_text(eps)} is larger than {share:.0%} of the gradients that it is added to"
+        )
     elif eps >= 1e-4:
         yield Evidence(1.5, f"eps is {number_text(eps)}, 1e-8 is usual")
 

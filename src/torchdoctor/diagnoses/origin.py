@@ -1,4 +1,4 @@
-"""Where a non-finite value was first seen in a forward pass."""
+"""The place where a non-finite value first appeared in a forward pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchdoctor.symptoms.nan_or_inf import broken_alone
 TOTAL = re.compile(
     "Linear|Conv.d|.*ReLU|.?ELU|SiLU|Tanh|Sigmoid|Flatten|Dropout.*|Identity|Embedding|.*Norm.*|.*Pool.d"
 )
-"""Modules that make finite values of finite values, short of overflow."""
+"""Modules whose outputs are finite for finite inputs, except for overflow."""
 
 
 def is_a_plain_stack(chart: Chart) -> bool:
-    """Whether the model is a `Sequential` of ordinary layers: then there is no division or mask of its own in it.
+    """Whether the model is a `Sequential` of ordinary layers, without divisions or masks of its own.
 
     >>> chart = Chart.of(context={"model": {"class": "Sequential"}}, loss=[1.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["Linear", "ReLU", "Linear"]}})
@@ -29,7 +29,7 @@ def is_a_plain_stack(chart: Chart) -> bool:
 
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
-    """Kind ("input", "weights", "output", "between") and module of the first origin; empty where none was seen."""
+    """Kind ("input", "weights", "output", "between") and module of the first origin; empty if none was seen."""
     origin = _first_origin(chart, problem)
     if origin is None:
         return "", ""
@@ -37,7 +37,7 @@ def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
 
 
 def broken_before(chart: Chart, problem: Problem) -> tuple[str, ...]:
-    """The weights in which it began: broken before any update could have done it; empty where that is not known."""
+    """The weights that broke first, before any update could have caused it; empty if unknown."""
     origin = _first_origin(chart, problem)
     return broken_alone(chart, origin) if origin is not None and origin.get("kind") == "weights" else ()
 

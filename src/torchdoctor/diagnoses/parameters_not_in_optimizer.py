@@ -10,23 +10,23 @@ from torchdoctor.records import names_text
 
 
 class ParametersNotInOptimizer(Cause):
-    """Parameters get gradients, and no optimizer holds them.
+    """Parameters get gradients, but no optimizer holds them.
 
     ## What it is
-    The optimizer was given a part of the model, or the layers are in a plain Python list or dict: then
+    The optimizer got only part of the model, or layers are in a plain Python list or dict. In that case
     `model.parameters()` does not list them, `model.to(device)` does not move them and `state_dict()` does not save
     them.
 
     ## How to confirm it
     `held = {id(p) for g in optimizer.param_groups for p in g["params"]}` and
-    `[n for n, p in model.named_parameters() if id(p) not in held]`.
+    `[n for n, p in model.named_parameters() if id(p) not in held]`: the list must be empty.
 
     ## What to change
-    `nn.ModuleList` instead of a list; `optimizer.add_param_group({"params": missing})`, or an optimizer built from all
-    of `model.parameters()`.
+    Use `nn.ModuleList` instead of a list. Call `optimizer.add_param_group({"params": missing})`, or build the optimizer
+    from all of `model.parameters()`.
 
     ## How to see it cured
-    The list above is empty, and the weights differ after one step.
+    The list above is empty, and one step changes the weights.
     """
 
     name = "parameters-not-in-optimizer"
@@ -44,20 +44,20 @@ class ParametersNotInOptimizer(Cause):
     references = ("https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The census: in the graph, against in an optimizer."""
+        """The parameters in the graph of the loss, compared with those in an optimizer."""
         hidden, left = chart.fact("graph.not_in_model") or [], chart.fact("graph.not_in_optimizer")
         if hidden:
-            yield Evidence(CERTAIN, f"{names_text(hidden)}: in the loss's graph, but not among model.parameters()")
+            yield Evidence(CERTAIN, f"{names_text(hidden)}: in the graph of the loss, but not in model.parameters()")
         elif anew := chart.fact("graph.made_anew"):
             sizes = " × ".join(map(str, anew[0]))
-            yield Evidence(CERTAIN, f"weights of {sizes} in the loss's graph are made anew at each step")
+            yield Evidence(CERTAIN, f"weights of {sizes} in the graph of the loss are created anew at each step")
         elif left and chart.fact("graph.stale"):
             yield Evidence(2.0, f"{names_text(left)}: in no optimizer")
         elif left:
-            yield Evidence(CERTAIN, f"{names_text(left)}: in the loss's graph, but in no optimizer")
+            yield Evidence(CERTAIN, f"{names_text(left)}: in the graph of the loss, but in no optimizer")
         elif idle := chart.fact("graph.idle"):
             yield Evidence(CERTAIN, f"{names_text(idle)}: in an optimizer that has not stepped once")
         elif outside := chart.fact("graph.criterion_left_out"):
-            yield Evidence(CERTAIN, f"{names_text(outside)}: with gradients, but in no optimizer")
+            yield Evidence(CERTAIN, f"{names_text(outside)} of the loss function: with gradients, but in no optimizer")
         elif left is not None:
             yield Evidence(-6.0, "every parameter with a gradient is in an optimizer")

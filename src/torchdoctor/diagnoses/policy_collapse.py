@@ -12,26 +12,26 @@ from torchdoctor.symptoms.entropy_collapse import ENTROPIES, REWARDS, has_risen
 
 
 class PolicyCollapse(Cause):
-    """The policy has settled on one action before it knew better.
+    """The policy has settled on one action before exploring the others.
 
     ## What it is
-    Early rewards pushed one action up, it was then tried alone, and nothing is learnt about the others any more.
-    A large step, too many passes over one batch, or advantages that are not normalized do that.
+    Early rewards made one action more likely until only that action was tried, so nothing is learned about the others.
+    Causes are large steps, too many passes over one batch, or advantages that are not normalized.
 
     ## How to confirm it
     The entropy of the policy falls to near zero within a small part of the run, and the return is flat. Roll out with
-    actions drawn at random: if the return is as good, the policy knows nothing.
+    random actions: if the return is as good, the policy has learned nothing.
 
     ## What to change
     An entropy bonus of 0.01 (decayed later), a lower learning rate, normalized advantages, clipped updates (PPO), fewer
-    passes over a batch. Start again from before the fall: a collapsed policy rarely comes back.
+    passes over a batch. Restart from before the collapse: a collapsed policy rarely recovers.
 
     ## How to see it cured
-    Entropy falls slowly, over most of the run, and the return rises while it falls.
+    Entropy falls slowly over most of the run, and the return rises meanwhile.
 
     ## When to stop
-    When entropy stays up and the return is flat all the same: the reward is too sparse, or the observation lacks
-    what the decision needs.
+    If entropy stays high and the return is still flat, the reward is too sparse, or the observation lacks information
+    that the decision needs.
     """
 
     name = "policy-collapse"
@@ -41,11 +41,11 @@ class PolicyCollapse(Cause):
     references = ("https://arxiv.org/abs/1602.01783", "https://arxiv.org/abs/1707.06347")
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Where the entropy is, and what the reward did."""
+        """How far the entropy fell, and whether the reward rose."""
         entropy = next((chart[name] for name in ENTROPIES if chart[name]), None)
         if entropy is None:
             if not problem.has("entropy-collapse"):
-                yield Evidence(-4.0, "no entropy of a policy was logged")
+                yield Evidence(-4.0, "no policy entropy was logged")
             return
         now = last_level(entropy)
         if 0 <= now < 0.1 * entropy.first:

@@ -1,8 +1,8 @@
-"""From symptoms to ranked causes: group what belongs together, add up the evidence, compare.
+"""From symptoms to ranked causes: group symptoms into problems, add up the evidence, compare the causes.
 
-Symptoms between which a mechanism is known, and which are near in time, are one problem. A definite fact is certain:
-its cause takes the symptoms that it explains, with what followed from them, and leaves the rest to others. Two certain
-causes are therefore two problems, and a third that merely fits is explained away.
+Symptoms that are linked by a known mechanism and near in time form one problem. A definite fact makes a cause certain:
+that cause takes the symptoms that it explains and their consequences, and leaves the rest to other causes. Two certain
+causes therefore form two problems, and any other cause that also fits is explained away.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from torchdoctor.diagnoses.mechanisms import linked, place, reaches
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Symptom, worst
 
 GAP = 50
-"""Steps between two symptoms that may still be one story."""
+"""Steps between two symptoms up to which they may belong to one problem."""
 LATE_GAP = 200
-"""The same where the later one is not looked for at each step."""
+"""The same if the later symptom is not looked for at every step."""
 SLACK = 5
-"""Steps by which a consequence may be seen before what brought it about: not everything is looked at at each step."""
+"""Steps by which a consequence may be seen before its cause: not everything is checked at every step."""
 TIMING = frozenset({"data-starvation", "step-time-regression", "memory-growth", "straggler-rank"})
-"""Findings about how fast a run is, not about what it learns."""
+"""Findings about the speed of a run, not about what it learns."""
 LEAST = 0.01
-"""Probabilities under this are left out,"""
+"""Probability below which causes are left out, except for"""
 CONSIDERED = 4
-"""but for the first few of a problem without a certain cause: what comes next is worth a look if the first is wrong."""
+"""the first few of a problem without a certain cause: they are worth a look if the leading cause is wrong."""
 DOUBT = 3.0
-"""What may speak against a definite fact without making it doubtful."""
+"""How much a score may fall below `CERTAIN` before a definite fact no longer counts as certain."""
 EXPLAINED = -2.0
-"""The highest score of a cause beside a certain one."""
+"""The highest score that any other cause can have if one is certain."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Weighed:
 
     @property
     def score(self) -> float:
-        """Its log-odds."""
+        """The log-odds of the cause."""
         return self.cause.prior + total(item.weight for item in self.evidence)
 
     @property
     def certain(self) -> bool:
-        """Whether it rests on a definite fact that little speaks against."""
+        """Whether a definite fact supports the cause and little evidence is against it."""
         return any(item.weight >= CERTAIN for item in self.evidence) and self.score >= CERTAIN - DOUBT
 
 
 def total(weights: Iterable[float]) -> float:
-    """What pieces of evidence come to: beside the strongest, what speaks for a cause is in part its echo.
+    """The sum of evidence, in which all supporting evidence but the strongest counts only in part.
 
-    They rest on the same run, often on the same vitals: three weak ones are no strong one.
+    Pieces of evidence come from the same run, often from the same vitals: three weak ones do not make a strong one.
 
     >>> total([1.5, 3.0, -1.0]) == 3.0 + ECHO * 1.5 - 1.0
     True
@@ -69,14 +69,14 @@ def total(weights: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """A problem, and the certain cause that it belongs to, if any."""
+    """A problem and its certain cause, if it has one."""
 
     problem: Problem
     owner: Cause | None = None
 
 
 def group(symptoms: Iterable[Symptom]) -> list[Problem]:
-    """Problems in order of onset: linked by a mechanism and near in time, or the same lone symptom coming back.
+    """Problems in order of onset: symptoms linked by a mechanism and near in time, or one symptom that recurs alone.
 
     >>> found = [Symptom(name, "", "warning", 0.9, step, step + 2) for name, step in
     ...          [("gradient-explosion", 500), ("loss-spike", 501), ("overfitting", 510), ("loss-spike", 900)]]
@@ -84,7 +84,7 @@ def group(symptoms: Iterable[Symptom]) -> list[Problem]:
     [('gradient-explosion', 'loss-spike'), ('overfitting',), ('loss-spike',)]
     """
     over: list[list[Symptom]] = []
-    clusters: list[tuple[list[Symptom], list[Symptom]]] = []  # all members, and those that may still gain one
+    clusters: list[tuple[list[Symptom], list[Symptom]]] = []  # all members, and those near enough to link another
     for symptom in _in_order(symptoms):
         whole, recent, apart = [symptom], [symptom], []
         for members, known in clusters:
@@ -102,7 +102,7 @@ def group(symptoms: Iterable[Symptom]) -> list[Problem]:
     problems: dict[tuple[str, ...], Problem] = {}
     for number, cluster in enumerate(found):
         names = {symptom.name for symptom in cluster}
-        # A lone symptom that comes back is one recurring problem; a chain of several is told on its own.
+        # A lone symptom that recurs is one problem; each chain of several is a problem of its own.
         key = tuple(names) if len(names) == 1 else (*sorted(names), str(number))
         before = problems[key].symptoms if key in problems else ()
         problems[key] = _problem((*before, *cluster))
@@ -123,7 +123,7 @@ def _follows(earlier: Symptom, later: Symptom) -> bool:
 
 
 def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
-    """The causes of every problem, worst problem first, then by probability; no suggestions yet."""
+    """The causes of every problem, worst problem first, then by probability; suggestions are added later."""
     symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
     claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
     elsewhere = {claim.owner.name for claim in claims if claim.owner is not None}
@@ -140,9 +140,9 @@ Told = tuple[Claim, list[Diagnosis]]
 
 
 def _of_one_cause(claims: Iterable[Claim], explain: Callable[[Claim], list[Diagnosis]]) -> list[Told]:
-    """What goes on at the same time and has the same likeliest cause is one problem, if that stays so when joined.
+    """Join problems that overlap in time and have the same likeliest cause, if the joined problem still has it.
 
-    Each with its causes: weighing them is what ranking costs, and it is paid in the loop.
+    The causes are returned as well: weighing them is the expensive part of ranking, and it runs inside the loop.
     """
     joined: list[Told] = []
     for claim in claims:
@@ -165,7 +165,7 @@ def _overlap(one: Problem, other: Problem) -> bool:
 
 
 def _order(claim: Claim) -> tuple[int, bool, bool, int]:
-    """Worst first; what only costs time after what costs results; what is certain first; then by onset."""
+    """Sort key: severity, then results before speed, then certain causes first, then onset."""
     problem = claim.problem
     return -_gravity(problem), TIMING.issuperset(problem.names), claim.owner is None, problem.first_step
 
@@ -180,20 +180,20 @@ def _weigh(chart: Chart, problem: Problem, causes: Iterable[Cause]) -> list[Weig
 
 
 def _evidence(cause: Cause, chart: Chart, problem: Problem) -> tuple[Evidence, ...]:
-    """What speaks for and against a cause; nothing where it stumbles over what a log has made up."""
+    """The evidence for and against a cause; empty if weighing fails, for example on odd values in a log."""
     try:
         return tuple(cause.weigh(chart, problem))
-    except Exception:  # noqa: BLE001  one cause's fault must not cost the others
+    except Exception:  # noqa: BLE001  one failing cause must not stop the others
         return ()
 
 
 def _parted(chart: Chart, problem: Problem, causes: Sequence[Cause]) -> list[Claim]:
-    """The problem as it is, or one for each certain cause and what none of them explains."""
+    """The problem unchanged, or one problem per certain cause plus the symptoms that none of them explains."""
     certain = [item.cause for item in _weigh(chart, problem, causes) if item.certain]
     if not certain:
         return [Claim(problem)]
     shares = _shares(problem, certain)
-    # What a certain cause explains may have led to more: that is its own as well.
+    # The consequences of what a certain cause explains belong to it as well.
     rest = [symptom for symptom in problem.symptoms if not any(symptom in share for share in shares.values())]
     for symptom in list(rest):
         for share in shares.values():
@@ -210,7 +210,7 @@ def _led_to(earlier: Symptom, later: Symptom) -> bool:
 
 
 def _shares(problem: Problem, certain: list[Cause]) -> dict[Cause, list[Symptom]]:
-    """For each certain cause its own symptoms; one that several explain goes to the first, or to whoever has none."""
+    """The symptoms of each certain cause; one that several explain goes to those without any, or else to the first."""
     shares: dict[Cause, list[Symptom]] = {cause: [] for cause in certain}
     shared: list[tuple[Symptom, list[Cause]]] = []
     for symptom in problem.symptoms:
@@ -228,7 +228,7 @@ def _shares(problem: Problem, certain: list[Cause]) -> dict[Cause, list[Symptom]
 
 
 def _joined(claims: Iterable[Claim]) -> list[Claim]:
-    """Problems of the same certain cause are one."""
+    """Join problems that have the same certain cause."""
     joined: dict[str, Claim] = {}
     for number, claim in enumerate(claims):
         key = claim.owner.name if claim.owner is not None else f"#{number}"
@@ -238,7 +238,7 @@ def _joined(claims: Iterable[Claim]) -> list[Claim]:
 
 
 def _explained(chart: Chart, problem: Problem, causes: Sequence[Cause], elsewhere: set[str]) -> list[Diagnosis]:
-    """The causes of one problem; those that are certain of another one have nothing to add by the same fact."""
+    """The causes of one problem, without those that the same definite fact makes certain in another problem."""
     weighed = [
         item
         for item in _weigh(chart, problem, causes)
@@ -272,13 +272,13 @@ def _explained(chart: Chart, problem: Problem, causes: Sequence[Cause], elsewher
 
 
 def _explains_what_counts(problem: Problem, cause: Cause) -> bool:
-    """Whether a cause explains anything of what does harm, where a run breaks: a note beside that is not the matter."""
+    """Whether a cause explains a finding that does harm; always true if nothing in the problem is critical."""
     breaks = any(symptom.severity == "critical" for symptom in problem.symptoms)
     return not breaks or problem.grave(*cause.explains)
 
 
 def _calibrated(weighed: Sequence[Weighed]) -> list[float]:
-    """Scores to compare: calibrated, or, beside a certain cause, held down."""
+    """Scores to compare: calibrated, or limited if another cause is certain."""
     if any(item.certain for item in weighed):
         return [
             item.score if item.certain or item.cause.name == "unknown" else min(item.score, EXPLAINED)
@@ -288,7 +288,7 @@ def _calibrated(weighed: Sequence[Weighed]) -> list[float]:
 
 
 def _reserved(names: Sequence[str], shares: Sequence[float], part: float) -> list[float]:
-    """A part of the probability is kept for what is in no list, and for findings that are none."""
+    """Probabilities with a part reserved for `unknown`: causes not in the catalogue, and false alarms."""
     if "unknown" not in names:
         return list(shares)
     return [(1 - part) * share + part * (name == "unknown") for name, share in zip(names, shares, strict=True)]
@@ -301,7 +301,7 @@ def _softmax(scores: Sequence[float]) -> list[float]:
 
 
 def _sentences(evidence: Iterable[Evidence]) -> tuple[str, ...]:
-    """What speaks for a cause, strongest first, then what speaks against it; facts and objections are marked."""
+    """Evidence for a cause, strongest first, then evidence against it; "certain" and "against" are marked."""
     told = []
     for item in sorted(evidence, key=lambda item: -item.weight):
         mark = "certain: " if item.weight >= CERTAIN else "against: " if item.weight < 0 else ""

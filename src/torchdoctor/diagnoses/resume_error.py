@@ -15,29 +15,30 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.validation_curve import never_followed
 
 NEAR = 30
-"""Steps after a resume within which trouble is put down to it."""
+"""Steps after a resume within which a problem is attributed to it."""
 
 
 class ResumeError(Cause):
-    """The run was resumed, and not everything came back with it.
+    """The run was resumed, but part of its state was not restored.
 
     ## What it is
     Weights were loaded, but the optimizer's moments, the schedule, the scaler, the sampler or the random state were
-    not. Adam then takes its first steps anew on trained weights, or the rate starts over at its peak. The same happens
-    within a run: averaged weights are put in for a validation and stay, or a checkpoint is loaded and nothing else.
+    not. Adam then repeats its first steps on trained weights, or the learning rate restarts at its peak. This also
+    happens within a run: averaged weights used for validation are not swapped back, or only weights are reloaded.
 
     ## How to confirm it
-    The loss jumps, or the learning rate does, at the very step where the run was resumed. Print
-    ``optimizer.state_dict()["state"]`` right after loading: it must not be empty. Compare the rate before and after.
+    The loss or the learning rate jumps at the step where the run was resumed. Print
+    ``optimizer.state_dict()["state"]`` right after loading: it must not be empty. Compare the learning rate before and
+    after.
 
     ## What to change
-    Save and load model, optimizer, scheduler, scaler, step, epoch and random state together.
+    Save and load the model, optimizer, scheduler, scaler, step, epoch and random state together.
 
     ## How to see it cured
-    Stop and resume a short run: ten steps later loss and rate are those of the run that was not interrupted.
+    Stop and resume a short run: ten steps later, loss and learning rate equal those of an uninterrupted run.
 
     ## When to stop
-    When loss and rate pass the resume unchanged: then the jump has another cause, such as the order of the data.
+    If loss and learning rate continue unchanged across the resume, look for another cause, such as the data order.
     """
 
     name = "resume-error"
@@ -56,19 +57,19 @@ class ResumeError(Cause):
     references = ("https://pytorch.org/tutorials/beginner/saving_loading_models.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether the run was resumed just before, and what the learning rate did there."""
+        """Whether the run was resumed or state was replaced just before the onset, and how the learning rate moved."""
         onset = problem.first_step
         resumed = [step for step in chart.resumed if step - 2 <= onset <= step + NEAR]
         gap = _gap_before(chart, onset)
         if resumed:
-            yield Evidence(5.0, f"the run was started again after step {resumed[-1]}, and this began at step {onset}")
+            yield Evidence(5.0, f"the run was resumed after step {resumed[-1]}, and the problem began at step {onset}")
         elif gap is not None:
-            yield Evidence(4.0, f"steps jump from {gap[0]} to {gap[1]}, and this began at step {onset}")
+            yield Evidence(4.0, f"step numbers jump from {gap[0]} to {gap[1]}, and the problem began at step {onset}")
         replaced = _replaced_before(chart, problem)
         if replaced:
             yield Evidence(CERTAIN - 1 if problem.has("state-overwritten") else 5.0, replaced)
             if set(problem.names) <= {"validation-anomaly", "overfitting"} and never_followed(chart):
-                text = "validation was never good, and training noticed nothing: other weights are written to validate"
+                text = "validation was never good, and training is unaffected: weights are only swapped for validation"
                 yield Evidence(-5.0, text)
         back = _rate_started_over(chart, onset)
         if back is None:
@@ -76,38 +77,36 @@ class ResumeError(Cause):
                 yield _without_a_trace(chart, problem)
         else:
             low, now = back
-            words = (
-                f"the learning rate had fallen to {number_text(low)} and was back at {number_text(now)}, its first peak"
-            )
-            yield Evidence(2.5, words)
+            text = f"the learning rate had fallen to {number_text(low)} and jumped back to {number_text(now)}"
+            yield Evidence(2.5, f"{text}, its old peak")
 
 
 def _without_a_trace(chart: Chart, problem: Problem) -> Evidence:
-    """What the weights tell where nothing was seen to be loaded: moments can be lost without a trace."""
+    """The evidence of the weights if no loading was seen: moments can be lost without a trace."""
     beyond = "" if has_unbounded_steps(chart) else beyond_its_steps(chart, breaking_step(problem))
     if beyond:
-        return Evidence(4.5, f"{beyond}: its second moments were lost, or weights were replaced")
-    return Evidence(-3.0, "nothing shows that the run was resumed when this began")
+        return Evidence(4.5, f"{beyond}: Adam's second moments were lost, or the weights were replaced")
+    return Evidence(-3.0, "nothing shows that the run was resumed near the onset")
 
 
 def _replaced_before(chart: Chart, problem: Problem) -> str:
-    """What was replaced while the run went on, shortly before an onset; empty where nothing was."""
+    """What was replaced during the run, shortly before the onset; empty if nothing was."""
     if (seen := problem.get("state-overwritten")) is not None:
         return seen.message
     onset, restarted = problem.first_step, chart.fact("state.restarted")
     if restarted is not None and restarted <= onset <= restarted + NEAR:
-        return f"the optimizer counts its steps from zero again since step {restarted}"
+        return f"the optimizer's step count restarted from zero at step {restarted}"
     for step in chart.fact("state.loaded") or ():
         if step <= onset <= step + 3:
-            return f"a state was loaded into the model before step {step}"
+            return f"a state was loaded into the model just before step {step}"
     for first, last in chart.fact("state.written") or ():
         if first <= onset <= last:
-            return f"weights were written to by something else than the optimizer between steps {first} and {last}"
+            return f"code outside the optimizer changed the weights between steps {first} and {last}"
     return ""
 
 
 def _gap_before(chart: Chart, onset: int) -> tuple[int, int] | None:
-    """The two steps around a hole in the step labels, shortly before an onset; None where there is none."""
+    """The two step numbers around a gap shortly before the onset; None if there is none."""
     steps = chart["loss"].steps
     if steps.size < 20:
         return None
@@ -120,9 +119,9 @@ def _gap_before(chart: Chart, onset: int) -> tuple[int, int] | None:
 
 
 def _rate_started_over(chart: Chart, onset: int) -> tuple[float, float] | None:
-    """The rate before and after a leap back to where it had been at the start; None where it did not leap back.
+    """The learning rate before and after a jump back to its early peak; None if it did not jump back.
 
-    A schedule with restarts leaps as well: it does so again and again, so that only a single leap counts.
+    A schedule with restarts also jumps, but repeatedly, so only a single jump counts.
     """
     rates = chart["lr"]
     now, peak = highest(rates, onset - NEAR, onset), highest(rates, 0, max(onset - NEAR - 1, 0))

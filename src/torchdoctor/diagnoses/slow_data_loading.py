@@ -10,24 +10,25 @@ from torchdoctor.series import median
 
 
 class SlowDataLoading(Cause):
-    """Batches are made more slowly than they are used.
+    """Data loading is slower than training, so the device waits for batches.
 
     ## What it is
-    Reading, decoding or augmenting takes longer than the step itself, and happens while the device waits: too few
-    workers, a slow or remote disk, many small files, or work that could be done once.
+    Reading, decoding or augmenting takes longer than the step itself, and the device waits for it: too few workers, a
+    slow or remote disk, many small files, or preprocessing that could be done once, ahead of time.
 
     ## How to confirm it
-    Time a loop over the loader alone: `for batch in loader: pass`. If that is as slow as training, it is the loader.
-    Feed one batch again and again: if training is fast then, it is the loader as well.
+    Time a loop over the loader alone: `for batch in loader: pass`. If that is as slow as training, the loader is the
+    bottleneck. The same holds if training becomes fast when one batch is reused at every step.
 
     ## What to change
-    Workers, pinned memory and prefetching first; then decode and resize once, ahead of time; then fewer, larger files.
+    First use more workers, pinned memory and prefetching. Then decode and resize once, ahead of time. Then use fewer,
+    larger files.
 
     ## How to see it cured
-    The wait between two steps is under a tenth of the step, and the device is busy.
+    Waiting for data takes less than a tenth of a step, and the device is busy.
 
     ## When to stop
-    When the loop over the loader alone is three times as fast as training.
+    Stop when the loop over the loader alone is three times as fast as training.
     """
 
     name = "slow-data-loading"
@@ -37,17 +38,17 @@ class SlowDataLoading(Cause):
     references = ("https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The wait as a share of the step, and how busy the device is."""
+        """The share of a step spent waiting for data, and how busy the device is."""
         wait, passed = chart["data_seconds"].last(4), chart["seconds"].last(100)
         if wait.size and passed.size:
             share = median(wait) / max(median(passed), 1e-12)
             if share > 0.5:
-                weight = 3.0 if problem.grave(*self.explains) else 1.0  # a note: something else may happen there
-                yield Evidence(weight, f"{100 * share:.0f} % of a step pass before its forward")
+                weight = 3.0 if problem.grave(*self.explains) else 1.0  # as info: something else may take the time
+                yield Evidence(weight, f"{100 * share:.0f} % of each step pass before its forward pass begins")
             elif share < 0.2:
-                yield Evidence(-4.0, f"only {100 * share:.0f} % of a step are spent on data")
+                yield Evidence(-4.0, f"only {100 * share:.0f} % of each step are spent waiting for data")
         elif not problem.has("data-starvation"):
-            yield Evidence(-2.0, "the time spent on data is not known")
+            yield Evidence(-2.0, "the time spent waiting for data was not measured")
         busy = chart["gpu_utilisation"].last(8)
         if busy.size:
             level = median(busy)

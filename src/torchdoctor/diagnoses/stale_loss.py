@@ -13,27 +13,27 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.suspicious_loss import is_made_anew
 
 SAME = 50
-"""Steps with one and the same loss that are no chance."""
+"""Steps with exactly the same loss that cannot be a coincidence."""
 
 
 def gradients_differ(chart: Chart, by: float = 0.03) -> bool:
-    """Whether gradient norms differ from step to step by more than they would for one and the same loss."""
+    """Whether gradient norms vary more from step to step than they would for one constant loss."""
     norms = chart["grad_norm"].last(SAME)
     return norms.size == SAME and float(np.median(np.abs(np.diff(norms)))) > by * float(np.median(norms)) > 0
 
 
 class StaleLoss(Cause):
-    """The loss belongs to an old output.
+    """The loss is computed from an old output.
 
     ## What it is
-    The loss was computed once, outside of the loop or before the forward pass of this step, and is used again
-    (`retain_graph=True` silences the error that would tell). Gradients are then those of old weights or an old batch.
+    The loss was computed once, outside the loop or before the forward pass of this step, and is used again
+    (`retain_graph=True` silences the error that would reveal it). Its gradients belong to old weights or an old batch.
 
     ## How to confirm it
-    `id(loss.grad_fn)` printed at each step: it must change, and `loss` must come after `output = model(x)`.
+    Print `id(loss.grad_fn)` at each step: it must change. `loss` must be computed after `output = model(x)`.
 
     ## What to change
-    Compute output and loss inside the loop, in this order; remove `retain_graph=True`.
+    Compute output and loss inside the loop, in this order, and remove `retain_graph=True`.
 
     ## How to see it cured
     The loss differs from batch to batch.
@@ -54,9 +54,9 @@ class StaleLoss(Cause):
     references = ("https://pytorch.org/docs/stable/generated/torch.autograd.backward.html",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether a graph was seen twice, or the loss is the same number at each step."""
+        """Whether one graph was used at several steps, or the loss is the same number at each step."""
         if chart.fact("loss.stale") and not is_made_anew(chart):
-            yield Evidence(CERTAIN, "the same graph was behind the loss at different steps")
+            yield Evidence(CERTAIN, "the loss had the same graph at different steps")
             return
         values, sums = chart["loss"].last(SAME), chart["input_checksum"].last(8)
         if values.size < SAME:
@@ -64,10 +64,10 @@ class StaleLoss(Cause):
         if float(values.max()) > float(values.min()):
             yield Evidence(-3.0, "the loss changes from step to step")
         elif update_level(chart, chart.step + 1) > 1e-5:
-            same = f"the loss is {number_text(float(values[-1]))} to the last digit for {SAME} steps, and weights move"
+            same = f"the loss is exactly {number_text(float(values[-1]))} for {SAME} steps, although the weights change"
             if np.unique(sums).size > 1 and gradients_differ(chart):
-                yield Evidence(2.0, f"{same}, on batches that change")
+                yield Evidence(2.0, f"{same} and so do the batches")
             elif np.unique(sums).size > 1:
-                yield Evidence(CERTAIN, f"{same}, on batches that change")
+                yield Evidence(CERTAIN, f"{same} and so do the batches")
             elif sums.size < 3:
-                yield Evidence(CERTAIN if sums.size else 5.0, f"{same}, and the model is not run any more")
+                yield Evidence(CERTAIN if sums.size else 5.0, f"{same}, and the model is no longer run")

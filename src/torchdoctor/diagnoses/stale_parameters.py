@@ -13,18 +13,18 @@ class StaleParameters(Cause):
     """Parameters were replaced after the optimizer was built.
 
     ## What it is
-    The optimizer holds tensors that the model no longer has: a head was exchanged, a layer pruned or quantized, the
-    model loaded anew, copied (`deepcopy`) or wrapped after `optimizer = ...`. Its steps change the old tensors; the new
-    ones never learn.
+    The optimizer holds tensors that the model no longer has: after `optimizer = ...`, a head was replaced, a layer was
+    pruned or quantized, or the model was reloaded, copied (`deepcopy`) or wrapped. The optimizer's steps change the old
+    tensors, and the new ones never learn.
 
     ## How to confirm it
     `{id(p) for g in optimizer.param_groups for p in g["params"]} - {id(p) for p in model.parameters()}` is not empty.
 
     ## What to change
-    Build the optimizer last: after the head is replaced, the model wrapped and moved.
+    Build the optimizer last: after the head is replaced and the model is wrapped and moved.
 
     ## How to see it cured
-    The set above is empty, and the new layer's weights differ after one step.
+    The set above is empty, and one step changes the weights of the new layer.
     """
 
     name = "stale-parameters"
@@ -42,10 +42,10 @@ class StaleParameters(Cause):
     references = ("https://pytorch.org/docs/stable/optim.html#constructing-it",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The census: held by an optimizer, against in the model."""
+        """The tensors that an optimizer holds, compared with those in the model."""
         stale, left = chart.fact("graph.stale"), chart.fact("graph.not_in_optimizer")
         if copied := chart.fact("graph.copied"):
-            text = f"the loss is that of {copied['tensors']} tensors of the same shapes that no optimizer holds"
+            text = f"the loss comes from {copied['tensors']} tensors of the same shapes that no optimizer holds"
             yield Evidence(CERTAIN, f"{text}: a copy of the model is trained")
         elif stale and left:
             text = f"the optimizer holds {len(stale)} tensors that are not in the model, and lacks {names_text(left)}"

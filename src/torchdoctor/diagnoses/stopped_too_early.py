@@ -17,20 +17,20 @@ class StoppedTooEarly(Cause):
     """The run ended, or its schedule did, while the loss was still falling.
 
     ## What it is
-    Nothing is broken. The loss was falling as fast as before when the run stopped: what is missing is steps.
+    Nothing is broken. The loss was falling as fast as before when the run stopped, so the run needs more steps.
 
     ## How to confirm it
-    The last quarter of the run gained about as much as the one before it, on validation too.
+    The loss fell about as much in the last quarter of the run as in the quarter before, on validation too.
 
     ## What to change
-    Train longer: two to five times the steps, with a schedule that is stretched to the new length. Go on from the last
+    Train two to five times as many steps, with the schedule stretched to the new length. Continue from the last
     checkpoint with optimizer and scheduler state.
 
     ## How to see it cured
-    The last quarter of the run gains little.
+    The loss falls only a little in the last quarter of the run.
 
     ## When to stop
-    When validation has not improved for a fifth of the run.
+    Stop when validation has not improved for a fifth of the run.
     """
 
     name = "stopped-too-early"
@@ -40,9 +40,9 @@ class StoppedTooEarly(Cause):
     references = ("https://arxiv.org/abs/2203.15556",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """Whether the run is over, and what its last two quarters gained."""
+        """Whether the run is over, and how far the loss fell in its last two quarters."""
         if problem.has("not-learning"):
-            yield Evidence(-3.0, "the run never got anywhere: more of it would not help")
+            yield Evidence(-3.0, "the run has not learned at all: more steps would not help")
         seen = [item.message for item in problem.symptoms if item.message.startswith(ENDED)]
         if seen:
             yield Evidence(6.0, seen[0])
@@ -55,9 +55,9 @@ class StoppedTooEarly(Cause):
         if last[0] > max(4 * last[1], 0.5 * before, 0.0):
             yield Evidence(1.8, f"the loss fell by {number_text(last[0])} in the last quarter of the run")
             if chart.ended:
-                yield Evidence(1.0, f"the run ended at step {chart.step} all the same")
+                yield Evidence(1.0, f"the run ended at step {chart.step} nevertheless")
         else:
-            yield Evidence(-2.5, "the loss was not falling any more")
+            yield Evidence(-2.5, "the loss was no longer falling")
         values = chart["val_loss"].values
         if values.size >= 3 and int(np.argmin(values)) == values.size - 1:
-            yield Evidence(0.7, f"validation was best at its last evaluation: {number_text(float(values[-1]))}")
+            yield Evidence(0.7, f"validation loss was best at the last evaluation: {number_text(float(values[-1]))}")

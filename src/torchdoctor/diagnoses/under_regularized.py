@@ -12,22 +12,22 @@ from torchdoctor.symptoms.validation_curve import never_followed
 
 
 class UnderRegularized(Cause):
-    """Nothing holds the model back from fitting noise.
+    """Regularization is too weak to keep the model from fitting noise.
 
     ## What it is
-    No or little dropout, weight decay, augmentation or label smoothing for this model and data.
+    The run has little or no dropout, weight decay, augmentation or label smoothing for this model and data.
 
     ## How to confirm it
-    The configuration shows none, and the best validation loss improves when some is added.
+    The configuration contains none, and the best validation loss improves when some is added.
 
     ## What to change
-    Dropout 0.1 higher, up to 0.5; weight decay 0.01 to 0.1; augmentation.
+    Raise dropout by 0.1, up to 0.5. Use weight decay of 0.01 to 0.1. Add augmentation.
 
     ## How to see it cured
     The best validation loss is lower and comes later.
 
     ## When to stop
-    When training gets worse and validation no better: then it is the amount of data.
+    If training gets worse and validation does not improve, the run needs more data.
     """
 
     name = "under-regularized"
@@ -39,17 +39,19 @@ class UnderRegularized(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Dropout and weight decay as configured."""
         if not problem.has("overfitting", "double-descent"):
-            yield Evidence(-2.0, "validation has not departed from training")
+            yield Evidence(-2.0, "neither overfitting nor double descent was found")
         if has_not_fallen(chart):
             yield Evidence(-4.0, "the training loss has not fallen")
         if never_followed(chart):
-            yield Evidence(-2.0, "validation was never better than the untrained model, from the first evaluation on")
+            yield Evidence(
+                -2.0, "validation was never better than the untrained model, not even at the first evaluation"
+            )
         rate, decay = dropout(chart), weight_decay(chart)
         if rate == 0:
             yield Evidence(1.2, "the model has no dropout")
         elif rate >= 0.3:
-            yield Evidence(-1.0, f"dropout is {number_text(rate)} already")
+            yield Evidence(-1.0, f"dropout is already {number_text(rate)}")
         if decay < 1e-3:
             yield Evidence(0.8, "there is no weight decay" if decay == 0 else f"weight decay is {number_text(decay)}")
         elif decay >= 0.05:
-            yield Evidence(-0.5, f"weight decay is {number_text(decay)} already")
+            yield Evidence(-0.5, f"weight decay is already {number_text(decay)}")

@@ -13,29 +13,29 @@ from torchdoctor.symptoms.target_anomaly import TargetAnomaly
 from torchdoctor.symptoms.target_values import is_faint, is_lost
 
 GREW = 10.0
-"""Times by which targets grow that are no data, but what the model foretold before."""
+"""Factor by which targets must have grown since the start to count as made by the model itself."""
 
 
 class UnnormalizedTargets(Cause):
-    """The targets are on a scale far from what a fresh model puts out.
+    """The scale of the targets is far from that of an untrained model's outputs.
 
     ## What it is
-    A fresh model answers with values about 0. Targets in thousands make a squared loss of millions: with plain SGD the
-    first steps throw the weights away, with Adam the outputs need thousands of small steps to get there.
+    An untrained model outputs values near 0. Targets in the thousands give a squared loss of millions: with plain SGD
+    the first steps ruin the weights, and with Adam the outputs need thousands of small steps to reach the targets.
 
     ## How to confirm it
-    ``y.mean(), y.std()`` against those of the first outputs. Divide the targets by their deviation: loss and gradient
-    shrink together, and the trouble is gone.
+    Compare ``y.mean(), y.std()`` with those of the first outputs. Divide the targets by their standard deviation: loss
+    and gradient shrink together, and the problem is gone.
 
     ## What to change
-    ``y = (y - mean) / std`` for training, and back for predictions; or the logarithm of y where it spans decades; or at
-    least the bias of the last layer at ``y.mean()``.
+    Train on ``y = (y - mean) / std`` and invert it for predictions, or train on the logarithm of y if it spans several
+    orders of magnitude. At least, initialize the bias of the last layer to ``y.mean()``.
 
     ## How to see it cured
-    The first loss is about 1, and the outputs reach the targets' scale within some hundred steps.
+    The first loss is about 1, and the outputs reach the scale of the targets within a few hundred steps.
 
     ## When to stop
-    When targets have deviation 1 and the trouble stays: it was not the scale.
+    If targets have standard deviation 1 and the problem remains, their scale was not the cause.
     """
 
     name = "unnormalized-targets"
@@ -62,12 +62,12 @@ class UnnormalizedTargets(Cause):
     references = ("https://arxiv.org/abs/1602.07714",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The size of the targets against that of the first outputs."""
+        """The size of the targets compared with that of the first outputs."""
         size, output = target_size(chart), chart["output_rms"].first
         text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
         if is_faint(chart):
             high = number_text(chart["target_max"].latest)
-            yield Evidence(CERTAIN, f"the targets are 0 or {high}, where a binary loss has 0 or 1")
+            yield Evidence(CERTAIN, f"the targets are 0 or {high}, but a binary loss expects 0 or 1")
             return
         if math.isnan(size) and chart["part_target_size"]:
             size = last_level(chart["part_target_size"])
@@ -78,13 +78,15 @@ class UnnormalizedTargets(Cause):
                 yield Evidence(-5.0, "the targets are labels")
                 return
             size, first = _implied_size(chart), number_text(chart["loss"].first)
-            text = f"a first {chart.fact('loss.kind')} of {first} means targets of size {number_text(size)}"
+            text = f"a first {chart.fact('loss.kind')} loss of {first} implies targets of size {number_text(size)}"
         if math.isnan(size):
             return
         if math.hypot(chart["target_mean"].first, chart["target_std"].first) < size / GREW:
-            yield Evidence(-3.0, "the targets were small at first, and grew as the model did: it makes them itself")
+            yield Evidence(
+                -3.0, "the targets were small at first and grew during training: the model produces them itself"
+            )
         elif problem.has("target-anomaly") and size < TargetAnomaly.tiny and is_lost(chart, size):
-            yield Evidence(CERTAIN, f"{text}: what is asked for is lost in them")
+            yield Evidence(CERTAIN, f"{text}: the outputs are far too large for such small targets")
         elif size > 30 and not size < 10 * output:
             yield Evidence(CERTAIN if size > 1000 else 6.5, text)
         elif size > 10 and not size < 10 * output:
@@ -94,7 +96,7 @@ class UnnormalizedTargets(Cause):
 
 
 def _implied_size(chart: Chart) -> float:
-    """The size that targets must have for the first loss to be what it was; NaN where that cannot be said."""
+    """The size of targets that the first loss implies; NaN if it implies none."""
     first = chart["loss"].first
     if chart.fact("loss.reduction") == "mean" and first > 0:
         match chart.fact("loss.kind"):
@@ -106,5 +108,5 @@ def _implied_size(chart: Chart) -> float:
 
 
 def target_size(chart: Chart) -> float:
-    """The root mean square of float targets; NaN where they are not known."""
+    """The root mean square of float targets; NaN if unknown."""
     return math.hypot(last_level(chart["target_mean"]), last_level(chart["target_std"]))

@@ -21,31 +21,31 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress
 
 EARLY = 300
-"""Steps that count as the beginning."""
+"""Steps that count as the beginning of a run."""
 FIRST = 5
-"""Steps of which each may break a run before anything can be seen to grow."""
+"""First steps, any of which may break a run before a rise can be seen."""
 LEARNT = 60
-"""Steps in which a run that learns shows that it bears its rate."""
+"""Steps after which a run that has learned shows that it tolerates its learning rate."""
 FADED = ("collapsed-output", "dead-units")
-"""What a deep stack comes to when its first steps were too long."""
+"""Findings about a deep stack whose first steps were too long."""
 NORMS = ("LayerNorm", "RMSNorm")
 
 
 class WarmupMissing(Cause):
-    """The learning rate begins at full height.
+    """The learning rate starts at its full value, without a warm-up.
 
     ## What it is
-    In the first steps gradients are large and an adaptive optimizer's averages are not yet worth anything: full
-    steps then throw the weights far off.
+    In the first steps, gradients are large and the averages of an adaptive optimizer are not yet reliable, so full-size
+    steps can ruin the weights.
 
     ## How to confirm it
-    The trouble is in the first few hundred steps, the learning rate never rose, and a warm-up removes it.
+    The problem is in the first few hundred steps, the learning rate never rose, and a warm-up removes the problem.
 
     ## What to change
     Raise the learning rate linearly over the first few hundred to few thousand steps.
 
     ## How to see it cured
-    The early spike is gone and the loss is lower at the same step.
+    The early spike is gone, and the loss is lower at the same step.
     """
 
     name = "warmup-missing"
@@ -66,28 +66,30 @@ class WarmupMissing(Cause):
     references = ("https://arxiv.org/abs/2002.04745",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """When it began, and what the rate did from the first step."""
+        """When the problem began, and how the learning rate started."""
         rates = chart["lr"]
         onset = breaking_step(problem)
         faded = min((item.first_step for item in problem.symptoms if item.name in FADED), default=0)
         if 0 < faded <= EARLY and is_post_norm(chart):
-            yield Evidence(2.0, f"norms come after the residual sums, and by step {faded} the signal was lost")
+            yield Evidence(
+                2.0, f"the model normalizes after the residual sum (post-norm), and lost its signal by step {faded}"
+            )
         elif (thrown := thrown_at_first(chart, problem)) > 0:
-            text = f"weights moved by {number_text(thrown)} of themselves a step at first"
-            yield Evidence(2.0, f"{text}, and by step {faded} the signal was lost")
+            text = f"the first steps changed the weights by {number_text(thrown)} of their norm each"
+            yield Evidence(2.0, f"{text}, and the signal was lost by step {faded}")
         elif not problem.has(*SHARP, "gradient-instability"):
             yield Evidence(-2.5, "nothing broke in the first steps")
         if chart.context.get("clock") == "row":
-            yield Evidence(-2.0, "the log counts no steps: the run may have begun long before it")
+            yield Evidence(-2.0, "the log has no step numbers: the run may have begun long before it")
             return
         if onset > EARLY:
-            yield Evidence(-5.0, f"it began at step {onset}, long after a warm-up would have ended")
+            yield Evidence(-5.0, f"the problem began at step {onset}, long after a warm-up would have ended")
             return
         if onset > LEARNT and _had_learnt(chart, onset):
-            yield Evidence(-2.5, f"the run had learnt for {onset} steps when it broke")
+            yield Evidence(-2.5, f"the run had learned for {onset} steps when it broke")
         yield from _about_the_onset(chart, problem, onset)
         if is_brief(problem) and not problem.grave("loss-spike", "loss-divergence"):
-            yield Evidence(-2.0, "the loss took no harm")
+            yield Evidence(-2.0, "the loss was not affected")
         buckets = rates.outline.buckets()
         if buckets:
             top = max(bucket[3] for bucket in buckets if bucket[0] <= EARLY)
@@ -95,12 +97,12 @@ class WarmupMissing(Cause):
                 low = number_text(rates.first)
                 yield Evidence(-5.0, f"the learning rate was warmed up from {low} to {number_text(top)}")
             else:
-                yield Evidence(1.5, f"the learning rate was {number_text(rates.first)} from the first step")
+                yield Evidence(1.5, f"the learning rate was {number_text(rates.first)} from the first step on")
         yield from _about_the_model(chart)
 
 
 def _had_learnt(chart: Chart, onset: int) -> bool:
-    """Whether the loss before an onset was in the lower half of what it has come down by."""
+    """Whether the loss had made more than half of its total descent before the onset."""
     losses = chart["loss"]
     progress = Progress.of(losses) if losses else Progress(0.0, 0.0)
     before = level_about(losses, onset - 24, onset - 1)
@@ -109,15 +111,15 @@ def _had_learnt(chart: Chart, onset: int) -> bool:
 
 def _about_the_onset(chart: Chart, problem: Problem, onset: int) -> Iterator[Evidence]:
     if onset == 0 and problem.has(*SHARP):
-        yield Evidence(-3.0, "it was there before the first step was taken")
+        yield Evidence(-3.0, "the problem existed before the first step")
     elif problem.names == ("nan-or-inf",) and onset > FIRST and not ran_away(chart, onset):
-        yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first value that was not finite")
+        yield Evidence(-1.5, "neither gradient norm nor loss had risen before the first non-finite value")
     elif onset <= EARLY // 3:
-        yield Evidence(1.0, f"it began at step {onset}")
+        yield Evidence(1.0, f"the problem began at step {onset}")
 
 
 def is_post_norm(chart: Chart) -> bool:
-    """Whether an attention runs before any norm layer does: such stacks are the ones that cannot do without."""
+    """Whether attention runs before any normalization layer (post-norm): such models need a warm-up most."""
     kinds = chart.fact("modules.kinds") or ()
     norms = [index for index, kind in enumerate(kinds) if kind in NORMS]
     return "MultiheadAttention" in kinds and len(norms) > 2 and kinds.index("MultiheadAttention") < norms[0]
@@ -126,8 +128,8 @@ def is_post_norm(chart: Chart) -> bool:
 def _about_the_model(chart: Chart) -> Iterator[Evidence]:
     adaptive, attention, rate = "Adam" in optimizer_names(chart), has_attention(chart), chart["lr"].latest
     if chart.fact("modules.kinds") is not None and not attention:
-        yield Evidence(-1.0, "the model has no attention, which is what needs a warm-up most")
+        yield Evidence(-1.0, "the model has no attention, and attention needs a warm-up most")
     elif attention and adaptive and rate > USUAL_ATTENTION:
-        yield Evidence(-1.0, f"a warm-up alone would not make a rate of {number_text(rate)} bearable")
+        yield Evidence(-1.0, f"a learning rate of {number_text(rate)} is too high even with a warm-up")
     if adaptive:
-        yield Evidence(0.4, "Adam's averages are young in the first steps")
+        yield Evidence(0.4, "Adam's running averages are unreliable in the first steps")

@@ -1,1 +1,1 @@
-"""The live view: a run is followed while it is written, judged as it grows, and shown in a terminal or on a page."""
+"""The live view: follows a run while it is written, examines it, and shows it in a terminal or on a page."""

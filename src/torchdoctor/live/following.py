@@ -1,10 +1,9 @@
-"""Following a journal while it is written: whole lines as they come, whatever happens to the file meanwhile.
+"""Follows a journal while it is written: whole lines as they come, whatever happens to the file meanwhile.
 
-* A torn last line waits for its rest.
-* A file that was truncated, moved away, or deleted and made anew is read from its beginning. If its steps go on where
-  the old one ended, so does the run; else it is a new run.
-* A session that was resumed replaces the steps that it repeats: the file is read once more, as `torchdoctor.read`
-  would read it.
+* An incomplete last line waits for its rest.
+* A file that was truncated, moved away, or deleted and created again is read from its beginning. If its steps continue
+  where the old file ended, so does the run; otherwise it is a new run.
+* A resumed session replaces the steps that it repeats: the file is read once more, as `torchdoctor.read` would read it.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ from torchdoctor.sources.run import Piece
 from torchdoctor.stretch import Stretch
 
 CHUNK = 4 * 2**20
-"""Bytes that are read at once: some tenths of a second's work."""
+"""Bytes read at once: some tenths of a second's work."""
 MARK = 256
-"""Bytes at the beginning, and before the place that was reached, by which a file is known again."""
+"""Bytes at the beginning, and before the current position, by which a file is recognized."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What one look at a file brought."""
+    """The result of one look at a file."""
 
     whole: bytes = b""
-    """Lines that have their end."""
+    """Complete lines."""
     renewed: bool = False
-    """Whether it is another file than before: the lines are from its beginning."""
+    """Whether the file is another one than before: the lines are from its beginning."""
     more: bool = False
-    """Whether there is more to read at once."""
+    """Whether more can be read immediately."""
 
 
 class Tail:
-    """The whole lines of a file that grows.
+    """The complete lines of a growing file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log"
     >>> tail = Tail(path)
-    >>> tail.read().whole  # it is not there yet
+    >>> tail.read().whole  # the file does not exist yet
     b''
     >>> _ = path.write_bytes(b"one\\ntw")
     >>> tail.read().whole
@@ -61,13 +60,13 @@ class Tail:
         self.rewind()
 
     def rewind(self) -> None:
-        """Read from the beginning next time."""
+        """Start from the beginning next time."""
         self._offset = 0
         self._head = self._before = self._rest = b""
         self._passing = False
 
     def read(self) -> Lines:
-        """What has come since the last look; nothing where the file is not there or cannot be read now."""
+        """New data since the last look; empty if the file does not exist or cannot be read now."""
         try:
             found = self.path.stat()
             signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -86,7 +85,7 @@ class Tail:
         return Lines(self._split(data), renewed, more=self._offset < found.st_size)
 
     def _is_same(self, file: BinaryIO) -> bool:
-        """Whether what was read is still there; sizes and inodes do not tell: a new file may have the old one's."""
+        """Whether what was read is still there; size and inode are not enough: a new file may have the same ones."""
         if not self._offset:
             return True
         if file.read(len(self._head)) != self._head:
@@ -115,42 +114,42 @@ class Tail:
 
 @dataclass(frozen=True)
 class News:
-    """What has come."""
+    """New records."""
 
     pieces: tuple[Piece, ...] = ()
     anew: bool = False
     """Whether everything before them is void."""
     more: bool = False
-    """Whether there is more to read at once."""
+    """Whether more can be read immediately."""
 
 
 @dataclass
 class _Pass:
-    """One pass over a file: where it is, and what its lines must agree with."""
+    """One pass over a file: its position, and what its lines must agree with."""
 
     reading: Reading = field(default_factory=Reading)
     session: int = 0
 
 
 class Follower:
-    """The records of a journal that grows, each once and in order."""
+    """The records of a growing journal, each once and in order."""
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
         self._pass = _Pass()
         self._firsts: dict[int, int] = {}
-        """By session of this file, its first step, as far as known from this pass or the one before."""
+        """The first step of each session of this file, if known from this pass or the one before."""
         self._last = -1
         self._moved = False
-        """Whether another file is in the old one's place, and its first step has not been seen yet."""
+        """Whether the file was replaced, and its first step has not been read yet."""
 
     @property
     def skipped(self) -> int:
-        """Lines that held no usable record."""
+        """The number of lines without a usable record."""
         return self._pass.reading.skipped
 
     def news(self) -> News:
-        """What has come since the last call."""
+        """Everything new since the last call."""
         found = self._tail.read()
         if found.renewed:
             self._pass, self._firsts, self._moved = _Pass(), {}, True
@@ -167,7 +166,7 @@ class Follower:
         return News(tuple(pieces), more=found.more)
 
     def _is_repetition(self, piece: Piece) -> bool:
-        """Whether a session begins here that makes earlier records void."""
+        """Whether this begins a session that makes earlier records void."""
         if isinstance(piece, Stretch):
             step, end = int(piece.steps[0]), int(piece.steps[-1])
         elif piece["type"] == "vitals":
@@ -184,7 +183,7 @@ class Follower:
         return later or (moved and step <= last)
 
     def _counting(self, piece: Piece) -> Piece | None:
-        """As much of it as no later session replaces."""
+        """The part of a piece that no later session replaces."""
         session = self._pass.session
         cut = min((step for known, step in self._firsts.items() if known > session), default=None)
         if cut is None:

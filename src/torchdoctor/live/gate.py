@@ -1,7 +1,7 @@
-"""Who may see the page: requests to the right host, from the page itself, with the token or the cookie for it.
+"""Who may see the page: requests to the right host, from the page itself, with the token or its cookie.
 
-A page of somebody else in the same browser can send requests to any address. Its name for this machine is not in the
-list of hosts (DNS rebinding), its origin is not ours, and it has neither token nor cookie.
+Another web page in the same browser can send requests to any address. But its name for this machine is not in the list
+of hosts (DNS rebinding), its origin is another one, and it has neither token nor cookie.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 
 class Gate:
-    """The token of one server, and the cookie that stands for it once it has been shown.
+    """The token of one server, and the cookie that replaces it after the first visit.
 
-    The port of a host is not compared: over ``ssh -L`` it is another one.
+    The port of a host is not compared, because it differs over ``ssh -L``.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -43,11 +43,11 @@ class Gate:
 
     @property
     def cookie(self) -> str:
-        """What the browser is to keep."""
+        """The cookie for the browser to keep."""
         return f"{self._name}={self._cookie}; HttpOnly; SameSite=Strict; Path=/"
 
     def knows_host(self, headers: Message) -> bool:
-        """Whether the request is meant for this server, and comes from its page if it says from where."""
+        """Whether the request is meant for this server and, if it states an origin, comes from its page."""
         hosts = headers.get_all("Host") or []
         if len(hosts) != 1:
             return False
@@ -72,7 +72,7 @@ class Gate:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this computer can reach it.
+    """Whether only this computer can reach the address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("::1")
     (True, True, False, True)

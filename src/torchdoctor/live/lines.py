@@ -1,4 +1,4 @@
-"""The live view where there is no screen to draw on: a line for each finding when it is made, for a pipe or a log."""
+"""The live view without a screen, for a pipe or a log: one line per finding, when it is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchdoctor.reports.wording import first_line, label, percent, printable, v
 
 
 class Teller:
-    """Says each thing once.
+    """Reports everything once.
 
     >>> teller = Teller()
     >>> list(teller.tell([Sight("a", "runs/a", "running", Report(step=9))], 0.0))
@@ -25,7 +25,7 @@ class Teller:
         self._states: dict[str, str] = {}
 
     def tell(self, sights: Sequence[Sight], now: float) -> Iterator[str]:
-        """What is new: findings, severities that rose, and runs that appeared, fell silent or ended."""
+        """New findings, severities that rose, and runs that appeared, stalled or ended."""
         for sight in sights:
             yield from self._findings(sight)
             if sight.state == "reading":
@@ -42,13 +42,13 @@ class Teller:
                 yield f"{name}: {verdict(sight.report)}" + (" The run has ended." if state == "ended" else "")
 
     def _findings(self, sight: Sight) -> Iterator[str]:
-        if sight.state == "reading":  # of the past, what is left at its end
+        if sight.state == "reading":  # report past findings only once all of the past is read
             return
         told = self._told.setdefault(sight.key, {})
         there = {(item.name, item.first_step) for item in sight.report.symptoms}
         for symptom in sight.report.symptoms:
             key = (symptom.name, symptom.first_step)
-            # A log that is read again may find the same from another step on.
+            # A log that is read again may find the same at another first step.
             moved = [known for known in told if known[0] == symptom.name and known not in there]
             before = worst([told.pop(known) for known in (*moved, key) if known in told])
             if before is None or SEVERITIES.index(symptom.severity) > SEVERITIES.index(before):

@@ -1,4 +1,4 @@
-"""How fast steps come, for how long none has, and when the last one will."""
+"""How fast steps come, how long ago the last one came, and when the run will end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import number_text
 
 ARRIVALS = 64
-"""Arrivals that are remembered."""
+"""Number of arrivals that are remembered."""
 SPAN = 5.0
-"""Seconds over which arrivals must spread before they say how fast steps come."""
+"""Seconds that arrivals must cover before their rate is used."""
 PATIENCE = 120.0
-"""Seconds without a step from which on a run is called silent, if its steps are quick."""
+"""Seconds without a step after which a run counts as silent, if its steps are quick."""
 PATIENT_STEPS = 10
-"""Where steps are slow, it is called silent when it has missed so many."""
+"""If steps are slow, a run counts as silent after this many missed steps."""
 STEP_LIMIT = 10**12
 
 
 class Pace:
-    """The steps of a run as they arrived here.
+    """The arrival times of a run's steps.
 
     >>> pace = Pace(now=0.0)
     >>> for second in range(11):
@@ -35,18 +35,18 @@ class Pace:
         self._heard = now
 
     def wrote(self, moment: float) -> None:
-        """The file was last written then: what is read of it now is as old as that."""
+        """Set when the file was last written: data read now is that old."""
         self._heard = moment
 
     def hear(self, step: int, now: float) -> None:
-        """A new step is known."""
+        """Record a new step."""
         if self._arrivals and step < self._arrivals[-1][1]:
             self._arrivals.clear()
         self._arrivals.append((now, step))
         self._heard = now
 
     def rate(self) -> float | None:
-        """Steps a second as they arrived; None where too few have."""
+        """Steps per second as they arrived; None if too few have."""
         if len(self._arrivals) < 2:
             return None
         (began, first), (ended, last) = self._arrivals[0], self._arrivals[-1]
@@ -57,14 +57,14 @@ class Pace:
         return max(now - self._heard, 0.0)
 
     def patience(self, rate: float | None) -> float:
-        """Seconds of silence from which on it is worth a word."""
+        """Seconds of silence after which it is reported."""
         moments = [moment for moment, _ in self._arrivals]
         slowest = max((after - before for before, after in zip(moments, moments[1:], strict=False)), default=0.0)
         return max(PATIENCE, PATIENT_STEPS / rate if rate else 0.0, 3 * slowest)
 
 
 def rate_in(chart: Chart) -> float | None:
-    """Steps a second by the run's own clock, over its latest steps; None where it has none.
+    """Steps per second by the run's own clock, over its latest steps; None if it has none.
 
     >>> rate_in(Chart.of(seconds=[0.5] * 30))
     2.0
@@ -74,7 +74,7 @@ def rate_in(chart: Chart) -> float | None:
 
 
 def total_in(chart: Chart) -> int | None:
-    """How many steps the run will have, where its context or its schedule says so; None where they do not.
+    """How many steps the run will have, if its context or its schedule says so; else None.
 
     >>> total_in(Chart.of(context={"max_steps": 500}, loss=[1.0, 2.0]))
     500
@@ -91,7 +91,7 @@ def _told(context: Mapping[str, Any]) -> list[Any]:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it.
+    """A duration in readable form.
 
     >>> duration(0.2), duration(75), duration(3 * 3600 + 120), duration(200_000)
     ('0 s', '1 min', '3 h 2 min', '2 d 7 h')
@@ -106,7 +106,7 @@ def duration(seconds: float) -> str:
 
 
 def pace_text(rate: float) -> str:
-    """Steps a second, or seconds a step where they are slow.
+    """Steps per second, or seconds per step if they are slow.
 
     >>> pace_text(12.34), pace_text(0.25)
     ('12.3 steps/s', '4 s/step')

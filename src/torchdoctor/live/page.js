@@ -1,18 +1,18 @@
 "use strict";
-// The live page: a stream of plain data comes in, text and canvases go out. Every string is put in as text.
+// The live page: a stream of plain data comes in, text and canvases go out. Every string is inserted as text.
 
 const SEVERITIES = ["info", "warning", "critical"];
 const HEALTHS = ["healthy", "watch", "sick", "critical"];
 const LEFT = 58, RIGHT = 10, TOP = 8, BOTTOM = 20;
 const LOG_SPAN = 30;
 
-const runs = new Map();      // id → summary, with the moment at which it came
+const runs = new Map();      // id → summary, with the time at which it arrived
 let order = [];
 let chosen = "";
 let detail = null;
 let source = null;
 let hover = null;            // the step under the pointer
-let told = "";               // the words that are shown now, so that unchanged ones are left alone
+let told = "";               // the words that are shown now, so that unchanged ones are not replaced
 
 const at = (id) => document.getElementById(id);
 
@@ -44,7 +44,7 @@ function progress(run) {
   if (run.state === "waiting") return "waiting, no step yet";
   const parts = [`${run.clock} ${whole(run.step)}` + (run.total ? ` of ${whole(run.total)}` : "")];
   const silence = run.silence + (performance.now() - run.came) / 1000;
-  if (run.state === "reading") parts.push("still reading its past");
+  if (run.state === "reading") parts.push("still reading earlier steps");
   else if (run.state === "ended") parts.push("ended");
   else if (run.state === "gone") parts.push("its log is gone");
   else if (silence > run.patience) parts.push(`no new ${run.clock} for ${duration(silence)}`);
@@ -63,20 +63,20 @@ function connect() {
   source.onopen = () => status("connected", false);
   source.onmessage = (event) => take(JSON.parse(event.data));
   source.onerror = () => {
-    status("no connection to torchdoctor watch: is it still running? Trying again", true);
+    status("lost connection to torchdoctor watch, trying again. Is it still running?", true);
     if (source.readyState !== EventSource.CLOSED) return;
     explain();
     setTimeout(() => document.hidden || connect(), 5000);
   };
 }
 
-// A watch that was started again has another token, and refuses the cookie of the one before.
+// A restarted watch has another token, and refuses the old cookie.
 async function explain() {
   try {
     const answer = await fetch("/", { method: "HEAD", cache: "no-store" });
-    if (answer.status === 403) status("torchdoctor watch was started again: open the address that it printed", true);
+    if (answer.status === 403) status("torchdoctor watch was restarted: open the new address that it printed", true);
   } catch {
-    // nobody is there: the status says so already
+    // no server: the status says so already
   }
 }
 
@@ -238,7 +238,7 @@ const clock = () => runs.get(chosen)?.clock ?? "step";
 
 const inGap = (curve, step) => curve.gaps.some(([first, last]) => first <= step && step <= last);
 
-function unbroken(curve) { // the points between stretches that were not finite, which no line may cross
+function unbroken(curve) { // the points between non-finite stretches, which no line may cross
   const pieces = [[]];
   let left = curve.gaps;
   curve.buckets.forEach((item, at) => {
@@ -280,7 +280,7 @@ function scaleOf(panel) {
     const from = Math.log10(least), to = Math.max(Math.log10(high), from + 0.1), room = (to - from) * 0.06;
     return { log, place: (value) => (Math.log10(Math.max(value, least)) - from + room) / (to - from + 2 * room), low: least, high };
   }
-  const rounding = high - low <= 1e-5 * Math.abs(high); // a constant is drawn as one
+  const rounding = high - low <= 1e-5 * Math.abs(high); // rounding noise is drawn as a constant
   const room = Math.max((high - low) * 0.08, Math.abs(high) * (rounding ? 0.2 : 1e-3), 1e-12);
   const base = low >= 0 && low < 0.4 * high ? 0 : low - room;
   return { log, place: (value) => (value - base) / (high + room - base), low: base, high: high + room };
@@ -362,7 +362,7 @@ function draw(box, panel, first, last) {
     }
     pen.globalAlpha = 1;
     pen.lineWidth = 1.6;
-    const peaks = new Set(curve.peaks); // where a value stands out, the line reaches to it: the mean would hide it
+    const peaks = new Set(curve.peaks); // at an outlier the line reaches to it, because the mean would hide it
     for (const piece of pieces) {
       line(pen, piece.flatMap(([[step, low, mean, high], at]) => (peaks.has(at) ? [mean, low, high, mean] : [mean]).map((value) => [x(step), y(value)])));
     }

@@ -1,4 +1,4 @@
-"""What the page is told of a run: plain data, strings free of control characters, numbers finite or words."""
+"""The data that the page gets: plain values, strings free of control characters, numbers finite or words."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from torchdoctor.reports.wording import (
 
 TITLES = {"loss": "loss", "grad_norm": "gradient norm", "validation": "validation", "lr": "learning rate"}
 POINTS = 400
-"""Buckets of a curve: a screen shows no more."""
+"""Most points of a curve: a screen shows no more."""
 SPARK = 60
 EPISODES = 200
-"""Marks in the curves; of the findings in words, as many as a report tells."""
+"""Most marks in the curves."""
 PROBLEMS = 12
 SYMPTOMS = 6
-"""Episodes of a problem in words; all of them are marked."""
+"""Most episodes of a problem in words; all of them are marked."""
 CAUSES = 3
 
 
 def public(key: str) -> str:
-    """What a run is called in addresses: its path stays here."""
+    """The id of a run in addresses, which does not reveal its path."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def summary(sight: Sight, now: float) -> dict[str, Any]:
-    """A run in a row of the list."""
+    """A run as a row of the list."""
     report = sight.report
     loss = next((name for name in sight.latest if name.endswith("loss")), None)
     return {

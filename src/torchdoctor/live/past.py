@@ -1,4 +1,4 @@
-"""What a log held when it was looked at before: one that is emptied or renamed when it is full loses its beginning."""
+"""Earlier content of a log that is emptied or renamed when it is full, and so loses its beginning."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RECORDS = ("vitals", "validation")
 
 
 class Past:
-    """The parts of a run that its log held, one after another."""
+    """The parts of a run that its log has held, one after another."""
 
     def __init__(self) -> None:
         self._parts: list[Run] = []
-        """As they were read last, each of the steps after those of the one before."""
+        """As they were last read; the steps of each come after those of the one before."""
 
     def with_it(self, run: Run) -> Run:
-        """The run as its log is now, behind what it held before and does not hold any more.
+        """The run as its log is now, preceded by what the log held before and no longer holds.
 
-        A log that begins after the last step that was seen goes on; one that begins elsewhere than it did is another.
+        A log that begins after the last known step continues the run; one with any other new beginning is another run.
         """
         first, before = _first(run), self._parts[-1] if self._parts else None
         if before is not None and first > before.step and _clock(run) == _clock(before) and _shares(run, before):
@@ -33,7 +33,7 @@ class Past:
         if len(self._parts) < 2:
             return run
         parts = tuple(self._parts)
-        note = f"steps before {first} are no longer in {run.path.name}: what was seen of them is judged all the same"
+        note = f"steps before {first} are no longer in {run.path.name}; what was read of them is still used"
         return replace(run, remarks=(*run.remarks, note), open=lambda: _one_after_another(parts))
 
 
@@ -46,7 +46,7 @@ def _one_after_another(parts: tuple[Run, ...]) -> Iterator[Piece]:
 
 
 def _first(run: Run) -> int:
-    """The first step of a run, -1 where there is none."""
+    """The first step of a run, -1 if there is none."""
     for piece in run.pieces:
         if isinstance(piece, Stretch):
             return int(piece.steps[0])
@@ -60,6 +60,6 @@ def _clock(run: Run) -> object:
 
 
 def _shares(run: Run, other: Run) -> bool:
-    """Whether two runs measure some of the same."""
+    """Whether two runs have some of the same measures."""
     one, two = (each.header.get("context", {}).get("columns", {}) for each in (run, other))
     return not {*one}.isdisjoint(two)

@@ -1,4 +1,4 @@
-"""The live view in a terminal: one run in full, several as a row each, whatever fits the screen."""
+"""The live view in a terminal: one run in full, or several as one row each, as much as fits the screen."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from torchdoctor.reports.wording import (
 )
 
 ROWS = 5
-"""The height of the loss."""
+"""Height of the loss curve in rows."""
 WIDEST = 120
 PROBLEMS = 4
 SYMPTOMS = 3
 NOTES = 3
 SPARK = 16
-"""The width of a curve in a table of runs; half of it where the table is narrow."""
+"""Width of a curve in a table of runs; half of it if the table is narrow."""
 NARROW, WIDE = 60, 100
-"""Columns under which names may be cut as well, and from which on curves have their whole width."""
+"""Terminal widths below which names may be cut too, and from which curves have their full width."""
 
 
 def render(
@@ -53,7 +53,7 @@ def render(
     left_out: int = 0,
     height: int | None = None,
 ) -> RenderableType:
-    """Everything, as high as the terminal at most, or as `height`."""
+    """The whole view, no higher than the terminal or `height`."""
     moment = time.monotonic() if now is None else now
     width, height = min(console.width, WIDEST), height or max(console.height - 1, 10)
     plain = console.options.ascii_only
@@ -64,7 +64,7 @@ def render(
     table = several(sights, width, height - 8, moment, plain=plain)
     rest = [Text("")]
     if left_out:
-        rest.append(Text(f"{left_out} more runs are there and not watched: name those that matter.", style="dim"))
+        rest.append(Text(f"{left_out} more runs were found but are not watched: name the ones you want.", style="dim"))
     for sight in _worst_first(sights):
         if sight.report.health != "healthy" and sight.state != "waiting":
             words = f"{names[sight.key]}: {verdict(sight.report)}"
@@ -122,7 +122,7 @@ def _curves(sight: Sight, width: int, *, plain: bool) -> Iterator[Text]:
 
 
 def _onsets(sight: Sight, room: int, first: int, last: int, indent: int, *, plain: bool) -> Text:
-    """A row of marks under the loss: where episodes began."""
+    """A row of marks under the loss at the first steps of episodes."""
     real = [item for item in sight.report.symptoms if item.name not in INFORMATIVE]
     ordered = sorted(real, key=lambda item: SEVERITIES.index(item.severity))
     line = Text(" " * indent)
@@ -158,7 +158,7 @@ def _symptom(symptom: Symptom, width: int, clock: str, *, going_on: bool) -> Ite
 
 
 def several(sights: Sequence[Sight], width: int, most: int, now: float, *, plain: bool = False) -> Table:
-    """A row a run."""
+    """A table with one row per run."""
     table = Table(box=None, pad_edge=False, width=width, show_edge=False, header_style="dim")
     names, curve = _short_names(sights, width), SPARK if width >= WIDE else SPARK // 2
     least = max(map(len, names.values()), default=0) if width >= NARROW else None
@@ -166,7 +166,7 @@ def several(sights: Sequence[Sight], width: int, most: int, now: float, *, plain
     table.add_column("health", no_wrap=True)
     table.add_column("loss", no_wrap=True, justify="right")
     table.add_column("", no_wrap=True, width=curve)
-    table.add_column("where it is", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("progress", no_wrap=True, overflow="ellipsis", ratio=1)
     listed = sights if len(sights) <= most else _worst_first(sights)[:most]
     for sight in listed:
         report = sight.report
@@ -185,7 +185,7 @@ def several(sights: Sequence[Sight], width: int, most: int, now: float, *, plain
 
 
 def _short_names(sights: Sequence[Sight], width: int) -> dict[str, str]:
-    """By run, its name, or what tells it from the others where names take more than a third of the width."""
+    """By run, its name, or the part that distinguishes it if names take more than a third of the width."""
     names, room = [printable(sight.name) for sight in sights], max(width // 3, LEAST)
     if max(map(len, names), default=0) > room:
         names = abridged(short_names(names), room)
@@ -216,7 +216,7 @@ def _wrapped(text: str, width: int, style: str = "", indent: int = 0, hanging: i
 
 
 def _ending(name: str, room: int) -> str:
-    """Of a long path, the end, which tells it apart."""
+    """The end of a long path, which distinguishes it from others."""
     return name if len(name) <= room else f"...{name[len(name) - room + 3 :]}"
 
 
@@ -226,10 +226,8 @@ def _short(text: Text, width: int) -> Text:
 
 
 def _cut(lines: list[Text], width: int, height: int) -> Group:
-    """As many lines as fit; the last one says that there are more."""
+    """As many lines as fit; the last one says how many are left out."""
     if len(lines) <= height:
         return Group(*lines)
     rest = len(lines) - height + 1
-    return Group(
-        *lines[: height - 1], _short(Text(f"... {rest} more lines: make the window higher", style="dim"), width)
-    )
+    return Group(*lines[: height - 1], _short(Text(f"... {rest} more lines: enlarge the window", style="dim"), width))

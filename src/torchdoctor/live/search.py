@@ -1,4 +1,4 @@
-"""Where runs are: journals below a folder, or whatever else lies there, and when it has changed."""
+"""Where runs are: journals below a folder, or any other logs there, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from torchdoctor.journal import NAME
 
 DEPTH = 4
-"""How many folders below the given one runs are looked for."""
+"""How many levels below the given folder are searched."""
 ENTRIES = 10_000
-"""Entries of folders that one search looks at."""
+"""Most folder entries that one search reads."""
 
 
 def runs_in(path: Path) -> list[Path]:
-    """What to follow there: each journal on its own; of anything else, the file or the whole folder.
+    """What to follow at a path: each journal on its own; for anything else, the file or the whole folder.
 
     >>> runs_in(Path("no/such/run"))
     []
@@ -33,7 +33,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def is_journal(path: Path) -> bool:
-    """By its name: it may be empty yet."""
+    """Whether a file is a journal by its name; it may still be empty."""
     return path.name == NAME or path.match("journal.rank*.jsonl")
 
 
@@ -65,7 +65,7 @@ def _folders(folder: Path, budget: list[int]) -> list[Path]:
 
 
 def _journal_in(folder: Path) -> Path | None:
-    """The journal of a folder, of the lowest rank that there is."""
+    """The journal of a folder, of the lowest rank present."""
     if (folder / NAME).is_file():
         return folder / NAME
     ranks = sorted(folder.glob("journal.rank*.jsonl"), key=lambda file: (len(file.name), file.name))
@@ -73,7 +73,7 @@ def _journal_in(folder: Path) -> Path | None:
 
 
 def fingerprint(path: Path) -> frozenset[tuple[str, int, int]]:
-    """What changes when a log does: sizes and times of its files."""
+    """Sizes and times of a log's files, which change when it does."""
     found = set()
     depth = len(path.parts) + DEPTH
     for folder, inside, names in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:

@@ -1,4 +1,4 @@
-"""The page's server: this computer only unless told otherwise, read-only, and bounded in what it gives to anybody."""
+"""The page's server: for this computer only unless told otherwise, read-only, and limited in its connections."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from torchdoctor.reports.wording import HEALTH_WORDS
 
 CONNECTIONS = 64
 STREAMS = 16
-"""Pages that are kept up to date at once."""
+"""Most pages that are kept up to date at once."""
 PATIENCE = 10.0
-"""Seconds that a client may take to send its request, or to take what it is sent."""
+"""Seconds that a client may take to send its request, or to receive an answer."""
 HEARTBEAT = 15.0
-"""Seconds after which an empty line is sent, so that a page that has gone is noticed."""
+"""Seconds after which an empty line is sent, to notice pages that were closed."""
 PAGES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
 MOVED = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">
-<title>Training Doctor</title><a href="/">Go on</a></html>"""
-"""The token leaves the address. Not a redirect: then a browser that comes from elsewhere holds the cookie back."""
+<title>Training Doctor</title><a href="/">Continue</a></html>"""
+"""Removes the token from the address. After a redirect, a browser coming from another site would omit the cookie."""
 REFUSED = b"Not allowed. Open the address that `torchdoctor watch --web` printed, with its token.\n"
 
 
 class Board:
-    """What is to be seen, for whoever waits for it to change."""
+    """The current state of all runs, for threads that wait for changes."""
 
     def __init__(self) -> None:
         self._sights: tuple[Sight, ...] = ()
@@ -50,7 +50,7 @@ class Board:
         self.closed = False
 
     def post(self, sights: Sequence[Sight]) -> None:
-        """Put up what is to be seen now."""
+        """Publish the current state."""
         state = [(sight.key, sight.version, sight.state) for sight in sights]
         if state == self._state:
             return
@@ -60,35 +60,35 @@ class Board:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let go of whoever waits."""
+        """Release all waiting threads."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def wait(self, known: int, seconds: float) -> tuple[int, tuple[Sight, ...]]:
-        """The latest version and what it shows, as soon as it is another than the one that is known."""
+        """The latest version and its state, as soon as it differs from the known one."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._version != known, seconds)
             return self._version, self._sights
 
 
 def _worth_showing(sight: Sight) -> tuple[bool, int, float]:
-    """What is shown until somebody chooses: of the runs that go on the sickest, else the sickest that was heard last.
+    """Sort key of the run shown by default: of the running ones the sickest, else the sickest that was heard last.
 
-    The news of another run does not push it away, or the page would leap from run to run.
+    New steps of another run do not change the choice, or the page would jump from run to run.
     """
     running = sight.state == "running"
     return running, list(HEALTH_WORDS).index(sight.report.health), 0.0 if running else sight.heard
 
 
 def _listed(sight: Sight) -> tuple[int, bool]:
-    """The sickest first, of equals those that go on; runs of which nothing is known yet come last."""
+    """Sort key of the list: the sickest first, then running ones; runs without any steps come last."""
     known = sight.report.step >= 0
     return -list(HEALTH_WORDS).index(sight.report.health) if known else 1, sight.state != "running"
 
 
 def message(sights: Sequence[Sight], sent: dict[str, int], chosen: str) -> dict[str, Any] | None:
-    """What a page does not know yet: rows that have changed, and the chosen run in full; None where it knows all."""
+    """What a page does not know yet: changed rows, and the chosen run in full; None if nothing changed."""
     changed = [sight for sight in sights if sent.get(sight.key) != sight.version]
     if not changed and len(sent) == len(sights):
         return None
@@ -120,32 +120,32 @@ class Server(ThreadingHTTPServer):
         self.gate = Gate(host, self.server_address[1])
 
     def server_bind(self) -> None:
-        """Without asking a name server who we are."""
+        """Bind without a name server lookup of our own name."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     @property
     def address(self) -> str:
-        """What to open."""
+        """The address to open."""
         host = self.server_name if self.server_name not in ("0.0.0.0", "::") else socket.gethostname()
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/?token={self.gate.token}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for a request, if there is room."""
+        """Start a thread for a request, if there is room."""
         if self._room.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """What the thread does."""
+        """Handle a request in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or never spoke HTTP, is nobody's concern."""
+        """Ignore clients that went away or do not speak HTTP."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE
 
     def do_GET(self) -> None:
-        """The page, its files, and the stream of what happens."""
+        """Serve the page, its files, and the stream of changes."""
         place = urlsplit(self.path)
         asked = parse_qs(place.query, max_num_fields=8)
         gate = self.server.gate
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, b"There is nothing here.\n")
 
     def do_HEAD(self) -> None:
-        """The same without a body; other methods than these two are not known here."""
+        """The same without a body; no other methods are supported."""
         self.do_GET()
 
     def _answer(
@@ -190,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def end_headers(self) -> None:
-        """The headers that every answer has, those of the base class's errors too."""
+        """Add the headers of every answer, including the base class's errors."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
@@ -205,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "text/event-stream; charset=utf-8")
             self.end_headers()
             self._tell(chosen)
-        except OSError:  # it went away, or did not take what it was sent in time
+        except OSError:  # the client went away, or did not receive in time
             return
         finally:
             server.streams.release()
@@ -219,24 +219,24 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b":\n\n" if told is None else f"data: {encode(told)}\n\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is logged: a request may hold the token."""
+        """Log nothing: a request may hold the token."""
 
 
 @cache
 def asset(name: str) -> bytes:
-    """A file beside this one."""
+    """A file next to this one."""
     return files("torchdoctor.live").joinpath(name).read_bytes()
 
 
 @contextmanager
 def serve(board: Board, host: str = "127.0.0.1", port: int = 0) -> Iterator[Server]:
-    """A server at work in a thread of its own, until the block ends."""
+    """Run a server in its own thread until the block ends."""
     try:
         server = Server(board, host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TorchDoctorError(
-            f"cannot serve a page at {host}:{port}: {reason}. Give an address of this machine, and a port that is free."
+            f"cannot serve a page at {host}:{port}: {reason}. Give an address of this machine and a free port."
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="torchdoctor-page", daemon=True)
     thread.start()

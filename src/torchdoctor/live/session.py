@@ -1,7 +1,7 @@
-"""One run that is being watched: what arrives is examined as it would be live.
+"""One run that is being watched: new data is examined as in a live run.
 
-What the run concluded itself (symptoms and diagnoses in its journal) is passed over: the same examination of the same
-evidence gives the same, and by the rules and settings of who is watching.
+The run's own conclusions (symptoms and diagnoses in its journal) are ignored: the same examination of the same evidence
+gives the same result, and it uses the rules and settings of the viewer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torchdoctor.sources.run import Piece
 from torchdoctor.stretch import Stretch
 
 FORGET = 3600.0
-"""Seconds of silence after which a run's chart is let go; if the run goes on, its journal is read again."""
+"""Seconds of silence after which a run's chart is dropped; if the run continues, its journal is read again."""
 
 
 class JournalSession:
-    """A journal that grows."""
+    """A journal that is being written."""
 
     def __init__(self, key: str, name: str, path: Path, settings: Settings) -> None:
         self.path = path
         self.more = False
-        """Whether there is more to read at once."""
+        """Whether more can be read immediately."""
         self._settings = settings
         self._sight = Sight(key, name)
         self._changed = True
@@ -51,7 +51,7 @@ class JournalSession:
         self._kept = True
 
     def poll(self) -> bool:
-        """Take in what is new; whether there was anything."""
+        """Read new data; returns whether there was any."""
         if not self._kept:
             if _signature(self.path) in ((), self._signature):
                 return self._miss()
@@ -72,14 +72,14 @@ class JournalSession:
         return self._miss() or self._changed
 
     def _miss(self) -> bool:
-        """Whether its journal, and no new one in its place, is found to be gone just now."""
+        """Whether the journal was just found to be missing, with no new one in its place."""
         if self._sight.state != "running" or self._changed or self.path.exists():
             return False
         self._sight = gone(self._sight, self.path)
         return True
 
     def _enter(self, pieces: Sequence[Piece]) -> None:
-        """Examine what has come; what no examination can take is passed over: a watch must not end because of it."""
+        """Examine new pieces; errors in the examination are counted, because they must not end the watch."""
         for piece in pieces:
             try:
                 self._examination.enter(piece)
@@ -93,7 +93,7 @@ class JournalSession:
         return self._examination.chart
 
     def sight(self) -> Sight:
-        """What is to be seen now."""
+        """The current state of the run."""
         if self._changed:
             self._changed = False
             self._sight = self._look()
@@ -127,11 +127,11 @@ class LogSession:
         self.reread(run)
 
     def poll(self) -> bool:
-        """Whether anything is new: `reread` brings it."""
+        """Whether anything is new; `reread` brings it."""
         return self._changed
 
     def reread(self, run: Run) -> None:
-        """The log as it is now."""
+        """Take the log as it is now."""
         run = self._past.with_it(run)
         examination = examine(run, self._settings)
         step = examination.chart.step
@@ -146,20 +146,20 @@ class LogSession:
         self._changed = True
 
     def miss(self, problem: str = "") -> None:
-        """The log as it is now does not hold this run, or cannot be read."""
+        """The log no longer holds this run, or cannot be read."""
         lost = replace(self._sight, problem=problem) if problem else gone(self._sight, self.path)
         if (lost.state, lost.problem) != (self._sight.state, self._sight.problem):
             self._sight = replace(lost, version=self._sight.version + 1)
             self._changed = True
 
     def call(self, name: str) -> None:
-        """Give it another name."""
+        """Change its name."""
         if name != self._sight.name:
             self._sight = replace(self._sight, name=name, version=self._sight.version + 1)
             self._changed = True
 
     def sight(self) -> Sight:
-        """What is to be seen now."""
+        """The current state of the run."""
         self._changed = False
         return self._sight
 
@@ -168,7 +168,7 @@ Session = JournalSession | LogSession
 
 
 def look(before: Sight, examination: Examination, pace: Pace) -> Sight:
-    """A run's sight by what is known of it now."""
+    """The state of a run from its examination."""
     chart, report = examination.chart, examination.report()
     names = [name for panel in main_vitals(report.curves).values() for name in panel if report.curves[name]]
     now = time.monotonic()
@@ -187,10 +187,10 @@ def look(before: Sight, examination: Examination, pace: Pace) -> Sight:
 
 
 def gone(before: Sight, path: Path) -> Sight:
-    """What remains of a run whose log is not there any more; one that had ended has ended."""
+    """The state of a run whose log is missing; one that had ended stays ended."""
     if before.state not in ("running", "reading"):
         return before
-    problem = f"{path} is not there any more: what is shown is the last that was seen of it"
+    problem = f"{path} no longer exists: this is the last known state"
     return replace(before, state="gone", problem=problem, version=before.version + 1)
 
 

@@ -1,4 +1,4 @@
-"""What is to be seen of a run that is being watched, at one moment."""
+"""The state of a watched run at one moment."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ State = Literal["waiting", "reading", "running", "ended", "gone", "unreadable"]
 
 @dataclass(frozen=True)
 class Sight:
-    """What is to be seen of a run at one moment."""
+    """The state of a run at one moment."""
 
     key: str
-    """What tells it apart from the others."""
+    """Distinguishes it from other runs."""
     name: str
     state: State = "waiting"
     report: Report = field(default_factory=lambda: Report(step=-1))
-    """With the curves that are shown, and no others."""
+    """With only the curves that are shown."""
     open: frozenset[tuple[str, int]] = frozenset()
-    """The names and first steps of the episodes that are going on."""
+    """Names and first steps of the open episodes."""
     latest: Mapping[str, float] = field(default_factory=dict)
-    """By shown curve, its last value, which may be no number."""
+    """By shown curve, its last value, which may be non-finite."""
     total: int | None = None
     rate: float | None = None
     heard: float = 0.0
-    """The moment (of `time.monotonic`) at which the latest step was written, as far as known."""
+    """When the latest step was written (on the clock of `time.monotonic`), if known."""
     patience: float = 0.0
-    """Seconds of silence from which on it is worth a word."""
+    """Seconds of silence after which it is reported."""
     problem: str = ""
-    """Why it cannot be read, or not any more, if so."""
+    """Why it cannot be read, or can no longer be read; else empty."""
     version: int = 0
-    """Grows with every change."""
+    """Increases with every change."""
 
     def is_open(self, symptom: Symptom) -> bool:
-        """Whether an episode is going on."""
+        """Whether an episode is still open."""
         return (symptom.name, symptom.first_step) in self.open
 
     def newest(self, symptoms: Sequence[Symptom]) -> list[Symptom]:
-        """Episodes in the order in which somebody who is watching wants them: those going on, then the latest."""
+        """Episodes in the order for a viewer: open ones, then the latest."""
         return sorted(symptoms, key=lambda item: (not self.is_open(item), -item.first_step))
 
     def silence(self, now: float) -> float | None:
-        """Seconds without a new step, where they are worth a word."""
+        """Seconds without a new step, if there are enough to report."""
         silent = now - self.heard
         return silent if self.state == "running" and silent > self.patience else None
 
     @property
     def left(self) -> float | None:
-        """Seconds to the last step, where their number and pace are known."""
+        """Seconds to the last step, if the number of steps and their rate are known."""
         if self.state != "running" or not self.total or not self.rate or self.report.step < 0:
             return None
         return (self.total - self.report.step - 1) / self.rate
 
     def progress(self, now: float) -> str:
-        """Where the run is, how fast it goes, and how long it will take, in a few words."""
+        """The step, the speed and the remaining time, in a few words."""
         if self.state == "unreadable":
             return "cannot be read"
         if self.state == "waiting":
@@ -69,7 +69,7 @@ class Sight:
         parts = [f"{clock} {self.report.step:,}" + (f" of {self.total:,}" if self.total else "")]
         silent = self.silence(now)
         if self.state == "reading":
-            parts.append("still reading its past")
+            parts.append("still reading earlier steps")
         elif self.state == "ended":
             parts.append("ended")
         elif self.state == "gone":

@@ -1,4 +1,4 @@
-"""Curves out of characters: what fits in a terminal, with no spike lost.
+"""Curves made of characters: they fit in a terminal, and no spike is lost.
 
 >>> print(spark([(step, 0.0, float(step), float(step)) for step in range(8)], 8))
 ▁▂▃▄▅▆▇█
@@ -14,14 +14,14 @@ from torchdoctor.pictures import EXTRAORDINARY, Bucket, is_flat
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " _.-=+*%#"
-"""For terminals that know no more than ASCII."""
+"""For terminals that support only ASCII."""
 HUGE = 1e100
 LOG_SPAN = 30.0
-"""From this ratio of highest to lowest on, heights are logarithms."""
+"""Ratio of highest to lowest value above which the scale is logarithmic."""
 
 
 def columns(buckets: Sequence[Bucket], width: int, first: int, last: int) -> list[float | None]:
-    """One value a column from the first step to the last; None where there is none.
+    """One value per column from the first step to the last; None if there is none.
 
     >>> columns([(0, 1.0, 1.0, 1.0), (9, 2.0, 2.0, 2.0)], 3, 0, 9)
     [1.0, None, 2.0]
@@ -50,7 +50,7 @@ def _drawable(value: float) -> float:
 
 
 def spark(buckets: Sequence[Bucket], width: int, *, plain: bool = False) -> str:
-    """A curve in one row."""
+    """A curve in a single row."""
     return plot(buckets, width, 1, plain=plain)[0]
 
 
@@ -63,7 +63,7 @@ def plot(
     log: bool = False,
     plain: bool = False,
 ) -> list[str]:
-    """A curve in several rows, the uppermost first; over `span` of steps, or over its own.
+    """A curve in several rows, top row first; over `span` of steps, or over its own.
 
     >>> for row in plot([(step, 0.0, float(step), float(step)) for step in range(8)], 8, 2):
     ...     print(row.rstrip())
@@ -86,7 +86,7 @@ def plot(
 
 
 def _shares(values: Sequence[float | None], *, log: bool) -> list[float | None]:
-    """How high each value is between the lowest and the highest; on a logarithmic scale where they span decades."""
+    """The height of each value between the lowest and the highest; on a logarithmic scale if the range is wide."""
     known = [value for value in values if value is not None]
     low, high = min(known), max(known)
     bend = math.log if low > 0 and (log or high / low > LOG_SPAN) else float
@@ -97,7 +97,7 @@ def _shares(values: Sequence[float | None], *, log: bool) -> list[float | None]:
 
 
 def _filled(values: list[float | None]) -> list[float | None]:
-    """What was logged rarely holds until the next time."""
+    """Values repeated until the next one, for curves that were logged rarely."""
     filled: list[float | None] = []
     for value in values:
         filled.append(value if value is not None else filled[-1] if filled else None)
@@ -105,7 +105,7 @@ def _filled(values: list[float | None]) -> list[float | None]:
 
 
 def marks(steps: Sequence[tuple[int, str]], width: int, first: int, last: int) -> list[tuple[int, str]]:
-    """The columns at which something began, each with the style of the last that began there."""
+    """The columns in which something began, each with the style of the last one there."""
     places: dict[int, str] = {}
     for step, style in steps:
         if first <= step <= last:

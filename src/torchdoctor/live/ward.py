@@ -1,4 +1,4 @@
-"""All the runs that are being watched: found where they were said to be, taken in as they appear, looked at in turn."""
+"""All watched runs: finds them at the given paths, adds new ones as they appear, and reads them in turn."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ POLL = 0.5
 SEARCH = 2.0
 """Seconds between two searches for new runs."""
 RUNS = 200
-"""Runs that are watched at once: the latest of them."""
+"""Most runs that are watched at once: the latest ones."""
 CHEAP = 10
-"""What has to be searched as a whole rests ten times as long as that took."""
+"""A search of a whole folder is repeated after at least ten times its duration."""
 PROMPT = 3
-"""A log that has to be read as a whole rests three times as long as that kept a processor busy, and at least as long
-as it took: of a long one, the news come after seconds, on a busy machine too."""
+"""A log that must be read as a whole is read again after at least three times its processor time, and at least its
+duration: updates of a long log take seconds."""
 
 
 class Ward:
@@ -42,16 +42,16 @@ class Ward:
             Place(path, title, settings) for path, title in {Path(path): str(path) for path in paths}.items()
         ]
         self.left_out = 0
-        """Runs that are there and not watched: there are too many."""
+        """Number of runs that were found but not watched, because there are too many."""
         self._search_due = float("-inf")
 
     @property
     def more(self) -> bool:
-        """Whether there is more to read at once."""
+        """Whether more can be read immediately."""
         return any(session.more for session in self._sessions())
 
     def poll(self) -> bool:
-        """Look at everything once; whether anything is new."""
+        """Look at everything once; returns whether anything is new."""
         changed = self._search() if time.monotonic() >= self._search_due and not self.more else False
         for place in self.places:
             changed = place.poll() or changed
@@ -69,7 +69,7 @@ class Ward:
         return changed
 
     def sights(self) -> tuple[Sight, ...]:
-        """What is to be seen of every run; where two places have runs of one name, with the places' names."""
+        """The state of every run; if two places have runs of the same name, with the places' names."""
         found: dict[str, tuple[Place, Sight]] = {}
         for place in self.places:
             for sight in place.sights():
@@ -89,7 +89,7 @@ class Ward:
 
 
 class Place:
-    """One path that was given: a run, a folder of runs, or nothing yet."""
+    """One given path: a run, a folder of runs, or nothing yet."""
 
     def __init__(self, path: Path, title: str, settings: Settings) -> None:
         self.path = path
@@ -100,10 +100,10 @@ class Place:
         self._settings = settings
 
     def search(self, room: int) -> bool:
-        """Take in what is there and was not; whether there was anything."""
+        """Add runs that are new; returns whether there were any."""
         before = len(self.sessions)
         there = runs_in(self.path)
-        for path in [path for path in self._logs if there and path not in there]:  # a journal has appeared in it
+        for path in [path for path in self._logs if there and path not in there]:  # replaced by a journal inside it
             for key in self._logs.pop(path).keys:
                 del self.sessions[key]
         found = [path for path in there if str(path) not in self.sessions and path not in self._logs]
@@ -119,7 +119,7 @@ class Place:
         return len(self.sessions) != before
 
     def poll(self) -> bool:
-        """Look at every run once; whether anything is new."""
+        """Look at every run once; returns whether anything is new."""
         changed = False
         for log in self._logs.values():
             changed = self._reread(log) or changed
@@ -128,7 +128,7 @@ class Place:
         return changed
 
     def sights(self) -> Iterator[Sight]:
-        """What is to be seen; of a place without runs, that it is waited for."""
+        """The states of its runs; a place without runs is shown as waiting."""
         for session in self.sessions.values():
             yield session.sight()
         if not self.sessions:
@@ -143,7 +143,7 @@ class Place:
         try:
             runs = read_all(log.path)
             log.problem = ""
-        except SourceError as error:  # half of it is written, or it is no log
+        except SourceError as error:  # it is half written, or not a log
             runs, log.problem = [], str(error)
         except Exception as error:  # noqa: BLE001  a watch must not end because of a file
             runs, log.problem = [], f"{log.path} cannot be read: {type(error).__name__}: {error}"
@@ -161,7 +161,7 @@ class Place:
         return bool(runs) or log.problem != before
 
     def _settle(self, log: Log, there: Container[str]) -> None:
-        """Say of which runs that the log held it holds nothing any more, and tell several apart."""
+        """Mark runs that the log no longer holds, and distinguish several runs by name."""
         for key in log.keys:
             session = self.sessions[key]
             if not isinstance(session, LogSession):
@@ -172,7 +172,7 @@ class Place:
                 session.call(key.replace(str(session.path), self._name(session.path), 1))
 
     def _name(self, path: Path) -> str:
-        """A run's name: the part of its path that was not given."""
+        """A run's name: its path relative to the given one."""
         if is_journal(path) and path != self.path:
             path = path.parent
         if path == self.path or not path.is_relative_to(self.path):
@@ -181,18 +181,18 @@ class Place:
 
 
 class Log:
-    """A log that can only be read as a whole: when to do so."""
+    """A log that can only be read as a whole, and when to do so."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem = ""
         self.keys: set[str] = set()
-        """Of the runs that it held."""
+        """Keys of the runs that it has held."""
         self._seen: object = None
         self._due = float("-inf")
 
     def is_due(self) -> bool:
-        """Whether it has changed, and reading it again is affordable."""
+        """Whether it has changed, and is due for reading."""
         began = time.monotonic()
         if began < self._due:
             return False
@@ -203,5 +203,5 @@ class Log:
         return changed
 
     def rest(self, seconds: float) -> None:
-        """Leave it alone for a while."""
+        """Do not read it for a while."""
         self._due = time.monotonic() + max(seconds, POLL)

@@ -1,4 +1,4 @@
-"""The three ways to watch: on a screen that is drawn anew, line by line, or on a page."""
+"""The three ways to watch: on a screen that is redrawn, line by line, or on a page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchdoctor.live.server import Board, serve
 from torchdoctor.live.ward import POLL, Ward
 
 Say = Callable[[str], object]
-"""Takes a line."""
+"""Prints a line."""
 
 
 def once(ward: Ward) -> bool:
-    """Show what there is now; whether something that was asked for is not there."""
+    """Show the current state; returns whether something that was asked for is missing."""
     follow(ward, lambda: not ward.more)
     console = _console()
     sights = ward.sights()
@@ -29,7 +29,7 @@ def once(ward: Ward) -> bool:
 
 
 def in_a_terminal(ward: Ward, say: Say) -> None:
-    """Until Ctrl-C: a view that is drawn anew when something has changed, or a line for each finding."""
+    """Until Ctrl-C: a view that is redrawn when something has changed, or one line per finding."""
     console = _console()
     if not console.is_terminal or console.is_dumb_terminal:
         in_lines(ward, say)
@@ -51,7 +51,7 @@ def in_a_terminal(ward: Ward, say: Say) -> None:
 
 
 def in_lines(ward: Ward, say: Say) -> None:
-    """Until Ctrl-C: a line for each finding."""
+    """Until Ctrl-C: one line per finding."""
     teller = Teller()
 
     def tell() -> bool:
@@ -63,13 +63,13 @@ def in_lines(ward: Ward, say: Say) -> None:
 
 
 def on_a_page(ward: Ward, host: str, port: int, say: Say, whisper: Say) -> None:
-    """Until Ctrl-C: the page, whose address is whispered, and a line for each finding."""
+    """Until Ctrl-C: the page, whose address goes to stderr, and one line per finding."""
     board = Board()
     teller = Teller()
     with serve(board, host, port) as server:
         whisper(f"Open {server.address}\nCtrl-C ends the watch, not the run.")
         if not is_loopback(host):
-            whisper("Everybody who can reach this address and has the token can read the page; it is not encrypted.")
+            whisper("Anyone who can reach this address and has the token can read the page; it is not encrypted.")
 
         def post() -> bool:
             sights = ward.sights()
@@ -82,7 +82,7 @@ def on_a_page(ward: Ward, host: str, port: int, say: Say, whisper: Say) -> None:
 
 
 def follow(ward: Ward, show: Callable[[], bool]) -> None:
-    """Look and show, again and again, until showing says that it is enough or Ctrl-C does."""
+    """Look and show repeatedly, until `show` returns true or Ctrl-C."""
     shown = float("-inf")
     try:
         while True:

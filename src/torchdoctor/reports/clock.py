@@ -51,9 +51,10 @@ def in_its_clock(report: Report) -> Report:
 
 
 def _diagnosis(diagnosis: Diagnosis, clock: str) -> Diagnosis:
+    measure = diagnosis.cause == "unknown"  # its evidence is what to measure next, in optimizer steps
     return replace(
         diagnosis,
-        evidence=tuple(counted(text, clock) for text in diagnosis.evidence),
+        evidence=diagnosis.evidence if measure else tuple(counted(text, clock) for text in diagnosis.evidence),
         suggestions=tuple(_suggestion(item, clock) for item in diagnosis.suggestions),
     )
 

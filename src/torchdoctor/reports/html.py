@@ -30,6 +30,7 @@ from torchdoctor.reports.wording import (
     label,
     leading,
     meaning,
+    open_question,
     overview,
     percent,
     problems,
@@ -109,7 +110,10 @@ def _summary(report: Report) -> Element | None:
         put(told, element("dt", "Why"))
         words = f"{best.cause} ({percent(best.probability)})" if known else "No cause stands out."
         put(told, element("dd", element("strong", words), f": {meaning(best)}" if known and meaning(best) else ""))
-    if (change := first_change(report)) is not None and (title := change_words(report)):
+    if question := open_question(report):
+        put(told, element("dt", "To find out"))
+        put(told, element("dd", question))
+    elif (change := first_change(report)) is not None and (title := change_words(report)):
         put(told, element("dt", title))
         sure = element("span", f"{change.reason} (confidence {change.confidence:.2f})", class_="faint")
         put(told, element("dd", element("pre", element("code", change.code)), sure))

@@ -42,6 +42,10 @@ NOTABLE = 0.05
 """Causes less likely than this are not shown."""
 LIKELY = 0.25
 """A leading cause below this probability is not called the most likely one: no cause stands out."""
+PROTECTING = frozenset(
+    ("scale-lr", "set-clip-norm", "set-clip-value", "adaptive-clip", "skip-step", "skip-window", "roll-back")
+)
+"""Actions that limit the damage, whatever the cause."""
 NAMED = 3
 """Further causes that are named; the rest is only counted."""
 MEANINGS = {cause.name: " ".join((getdoc(cause) or "").split("\n\n")[0].split()) for cause in CAUSES}
@@ -212,11 +216,13 @@ def _values(report: Report) -> str:
 
 
 def advice(report: Report) -> str:
-    """The second line: the likeliest cause of the worst problem and the first change, if they are known."""
+    """The second line: the likeliest cause of the worst problem and the first change, or what to find out first."""
     parts = []
     if report.diagnoses:
         best = report.diagnoses[0]
         if not stands_out(best):
+            if question := open_question(report):
+                return f"No cause stands out. To find out: {question}."
             parts.append("No cause stands out.")
         else:
             parts.append(f"Most likely cause: {printable(best.cause)} ({percent(best.probability)}).")
@@ -224,6 +230,16 @@ def advice(report: Report) -> str:
     if change is not None and (words := change_words(report)):
         parts.append(f"{words}: {first_line(change.code)}")
     return " ".join(parts)
+
+
+def open_question(report: Report) -> str:
+    """What to do to find the cause of the worst problem if none stands out; empty if one does or nothing is known."""
+    best = report.diagnoses[0] if report.diagnoses else None
+    if best is None or stands_out(best):
+        return ""
+    unknown = (item for item in report.diagnoses if item.problem == best.problem and item.cause == "unknown")
+    found = next((text for item in unknown for text in item.evidence if not text.startswith("against: ")), "")
+    return printable(found)
 
 
 def change_words(report: Report) -> str:
@@ -319,8 +335,8 @@ def meaning(diagnosis: Diagnosis) -> str:
 def remedy(problem: Problem, diagnosis: Diagnosis) -> tuple[str, str]:
     """The label and the code of the change for a cause; empty if it has none of its own.
 
-    A change for `unknown` cures nothing: it limits the damage, or waits until a single odd step happens again. It is
-    left out behind a likelier cause, which asks for the same.
+    A change for `unknown` is no cure: it limits the damage, is worth a try, or waits until a single odd step happens
+    again. It is left out behind a likelier cause, which asks for the same.
     """
     code = diagnosis.suggestions[0].code if diagnosis.suggestions else ""
     if diagnosis.cause != "unknown":
@@ -328,8 +344,9 @@ def remedy(problem: Problem, diagnosis: Diagnosis) -> tuple[str, str]:
     first = not problem.diagnoses or diagnosis is problem.diagnoses[0]
     if not code or not first or problem.severity == "info":
         return "", ""
-    over = all(item.first_step == item.last_step for item in problem.symptoms)
-    return ("If it happens again" if over else "To limit the damage"), code
+    if all(item.first_step == item.last_step for item in problem.symptoms):
+        return "If it happens again", code
+    return ("To limit the damage" if diagnosis.suggestions[0].action in PROTECTING else "Worth a try"), code
 
 
 def weighed(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:

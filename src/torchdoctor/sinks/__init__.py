@@ -1,7 +1,7 @@
-"""Sinks: findings go where people already look.
+"""Sinks: send findings to the places where people already look.
 
-One file a sink, and one table. A sink is named in the settings, ``sinks = ["tensorboard:runs/exp", "wandb"]``,
-or given as an object that exists already: `Doctor.send_to`.
+One file per sink, and one table. A sink is named in the settings, ``sinks = ["tensorboard:runs/exp", "wandb"]``, or
+given as an existing object: `Doctor.send_to`.
 
 >>> open_sink("tensorbord:runs", Subject())
 Traceback (most recent call last):
@@ -43,24 +43,24 @@ SINKS: Mapping[str, Open] = {
     "webhook": open_webhook,
 }
 ONE_RUN = frozenset({"mlflow", "prometheus", "tensorboard"})
-"""Sinks whose place holds one run: a second one would take the first one's place."""
+"""Sinks whose target holds one run: a second run would overwrite the first."""
 PATIENCE = (1.0, 3.0)
-"""Seconds before the second and the third try to send a finished report."""
+"""Seconds before the second and the third attempt to send a finished report."""
 EXPECTED = "a name such as 'tensorboard:runs/exp', a SummaryWriter, a W&B, MLflow or Trackio run, or a function"
 
 
 def check_name(given: str) -> str:
-    """The name's part before the colon, if there is such a sink."""
+    """The part of a name before the colon, if there is such a sink."""
     name = given.partition(":")[0].strip()
-    if name.lower() in ("http", "https") or name.startswith("$"):  # it is a secret, and stands in no error
-        raise SettingsError("an address needs its sink before it: webhook:ADDRESS, slack:ADDRESS or discord:ADDRESS.")
+    if name.lower() in ("http", "https") or name.startswith("$"):  # the address is a secret, never shown in errors
+        raise SettingsError("put the sink before the address: webhook:ADDRESS, slack:ADDRESS or discord:ADDRESS.")
     if name not in SINKS:
         raise SettingsError(f"there is no sink {printable(name)!r}. {did_you_mean(name, SINKS)}")
     return name
 
 
 def open_sink(given: Any, subject: Subject) -> tuple[Sink, str]:
-    """The sink that a name or an object means, and what to call it in a log."""
+    """The sink for a name or an object, and its label for logs."""
     if isinstance(given, ModuleType) and given.__name__ in SINKS:
         given = given.__name__
     if isinstance(given, str):
@@ -83,7 +83,7 @@ def open_sink(given: Any, subject: Subject) -> tuple[Sink, str]:
 
 
 def send_all(reports: Sequence[tuple[str, Report]], sinks: Sequence[str], least: Severity) -> list[str]:
-    """Send the reports of finished runs, each by its name, to each of some sinks; returns what went wrong."""
+    """Send the reports of finished runs, each under its name, to several sinks; returns the errors."""
     troubles = []
     for sink in sinks:
         if len(reports) > 1 and check_name(sink) in ONE_RUN:
@@ -99,9 +99,9 @@ def send_all(reports: Sequence[tuple[str, Report]], sinks: Sequence[str], least:
 
 
 def send(report: Report, given: Any, subject: Subject) -> None:
-    """Send a finished report now; a sink that does not take it at the third try is an error."""
+    """Send a finished report now; if the third attempt fails too, raise an error."""
     sink, label = open_sink(given, subject)
-    # A person gets one message, not one for each episode.
+    # A person gets one message for the whole run, not one per episode.
     records = [] if getattr(sink, "pushes", False) else as_records(report)
     for pause in (*PATIENCE, None):
         try:
@@ -110,6 +110,6 @@ def send(report: Report, given: Any, subject: Subject) -> None:
             return
         except Exception as error:
             if pause is None:
-                raise SinkError(f"{label} did not take the report: {reason(error)}.") from error
-        records = []  # it keeps what it has not delivered
+                raise SinkError(f"{label} did not accept the report: {reason(error)}.") from error
+        records = []  # the sink keeps what it has not delivered
         time.sleep(pause)

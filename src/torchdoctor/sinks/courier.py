@@ -1,8 +1,8 @@
-"""The couriers: each sink has a thread of its own, so that none of them is felt by the loop or by another sink.
+"""Couriers: each sink has its own thread, so it slows down neither the loop nor other sinks.
 
-The loop hands over what was found and goes on: nothing is waited for, and nothing is raised. A sink that hangs costs
-its own messages; one that fails three times in a row is switched off, and the report says so. A forked child (a data
-loader's worker) sends nothing. Measured values are not queued: a sink that wants them is shown the latest.
+The loop hands over findings and continues: it never waits, and nothing is raised. A sink that hangs loses only its own
+messages; one that fails three times in a row is switched off, and the report says so. A forked child (a data loader's
+worker) sends nothing. Measured values are not queued: a sink that wants them gets the latest.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from torchdoctor.reports.report import Report
 from torchdoctor.sinks.sink import Sink, reason
 
 QUEUE_LIMIT = 1000
-"""Findings that wait at most for a sink; there is one every few hundred steps of a very sick run."""
+"""Most findings that wait for a sink; a very sick run has one every few hundred steps."""
 GATHER_SECONDS = 1.0
-"""How long a sink waits for what comes along: one fault often shows in several findings within a few steps."""
+"""How long a sink waits for related findings: one fault often causes several within a few steps."""
 PAUSES = (5.0, 300.0)
-"""Seconds after the first and after the second failure in a row; the third is the last."""
+"""Seconds after the first and the second failure in a row; the third switches the sink off."""
 CLOSE_SECONDS = 5.0
 """How long the end of a run waits for all sinks together."""
 MEASURED = frozenset({"vitals", "validation", "tensors", "modules", "groups", "facts", "context"})
-"""Records that sinks are not woken for."""
+"""Records that do not wake sinks."""
 SHOWN = frozenset({"vitals", "validation"})
-"""Those of which the latest is shown to sinks that want it."""
+"""Records of which sinks that want them get the latest."""
 
 Trouble = tuple[str, str]
-"""The label of a sink, and what the report must say of it."""
+"""The label of a sink, and the problem to mention in the report."""
 
 log = logging.getLogger("torchdoctor")
 
@@ -46,15 +46,15 @@ class Couriers:
         self._couriers: list[_Courier] = []
         self._latest: dict[str, Record] = {}
         self._troubles: deque[Trouble] = deque()
-        # Weak: an abandoned run's messages are sent when it is collected or at exit, whichever is first.
+        # Weak: an abandoned run's messages are sent when it is collected or at exit, whichever comes first.
         self._finish = weakref.finalize(self, _close, self._couriers, None, CLOSE_SECONDS)
 
     def add(self, sink: Sink, label: str) -> None:
-        """One more sink; its label may be logged."""
+        """Add a sink; its label may be logged."""
         self._couriers.append(_Courier(sink, label, self._latest, self._troubles))
 
     def take(self, record: Record, found: Sequence[Record]) -> Sequence[Trouble]:
-        """Hand over a record and what follows from it; returns sinks that gave up since, with the reason."""
+        """Hand over a record and its consequences; returns the sinks that gave up since, with the reason."""
         kind = record["type"]
         if kind in SHOWN:
             self._latest[kind] = record
@@ -65,11 +65,11 @@ class Couriers:
         return self.troubles() if self._troubles else ()
 
     def troubles(self) -> Sequence[Trouble]:
-        """Sinks that gave up since this was last asked, with the reason."""
+        """Sinks that gave up since the last call, with the reason."""
         return [self._troubles.popleft() for _ in range(len(self._troubles))]
 
     def close(self, report: Report | None, timeout: float = CLOSE_SECONDS) -> None:
-        """Send what is waiting and the last report; returns after `timeout` seconds even if a sink does not answer."""
+        """Send waiting messages and the last report; returns after `timeout` seconds even if a sink does not answer."""
         if self._finish.detach() is not None:
             _close(self._couriers, report, timeout)
 
@@ -86,7 +86,7 @@ _open_couriers: weakref.WeakSet[_Courier] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a forked child: the parent's messages are not ours to send."""
+    """In a forked child: leave the parent's messages to the parent."""
     for courier in list(_open_couriers):
         courier.closing = True
 
@@ -96,7 +96,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Courier:
-    """One sink, its thread and what waits for it."""
+    """One sink, its thread and its queue."""
 
     def __init__(self, sink: Sink, label: str, latest: dict[str, Record], troubles: deque[Trouble]) -> None:
         self.closing = False
@@ -118,7 +118,7 @@ class _Courier:
         self._thread.start()
 
     def put(self, records: Sequence[Record]) -> None:
-        """Leave some records for the sink."""
+        """Queue some records for the sink."""
         if self.closing:
             return
         if self._queue.qsize() < QUEUE_LIMIT:
@@ -127,7 +127,7 @@ class _Courier:
             self._dropped += 1
 
     def stop(self, report: Report | None) -> None:
-        """Have the thread send what is waiting, and the report, and end."""
+        """Have the thread send waiting messages and the report, and end."""
         if os.getpid() != self._pid or self.closing:
             return
         self.closing = True
@@ -136,7 +136,7 @@ class _Courier:
         self._queue.put(())
 
     def join(self, timeout: float) -> None:
-        """Wait for it, not for ever."""
+        """Wait for the thread, up to a time limit."""
         if os.getpid() != self._pid or self._thread is threading.current_thread():
             return
         self._thread.join(timeout)
@@ -161,7 +161,7 @@ class _Courier:
         self._finish([])
 
     def _waiting(self, *, wait: bool) -> list[Record]:
-        """What has come; with `wait`, at least one thing, or the latest values where the sink wants them."""
+        """Queued records; with `wait`, at least one, or the latest values if the sink wants them."""
         records: list[Record] = []
         try:
             if wait:
@@ -182,7 +182,7 @@ class _Courier:
         try:
             self._sink.take(records)
             self._failures = 0
-        except Exception as error:  # noqa: BLE001  a sink may do anything
+        except Exception as error:  # noqa: BLE001  a sink may raise anything
             self._failures += 1
             self._reason = reason(error)
             log.debug("%s failed: %s", self._label, self._reason)
@@ -193,11 +193,11 @@ class _Courier:
         self._end(None)
 
     def _finish(self, records: list[Record]) -> None:
-        """Once more what is waiting, whether or not it failed before, then the end."""
+        """Try once more to send waiting messages, even after failures, then end."""
         failures = self._failures
         self._deliver([*records, *self._waiting(wait=False)])
         if not self._end(self._report) or self._failures > failures:
-            self._complain(f"did not take the last messages of the run ({self._reason})")
+            self._complain(f"did not accept the last messages of the run ({self._reason})")
         elif self._dropped:
             self._complain(f"was too slow: {self._dropped} of its messages were dropped")
 

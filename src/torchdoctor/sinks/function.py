@@ -1,4 +1,4 @@
-"""Any function as a sink: it is called with one record after the other, on a thread that is not the loop's."""
+"""Any function as a sink: it is called with one record after another, outside the loop's thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchdoctor.records import Record
 from torchdoctor.reports.report import Report
 
 KEPT = 1000
-"""Records that wait at most for a function that raises; the oldest go first."""
+"""Most records that wait for a function that raises; the oldest are dropped first."""
 
 
 class Function:
@@ -26,7 +26,7 @@ class Function:
         self._waiting: deque[Record] = deque(maxlen=KEPT)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Call the function; a record at which it raises is handed to it again."""
+        """Call the function; a record for which it raises is passed to it again later."""
         self._waiting.extend(records)
         while self._waiting:
             self._function(self._waiting[0])

@@ -1,4 +1,4 @@
-"""What is sent: one message when an episode opens, one when it gets worse, one when it is over, and a summary.
+"""The messages sent: one when an episode opens, one when it gets worse, one when it is over, and a summary.
 
 >>> bulletin = Bulletin(Subject("exp-7"))
 >>> spike = Symptom("loss-spike", "LO01", "warning", 0.9, 120, 120, message="loss 9.1 is 4.2 times its recent 2.2")
@@ -25,16 +25,16 @@ from torchdoctor.sinks.sink import Subject
 
 LEVELS: dict[Severity, str] = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 ONE_BY_ONE = 5
-"""Episodes of one finding that are told one by one; then the tenth, the twentieth, the fortieth and so on."""
+"""Episodes of one finding that are reported one by one; then the tenth, the twentieth, the fortieth and so on."""
 LISTED = 10
-"""Findings that a summary lists."""
+"""Most findings in a summary."""
 KEPT = 200
-"""Messages that wait at most for a sink that does not take them; the oldest go first."""
+"""Most messages that wait for a sink that does not accept them; the oldest are dropped first."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One episode, or the whole run, as a report that knows only this."""
+    """One episode, or the whole run, as a report on only that."""
 
     event: str
     """"opened", "changed" (it got worse), "closed" or "summary"."""
@@ -45,17 +45,17 @@ class Message:
 
     @property
     def symptom(self) -> Symptom:
-        """The finding; of a summary, the worst."""
+        """The finding; for a summary, the worst one."""
         return leading(self.report) or self.report.symptoms[0]
 
     @property
     def level(self) -> str:
-        """INFO, WARN or ERROR; that an episode is over is no error."""
+        """INFO, WARN or ERROR; the end of an episode is INFO."""
         return LEVELS["info" if self.event == "closed" else self.symptom.severity]
 
     @property
     def title(self) -> str:
-        """What was found, when: short enough for any subject line."""
+        """What was found and when, short enough for a subject line."""
         if self.event == "summary":
             return f"Run ended {self.report.health} at step {self.report.step}"
         step = f"at step {self.symptom.first_step}" if self.event != "closed" else "is over"
@@ -63,7 +63,7 @@ class Message:
 
     @property
     def headline(self) -> str:
-        """The run and the verdict; of an episode that is over, from when to when it went."""
+        """The run and the verdict; when an episode is over, its first and last step."""
         run, symptom = printable(self.run), self.symptom
         if self.event == "closed":
             return f"{run}: {label(symptom)} is over: {steps_text(symptom.first_step, symptom.last_step)}."
@@ -73,7 +73,7 @@ class Message:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Where it was; of a summary, all findings."""
+        """Where it was; for a summary, all findings."""
         if self.event == "summary":
             return tuple(_listed(self.report.symptoms))
         where = where_text(self.symptom) if self.event != "closed" else ""
@@ -81,18 +81,18 @@ class Message:
 
     @property
     def advice(self) -> str:
-        """The likeliest cause and the first change."""
+        """The most likely cause and the first change."""
         return advice(self.report)
 
     @property
     def code(self) -> str:
-        """The first change to make, whole; empty where none is suggested."""
+        """The first change to make, in full; empty if none is suggested."""
         suggestions = self.report.suggestions
         return printable(suggestions[0].code, lines=True) if suggestions else ""
 
     @property
     def text(self) -> str:
-        """All of it in plain words."""
+        """The whole message as plain text."""
         return "\n".join(filter(None, (self.headline, self.advice, *self.details)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Message:
 
 
 def in_one(messages: Sequence[Message]) -> list[Message]:
-    """Messages that are sent together, worst first; what several of them advise is said by the first."""
+    """Messages that are sent together, worst first; advice that several share is given once."""
     ordered = sorted(messages, key=lambda item: (item.event == "closed", -SEVERITIES.index(item.symptom.severity)))
     said: set[tuple[str, str]] = set()
     found = []
@@ -128,20 +128,20 @@ def in_one(messages: Sequence[Message]) -> list[Message]:
 
 
 class Bulletin:
-    """Turns records into messages that wait until they are sent, and knows which episodes are open."""
+    """Turns records into messages that wait until they are sent, and tracks open episodes."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.waiting: deque[Message] = deque(maxlen=KEPT)
         self.open: dict[str, Symptom] = {}
-        """The open episodes that are severe enough, by finding."""
+        """Open episodes that are severe enough, by finding."""
         self.step = -1
         self._ended = False
-        self._told: set[str] = set()  # open episodes of which a message was made
+        self._told: set[str] = set()  # open episodes that were reported
         self._counts: Counter[tuple[str, Severity]] = Counter()
 
     def read(self, records: Iterable[Record]) -> None:
-        """Make the messages that follow from some records."""
+        """Make the messages for some records."""
         records = list(records)
         causes = [record for record in records if record["type"] == "diagnosis"]
         for record in records:
@@ -154,7 +154,7 @@ class Bulletin:
         symptom = _symptom(record)
         name, known = symptom.name, self.open.get(symptom.name)
         if record["event"] == "closed":
-            if self._ended:  # what ends with the run is not over
+            if self._ended:  # an episode that ends with the run is not over
                 return
             self.open.pop(name, None)
             if name in self._told:
@@ -174,7 +174,7 @@ class Bulletin:
             self._put(Message(event, self.subject.run, _report(record["step"], symptom, causes), earlier))
 
     def _put(self, message: Message) -> None:
-        """Let it wait; what got worse before it was told is told once."""
+        """Queue a message; an episode that got worse before it was sent is reported once."""
         for place, other in enumerate(self.waiting):
             if message.event == "changed" and other.event != "closed" and other.symptom.name == message.symptom.name:
                 self.waiting[place] = replace(message, event=other.event)
@@ -183,7 +183,7 @@ class Bulletin:
 
 
 def summary(report: Report | None, subject: Subject) -> Message | None:
-    """The last message; None where nothing was found that is severe enough: silence is the good news."""
+    """The last message; None if nothing severe enough was found."""
     if report is None:
         return None
     severe = tuple(item for item in report.symptoms if is_severe(item, subject.least))
@@ -191,12 +191,12 @@ def summary(report: Report | None, subject: Subject) -> Message | None:
 
 
 def is_severe(symptom: Symptom, least: Severity) -> bool:
-    """Whether a finding is to be sent."""
+    """Whether a finding is severe enough to be sent."""
     return symptom.name not in INFORMATIVE and SEVERITIES.index(symptom.severity) >= SEVERITIES.index(least)
 
 
 def as_records(report: Report) -> list[Record]:
-    """A finished report as the records that a live run would have made; what was going on at its end stays open."""
+    """A finished report as the records of a live run; episodes at its end stay open."""
     found: list[Record] = []
     for place, symptom in enumerate(report.symptoms):
         plain = {"type": "symptom", "step": symptom.first_step, **symptom.to_dict()}
@@ -209,7 +209,7 @@ def as_records(report: Report) -> list[Record]:
 
 
 def as_markdown(message: Message) -> str:
-    """A message with its code, for what shows Markdown; what came from the run is shown as it is."""
+    """A message with its code in Markdown; text from the run is escaped."""
     parts = [f"**{message.level}** {escaped(message.headline)}"]
     if message.advice:
         parts.append(escaped(message.advice))
@@ -221,7 +221,7 @@ def as_markdown(message: Message) -> str:
 
 
 def _is_told(earlier: int) -> bool:
-    """Whether one more episode after so many earlier ones is worth a message.
+    """Whether another episode is worth a message, given the number of earlier ones.
 
     >>> [count + 1 for count in range(100) if _is_told(count)]
     [1, 2, 3, 4, 5, 10, 20, 40, 80]
@@ -231,7 +231,7 @@ def _is_told(earlier: int) -> bool:
 
 
 def _ordinal(number: int) -> str:
-    """A place in words: 2nd, 3rd, 11th."""
+    """An ordinal number: 2nd, 3rd, 11th."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
@@ -247,7 +247,7 @@ def _listed(symptoms: tuple[Symptom, ...]) -> Iterable[str]:
 
 
 def _report(step: int, symptom: Symptom, causes: list[Record]) -> Report:
-    """The report that knows one episode; of each ranking that is there, the likeliest cause comes first."""
+    """A report on one episode; in each ranking the most likely cause comes first."""
     own = [item for item in causes if symptom.name in item["symptoms"]]
     if not own:
         return Report(step, (symptom,))

@@ -1,6 +1,6 @@
 """MLflow: health and findings as tags, the number of open findings as a metric, the last report as artifacts.
 
-``mlflow`` is the run that is active when the doctor is told; ``mlflow:RUN_ID`` any other.
+``mlflow`` is the run that is active when the sink is added; ``mlflow:RUN_ID`` any other run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchdoctor.sinks.messages import Bulletin, is_severe
 from torchdoctor.sinks.sink import Subject, library
 
 TAG_LIMIT = 5000
-"""Characters that every store takes."""
+"""Number of characters that every store accepts."""
 
 
 class MlflowRun:
@@ -32,7 +32,7 @@ class MlflowRun:
         self._logged = 0
 
     def take(self, records: Sequence[Record]) -> None:
-        """Set the tags anew where something opened, got worse or is over."""
+        """Update the tags when an episode opens, gets worse or is over."""
         bulletin = self._bulletin
         bulletin.read(records)
         self._seen |= bulletin.open
@@ -45,7 +45,7 @@ class MlflowRun:
             self._logged = count
 
     def close(self, report: Report | None) -> None:
-        """Set the last tags, and keep the report beside the run's other files."""
+        """Set the last tags, and store the report with the run's artifacts."""
         if report is None:
             return
         self._tag(report)
@@ -69,7 +69,7 @@ def open_mlflow(target: str, subject: Subject) -> MlflowRun:
 
 
 def around_mlflow(given: Any, subject: Subject) -> MlflowRun:
-    """An MLflow run, or a client, which means its active run."""
+    """The sink for an MLflow run, or for the active run of a client."""
     mlflow = library("mlflow", "mlflow")
     if isinstance(given, mlflow.MlflowClient):
         return _around(given, _active(mlflow), subject)
@@ -77,11 +77,11 @@ def around_mlflow(given: Any, subject: Subject) -> MlflowRun:
 
 
 def _active(mlflow: Any) -> str:
-    """The active run, here and now: MLflow knows it by thread."""
+    """The active run of this thread."""
     run = mlflow.active_run()
     run_id: str = run.info.run_id if run is not None else os.environ.get("MLFLOW_RUN_ID", "")
     if not run_id:
-        raise SettingsError("no MLflow run is active: call mlflow.start_run() before, or give mlflow:RUN_ID.")
+        raise SettingsError("no MLflow run is active: call mlflow.start_run() first, or give mlflow:RUN_ID.")
     return run_id
 
 
@@ -89,5 +89,5 @@ def _around(client: Any, run_id: str, subject: Subject) -> MlflowRun:
     try:
         client.get_run(run_id)
     except Exception as error:
-        raise SettingsError(f"MLflow does not give the run {run_id!r}: {type(error).__name__}: {error}") from error
+        raise SettingsError(f"cannot get the MLflow run {run_id!r}: {type(error).__name__}: {error}") from error
     return MlflowRun(client, run_id, subject)

@@ -1,4 +1,4 @@
-"""A text file for Prometheus' node exporter (``--collector.textfile.directory``): it is replaced whole, never torn."""
+"""A text file for Prometheus' node exporter (``--collector.textfile.directory``), always replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torchdoctor.sinks.messages import Bulletin, is_severe
 from torchdoctor.sinks.sink import Subject
 
 INTERVAL = 10.0
-"""Seconds between two versions of the file; Prometheus looks every 15 to 60."""
+"""Seconds between two versions of the file; Prometheus reads it every 15 to 60."""
 VITALS = {
     "loss": ("torchdoctor_loss", "Training loss at the latest step."),
     "grad_norm": ("torchdoctor_grad_norm", "Norm of the gradients at the latest step, before clipping."),
     "lr": ("torchdoctor_learning_rate", "Learning rate at the latest step."),
     "val_loss": ("torchdoctor_validation_loss", "Validation loss, when last measured."),
 }
-"""The measured values that are shown, where the run has them."""
+"""The measured values that are exported, if the run has them."""
 HEALTHS = tuple(HEALTH.values())
 
 
@@ -42,7 +42,7 @@ class Prometheus:
         self._write()
 
     def take(self, records: Sequence[Record]) -> None:
-        """Write the file anew."""
+        """Rewrite the file."""
         for record in records:
             if record["type"] in ("vitals", "validation"):
                 self._values.update(record["vitals"])
@@ -52,7 +52,7 @@ class Prometheus:
         self._write()
 
     def close(self, report: Report | None) -> None:
-        """Write the file a last time: what was going on at the end of the run stays at 1."""
+        """Write the file a last time: findings that were open at the end of the run stay at 1."""
         self._running = 0
         if report is not None:
             self._past |= {_key(item): item for item in report.symptoms if is_severe(item, self._subject.least)}
@@ -66,7 +66,7 @@ class Prometheus:
         run = f'run="{_quoted(self._subject.run)}"'
         going_on = {_key(item) for item in self._bulletin.open.values()}
         yield from _head(
-            "torchdoctor_finding", "1 while the finding is there, or was there when the run ended; 0 when it is over."
+            "torchdoctor_finding", "1 while the finding is open, or was open when the run ended; 0 when it is over."
         )
         for code, name, severity in sorted(self._past):
             labels = f'code="{_quoted(code)}",name="{_quoted(name)}",severity="{_quoted(severity)}",{run}'
@@ -74,8 +74,8 @@ class Prometheus:
         now = report if report is not None else Report(self._bulletin.step, tuple(self._bulletin.open.values()))
         singles = [
             ("torchdoctor_health", "0 healthy, 1 worth watching, 2 sick, 3 critical.", HEALTHS.index(now.health)),
-            ("torchdoctor_running", "1 while the run goes on.", self._running),
-            ("torchdoctor_step", "The latest training step that was seen.", self._bulletin.step),
+            ("torchdoctor_running", "1 while the run is running.", self._running),
+            ("torchdoctor_step", "The latest training step.", self._bulletin.step),
             ("torchdoctor_written_seconds", "When this was written, in seconds since 1970.", int(time.time())),
             *((*VITALS[name], value) for name, value in self._values.items() if name in VITALS),
         ]
@@ -114,7 +114,7 @@ def open_prometheus(target: str, subject: Subject) -> Prometheus:
     path = Path(target)
     if path.suffix != ".prom":
         raise SettingsError(
-            f"prometheus needs the file to write, ending in .prom, which is what the node exporter reads: {target!r}."
+            f"prometheus needs a file name ending in .prom, the only kind that the node exporter reads: {target!r}."
         )
     try:
         return Prometheus(path, subject)

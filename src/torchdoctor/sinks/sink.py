@@ -1,4 +1,4 @@
-"""What a sink is: a place that findings go to."""
+"""The protocol of sinks: places that findings are sent to."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from torchdoctor.reports.wording import printable
 
 @runtime_checkable
 class Sink(Protocol):
-    """Takes what was found, as records, and the last report. It may be slow and it may raise: it has its own thread.
+    """Takes findings as records, and the last report. It may be slow and it may raise: it has its own thread.
 
-    What it has not delivered when it raises, it keeps: `take` is called again, later, with what is new since then.
-    A sink may have ``interval``, the seconds between two calls, ``vitals``, true where it wants the latest measured
-    values now and then, and ``pushes``, true where it knocks at somebody's door: of a finished run it gets the report.
+    If it raises, it keeps what it has not delivered: `take` is called again later, with only the new records. A sink
+    may have the attributes ``interval``, the seconds between two calls; ``vitals``, true if it wants the latest
+    measured values; and ``pushes``, true if it notifies people: for a finished run it then gets only the report.
     """
 
     def take(self, records: Sequence[Record]) -> None:
-        """Records that were concluded since the last call, in order."""
+        """Take the records since the last call, in order."""
 
     def close(self, report: Report | None) -> None:
-        """The run is over; the report is None where it ended without one."""
+        """The run is over; the report is None if it ended without one."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a sink is told of the run when it is opened."""
+    """What a sink is told about the run when it is opened."""
 
     run: str = "run"
     """The run's name."""
     least: Severity = "warning"
-    """The severity from which on findings are sent."""
+    """The lowest severity of findings that are sent."""
 
 
 Open = Callable[[str, Subject], Sink]
-"""Opens a sink by what stands after the colon of its name."""
+"""Opens a sink, given the part of its name after the colon."""
 
 
 class SinkError(TorchDoctorError):
-    """A delivery that failed; its text holds nothing that is secret."""
+    """A delivery failed; the text holds no secrets."""
 
 
 def reason(error: Exception) -> str:
@@ -54,7 +54,7 @@ def reason(error: Exception) -> str:
 
 
 def library(name: str, sink: str) -> Any:
-    """An optional library, or what to install.
+    """Import an optional library, or say what to install.
 
     >>> library("no_such_library", "mlflow")
     Traceback (most recent call last):

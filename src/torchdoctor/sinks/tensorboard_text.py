@@ -1,7 +1,7 @@
 """TensorBoard: each episode as text at its step, the number of open findings as a curve, and the last report.
 
-``tensorboard:FOLDER`` writes event files of its own with the tensorboard library, without torch; an object is any
-writer with ``add_text`` and ``add_scalar``, such as torch's ``SummaryWriter``, which stays open.
+``tensorboard:FOLDER`` writes its own event files with the tensorboard library, without torch. An object may be any
+writer with ``add_text`` and ``add_scalar``, such as torch's ``SummaryWriter``; it stays open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchdoctor.sinks.sink import Subject, library
 
 
 class TensorBoard:
-    """Writes findings where the curves are."""
+    """Writes findings next to the curves."""
 
     def __init__(self, writer: Any, subject: Subject) -> None:
         self._writer = writer
@@ -29,7 +29,7 @@ class TensorBoard:
         self._drawn = -1
 
     def take(self, records: Sequence[Record]) -> None:
-        """Write texts, and the number of open findings where it changed."""
+        """Write texts, and the number of open findings if it changed."""
         self._bulletin.read(records)
         waiting = self._bulletin.waiting
         told = bool(waiting)
@@ -42,7 +42,7 @@ class TensorBoard:
             self._writer.flush()
 
     def close(self, report: Report | None) -> None:
-        """Write the whole report; a writer of our own is closed."""
+        """Write the whole report, and close the writer if it is our own."""
         if report is not None:
             self._writer.add_text("torchdoctor/report", markdown.render(report), max(report.step, 0))
         self._writer.flush()
@@ -59,7 +59,7 @@ class TensorBoard:
 
 
 class Events:
-    """The little of a SummaryWriter that is needed here, without torch."""
+    """The parts of a SummaryWriter that are needed here, without torch."""
 
     def __init__(self, folder: Path) -> None:
         library("tensorboard", "tensorboard")
@@ -71,18 +71,18 @@ class Events:
         self._file = writers.EventFileWriter(str(folder), filename_suffix=".torchdoctor")
 
     def add_text(self, tag: str, text: str, step: int) -> None:
-        """A text in Markdown at a step."""
+        """Add a Markdown text at a step."""
         tensor = self._tensor.TensorProto(dtype="DT_STRING", string_val=[text.encode("utf-8", "replace")])
         tensor.tensor_shape.dim.add(size=1)
         metadata = self._text.create_summary_metadata(display_name="", description="")
         self._add(self._proto.Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor), step)
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
-        """A point of a curve."""
+        """Add a point of a curve."""
         self._add(self._proto.Summary.Value(tag=tag, simple_value=value), step)
 
     def flush(self) -> None:
-        """Have it on disk."""
+        """Write everything to disk."""
         self._file.flush()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Events:
 def open_tensorboard(target: str, subject: Subject) -> TensorBoard:
     """``tensorboard:FOLDER``."""
     if not target:
-        raise SettingsError("tensorboard needs the folder to write to, as in tensorboard:runs/exp.")
+        raise SettingsError("tensorboard needs a folder to write to, as in tensorboard:runs/exp.")
     try:
         return TensorBoard(Events(Path(target)), subject)
     except OSError as error:

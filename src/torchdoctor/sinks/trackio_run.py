@@ -1,7 +1,7 @@
-"""Trackio: an alert for each episode, and one for the whole run; it has its own way to pass them on to Slack.
+"""Trackio: an alert for each episode, and one for the whole run; Trackio can forward alerts to Slack.
 
-``trackio`` is the run that ``trackio.init()`` made before; ``trackio:PROJECT`` begins one of its own when there is
-something to tell.
+``trackio`` is the run that ``trackio.init()`` made before; ``trackio:PROJECT`` starts its own run when there is
+something to report.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class TrackioRun:
 
 
 def _begin(project: str, name: str) -> Any:
-    """A run of our own; in a context of its own, as to begin a run ends the one that is active in the context."""
+    """Start our own run, in a separate context, because starting a run ends the active run of the context."""
     begin = library("trackio", "trackio").init
     quiet = {"embed", "auto_log_gpu", "auto_log_cpu"} & set(inspect.signature(begin).parameters)
     try:
         return Context().run(begin, project=project, name=name, **dict.fromkeys(quiet, False))
     except Exception as error:
-        raise SinkError(f"cannot begin a Trackio run in {project!r}: {type(error).__name__}: {error}") from error
+        raise SinkError(f"cannot start a Trackio run in {project!r}: {type(error).__name__}: {error}") from error
 
 
 def around_trackio(run: Any, subject: Subject) -> TrackioRun:
-    """A Trackio run."""
+    """The sink for a Trackio run."""
     if not hasattr(run, "alert"):
         raise SettingsError("this version of Trackio has no alerts: pip install --upgrade trackio")
     return TrackioRun(run, subject)
@@ -78,5 +78,5 @@ def open_trackio(target: str, subject: Subject) -> TrackioRun:
         return TrackioRun(None, subject, target)
     run = library("trackio.context_vars", "trackio").current_run.get()
     if run is None:
-        raise SettingsError("no Trackio run is active: call trackio.init() before, or give trackio:PROJECT.")
+        raise SettingsError("no Trackio run is active: call trackio.init() first, or give trackio:PROJECT.")
     return around_trackio(run, subject)

@@ -1,7 +1,7 @@
 """Weights & Biases: an alert for each episode, the number of open findings as a metric, the verdict in the summary.
 
-``wandb`` is the run that is active when something is found; ``wandb:PROJECT`` makes a run of its own. Metrics join the
-row that the loop is about to log (``commit=False``): a step of our own would make W&B drop rows of the loop.
+``wandb`` is the run that is active when something is found; ``wandb:PROJECT`` starts its own run. Metrics join the row
+that the loop is about to log (``commit=False``): a step of our own would make W&B drop rows of the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WandbRun:
         self._logged = 0
 
     def take(self, records: Sequence[Record]) -> None:
-        """Send alerts, and the number of open findings where it changed."""
+        """Send alerts, and the number of open findings if it changed."""
         bulletin = self._bulletin
         bulletin.read(records)
         while bulletin.waiting:
@@ -42,7 +42,7 @@ class WandbRun:
             self._logged = count
 
     def close(self, report: Report | None) -> None:
-        """Send the summary, unless the run was healthy, and put the verdict beside the run's results."""
+        """Send the summary, unless the run was healthy, and add the verdict to the run's summary."""
         last = summary(report, self._subject)
         try:
             if report is not None:
@@ -51,7 +51,7 @@ class WandbRun:
             if last is not None:
                 self._alert(last)
         except Exception:
-            if last is not None:  # that a healthy run was finished before is no news
+            if last is not None:  # a healthy run that is already finished needs no message
                 raise
         finally:
             if self._own:
@@ -75,5 +75,5 @@ def open_wandb(target: str, subject: Subject) -> WandbRun:
     try:
         run = wandb.init(project=target, name=subject.run, job_type="torchdoctor", reinit="create_new")
     except Exception as error:
-        raise SettingsError(f"cannot begin a W&B run in {target!r}: {type(error).__name__}: {error}") from error
+        raise SettingsError(f"cannot start a W&B run in {target!r}: {type(error).__name__}: {error}") from error
     return WandbRun(run, subject, own=True)

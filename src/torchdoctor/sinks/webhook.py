@@ -1,7 +1,7 @@
-"""A web address that takes JSON by POST: Slack, Discord, whatever speaks like them, or a program of your own.
+"""A web address that accepts JSON by POST: Slack, Discord, compatible services, or a program of your own.
 
-The address is a secret, as whoever knows it can post: it stands in no log, note, journal or error. It may be the name
-of an environment variable (``webhook:$SLACK_URL``). Only a whole name is replaced, so that a configuration file that
+The address is a secret, because whoever knows it can post: it appears in no log, note, journal or error. It may be the
+name of an environment variable (``webhook:$SLACK_URL``). Only a whole name is replaced, so a configuration file that
 came with somebody's code cannot put other variables into an address.
 """
 
@@ -25,13 +25,13 @@ from torchdoctor.sinks.messages import Bulletin, Message, as_markdown, in_one, s
 from torchdoctor.sinks.sink import SinkError, Subject
 
 TIMEOUT = 5.0
-"""Seconds to wait for the other side at each step of the exchange."""
+"""Seconds to wait for the server at each step of the exchange."""
 INTERVAL = 30.0
-"""Seconds between two posts: what is found in between goes into one."""
+"""Seconds between two posts: findings in between are sent together."""
 AT_ONCE = 10
-"""Messages in one post; the rest is counted."""
+"""Most messages in one post; the rest are only counted."""
 SLACK_LIMIT, DISCORD_LIMIT = 3000, 1900
-"""Characters of a text."""
+"""Most characters of a text."""
 
 Form = Callable[[Sequence[Message]], Any]
 
@@ -50,10 +50,10 @@ class Webhook:
         return f"<Webhook {urlsplit(self._url).hostname}>"
 
     def take(self, records: Sequence[Record]) -> None:
-        """Post what is worth a message, in one go."""
+        """Post new messages together."""
         self._bulletin.read(records)
         waiting = self._bulletin.waiting
-        if self._form is not as_json:  # people want to hear of trouble, programs also of its end
+        if self._form is not as_json:  # people want to hear of problems, programs also of their end
             kept = [message for message in waiting if message.event != "closed"]
             waiting.clear()
             waiting.extend(kept)
@@ -82,10 +82,10 @@ class Webhook:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A post that is sent elsewhere would tell a third party what is found here."""
+    """Refuses redirects: they would tell a third party what is found here."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Not followed: the answer is an error."""
+        """Do not follow: the answer is an error."""
 
 
 def _reason(error: Exception) -> str:
@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
 
 
 def as_json(messages: Sequence[Message]) -> dict[str, Any]:
-    """For programs: every field, and a ``text`` on top, which many chat servers show as it is."""
+    """For programs: every field, and a ``text`` on top, which many chat servers display."""
     return {
         "source": "torchdoctor",
         "text": _together(messages, _plain),
@@ -109,12 +109,12 @@ def as_json(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def as_slack(messages: Sequence[Message]) -> dict[str, Any]:
-    """For Slack and what understands its format (Mattermost, Rocket.Chat)."""
+    """For Slack and compatible services (Mattermost, Rocket.Chat)."""
     return {"text": _cut(_together(messages, _slack), SLACK_LIMIT)}
 
 
 def as_discord(messages: Sequence[Message]) -> dict[str, Any]:
-    """For Discord; nobody is mentioned, whatever a name in the run looks like."""
+    """For Discord; names in the run never mention anybody."""
     return {"content": _cut(_together(messages, as_markdown), DISCORD_LIMIT), "allowed_mentions": {"parse": []}}
 
 
@@ -139,7 +139,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def open_webhook(target: str, subject: Subject) -> Webhook:
-    """``webhook:URL``: the format is the one that the host wants."""
+    """``webhook:URL``: the host decides the format."""
     url = address(target, "webhook")
     host = urlsplit(url).hostname or ""
     path = urlsplit(url).path
@@ -151,17 +151,17 @@ def open_webhook(target: str, subject: Subject) -> Webhook:
 
 
 def open_slack(target: str, subject: Subject) -> Webhook:
-    """``slack:URL``, at whatever host."""
+    """``slack:URL``, on any host."""
     return Webhook(address(target, "slack"), as_slack, subject)
 
 
 def open_discord(target: str, subject: Subject) -> Webhook:
-    """``discord:URL``, at whatever host."""
+    """``discord:URL``, on any host."""
     return Webhook(address(target, "discord"), as_discord, subject)
 
 
 def address(target: str, sink: str) -> str:
-    """The address that is meant, or a refusal that does not repeat it.
+    """The address of a webhook; an error about it never repeats it.
 
     >>> address("ftp://example.org/secret", "webhook")
     Traceback (most recent call last):
@@ -173,7 +173,7 @@ def address(target: str, sink: str) -> str:
         variable = named[1] or named[2]
         target = os.environ.get(variable, "").strip()
         if not target:
-            raise SettingsError(f"the environment variable {variable}, which {sink} is to use, is not set.")
+            raise SettingsError(f"the environment variable {variable} for the sink {sink} is not set.")
     try:
         parts = urlsplit(target)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and re.fullmatch(r"[!-~]+", target)

@@ -1,8 +1,8 @@
-"""Sources: logs of runs, one file a format, all read into the same records.
+"""Sources: readers for logs of runs, one file per format; all produce the same records.
 
-A format is a module with ``recognises(path) -> bool``, which looks at the beginning of the content and not at the name,
-and ``read(path) -> list[Logged]``: one for each run that is there. A format that keeps whole folders recognises these
-too. `assembly.assemble` makes a run of each.
+A format is a module with ``recognises(path) -> bool``, which looks at the beginning of the content rather than the
+name, and ``read(path) -> list[Logged]``, with one entry per run found. A format that keeps whole folders recognizes
+folders too. `assembly.assemble` makes a run of each entry.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ FORMATS = (
     "csv_table",
     "text_log",
 )
-"""Modules of this package, in the order in which they are asked; the last ones take almost anything."""
+"""Modules of this package, in the order in which they are tried; the last ones accept almost anything."""
 TEXTS = ("trainer_state", "catboost_training", "json_lines", "json_table", "yolo_results", "csv_table", "text_log")
-"""Those of text: they are not asked about what begins as a file of another kind, in which words may be found too."""
+"""Text formats: they are not tried on files that begin like another kind, in which words may occur too."""
 FOLDERS = ("trainer_state", "tensorboard", "wandb_offline", "mlflow_store", "json_files")
-"""Those that keep whole folders: they are asked about these too."""
+"""Formats that keep whole folders: they are tried on folders too."""
 WISHING = ("catboost_training", "json_table", "json_lines", "yolo_results", "csv_table", "parquet_table", "text_log")
-"""Those whose ``read`` takes what the user says of the file as well."""
+"""Formats whose ``read`` also takes what the user says about the file."""
 KNOWN = (
     "a journal, TensorBoard events, W&B offline files, MLflow, Trackio, a Hugging Face trainer_state.json, CSV, JSON, "
     "JSON Lines, Parquet, or printed text with a loss in it"
 )
 
 NUMBERED = ("MLflow", "W&B")
-"""Stores whose files and folders are called by an identity, while the run has a name besides."""
+"""Stores that name files and folders by an id; the run has a name of its own."""
 NAMED = 5
-"""Logs that a note names of those that were not read."""
+"""Most unread logs that a note names."""
 
 FEW = 9
-"""Lines with a loss that a text may quote, and be no log."""
+"""Most lines with a loss that may be quoted in a text that is not a log."""
 
 __all__ = ["FORMATS", "Run", "labels", "locate", "read", "read_all"]
 
 
 class Format(Protocol):
-    """What a module of a format offers."""
+    """What the module of a format provides."""
 
     def recognises(self, path: Path) -> bool:
         """Whether the content is of this format."""
@@ -72,10 +72,10 @@ class Format(Protocol):
 
 
 def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern: str | None = None) -> Run:
-    """Read the run at a path: a journal, or a log of any format that is known, or a folder that holds one.
+    """Read the run at a path: a journal, a log in any known format, or a folder that holds one.
 
-    `mapping` says which column is which vital (``{"loss": "my_loss"}``), `pattern` how lines of text are read: a
-    regular expression with named groups. What cannot be used is left out and counted in ``run.skipped``.
+    `mapping` says which column is which vital (``{"loss": "my_loss"}``); `pattern` is a regular expression with named
+    groups for reading lines of text. Unusable parts are left out and counted in ``run.skipped``.
 
     >>> read("no/such/run")
     Traceback (most recent call last):
@@ -86,7 +86,7 @@ def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern:
     if len(runs) > 1:
         raise SourceError(
             f"{path} holds {len(runs)} runs: {names_text(labels(runs), 5)}. Give one of them, or use `read_all` "
-            "(the command `diagnose` reads them all)."
+            "(the command `diagnose` reads all of them)."
         )
     return runs[0]
 
@@ -108,7 +108,7 @@ def read_all(path: str | Path, *, mapping: Mapping[str, str] | None = None, patt
 
 
 def locate(path: str | Path) -> list[Path]:
-    """The logs at a path, none of them read: `read_all` of each is `read_all` of the path."""
+    """The logs at a path, without reading them: `read_all` of each gives `read_all` of the path."""
     place = Path(path)
     try:
         return [found.path for found in places(place, _format_of, _Reader(Wish()).tells)] if place.is_dir() else [place]
@@ -117,9 +117,9 @@ def locate(path: str | Path) -> list[Path]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each of several runs: its path, and what the log calls it where the path does not tell it apart.
+    """A name for each of several runs: its path, plus its name in the log if the path is not enough.
 
-    One path may hold several runs; and stores name files and folders by numbers that nobody knows.
+    One path may hold several runs, and some stores name files and folders by ids that nobody knows.
     """
     shared = Counter(run.path for run in runs)
     return [_label(run, alone=shared[run.path] == 1) for run in runs]
@@ -151,11 +151,11 @@ def _of_folder(folder: Path, wish: Wish) -> list[Run]:
         return [*runs[:-1], *_with_note(runs[-1:], folder, unread)]
     if refused:
         raise refused[0]
-    raise SourceError(f"the folder {folder} holds no log that can be read. Known are {KNOWN}.")
+    raise SourceError(f"the folder {folder} holds no log that can be read. Known formats: {KNOWN}.")
 
 
 def _with_note(runs: list[Run], folder: Path, unread: Sequence[Path]) -> list[Run]:
-    """Runs, of which the first says what was not read."""
+    """The runs, with a note on the first one about what was not read."""
     if not runs or not unread:
         return runs
     names = names_text([str(path.relative_to(folder)) for path in unread], NAMED)
@@ -163,7 +163,7 @@ def _with_note(runs: list[Run], folder: Path, unread: Sequence[Path]) -> list[Ru
 
 
 class _Reader:
-    """Reads each file of a folder once, though it may be asked what it holds before it is chosen."""
+    """Reads each file of a folder once, even if it is examined before it is chosen."""
 
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
@@ -196,14 +196,14 @@ class _Reader:
 
 
 def _is_judged(run: Run) -> bool:
-    """Whether a run has what most is said by: a loss, a metric or a reward."""
+    """Whether a run has the main measures: a loss, a metric or a reward."""
     columns = run.header.get("context", {}).get("columns")
     measures = ("loss", "accuracy", "reward")
     return columns is None or any(name.endswith(measures) or name.startswith(("val_", "train_")) for name in columns)
 
 
 def _is_plain(run: Run) -> bool:
-    """Whether this is plainly a log of a run: it counts, or it goes on, or it has what a table of data has not."""
+    """Whether this is clearly a log of a run: it counts steps, is long enough, or has values that data tables lack."""
     context = run.header.get("context", {})
     if context.get("clock") != "row" or (context.get("source") == "printed text" and run.step >= FEW):
         return True
@@ -224,18 +224,20 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
         from torchdoctor.sources.opening import looks_like
 
         if looks_like(file).startswith("JSON") and not is_json_lines(file):
-            document_of(file)  # where it breaks says more
+            document_of(file)  # its error says where the document breaks
         told = (
-            f" Numbers are given as {names_text(others, NAMED)}: is one the loss? {example(others)}." if others else ""
+            f" Its numbers are named {names_text(others, NAMED)}: if one is the loss, use {example(others)}."
+            if others
+            else ""
         )
         raise SourceError(
-            f"{file} is not a log that can be read: it looks like {looks_like(file)}.{told} Known are {KNOWN}."
+            f"{file} is not a log that can be read: it looks like {looks_like(file)}.{told} Known formats: {KNOWN}."
         )
     return _read_as(name, file, wish)
 
 
 def _format_of(place: Path) -> str | None:
-    """The format of a file or folder; None where it has none that is known."""
+    """The format of a file or folder; None if unknown."""
     if place.is_dir():
         return next((name for name in FOLDERS if _is_kept_as(name, place)), None)
     if journal.recognises(place):
@@ -249,7 +251,7 @@ def _format_of(place: Path) -> str | None:
 def _is_kept_as(name: str, folder: Path) -> bool:
     try:
         return bool(_module(name).recognises(folder))
-    except OSError:  # something inside may not be looked at: the rest may
+    except OSError:  # part of the folder may be inaccessible
         return False
 
 
@@ -271,7 +273,7 @@ def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:
 
 
 def _with_words(run: Run, said: str) -> Run:
-    """A run with what its log ends with."""
+    """A run with a remark about the error at the end of its log."""
     return replace(run, remarks=(*run.remarks, f"the log ends with an error: {said}")) if said else run
 
 

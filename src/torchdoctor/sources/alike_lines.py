@@ -1,7 +1,7 @@
-"""Journal lines that differ in their numbers alone, read in one go: most of a long run.
+"""Reads journal lines that differ only in their numbers all at once: they are most of a long run.
 
-What stands between the numbers is the same in all of them: one pattern finds them all. Whatever is not exactly so is
-left to the reader of single lines.
+The text between the numbers is the same in all of them, so one pattern matches them all. Other lines are left to the
+reader of single lines.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torchdoctor.stretch import Stretch
 
 FEWEST = 16
-"""Lines from which on this is worth its while."""
+"""Fewest lines for which this is worthwhile."""
 BEGINNING = b'{"type": "vitals", "step": '
 EXACT = 2**53
-"""Up to here a float is the step that was written."""
+"""Below this, a float holds the written step exactly."""
 NUMBER = rb"([^,}\n]+)"
 
 
 def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
-    """The steps of the alike lines that begin there, and where they end; None if there are few of them.
+    """The steps of the alike lines that begin at `start`, and where they end; None if there are only a few.
 
     >>> line = b'{"type": "vitals", "step": %d, "vitals": {"loss": %.1f, "grad_norm": "NaN"}}\\n'
     >>> text = b"".join(line % (step, 2.5 - step / 10) for step in range(20))
@@ -41,7 +41,7 @@ def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
         return None, 0
     one, many = _patterns(names)
     pieces = one.split(text) if start == 0 else [text]
-    if not any(pieces[:: len(names) + 2]):  # nothing but such lines: mostly all of them are alike
+    if not any(pieces[:: len(names) + 2]):  # only such lines: usually all of them are alike
         end = len(text)
     elif (found := many.match(text, start)) is None:
         return None, 0
@@ -54,7 +54,7 @@ def alike_from(text: bytes, start: int) -> tuple[Stretch | None, int]:
 
 
 def _names(line: bytes) -> tuple[str, ...]:
-    """The vitals of a line, none where it is no such line."""
+    """The vitals of a line; empty if it is another kind of line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ def _names(line: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """For one line with its numbers, and for as many of them as there are."""
+    """Patterns for one line with its numbers, and for any number of such lines."""
     keys = rb", ".join(re.escape(json.dumps(name).encode()) + b": " + NUMBER for name in names)
     line = b"^" + re.escape(BEGINNING) + NUMBER + rb', "vitals": \{' + keys + rb"\}\}\n"
     many = b"(?:" + line.replace(NUMBER, NUMBER.replace(b"(", b"(?:")) + b")+"
@@ -74,7 +74,7 @@ def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[bytes], re.Pattern[byt
 
 
 def _columns(pieces: list[bytes], names: tuple[str, ...]) -> Stretch | None:
-    """The numbers of the lines, each of which has left nothing, its step and its vitals."""
+    """The numbers of the lines; each line gives an empty rest, its step and its vitals."""
     width = len(names) + 2
     try:
         steps, *columns = (_numbers(pieces[place::width]) for place in range(1, width))

@@ -1,4 +1,4 @@
-"""A run out of a foreign log: names understood, steps in order, resumptions marked.
+"""Makes a run from a foreign log: names understood, steps in order, resumptions marked.
 
 >>> from pathlib import Path
 >>> run = assemble(Logged(Path("a.csv"), "a", "CSV", {"train_loss": Points.of([0, 10, 20], [3.0, 2.0, 1.5]),
@@ -32,13 +32,13 @@ from torchdoctor.sources.words import is_measure, taken_apart, words_of
 from torchdoctor.stretch import Stretch
 
 MAPPED = ("step", "loss", "val_loss", "accuracy", "reward", *RULES)
-"""What a column may be said to be; besides, any val_… and any …loss."""
+"""What a column can be mapped to, besides any val_… and any …loss."""
 CALLS = ("W&B", "Trackio")
-"""Formats whose steps are calls of the logger: a count that the run logged itself says more."""
+"""Formats whose steps count calls of the logger: a step count that the run logged itself is better."""
 EVALUATION = frozenset({"eval", "evaluation", "validation"})
-"""Words in the names of files that hold nothing else."""
+"""Words in the names of files that hold only evaluations."""
 UNCOUNTED = 5
-"""Values at one and the same step from which on nobody counted."""
+"""Number of values at a single step from which the steps count as missing."""
 
 
 def assemble(logged: Logged, wish: Wish | None = None) -> Run:
@@ -56,7 +56,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         known = names_text([*points], 12) or "none"
         raise NoLogError(
             f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
-            f"Say which is which: {example(points)} --map val_loss=COLUMN."
+            f"Name the loss column: {example(points)}, and --map val_loss=COLUMN likewise."
         )
     combined = {vital: _combined(vital, points, understood) for vital in understood.columns}
     mended = {vital: mend(series, _evaluated_beside(vital, combined)) for vital, series in combined.items()}
@@ -82,7 +82,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
 
 
 def example(names: Iterable[str]) -> str:
-    """How one of some columns is said to be the loss; where its name needs quotes, as it can be pasted.
+    """The option that maps a column to the loss; if a name needs quotes, that one, so that it can be pasted.
 
     >>> example(["column 1", "column 2"]), example(["energy"])
     ("--map 'loss=column 1'", '--map loss=COLUMN')
@@ -93,7 +93,7 @@ def example(names: Iterable[str]) -> str:
 
 
 def _as_the_file_says(path: Path, points: dict[str, Points]) -> dict[str, Points]:
-    """Series of validation where no name says of what they are, and the file is called val_loss or evaluation.
+    """Series marked as validation if the file is called val_loss or evaluation and no name says otherwise.
 
     >>> [*_as_the_file_says(Path("val_loss_big.txt"), {"loss": Points.of([1], [0.5]), "lr": Points.of([1], [0.1])})]
     ['val/loss', 'lr']
@@ -108,20 +108,20 @@ def _as_the_file_says(path: Path, points: dict[str, Points]) -> dict[str, Points
 
 
 def _over_rows(points: dict[str, Points]) -> tuple[dict[str, Points], tuple[str, ...]]:
-    """Series whose steps were never counted up are taken in the order in which they were written.
+    """Series whose steps were never counted up, numbered in the order in which they were written.
 
-    Where the losses were counted, what was not belongs to their last step: an evaluation after the end, in pieces.
+    If the losses were counted, other uncounted series belong to their last step: an evaluation after the end, in parts.
     """
     losses = [series for name, series in points.items() if taken_apart(name, 0).is_loss]
     longest = max(losses or points.values(), key=len, default=Points.of([], []))
     if len(longest) < UNCOUNTED or (longest.steps != longest.steps[0]).any():
         return points, ()
-    note = f"every value was logged at step {longest.steps[0]}: they are taken in their order"
+    note = f"every value was logged at step {longest.steps[0]}: they are numbered in the order of the log"
     return {name: Points(np.arange(len(series)), series.values) for name, series in points.items()}, (note,)
 
 
 def _weights(points: Mapping[str, Points]) -> dict[str, int]:
-    """How much each series tells: its points, fewer where it covers less than half of the run."""
+    """How informative each series is: its number of points, reduced if it covers less than half of the run."""
     spans = {name: int(series.steps.max() - series.steps.min()) for name, series in points.items()}
     half = max(spans.values(), default=0) / 2
     return {
@@ -134,8 +134,8 @@ def _check(mapping: Mapping[str, str], points: Mapping[str, Points], logged: Log
     for vital, name in mapping.items():
         if vital not in MAPPED and not vital.startswith("val_") and not vital.endswith("loss"):
             raise SourceError(
-                f"--map {vital}={name}: {vital!r} is no name of ours, which comes first, as in --map loss=COLUMN. "
-                f"{did_you_mean(vital, MAPPED)}"
+                f"--map {vital}={name}: {vital!r} is not a known vital. Write the vital first, as in --map "
+                f"loss=COLUMN. {did_you_mean(vital, MAPPED)}"
             )
         if name not in points:
             raise SourceError(
@@ -144,7 +144,7 @@ def _check(mapping: Mapping[str, str], points: Mapping[str, Points], logged: Log
 
 
 def _own_count(points: Mapping[str, Points]) -> str | None:
-    """The series in which the run counted its steps itself, where it did so all along."""
+    """The series in which the run counted its steps itself, if it did so throughout."""
     longest = max(map(len, points.values()), default=0)
     names = [name for name in points if counts(name) and not is_epoch(name) and len(points[name]) * 2 > longest]
     several = (name for name in names if len(points[name]) > 1)
@@ -152,7 +152,7 @@ def _own_count(points: Mapping[str, Points]) -> str | None:
 
 
 def _counted_by(axis: str, points: Mapping[str, Points]) -> dict[str, Points]:
-    """Series over what one of them counts, where they were logged over something else."""
+    """Series over the steps that one of them counts, instead of the logger's own."""
     finite = np.isfinite(points[axis].values)
     logged, counted = points[axis].steps[finite], points[axis].values[finite]
     order = np.argsort(logged, kind="stable")
@@ -166,7 +166,7 @@ def _counted_by(axis: str, points: Mapping[str, Points]) -> dict[str, Points]:
 
 
 def _combined(vital: str, points: Mapping[str, Points], understood: Understood) -> Points:
-    """One series out of the columns that make it up: those rows in which all of them are."""
+    """One series from the columns that make it up, at the rows where all of them have a value."""
     first, *others = (points[name] for name in understood.columns[vital])
     steps, values = first.steps, first.values * understood.scales.get(vital, 1.0)
     with np.errstate(all="ignore"):
@@ -183,7 +183,7 @@ def _combined(vital: str, points: Mapping[str, Points], understood: Understood) 
 
 
 def _evaluated_beside(vital: str, series: Mapping[str, Points]) -> NDArray[np.int64] | None:
-    """The steps at which another value of validation is known than its loss."""
+    """The steps at which a validation value other than the loss is known."""
     if vital != "val_loss":
         return None
     others = [found for name, found in series.items() if name.startswith("val_") and name != vital]
@@ -192,7 +192,7 @@ def _evaluated_beside(vital: str, series: Mapping[str, Points]) -> NDArray[np.in
 
 
 def _runs_on(vital: str, found: Mended) -> bool:
-    """Whether a time is counted from the start of the run: that is a clock, not how long a step takes."""
+    """Whether a time is counted from the start of the run: then it is a clock, not the duration of a step."""
     if vital not in ("seconds", "data_seconds"):
         return False
     values = found.points.values
@@ -201,11 +201,11 @@ def _runs_on(vital: str, found: Mended) -> bool:
 
 
 def _resumed(mended: Mapping[str, Mended]) -> tuple[tuple[int, int], ...]:
-    """Where the run went back, as its longest series tells."""
+    """Where the run went back, according to its longest series."""
     longest = max(mended.values(), key=lambda found: len(found.points), default=None)
     standing: list[tuple[int, int]] = []
     for last, first in longest.resumed if longest is not None else ():
-        standing = [item for item in standing if item[1] < first]  # what began later than this was replaced whole
+        standing = [item for item in standing if item[1] < first]  # anything that began later was replaced entirely
         standing.append((last, first))
     return tuple(standing)
 
@@ -213,7 +213,7 @@ def _resumed(mended: Mapping[str, Mended]) -> tuple[tuple[int, int], ...]:
 def _pieces(
     header: Record, training: Mapping[str, Points], validation: Mapping[str, Points], resumed: Sequence[int]
 ) -> Iterator[Piece]:
-    """Training in stretches, each validation after the step that it came with, a header where a run began again."""
+    """Training in stretches, each validation after its step, and a header where a run was resumed."""
     yield header
     cuts: list[tuple[int, int, Record]] = [(step, 0, {**header, "step": step - 1}) for step in resumed if step > 0]
     for record in _rows("validation", validation):
@@ -237,7 +237,7 @@ def _piece(stretch: Stretch) -> Piece:
 
 
 def _rows(kind: str, series: Mapping[str, Points]) -> Iterator[Record]:
-    """One record a step, with what was measured at it."""
+    """One record per step, with what was measured at it."""
     for stretch in reversed(_stretches(series)):
         for record in stretch.records():
             yield {**record, "type": kind}

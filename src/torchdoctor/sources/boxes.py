@@ -1,4 +1,4 @@
-"""Boxes that agents print: a name and a number in each line, between two rules, the count of steps last.
+"""Reads boxes that RL libraries print: a name and a number per line between two rules, with the step count last.
 
 >>> box = Box()
 >>> [box.gathered(text, row) for text, row in (
@@ -12,20 +12,20 @@ from __future__ import annotations
 import re
 
 MOST = 200
-"""Lines of a box."""
+"""Most lines of a box."""
 _RULE = re.compile(r"\s*-{8,}\s*\Z")
 _LINE = re.compile(r"\s*\|\s*[^|]{1,80}\|\s*[^|]{0,40}\|\s*\Z")
 
 
 class Box:
-    """Follows the lines of a log, and makes one row of those of a box whose count comes after what it counts."""
+    """Follows the lines of a log, and makes one row of a box, whose step count comes after its values."""
 
     def __init__(self) -> None:
         self._open = False
         self._rows: list[dict[str, float]] = []
 
     def gathered(self, text: str, row: dict[str, float]) -> dict[str, float]:
-        """The row of a line; none while a box is open, and that of the whole box where it closes."""
+        """The row of a line; empty inside a box, and the row of the whole box where it closes."""
         if "|" not in text and "-" not in text:
             self._open = False
             return row

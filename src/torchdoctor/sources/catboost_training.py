@@ -1,4 +1,4 @@
-"""CatBoost's catboost_training.json: values in the order of names that are given once, at the top.
+"""CatBoost's catboost_training.json: values in the order of the names at the top.
 
 >>> names = {"learn_metrics": [{"name": "Logloss"}], "test_metrics": [{"name": "Logloss"}, {"name": "AUC"}]}
 >>> _row({"iteration": 3, "learn": [0.5], "test": [0.6, 0.9], "passed_time": 1.5}, names)
@@ -23,7 +23,7 @@ _BEGINNING = re.compile(r'\s*\{\s*"meta"\s*:\s*\{.*"learn_metrics"', re.DOTALL)
 
 
 def recognises(path: Path) -> bool:
-    """Whether the beginning is what CatBoost writes."""
+    """Whether the file begins as CatBoost writes it."""
     return _BEGINNING.match(beginning(path, 4096)) is not None
 
 
@@ -33,7 +33,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     names = document.get("meta") if isinstance(document, dict) else None
     rows = document.get("iterations") if isinstance(document, dict) else None
     if not isinstance(names, dict) or not isinstance(rows, list):
-        raise SourceError(f"{path} is no catboost_training.json: it has no names of metrics, or no iterations.")
+        raise SourceError(f"{path} is not a catboost_training.json: it has no names of metrics, or no iterations.")
     table = Table()
     for row in rows:
         if isinstance(row, dict):

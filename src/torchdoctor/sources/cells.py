@@ -1,4 +1,4 @@
-"""Numbers out of cells and words, as people and programs write them.
+"""Reads numbers in cells and words, as people and programs write them.
 
 >>> number("3.5e-4"), number(" 1,024 "), number("12 %"), number("0,25", comma=True), number("n/a")
 (0.00035, 1024.0, 12.0, 0.25, None)
@@ -20,9 +20,9 @@ UNITS = {
     **{"%": 1.0, "x": 1.0, "k": 1e3, "gib": 2.0**30, "gb": 1e9, "g": 2.0**30, "mib": 2.0**20, "mb": 1e6, "m": 2.0**20},
     **{"kib": 1024.0, "kb": 1e3, "b": 1.0, "bytes": 1.0},
 }
-"""What a number with a unit is multiplied by: seconds and bytes are what a chart holds."""
+"""The factor for each unit: results are in seconds and bytes."""
 LENGTH = 400
-"""Characters of the longest cell that may be a number with something around it."""
+"""Most characters of a cell that may be a number with something around it."""
 
 _PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
 _WRAPPED = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d*|Parameter|Array|DeviceArray)\(\[?\s*([^,\])]+)")
@@ -34,7 +34,7 @@ _NON_FINITE = re.compile(r"[-+]?(?:nan|inf|infinity)\Z", re.IGNORECASE)
 
 
 def number(text: str, comma: bool = False) -> float | None:
-    """The number in a cell, None where there is none; `comma` where it is a decimal comma."""
+    """The number in a cell, None if there is none; `comma` if the cell uses a decimal comma."""
     text = text.strip()
     if _PLAIN.match(text) or _NON_FINITE.match(text):
         return float(text)
@@ -55,7 +55,7 @@ def number(text: str, comma: bool = False) -> float | None:
 
 
 def odd_number(text: str) -> float:
-    """What C on Windows prints for numbers that are none.
+    """The value of what C on Windows prints for NaN and infinity.
 
     >>> odd_number("-1.#IND"), odd_number("1.#INF00")
     (nan, inf)
@@ -73,7 +73,7 @@ def _with_commas(text: str, comma: bool) -> float | None:
 
 
 def column(cells: Sequence[str], comma: bool = False) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-    """The numbers of many cells, which of them hold one, and how many hold something else.
+    """The numbers in many cells, which cells hold one, and how many hold something else.
 
     >>> values, there, others = column(["1.5", "", "nan", "best"])
     >>> values.tolist(), there.tolist(), others

@@ -1,4 +1,4 @@
-"""What the rows of a log count: steps, epochs, or nothing but themselves.
+"""Finds out what the rows of a log count: steps, epochs, or only rows.
 
 >>> rows = np.arange(6)
 >>> epoch, batch = Column(rows, np.repeat([1.0, 2.0], 3)), Column(rows, np.tile([0.0, 1.0, 2.0], 2))
@@ -28,28 +28,28 @@ ROUNDS = listed("episode episodes generation generations round rounds")
 AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the completed finished")
 EPOCHS = frozenset({"epoch", "epochs", "ep"})
 GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
-"""Words under which loggers gather their counts."""
+"""Words under which loggers group their counts."""
 MOSTLY = 0.8
 CONSTANT = 0.9
-"""Share of one and the same number in a column that counts nothing: the last batch of every epoch."""
+"""Share of a single repeated number from which a column counts nothing: the last batch of every epoch."""
 SELDOM = 4
-"""How many times as often a measure may be given as what counts it; half as often where epochs come with each."""
+"""How many times as often as its count a measure may be given; half as often if epochs come with each value."""
 EVENLY = 8
-"""Numbers from which on even gaps between them are no accident."""
+"""Fewest numbers for which even gaps between them cannot be chance."""
 FALLEN = 0.7
-"""Share of what the loss begins at that it must have fallen under, for its next beginning to be another run's."""
+"""Share of its initial value that the loss must fall below before a new beginning counts as another run."""
 EACH = 3
-"""Rows that each part of a log has, on the average, where its epochs go back because training began anew."""
+"""Average rows per part that a log needs, if its epochs go back because training began again."""
 EPOCH_SECONDS = 1e9
-"""From here on, a number is the time of day, in seconds or parts of them, and no count of steps."""
+"""Numbers from here on are the time of day, in seconds or smaller units, not a count of steps."""
 TOTAL = " of"
-"""What the name of a count is followed by in the name of the column that says how far it goes."""
-ROWS = "no column counts steps: the rows are counted"
+"""Added to the name of a count to name the column with its total."""
+ROWS = "no column counts steps: rows are counted instead"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A sparse column of a table: the rows at which it has a number."""
+    """A sparse column of a table: its values, and the rows that have one."""
 
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -62,17 +62,17 @@ class Time:
     clock: Clock
     steps: NDArray[np.int64]
     columns: tuple[str, ...] = ()
-    """The columns that it was taken from."""
+    """The columns that the steps come from."""
     context: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 _Counted = tuple[tuple[str, ...], Column]
-"""What counts: the names of its columns, and what these count together."""
+"""A count: the names of its columns, and their combined values."""
 
 
 def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None) -> Time:
-    """Choose what counts the rows; `named` is what the user says."""
+    """Choose the column that counts the rows; `named` is the user's choice."""
     if named is not None:
         if named not in columns:
             raise SourceError(f"--map step={named}: there is no such numeric column. {did_you_mean(named, columns)}")
@@ -80,7 +80,7 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
         return Time(kind, _whole(_filled(columns[named], rows)), (named,))
     columns = _told_apart(columns)
     named_epochs = [name for name in columns if is_epoch(name)]
-    named_epochs.sort(key=lambda name: not _moves(columns[name]))  # "num_epochs: 30" stands in every line
+    named_epochs.sort(key=lambda name: not _moves(columns[name]))  # "num_epochs: 30" may appear in every line
     epochs = _merged(named_epochs, columns)
     candidates = [(names, count) for names in _counts(columns) if _moves(count := _column_of(names, columns))]
     measured = _fullest(columns, candidates)
@@ -106,18 +106,18 @@ def tell_time(columns: Mapping[str, Column], rows: int, named: str | None = None
 
 
 def _told_apart(columns: Mapping[str, Column]) -> Mapping[str, Column]:
-    """Columns with epoch and batch apart where a stroke is between them: "Batch 0/100", "Batch 0/200", "Batch 1/0"."""
+    """Columns with epoch and batch separated, if a slash joins them: "Batch 0/100", "Batch 0/200", "Batch 1/0"."""
     for name, count in columns.items():
         far = columns.get(name + TOTAL)
         if far is None or is_epoch(name) or any(map(is_epoch, columns)) or len(far.rows) != len(count.rows):
             continue
-        if len(far.rows) >= EVENLY and (np.diff(far.values) != 0).mean() > 0.5:  # no total changes so often
+        if len(far.rows) >= EVENLY and (np.diff(far.values) != 0).mean() > 0.5:  # a total does not change so often
             return {**columns, "epoch": count, name: far, name + TOTAL: Column(far.rows[:0], far.values[:0])}
     return columns
 
 
 def union(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """All numbers of some columns, each once, in order; columns that are in order already are merged.
+    """All numbers of some columns, each once, in order; sorted equal columns are returned as they are.
 
     >>> union([np.array([1, 2, 5]), np.array([2, 3])]).tolist()
     [1, 2, 3, 5]
@@ -130,14 +130,14 @@ def union(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _fullest(columns: Mapping[str, Column], counted: Sequence[tuple[tuple[str, ...], Column]]) -> int:
-    """How often the measure that is given most often is given: what is counted far more seldom does not count it."""
+    """How often the most frequent measure is given: a count that is given far less often does not count it."""
     known = {name for names, _ in counted for name in names}
     sizes = [len(found.rows) for name, found in columns.items() if name not in known and is_measure(name)]
     return max(sizes, default=0)
 
 
 def _is_beside(columns: Mapping[str, Column], count: Column, share: float = 0.99) -> bool:
-    """Whether a count is given in the rows of the measures, in more than a share: "Update[90]: rate 0.01" is alone."""
+    """Whether a count appears in more than a share of the rows with measures: "Update[90]: rate 0.01" stands alone."""
     rows = [found.rows for name, found in columns.items() if is_measure(name)]
     measured = union(rows) if rows else np.zeros(0, np.int64)
     return len(measured) > 0 and bool(np.isin(measured, count.rows).mean() > share)
@@ -146,7 +146,7 @@ def _is_beside(columns: Mapping[str, Column], count: Column, share: float = 0.99
 def _of_the_loss(
     columns: Mapping[str, Column], candidates: Sequence[_Counted], chosen: Sequence[_Counted]
 ) -> Sequence[_Counted]:
-    """The count that stands beside every loss, where the chosen one stands beside none: it counts what comes later.
+    """The count next to every loss, if the chosen one is next to none and counts something later.
 
     >>> early, late = np.arange(9), np.arange(9, 99)
     >>> step, loss, chunk = Column(early, early * 500.0), Column(early, 1.0 / (early + 1)), Column(late, late * 10.0)
@@ -160,7 +160,7 @@ def _of_the_loss(
 
 
 def _loss_of(columns: Mapping[str, Column]) -> Column | None:
-    """The loss of training that is given most often."""
+    """The training loss that is given most often."""
     losses = [found for name, found in columns.items() if _is_trained(name)]
     return max(losses, key=lambda found: len(found.rows), default=None)
 
@@ -172,7 +172,7 @@ def _is_trained(name: str) -> bool:
 
 
 def _unknown_count(columns: Mapping[str, Column]) -> str:
-    """A column that counts by what it holds, whatever it is called: "Snapshot 2000 saved, loss: 2.5".
+    """A column whose values count something, whatever its name: "Snapshot 2000 saved, loss: 2.5".
 
     >>> rows = np.arange(9)
     >>> _unknown_count({"snapshot": Column(rows, rows * 500.0), "loss": Column(rows, 1.0 / (rows + 1))})
@@ -183,7 +183,7 @@ def _unknown_count(columns: Mapping[str, Column]) -> str:
     if longest is None or len(longest.rows) < EVENLY:
         return ""
     full = {taken_apart(name, 0).split for name, found in measures.items() if len(found.rows) == len(longest.rows)}
-    if "val" in full and len(full) > 1:  # training and validation in every row: these are epochs
+    if "val" in full and len(full) > 1:  # training and validation in every row: the rows are epochs
         return ""
     for name, found in columns.items():
         if is_measure(name) or not np.array_equal(found.rows, longest.rows) or not _are_whole(found.values):
@@ -196,7 +196,7 @@ def _unknown_count(columns: Mapping[str, Column]) -> str:
 
 @lru_cache(maxsize=4096)
 def counts(name: str) -> bool:
-    """Whether a name is of something that counts steps or epochs.
+    """Whether a name stands for a count of steps or epochs.
 
     >>> counts("global_step"), counts("epoch"), counts("step_time")
     (True, True, False)
@@ -206,14 +206,14 @@ def counts(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_epoch(name: str) -> bool:
-    """Whether a name is of something that counts epochs."""
+    """Whether a name stands for a count of epochs."""
     words = _words(name)
     return not EPOCHS.isdisjoint(words) and words <= EPOCHS | AROUND
 
 
 def _counts(columns: Mapping[str, Column]) -> list[tuple[str, ...]]:
-    """What may count steps, best first: counts of the whole run, then of an epoch. Those that never share a row (one
-    word in training lines, another in those of validation) are one."""
+    """What may count steps, best first: counts of the whole run, then of an epoch. Counts that never share a row (one
+    word in training lines, another in validation lines) are combined."""
     found = []
     for known in (COUNTS, LOCAL, ROUNDS):
         names = [name for name in columns if _counts_with(known, name)]
@@ -226,7 +226,7 @@ def _counts(columns: Mapping[str, Column]) -> list[tuple[str, ...]]:
 
 
 def _preference(name: str, count: int, most: int) -> tuple[bool, bool, bool, int]:
-    """Global steps first; of counts that are given about as often, the one that is called a step."""
+    """Global steps first; of counts given about equally often, the one called a step."""
     words = words_of(name)
     return "global" not in words, count * 2 < most, STEPS.isdisjoint(words), -count
 
@@ -237,18 +237,18 @@ def _counts_with(known: frozenset[str], name: str) -> bool:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name; of "time/total_timesteps" those of the count alone."""
+    """The words of a name; of "time/total_timesteps" only those of the count."""
     group, _, own = name.rpartition("/")
     return set(words_of(own if group and GROUPS.issuperset(words_of(group)) else name)) - SPLITS.keys()
 
 
 def _merged(names: Sequence[str], columns: Mapping[str, Column]) -> tuple[str, ...]:
-    """The first of some columns, and those that fill rows which it leaves empty and count as it does."""
+    """The first of some columns, and those that fill rows it leaves empty and count the same way."""
     chosen: tuple[str, ...] = tuple(names[:1])
     for name in names[1:]:
         one, other = _column_of(chosen, columns), columns[name]
         together = _column_of((*chosen, name), columns)
-        if len(other.rows) > 1 and not _moves(other):  # always the same: the last batch of every validation
+        if len(other.rows) > 1 and not _moves(other):  # constant: the last batch of every validation
             continue
         if _are_whole(one.values) != _are_whole(other.values):  # "time for 1 epoch: 29.4 s"
             continue
@@ -274,7 +274,7 @@ def _column_of(names: Sequence[str], columns: Mapping[str, Column]) -> Column:
 
 
 def _moves(column: Column) -> bool:
-    """Whether a column counts at all: whole numbers, not nearly always the same."""
+    """Whether a column counts at all: whole numbers that are not nearly always the same."""
     values = column.values
     if not len(values) or not _are_whole(values):
         return False
@@ -288,9 +288,9 @@ def _are_whole(values: NDArray[np.float64]) -> bool:
 
 
 def _at_borders(count: Column, epochs: NDArray[np.float64]) -> float:
-    """The share of the borders between epochs at which a count falls back; 0 where it does so elsewhere as well.
+    """The share of borders between epochs at which a count falls back; 0 if it often falls back elsewhere.
 
-    One that falls back in the midst of an epoch is of a resumed run.
+    A count that falls back in the middle of an epoch belongs to a resumed run.
     """
     falls, begun = np.flatnonzero(np.diff(count.values) < 0), np.flatnonzero(np.diff(epochs[count.rows]) > 0)
     if not len(falls) or np.isin(falls, begun).mean() <= MOSTLY:
@@ -299,7 +299,7 @@ def _at_borders(count: Column, epochs: NDArray[np.float64]) -> float:
 
 
 def _starts_over(count: Column) -> bool:
-    """Whether a count begins anew again and again, at about the same number, where no epochs are known."""
+    """Whether a count starts over repeatedly at about the same number; used when no epochs are known."""
     falls = np.flatnonzero(np.diff(count.values) < 0)
     if len(falls) < 2:
         return False
@@ -308,7 +308,7 @@ def _starts_over(count: Column) -> bool:
 
 
 def _is_trained_anew(columns: Mapping[str, Column], count: Column) -> bool:
-    """Whether training begins anew wherever its count does: each part of the loss begins well above where all end.
+    """Whether training starts again wherever its count does: each part's loss begins well above where all parts end.
 
     >>> rows, falling = np.arange(9), np.array([6.9, 3.5, 2.5])
     >>> count = Column(rows, np.tile([0.0, 500.0, 1000.0], 3))
@@ -326,7 +326,7 @@ def _is_trained_anew(columns: Mapping[str, Column], count: Column) -> bool:
 
 
 def _filled(column: Column, rows: int) -> NDArray[np.float64]:
-    """A value for every row: the last one given, and before the first that one."""
+    """A value for every row: the last one given, or the first one before that."""
     places = np.searchsorted(column.rows, np.arange(rows), side="right") - 1
     return column.values[np.maximum(places, 0)] if len(column.values) else np.zeros(rows)
 
@@ -338,7 +338,7 @@ def _whole(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def _by_count(
     count: Column, names: tuple[str, ...], columns: Mapping[str, Column], epoch_names: tuple[str, ...], rows: int
 ) -> Time:
-    """Steps as they are counted; where that starts over in every epoch, the epochs laid end to end."""
+    """Steps as they are counted; if the count starts over in every epoch, the epochs are joined end to end."""
     steps = _filled(count, rows)
     epochs = _epochs_of(_column_of(epoch_names, columns), count, rows) if epoch_names else None
     totals = columns.get(f"{names[0]}{TOTAL}")
@@ -350,9 +350,9 @@ def _by_count(
         borders = float(_starts_over(count) and not _is_trained_anew(columns, count))
     if not borders:
         return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
-    note = f"{names[0]} starts over in every epoch: counted on"
-    if borders < 0.5:  # a count of the whole run goes on over all borders but those at which it was resumed
-        note = f"{names[0]} starts over where the run was resumed: counted on"
+    note = f"{names[0]} starts over in every epoch: counting continues"
+    if borders < 0.5:  # a count of the whole run falls back only where the run was resumed
+        note = f"{names[0]} starts over where the run was resumed: counting continues"
     if epochs is None or borders < 0.5:
         return Time("step", _whole(_unrolled(steps)), names, notes=(note,))
     length = max(total, int(count.values.max()) + int(count.values.min() < 1))
@@ -362,12 +362,12 @@ def _by_count(
         _whole(begun * length + steps),
         (*epoch_names, *names),
         {"steps_per_epoch": length},
-        (f"{note}, {length} each",),
+        (f"{note}, {length} steps per epoch",),
     )
 
 
 def _epochs_of(epochs: Column, count: Column, rows: int) -> NDArray[np.float64]:
-    """The epoch of every row: the one named last, or the next one where an epoch is named after its batches.
+    """The epoch of every row: the one named last, or the next one if an epoch is named after its batches.
 
     >>> batches = Column(np.array([0, 1, 3, 4]), np.array([1.0, 2.0, 1.0, 2.0]))
     >>> _epochs_of(Column(np.array([2, 5]), np.array([1.0, 2.0])), batches, 6).tolist()
@@ -384,7 +384,7 @@ def _epochs_of(epochs: Column, count: Column, rows: int) -> NDArray[np.float64]:
 
 
 def _unrolled(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A count that starts over, carried on.
+    """A count that starts over, continued.
 
     >>> _unrolled(np.array([0.0, 1.0, 0.0, 1.0])).tolist(), _unrolled(np.array([50.0, 100.0, 50.0])).tolist()
     ([0.0, 1.0, 2.0, 3.0], [50.0, 100.0, 150.0])
@@ -396,7 +396,7 @@ def _unrolled(steps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) -> Time:
-    """Epochs are the clock where each has one value; else rows are, and an epoch is so many of them."""
+    """The step of every row from epochs: these are the steps if each has one value; otherwise rows are counted."""
     column = _column_of(names, columns)
     epochs = _filled(column, rows)
     whole = bool(np.array_equal(column.values, np.floor(column.values)))
@@ -419,7 +419,7 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
 
 
 def _begun_again(epochs: NDArray[np.float64]) -> int:
-    """Epochs that come more than once because training began anew: one script that trains several models.
+    """Epochs that repeat because training began again: one script that trains several models.
 
     >>> _begun_again(np.array([1.0, 2, 3, 1, 2, 3])), _begun_again(np.array([1.0, 1, 2, 2]))
     (3, 0)
@@ -432,13 +432,13 @@ def _begun_again(epochs: NDArray[np.float64]) -> int:
 
 
 def _beginnings(epochs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where epochs begin anew: at 0 or 1, or where they began first."""
+    """Where epochs start over: at 0 or 1, or at their first number."""
     first = max(float(epochs[0]), float(epochs.min()) + 1.0)
     return np.flatnonzero((np.diff(epochs) < 0) & (epochs[1:] <= first)).astype(np.int64) + 1
 
 
 def _goes_on(columns: Mapping[str, Column], count: Column, epochs: NDArray[np.float64]) -> bool:
-    """Whether a run goes on where its epochs begin anew: the loss is nearer to its last value than to its first.
+    """Whether a run continues where its epochs start over: the loss is closer to its last value than to its first.
 
     >>> rows, epochs = np.arange(9), np.tile([1.0, 2.0, 3.0], 3)
     >>> falling = Column(rows, 9.0 - rows)
@@ -462,13 +462,13 @@ def _goes_on(columns: Mapping[str, Column], count: Column, epochs: NDArray[np.fl
 
 
 def _row_steps(columns: Mapping[str, Column], rows: int) -> NDArray[np.int64]:
-    """Rows that the fullest measure has are counted; the others belong to the one before."""
+    """Count the rows of the most frequent measure; other rows belong to the one before."""
     measures = [found for name, found in columns.items() if is_measure(name)] or [*columns.values()]
     fullest = max(measures, key=lambda found: len(found.rows), default=None)
     if fullest is None or len(fullest.rows) == rows:
         return np.arange(rows)
     counted = fullest.rows
-    for other in measures:  # those that were written before it, or after it
+    for other in measures:  # measures written before or after it
         if len(other.rows) >= EVENLY and len(np.unique(np.searchsorted(counted, other.rows))) * 2 < len(other.rows):
             counted = np.union1d(counted, other.rows)
     return np.maximum(np.searchsorted(counted, np.arange(rows), side="right") - 1, 0).astype(np.int64)

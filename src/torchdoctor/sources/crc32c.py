@@ -1,7 +1,7 @@
 """The checksum of TensorFlow's record files (CRC-32C), for many records of the same length at once.
 
-A checksum is linear: it is the exclusive or of what every byte contributes at its distance from the end. One table
-for each distance makes it a handful of look-ups, for one record as for a hundred thousand.
+The checksum is linear: it is the exclusive or of the contributions of each byte at its distance from the end. With one
+table per distance it takes a few look-ups, for one record as for a hundred thousand.
 
 >>> hex(crc32c(b"123456789"))
 '0xe3069283'
@@ -18,14 +18,14 @@ Bytes = NDArray[np.uint8]
 Checks = NDArray[np.uint32]
 
 BLOCK = 1024
-"""Bytes that are summed in one go; as many tables are kept, a kilobyte each."""
+"""Bytes processed at once; as many tables of a kilobyte each are kept."""
 _POLYNOMIAL = 0x82F63B78
 _START = 0xFFFFFFFF
 
 
 @cache
 def tables() -> Checks:
-    """By distance from the end, what each value of a byte contributes."""
+    """The contribution of each byte value, by distance from the end."""
     first = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         first = np.where(first & 1, first >> np.uint32(1) ^ np.uint32(_POLYNOMIAL), first >> np.uint32(1))
@@ -61,7 +61,7 @@ def contributions(rows: Bytes, places: NDArray[np.int64], length: int) -> Checks
 
 
 def masked(check: int) -> int:
-    """A checksum as record files keep it.
+    """A checksum as stored in record files.
 
     >>> hex(masked(crc32c(b"123456789")))
     '0xc78ab0e5'
@@ -70,5 +70,5 @@ def masked(check: int) -> int:
 
 
 def masked_all(checks: Checks) -> Checks:
-    """Many checksums as record files keep them."""
+    """Many checksums as stored in record files."""
     return (checks >> np.uint32(15) | checks << np.uint32(17)) + np.uint32(0xA282EAD8)

@@ -1,7 +1,7 @@
-"""Tables in text: comma, semicolon, tab, bar or spaces between the cells; names in the first row.
+"""Tables in text: cells separated by comma, semicolon, tab, bar or spaces; names in the first row.
 
 Lightning's metrics.csv, Keras' CSVLogger, Ultralytics' results.csv with padded names, tables copied from a notebook or
-a model card, and what people write by hand.
+a model card, and tables written by hand.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import LOSS, SPLITS, is_measure, taken_apart, words_of
 
 CHUNK = 20_000
-"""Rows that are turned into numbers at once."""
+"""Rows converted to numbers at once."""
 PROBE, WIDE = 40, 2**21
-"""Rows that are looked at, and characters where these are long."""
+"""Rows that are examined, and characters if these are long."""
 PREAMBLE = 5
 """Lines among which the row of names must be."""
 EPOCH_SECONDS = 1e9
-"""From here on, a number that rises is the time of day."""
+"""Rising numbers from here on are the time of day."""
 ACROSS = 8
-"""Numbers in a row from which on it is a series."""
+"""Numbers in a row from which on the row is a series."""
 COUNTING = 0.8
-"""Share of its rows in which a count rises; it goes back where a run was resumed."""
+"""Share of its rows in which a count must rise; it may fall where a run was resumed."""
 MONITOR = ("r", "l", "t")
-"""What the monitor of gym and Stable-Baselines calls reward, length and time of an episode."""
+"""Names that the monitor of gym and Stable-Baselines uses for reward, length and time of an episode."""
 SPACES = "  "
-"""Stands for any two spaces or more."""
+"""Stands for two or more spaces."""
 LOOSE = (" - ", " ")
-"""What is between numbers without names in files that are called a log: numpy.savetxt writes one space."""
+"""Separators of unnamed numbers in files whose name says log: numpy.savetxt writes one space."""
 LOGS = LOSS | {"log", "logs", "history", "metrics"}
 PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
@@ -58,15 +58,15 @@ _TAGGED = re.compile(r"tag-(?P<tag>.+?)(?:\.csv.*)?\Z")
 
 
 def recognises(path: Path) -> bool:
-    """Whether the beginning is a row of names over rows of numbers."""
+    """Whether the file begins with a row of names above rows of numbers."""
     return _shape(path) is not None
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
-    """The run in a table; several where a web page's export put several side by side."""
+    """The run in a table; several if a web page's export placed them side by side."""
     shape = _shape(path)
     if shape is None:
-        raise SourceError(f"{path} is no table: no row of names over rows of numbers.")
+        raise SourceError(f"{path} is not a table: it has no row of names above rows of numbers.")
     if shape.across:
         return [_across(path, shape).logged(path, "CSV", wish)]
     table, kept = Table(), _Rows(shape, path)
@@ -89,26 +89,26 @@ class _Shape:
     delimiter: str
     names: list[str]
     comma: bool
-    """Whether numbers have a decimal comma."""
+    """Whether numbers use a decimal comma."""
     above: int
     """Lines before the first row of numbers."""
     across: bool = False
-    """Whether a row is a series: all its values beside each other."""
+    """Whether a row is a series, with all its values side by side."""
 
 
 class _Rows:
-    """Rows that wait to become columns."""
+    """Rows waiting to be converted to columns."""
 
     def __init__(self, shape: _Shape, path: Path) -> None:
         self.delimiter, self.comma, self.tag, self.stem = shape.delimiter, shape.comma, tag_of(path), _stem(path)
         self.ragged = False
-        """Whether the last row was short."""
+        """Whether the last row was too short."""
         self._waiting: list[str | Sequence[str]] = []
         self._words: tuple[Sequence[str], int] = ((), 0)
-        """Words that may have been names, and how many rows waited when they came."""
+        """Words that may be names, and how many rows were waiting when they came."""
         found = layout(shape.names)
         self.tidy = Tidy(found) if found is not None else None
-        """What the rows say, where each holds one value."""
+        """Set if each row holds a single value and its name."""
         self._name(shape.names)
 
     def _name(self, names: Sequence[str]) -> None:
@@ -121,11 +121,11 @@ class _Rows:
         self.phase = next((place for place, name in enumerate(names) if is_phase_column(name)), None)
 
     def _told(self, name: str) -> str:
-        """A name; where it says no more than the split, what the file is called says what was measured."""
+        """A name; if it only names the split, the file name is added because it says what was measured."""
         return f"{name} {self.stem}" if name.lower() in SPLITS and is_measure(self.stem) else name
 
     def add(self, line: int, text: str, table: Table) -> None:
-        """One more row."""
+        """Add one row."""
         self.ragged = False
         if len(self._waiting) >= CHUNK:
             self.flush(table)
@@ -148,7 +148,7 @@ class _Rows:
         self.ragged = len(cells) < len(self.header)
 
     def _fits_anew(self, cells: Sequence[str], table: Table) -> bool:
-        """Whether words just above, none of them a name so far, were names: numbers as many as they are follow."""
+        """Whether unknown words in the row above were names, because as many numbers follow."""
         words, place = self._words
         if len(cells) != len(words) or place != len(self._waiting) or not _are_plain(cells):
             return False
@@ -158,7 +158,7 @@ class _Rows:
         return True
 
     def flush(self, table: Table) -> None:
-        """Make columns of the rows that wait."""
+        """Convert the waiting rows to columns."""
         waiting, self._waiting = self._waiting, []
         if self.phase is None and self.tidy is None and self._all_numbers(waiting, table):
             return
@@ -181,7 +181,7 @@ class _Rows:
         table.rows += len(rows)
 
     def _all_numbers(self, waiting: Sequence[str | Sequence[str]], table: Table) -> bool:
-        """Whether the rows held nothing but numbers, and were taken at once."""
+        """Convert the rows at once if they hold only numbers; returns whether they did."""
         texts = [row for row in waiting if isinstance(row, str)]
         if len(texts) < len(waiting) or "" in self.names:
             return False
@@ -196,7 +196,7 @@ class _Rows:
         return True
 
     def _by_phase(self, rows: Sequence[Sequence[str]], phase: int, table: Table) -> None:
-        """Rows of which one column says whether they are of training or of validation."""
+        """Rows in which one column says whether they belong to training or validation."""
         for cells in rows:
             found = {}
             for place, (name, cell) in enumerate(zip(self.names, cells, strict=True)):
@@ -207,13 +207,13 @@ class _Rows:
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Names in which spaCy's signs for epochs and steps are words."""
+    """Names with spaCy's symbols for epochs and steps replaced by words."""
     signs = {"E": "epoch", "#": "step"} if {"E", "#"} <= set(names) else {}
     return [signs.get(name, name) for name in names]
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Names, of which each is there once.
+    """Names, made unique.
 
     >>> unique(["loss", "loss"])
     ['loss', 'loss.1']
@@ -231,13 +231,13 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def tag_of(path: Path) -> str | None:
-    """The name of the only value in a file that TensorBoard's page wrote: it is in the file's name."""
+    """The name of the only value in a file downloaded from TensorBoard's page: it is in the file name."""
     tagged = _TAGGED.search(path.name)
     return tagged["tag"] if tagged else None
 
 
 def _first_rows(path: Path) -> dict[str, list[str]]:
-    """The first rows by delimiter: where cells hold line breaks, it says what is one row."""
+    """The first rows by delimiter, which decides what one row is if cells hold line breaks."""
     text = beginning(path)
     if text.count("\n") < 3:  # thousands of columns
         text = beginning(path, WIDE)
@@ -256,12 +256,12 @@ def _told_rows(lines: Sequence[str]) -> list[str]:
 
 
 def _shape(path: Path) -> _Shape | None:
-    """How a file is laid out; None where this is no table. There may be a remark above the names, or no names."""
+    """The layout of a file; None if it is not a table. There may be a comment above the names, or no names."""
     found = _first_rows(path)
     lines = found[SPACES]
-    printed = any(map(_SAID.search, lines))  # a logger's bars are no table's
+    printed = any(map(_SAID.search, lines))  # bars in a logger's output are not a table's
     for above in range(min(PREAMBLE, len(lines) - 1)):
-        if above and _SAID.search(lines[above - 1]):  # a printed log with a table in it
+        if above and _SAID.search(lines[above - 1]):  # a printed log that contains a table
             return None
         for delimiter in PLAIN if printed else DELIMITERS:
             rows = found[delimiter]
@@ -281,7 +281,7 @@ def _shape(path: Path) -> _Shape | None:
 
 
 def _as_wide(names: list[str], body: Sequence[Sequence[str]]) -> list[str]:
-    """Names without the empty one behind a last delimiter, where the rows end without it.
+    """The names without an empty one after a trailing delimiter, if most rows end without it.
 
     >>> _as_wide(["epoch", "loss", ""], [["0", "2.1"], ["1", "1.8"]])
     ['epoch', 'loss']
@@ -291,12 +291,12 @@ def _as_wide(names: list[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_indexed(names: Sequence[str]) -> bool:
-    """Whether one loss or metric is beside an index without a name, as pandas writes a series."""
+    """Whether there is one loss or metric next to an unnamed index, as pandas writes a series."""
     return len(names) == 2 and not names[0] and is_measure(names[1])
 
 
 def _without_names(found: Mapping[str, Sequence[str]], path: Path) -> _Shape | None:
-    """Columns of nothing but numbers: the first is what the file is called, if that is a loss."""
+    """Columns of nothing but numbers; the file name gives the name of the first one if it says loss."""
     loose = LOOSE if path.suffix and not LOGS.isdisjoint(words_of(_stem(path))) else ()  # MLflow's have no suffix
     for delimiter in (*DELIMITERS, *loose, "_"):  # "1_1.8458"
         body = [split(row, delimiter) for row in found[delimiter]]
@@ -310,13 +310,13 @@ def _without_names(found: Mapping[str, Sequence[str]], path: Path) -> _Shape | N
 
 
 def _stem(path: Path) -> str:
-    """What a file is called, without what says how it was written."""
+    """The file name without its format suffixes."""
     name = path.name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 
 
 def _across(path: Path, shape: _Shape) -> Table:
-    """A list of losses that was written as one row; what a second row is nobody knows."""
+    """A list of losses written as one row; the meaning of a second row is unknown."""
     table = Table()
     for place, (_, text) in enumerate(table.whole(path)):
         if place < len(shape.names):
@@ -327,7 +327,7 @@ def _across(path: Path, shape: _Shape) -> Table:
 
 
 def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
-    """Names for columns that have none: a count and a time before the first other, which is what the file is called."""
+    """Names for unnamed columns: counts and times first, then one named like the file."""
     names = [f"column {place + 1}" for place in range(len(body[0]))]
     if not taken_apart(stem, 0).is_loss:
         return names
@@ -350,7 +350,7 @@ def _guessed(stem: str, body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _are_epochs(values: Sequence[float]) -> bool:
-    """Whether these are whole numbers that stay or go up by one: the epoch of each of many batches.
+    """Whether these are whole numbers that stay or rise by one, such as the epoch of each of many batches.
 
     >>> _are_epochs([1.0, 1.0, 1.0, 2.0, 2.0]), _are_epochs([0.0, 1.0, 2.0]), _are_epochs([4.0, 3.0, 3.0])
     (True, False, False)
@@ -364,19 +364,19 @@ def _are_plain(cells: Sequence[str]) -> bool:
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Whether cells are names: words, and no number that a line of printed text would give."""
+    """Whether cells are names: words, and no numbers as in a line of printed text."""
     named = [cell for cell in cells if cell]
     return bool(named) and all(
         number(cell) is None
         and cell.lower() not in ("nan", "none")
-        and "%|" not in cell  # a bar of tqdm
+        and "%|" not in cell  # a tqdm bar
         and not _PRINTED.search(cell)
         for cell in named
     )
 
 
 def _has_thresholds(names: Sequence[str], body: Sequence[Sequence[str]]) -> bool:
-    """Whether some of the names are numbers, as of counts within 1, 25 and 200 km: not rows that name their values.
+    """Whether some names are numbers, such as counts within 1, 25 and 200 km, rather than rows that name their values.
 
     >>> _has_thresholds(["epoch", "loss", "1", "25"], [["0", "1.02", "0.0", "0.1"]])
     True
@@ -389,7 +389,7 @@ def _has_thresholds(names: Sequence[str], body: Sequence[Sequence[str]]) -> bool
         return False
     told = [names[place] for place in words]
     again = any(place < len(cells) and cells[place] == names[place] for cells in body for place in words)
-    plain = is_header(told) and not any(_STRUCTURE.search(word) for word in told)  # else a torn document, or a list
+    plain = is_header(told) and not any(_STRUCTURE.search(word) for word in told)  # not a cut document or a list
     return plain and any(map(is_measure, told)) and not again
 
 
@@ -409,7 +409,7 @@ def _rows(path: Path, shape: _Shape, table: Table) -> Iterator[tuple[int, str]]:
 
 
 def _told(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, str]]:
-    """The rows that say something; each of a million costs, so that only what has a quote is looked at closely."""
+    """The rows with content. Logs may have a million rows, so only those with quotes are examined closely."""
     quoted = delimiter in PLAIN
     for line, text in lines:
         stripped = text.strip()

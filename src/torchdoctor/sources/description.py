@@ -1,4 +1,4 @@
-"""What is known of a foreign log, for a run's header, and what its reader should know, for the notes."""
+"""Describes a foreign log: the context for a run's header, and remarks for the reader."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ CONFIG_LIMIT = 300
 TEXT_LIMIT = 200
 BATCH_SIZES = ("batch_size", "train_batch_size", "per_device_train_batch_size", "micro_batch_size", "batch")
 EVEN = 30
-"""Points from which on a pace can be told."""
+"""Fewest points for judging the logging interval."""
 WIDE = 10
-"""How many times the usual distance of two points is a gap."""
+"""Multiple of the usual distance between two points from which it is a gap."""
 MOST_GAPS = 3
-"""Beyond these it is the way in which the log was written."""
+"""Most gaps that are reported; with more, the log was simply written that way."""
+EARLIEST, TOGETHER, FELL = 8, 0.9, 0.7
+"""Points, rank correlation with the training loss, and largest share of its start, of an accuracy that is an error."""
 SEEDS = ("seed", "random_seed", "manual_seed")
 
 
@@ -47,18 +49,53 @@ def context_of(
         "seed": next((config[key] for key in SEEDS if isinstance(config.get(key), int)), None),
         **logged.context,
         "columns": {vital: _origin(vital, understood) for vital in mended},
-        "better": {vital: way for vital, way in understood.better.items() if vital in mended},
+        "better": _directions(understood, mended),
         "config": config,
     }
     return {key: value for key, value in context.items() if value not in (None, {}, "")}
 
 
+def _directions(understood: Understood, mended: Mapping[str, Mended]) -> dict[str, str]:
+    """Which direction is better, by metric: as the names say, except for errors that are called accuracy."""
+    errors = {vital.partition("_")[2] for vital in _errors(understood, mended)}
+    return {
+        vital: "lower" if vital.partition("_")[2] in errors else way
+        for vital, way in understood.better.items()
+        if vital in mended
+    }
+
+
+def _errors(understood: Understood, mended: Mapping[str, Mended]) -> Iterator[str]:
+    """Training metrics that are called better when higher, but fall together with the training loss.
+
+    >>> falling = Mended(Points.of(range(20), [2.0 * 0.8**step for step in range(20)]))
+    >>> chosen = Understood({"loss": ("loss",), "train_accuracy": ("acc",)}, better={"train_accuracy": "higher"})
+    >>> list(_errors(chosen, {"loss": falling, "train_accuracy": falling}))
+    ['train_accuracy']
+    """
+    loss = mended["loss"].points if "loss" in mended else Points.of([], [])
+    for vital, way in understood.better.items():
+        points = mended[vital].points if vital in mended else Points.of([], [])
+        if way != "higher" or not vital.startswith("train_") or len(points) < EARLIEST or len(points) != len(loss):
+            continue
+        values = points.values
+        with np.errstate(all="ignore"):
+            together = float(np.corrcoef(np.argsort(np.argsort(values)), np.argsort(np.argsort(loss.values)))[0, 1])
+        if together > TOGETHER and values[-1] < FELL * values[0] and loss.values[-1] < FELL * loss.values[0]:
+            yield vital
+
+
+def _called_accuracy(understood: Understood, mended: Mapping[str, Mended]) -> Iterator[str]:
+    for vital in _errors(understood, mended):
+        yield f"{_origin(vital, understood)} falls together with the loss: it is read as an error, lower is better"
+
+
 def _gaps(mended: Mapping[str, Mended]) -> Iterator[str]:
-    """Where a loss that was logged at an even pace was not logged for long: what went on there nobody knows.
+    """Long gaps in a loss that was otherwise logged at regular intervals.
 
     >>> steps = [*range(0, 600), *range(1400, 2000)]
     >>> list(_gaps({"loss": Mended(Points.of(steps, [2.5] * len(steps)))}))
-    ['no loss between steps 599 and 1400, elsewhere one every step: what went on there is not known']
+    ['no loss between steps 599 and 1400, elsewhere one every step: what happened there is not known']
     """
     vital = next((vital for vital in ("loss", "val_loss") if vital in mended), None)
     points = mended[vital].points if vital is not None else Points.of([], [])
@@ -72,15 +109,15 @@ def _gaps(mended: Mapping[str, Mended]) -> Iterator[str]:
     every = f"{usual:g} steps" if usual > 1 else "step"
     for place in wide:
         between = f"steps {points.steps[place]} and {points.steps[place + 1]}"
-        yield f"no loss between {between}, elsewhere one every {every}: what went on there is not known"
+        yield f"no loss between {between}, elsewhere one every {every}: what happened there is not known"
 
 
 def _smoothed(mended: Mapping[str, Mended], understood: Understood) -> Iterator[str]:
-    """That nothing but a smoothed loss was logged: what is said of spikes and noise is said of that."""
+    """That only a smoothed loss was logged, so findings about spikes and noise refer to it."""
     name = _origin("loss", understood) if "loss" in mended else ""
     if taken_apart(name, 0).has(AVERAGED):
-        spikes = "spikes are lower and later than they were; log the plain one too"
-        yield f"the loss was logged smoothed ({name}): {spikes}"
+        spikes = "spikes appear lower and later than they were; log the raw loss too"
+        yield f"the logged loss is smoothed ({name}): {spikes}"
 
 
 def _origin(vital: str, understood: Understood) -> str:
@@ -92,7 +129,7 @@ def _interval(points: Points) -> int | None:
 
 
 def _steps_per_epoch(points: Mapping[str, Points]) -> int | None:
-    """How many steps an epoch has, where the epoch was logged beside the steps."""
+    """How many steps an epoch has, if the epoch was logged next to the steps."""
     epochs = next((series for name, series in points.items() if name.lower().split("/")[-1] == "epoch"), None)
     if epochs is None or len(epochs) < 2:
         return None
@@ -129,7 +166,7 @@ def remarks_on(
     resumed: Sequence[tuple[int, int]],
     points: Mapping[str, Points],
 ) -> Iterator[str]:
-    """What was made of a log that its reader should know."""
+    """Remarks on how the log was read."""
     for vital in mended:
         names = understood.columns[vital]
         if len(names) > 1:
@@ -137,26 +174,28 @@ def remarks_on(
             yield f"{vital} is {how} of {names_text(names, 8)}"
     yield from _smoothed(mended, understood)
     yield from _gaps(mended)
+    yield from _called_accuracy(understood, mended)
     if not any(vital.endswith("loss") for vital in mended):
-        yield "no column was recognised as the loss: name it with --map loss=COLUMN"
+        yield "no column was recognized as the loss: name it with --map loss=COLUMN"
     for last, first in resumed[:3]:
-        yield f"steps go back from {last} to {first}: the later part replaces what it repeats"
+        yield f"steps go back from {last} to {first}: the later part replaces the steps that it repeats"
     if len(resumed) > 3:
-        yield f"steps go back {len(resumed)} times in all"
+        yield f"steps go back {len(resumed)} times in total"
     if any(found.sorted for found in mended.values()):
         yield "the steps were not in order and have been sorted"
     repeated = {vital: found.repeated for vital, found in mended.items() if found.repeated}
     if repeated:
         vital, count = max(repeated.items(), key=lambda item: item[1])
-        what = f"{count} values of {vital} came at steps that had one" if count > 1 else f"one step has two of {vital}"
+        several = f"{count} values of {vital} are at steps that already have one"
+        what = several if count > 1 else f"one step has two values of {vital}"
         yield f"{what}: their mean is used"
     outside = max((found.outside for found in mended.values()), default=0)
-    yield from [f"{outside} points are at steps below zero or beyond 10^12: left out"] * bool(outside)
+    yield from [f"{outside} points at steps below zero or above 10^12 are left out"] * bool(outside)
     hidden = any(found.hidden for found in mended.values())
-    yield from ["a loss of 0 beside gradients that are not finite is the NaN that the trainer filtered out"] * hidden
+    yield from ["a loss of 0 next to non-finite gradients is read as NaN: the trainer filtered it out"] * hidden
     absent = [vital for vital, found in mended.items() if found.absent]
     if absent:
-        yield f"NaN in {names_text(absent)} comes and goes with the rows: taken for cells without a value"
+        yield f"NaN in {names_text(absent)} depends on the row: read as empty cells"
     dropped = tuple(
         name for name in understood.left_out if not counts(name) and not is_machine(name) and len(points[name]) > 1
     )

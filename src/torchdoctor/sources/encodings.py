@@ -1,7 +1,7 @@
-"""Which letters the bytes of a file stand for: a log says nothing of its encoding, and may change it half way.
+"""Finds the text encoding of a file: a log does not state it, and may change it halfway.
 
-PowerShell writes UTF-16 where other shells write UTF-8, and both may write to one file. Text in UTF-16 is known by its
-zero bytes: where letters follow each other without any, it is UTF-8 from there on, whatever the file began with.
+PowerShell writes UTF-16 where other shells write UTF-8, and both may write to one file. UTF-16 text is recognized by
+its zero bytes: where many letters follow each other without any, it is UTF-8 from there on.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import re
 
 BINARY_PROBE = 2**16
 EASTERN = {"cp932": frozenset(range(0x81, 0x98)), "gb18030": frozenset({*range(0xA1, 0xA4), *range(0xB0, 0xD8)})}
-"""Encodings that are tried where UTF-8 it is not, and the first bytes of the signs that are common in them."""
+"""Encodings that are tried if a file is not UTF-8, and the first bytes of their common characters."""
 COMMON = 0.9
-"""Share of the letters beyond ASCII that must be common ones, where the text might as well be Latin-1."""
+"""Share of the non-ASCII characters that must be common ones if the text could also be Latin-1."""
 _CONTROLS = re.compile("[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f\ufffd]")
 _LETTERS = re.compile(rb"[\t\n\r\x20-\x7e]{48,}")
-"""So many letters of one byte in a row are no UTF-16: they would be signs of Chinese, none of a plain line break."""
+"""This many one-byte letters in a row are not UTF-16: they would be Chinese characters without a line break."""
 _WORDS = re.compile(r"[^\x00-\xff]{2,}")
 
 
 class Decoder:
-    """Turns the bytes of a file into text, some at a time.
+    """Turns the bytes of a file into text, piece by piece.
 
     >>> Decoder().decode("loss".encode("utf-16") + b" 2.5 of a run that goes on in the encoding of another shell", True)
     'loss 2.5 of a run that goes on in the encoding of another shell'
@@ -32,7 +32,7 @@ class Decoder:
         self._decoder: codecs.IncrementalDecoder | None = None
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """The text of what comes next; its encoding is that of the first bytes that came."""
+        """The text of the next bytes; the encoding is found from the first ones."""
         if self._decoder is None:
             self._begin(encoding_of(data))
         assert self._decoder is not None
@@ -48,7 +48,7 @@ class Decoder:
 
 
 def encoding_of(data: bytes) -> str:
-    """The encoding of a file by its first bytes.
+    """The encoding of a file, judging by its first bytes.
 
     >>> encoding_of("loss".encode("utf-16")), encoding_of("Größe".encode("latin-1")), encoding_of(b"loss")
     ('utf-16', 'latin-1', 'utf-8')
@@ -69,9 +69,9 @@ def encoding_of(data: bytes) -> str:
 
 
 def _eastern(data: bytes) -> str:
-    """An encoding of two bytes a letter in which this is text, where it is none in Latin-1; empty where there is none.
+    """A two-byte encoding in which this is text, if it is not text in Latin-1; empty if there is none.
 
-    Where Latin-1 would do as well, as in a table of which only the names are Chinese, words of common signs decide.
+    If Latin-1 is possible too, as in a table whose names alone are Chinese, words of common characters decide.
 
     >>> _eastern("\u30a8\u30dd\u30c3\u30af step: 3 loss: 2.5".encode("cp932")), _eastern(bytes(range(128, 256)))
     ('cp932', '')
@@ -91,14 +91,14 @@ def _eastern(data: bytes) -> str:
 
 
 def _is_written(text: str, encoding: str) -> bool:
-    """Whether the letters beyond ASCII are words of common signs."""
+    """Whether the non-ASCII characters form words of common characters."""
     letters = [letter for letter in text if letter > "\x7f"]
     common = sum(letter.encode(encoding)[0] in EASTERN[encoding] for letter in letters)
     return bool(_WORDS.search(text)) and common >= COMMON * len(letters)
 
 
 def is_binary(text: str) -> bool:
-    """Whether text was never meant to be read: signs that control something, or that stand for none.
+    """Whether text is binary: it has many control or replacement characters.
 
     >>> is_binary("loss 2.5"), is_binary("\x03\x80\x91L\x02\x1f")
     (False, True)

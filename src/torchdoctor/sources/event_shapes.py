@@ -1,8 +1,8 @@
-"""One event of TensorBoard, taken apart: which scalars it holds and where, and its hyper-parameters.
+"""Parses one TensorBoard event: which scalars it holds and where, and its hyper-parameters.
 
 Numbers come as ``simple_value`` (TensorFlow 1, PyTorch) or as a tensor of one element (TensorFlow 2, Keras, JAX), as a
-list of one or as content; hyper-parameters come from the plugin for them, and from the arguments that the Hugging Face
-trainer writes as text. Pictures, histograms, graphs and other texts are passed over.
+list or as raw content. Hyper-parameters come from the hparams plugin, and from the arguments that the Hugging Face
+trainer writes as text. Images, histograms, graphs and other texts are ignored.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PLACED = {
     **{1: "<f4", 2: "<f8", _HALF: "<f2", _BFLOAT: "bfloat16", 10: "u1"},
     **{3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 17: "<u2", 22: "<u4", 23: "<u8"},
 }
-"""By the number of a tensor's type, how its content is laid out."""
+"""Layout of a tensor's content, by the number of its type."""
 _LISTS = {5: ("<f4", FIXED32), 6: ("<f8", FIXED64)}
 _COUNTED = frozenset({7, 10, 11, 13, 16, 17})
-"""Fields of a tensor that list whole numbers (13: half-precision ones, as their bits)."""
+"""Fields of a tensor that list integers (13: half-precision numbers, as their bits)."""
 _ARGUMENTS = frozenset({"args/text_summary", "args"})
-"""Where the Hugging Face trainer writes its arguments."""
+"""Tags under which the Hugging Face trainer writes its arguments."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A value in a record: at a place, or known as it is."""
+    """A value in a record: at a place, or a constant."""
 
     tag: str
     place: int = 0
@@ -46,17 +46,17 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Shape:
-    """An event, taken apart."""
+    """A parsed event."""
 
     wall_time: int | None = None
-    """Where its time is."""
+    """Position of its time."""
     step: tuple[int, int] | None = None
-    """Where its step is; none: step 0."""
+    """Position of its step; None: step 0."""
     scalars: tuple[Scalar, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def same(self, length: int) -> NDArray[np.uint8]:
-        """Which bits of another event of this length must be those of this one, for it to have this shape."""
+        """The bits that another event of this length must share with this one to have the same shape."""
         mask = np.full(length, 0xFF, dtype=np.uint8)
         if self.wall_time is not None:
             mask[self.wall_time : self.wall_time + 8] = 0
@@ -81,7 +81,7 @@ class Shape:
 
 
 def shape_of(record: bytes) -> Shape | None:
-    """An event taken apart, None where it is none."""
+    """A parsed event; None if the bytes are not an event."""
     wall_time: int | None = None
     step: tuple[int, int] | None = None
     found: list[Scalar] = []
@@ -102,7 +102,7 @@ def shape_of(record: bytes) -> Shape | None:
 
 
 def _take_value(record: bytes, value: Field, found: list[Scalar], config: dict[str, Any]) -> None:
-    """One value of a summary: a tag with a number, or with hyper-parameters; anything else is passed over."""
+    """One value of a summary: a tag with a number, or with hyper-parameters; others are ignored."""
     tag, plugin, content = "", "", None
     scalar: Scalar | None = None
     tensor: Field | None = None
@@ -178,7 +178,7 @@ def _elements(record: bytes, shape: Field) -> int:
 
 
 def _whole(value: int, kind: int) -> float:
-    """A number from a list of whole ones; half-precision ones are listed as their bits."""
+    """A number from a list of integers; half-precision numbers are listed as their bits."""
     if kind == _HALF:
         return float(np.array([value & 0xFFFF], dtype=np.uint16).view(np.float16)[0])
     if kind == _BFLOAT:
@@ -187,7 +187,7 @@ def _whole(value: int, kind: int) -> float:
 
 
 def _hyper_parameters(record: bytes, content: Field) -> dict[str, Any]:
-    """What the hparams plugin keeps of a session's start."""
+    """The values that the hparams plugin stores at the start of a session."""
     found: dict[str, Any] = {}
     for item in fields(record, content.start, content.stop):
         if item.number != 3 or item.kind != BYTES:

@@ -1,8 +1,7 @@
-"""The scalars of a TensorBoard file: thousands of events of the same shape at once.
+"""Reads the scalars of a TensorBoard file, thousands of events of the same shape at once.
 
-Almost all events of a log differ in their time, their step and their value only. Events are sorted by their bytes
-elsewhere; one of each kind is taken apart, and all that are like it are read as columns, checksums included. What is
-like nothing else is read by itself.
+Almost all events of a log differ only in their time, step and value. Events are grouped by their other bytes; one of
+each group is parsed, and the rest are read as columns, checksums included. Unique events are read one by one.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from torchdoctor.sources.tfrecords import FOOTER, RecordFile, Window
 Places = NDArray[np.int64]
 
 ROUNDS = 4
-"""How often what is left of the events of one length is sorted by shape, before each is read by itself."""
+"""How many times the remaining events of one length are grouped by shape before each is read by itself."""
 SAMPLES = 8
 FEW = 4
-"""Events of one shape that are worth being read together."""
+"""Fewest events of one shape that are read together."""
 WORD = 8
 MIXING = np.uint64(0x9E3779B97F4A7C15)
 
@@ -36,13 +35,13 @@ class Read:
 
     tag: str
     records: NDArray[np.int64]
-    """The numbers of the events in the file."""
+    """The indexes of the events in the file."""
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
 
 
 def scalars(file: RecordFile, config: dict[str, Any]) -> Iterator[Read]:
-    """All scalars of a file, not in its order; hyper-parameters go into `config`."""
+    """All scalars of a file, in any order; hyper-parameters go into `config`."""
     for window in file.windows():
         order = np.argsort(window.lengths, kind="stable")
         cuts = np.flatnonzero(np.diff(window.lengths[order])) + 1
@@ -70,13 +69,13 @@ def _of_one_length(file: RecordFile, window: Window, group: Places, config: dict
     for place in group.tolist():
         start = int(window.starts[place])
         shape = shape_of(window.data[start : start + length])
-        if shape is None or shape.scalars or shape.config:  # pictures and graphs are not worth a checksum
+        if shape is None or shape.scalars or shape.config:  # skip the checksums of images and graphs
             row = np.frombuffer(window.data, dtype=np.uint8, count=length + FOOTER, offset=start)[None, :]
             yield from _columns(file, np.array([window.first + place]), row, shape, config)
 
 
 def _alike(rows: Rows, length: int) -> list[Places]:
-    """Rows that have, it seems, the same bytes where one of them has no time, step or value."""
+    """Rows that probably have the same bytes apart from time, step and value."""
     samples = (shape_of(rows[place, :length].tobytes()) for place in range(0, len(rows), -(-len(rows) // SAMPLES)))
     masks = Counter(_mask(shape, rows.shape[1], length).tobytes() for shape in samples if shape and shape.scalars)
     if not masks:
@@ -95,14 +94,14 @@ def _alike(rows: Rows, length: int) -> list[Places]:
 
 
 def _mask(shape: Shape, width: int, length: int) -> NDArray[np.uint64]:
-    """Which bits of a row are of its shape, in words."""
+    """The bits of a row that belong to its shape, in words."""
     mask = np.zeros(width, dtype=np.uint8)
     mask[:length] = shape.same(length)
     return mask.view("<u8")
 
 
 def _rows(window: Window, group: Places, length: int) -> Rows:
-    """The records of a group as rows, their checksums behind them, and as much more as fills a word."""
+    """The records of a group as rows, followed by their checksums and padding to a full word."""
     width = -(-(length + FOOTER) // WORD) * WORD
     everywhere = np.ndarray((len(window.data) - width + 1,), dtype=f"V{width}", buffer=window.data, strides=(1,))
     return everywhere[window.starts[group]].view(np.uint8).reshape(len(group), width)

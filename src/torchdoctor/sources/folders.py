@@ -1,4 +1,4 @@
-"""Which runs a folder holds: the best log of each, however deep it lies, and what tells of them once more."""
+"""Finds the runs in a folder: the best log of each, at any depth, and other logs of the same runs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torchdoctor.sources.stems import NO_LOGS, SUFFIXES, stem
 
 DEPTH = 8
 ENTRIES = 200_000
-"""Files and folders that are looked at."""
+"""Most files and folders that are examined."""
 GLANCE, NEAR = 500, 2
-"""The same, and how deep, where the run is found already: only to say what else is there."""
+"""The same limit, and the depth, if the run is already found: only to say what else is there."""
 PROBED = 16 * 2**20
-"""Bytes of the largest file that is read for no more than that."""
+"""Bytes of the largest file that is read only for that."""
 NO_LOG = frozenset({"config.json", "tokenizer.json", "package.json", "args.json", "vocab.json", "journal.jsonl"})
 _PROSE = re.compile(r"(?i)(?:readme|licen[cs]e|changelog|requirements|notice|contributing|cmakelists)\b")
-"""How files begin that people read; what they say of a loss is about some other run."""
+"""Beginnings of the names of files for people; a loss in these belongs to some other run."""
 UNUSUAL = 100
-"""Files of a folder that are looked at though their names end as no log's usually does."""
+"""Files per folder that are examined although their suffixes are unusual for logs."""
 WEAK = ("text_log", "json_table")
-"""Formats that almost anything has: taken where a folder holds nothing better, however deep."""
+"""Formats that almost any file matches: used only if a folder holds nothing better at any depth."""
 _PART = re.compile(r"(.+)\.\d{1,3}(?:\.gz)?\Z")
 """An older part of a log that was rotated."""
 _KEPT = re.compile(r"runs|checkpoint-\d+|(?:offline-|dry)?run-.*|latest-run|\d+|artifacts")
-"""Folders in which a format that keeps whole folders has the rest of its own."""
+"""Folders in which a format that keeps whole folders stores its other files."""
 
 Recognise = Callable[[Path], str | None]
-"""The format of a file or folder, None where it has none that is known."""
+"""Returns the format of a file or folder, None if unknown."""
 Told = Literal["run", "numbers", "damage", "nothing"]
-"""What a file of a known format turns out to hold: a run with its steps, measures that nobody counted, what cannot be
-read, or nothing that a run is judged by."""
+"""What a file of a known format turns out to hold: a run with its steps, measures without a step count, damaged data,
+or nothing by which a run can be judged."""
 
 
 @dataclass(frozen=True)
@@ -44,38 +44,38 @@ class Place:
     path: Path
     format: str
     beside: tuple[Path, ...] = ()
-    """Further logs in the same folder or below it, which are not read: they tell of the same run."""
+    """Other logs of the same run in the same folder or below it, which are not read."""
 
     @property
     def is_weak(self) -> bool:
-        """Whether almost anything has its format."""
+        """Whether its format matches almost any file."""
         return self.format in WEAK
 
 
 Probe = Callable[[Path, str], Told]
-"""Reads a file of a known format, and says what it holds."""
+"""Reads a file of a known format, and returns what it holds."""
 
 
 def places(folder: Path, recognise: Recognise, probe: Probe) -> list[Place]:
-    """The logs in a folder, in order of their names; of several that tell of one run that of the best format.
+    """The logs in a folder, in order of their names; of several logs of one run, the one in the best format.
 
-    `recognise` is asked about files, and about folders that a format keeps as a whole; `probe` where names and formats
-    leave it open what is to be read.
+    `recognise` is called for files, and for folders that a format keeps as a whole; `probe` if names and formats do not
+    decide what to read.
     """
     return list(_Search(recognise, probe, ENTRIES).visit(folder, DEPTH))
 
 
 def journal_in(folder: Path) -> Path | None:
-    """The journal in a folder, of the lowest rank there is; None where there is none."""
+    """The journal in a folder, of the lowest rank present; None if there is none."""
     ranks = sorted(folder.glob("journal.rank*.jsonl"), key=lambda file: (len(file.name), file.name))
     return next((file for file in (folder / "journal.jsonl", *ranks) if file.is_file()), None)
 
 
 def sorted_out(found: Sequence[Place], probe: Probe) -> tuple[list[Place], list[Place]]:
-    """Which of the logs in one folder are read, and which tell of the same runs once more.
+    """Which logs in one folder are read, and which only repeat the same runs.
 
-    Logs of one format are runs of their own. A log of another format is one of these once more where it is called like
-    it, or where the names say nothing; where they tell several runs apart, it is a run.
+    Logs of the same format are separate runs. A log of another format repeats one of these if its name is similar or
+    says nothing; if the names tell several runs apart, it is a run of its own.
 
     >>> formats = {".csv": "csv_table", ".jsonl": "json_lines"}
     >>> def sort(*names):
@@ -119,7 +119,7 @@ class _Search:
         self.left = left
 
     def visit(self, folder: Path, depth: int) -> Iterator[Place]:
-        """The logs in a folder; one inside it that may not be read is passed over."""
+        """The logs in a folder; unreadable folders inside it are skipped."""
         try:
             yield from self._visit(folder, depth)
         except OSError:
@@ -155,7 +155,7 @@ class _Search:
             yield from rest or strong or chosen
 
     def _whole(self, folder: Path) -> Place | None:
-        """The journal of a folder, or the folder itself where a format keeps it as a whole."""
+        """The journal of a folder, or the folder itself if a format keeps it as a whole."""
         journal = journal_in(folder)
         if journal is not None:
             return Place(journal, "journal")
@@ -166,11 +166,11 @@ class _Search:
         return [place for inner in folders if depth > 0 for place in self.visit(inner, depth - 1)]
 
     def _glance(self, folders: Iterable[Path], depth: int) -> list[Place]:
-        """What lies below a folder whose run is found already: not all of it, which may be a data set."""
+        """Logs below a folder whose run is already found; limited, because it may be a data set."""
         return _Search(self.recognise, self.probe, GLANCE)._below(folders, min(depth, NEAR))
 
     def _others(self, own: Place, found: Iterable[Place], folders: Iterable[Path], depth: int) -> list[Place]:
-        """Logs in and below a folder that its own, which speaks for it as a whole, does not include."""
+        """Logs in and below a folder that the folder's own log does not include."""
         covered = {own.format, *(("json_table", "json_lines") if own.format == "json_files" else ())}
         below = self._glance([inner for inner in folders if not _KEPT.fullmatch(inner.name)], depth)
         return [
@@ -180,7 +180,7 @@ class _Search:
         ]
 
     def _noted(self, chosen: Sequence[Place], again: Sequence[Place]) -> Iterator[Place]:
-        """Logs to read, of which the first says which are not."""
+        """Logs to read; the first one lists those that are not read."""
         for number, place in enumerate(chosen):
             yield self._with(place, again) if not number else place
 
@@ -192,19 +192,19 @@ class _Search:
         return any(self._is_log(place) for place in found)
 
     def _is_log(self, place: Place) -> bool:
-        """Whether a place of a known format holds a log, or one that is damaged."""
+        """Whether a place of a known format holds a log, possibly a damaged one."""
         if place.format == "text_log" or place.path.is_dir() or place.path.stat().st_size > PROBED:
             return True
         return self.probe(place.path, place.format) != "nothing"
 
     def _is_run(self, place: Place) -> bool:
-        """Whether a file that is not called like a log is plainly one."""
+        """Whether a file whose name is unusual for a log is clearly one."""
         if place.path.stat().st_size > PROBED:
             return not place.is_weak
         return self.probe(place.path, place.format) == "run"
 
     def _entries(self, folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-        """The files that are called like logs, those whose names say nothing, and the folders."""
+        """The files with names of logs, those with unusual names, and the folders."""
         files: list[Path] = []
         unusual: list[Path] = []
         folders: list[Path] = []
@@ -226,7 +226,7 @@ class _Search:
                 files.append(entry)
             elif suffix not in NO_LOGS and len(unusual) < UNUSUAL and not entry.name.endswith("~"):
                 unusual.append(entry)
-        read = {part for file in files if file.name in rotated for part in parts(file)}  # with what they are parts of
+        read = {part for file in files if file.name in rotated for part in parts(file)}  # read as parts of their log
         return [file for file in files if file not in read], [file for file in unusual if file not in read], folders
 
     def _files(self, files: Iterable[Path]) -> list[Place]:
@@ -242,7 +242,7 @@ class _Search:
 
 
 def _told_apart(folder: Path, here: Sequence[Place], below: Sequence[Place]) -> tuple[list[Place], list[Place]]:
-    """Logs below a folder: those of further runs, where it holds several by name, and those of the runs in it."""
+    """Logs below a folder: those of other runs, if its names tell several apart, and those of the runs in it."""
     names = {stem(Path(place.path.name)) for place in here}
     if sum(map(bool, names)) < 2:
         return [], list(below)

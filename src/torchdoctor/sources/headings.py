@@ -1,4 +1,4 @@
-"""What a line says of the lines after it: titles that name a phase, and evaluations that follow an epoch.
+"""What lines say about the lines after them: titles that name a phase, and evaluations that follow an epoch.
 
 >>> phases = Phases()
 >>> phases.heading("Epoch 1 Validation metrics:")
@@ -14,30 +14,30 @@ from torchdoctor.sources.clock import TOTAL, counts
 from torchdoctor.sources.words import SPLITS, is_measure, taken_apart, words_of
 
 LONGEST = 60
-"""Characters of a title."""
+"""Most characters of a title."""
 UNDER = 8
-"""Rows that a title may speak of."""
+"""Most rows that a title may refer to."""
 FRAME = "=-#*~"
 ENDS = (":", *FRAME)
 BAR = "batch"
 _FRAMED = re.compile(r"[:\]\s]\s*(([=#*~-])\2+\s*[^=#*~]+?\s*\2\2+)\Z")
-"""A title in its frame, behind what a logger puts before every line."""
+"""A title in its frame, after a logger's prefix."""
 
 
 class Phases:
-    """Follows the lines of a log, and names what its rows leave unnamed."""
+    """Follows the lines of a log, and adds the phase to names without one."""
 
     def __init__(self) -> None:
         self._phase = ""
         self._left = 0
         self._seen: set[str] = set()
         self._counted: set[float] = set()
-        """The counts that the last row gave."""
+        """The counts in the last row."""
         self._evaluated = False
-        """Whether the epoch has given its validation, so that its training is over."""
+        """Whether the epoch's validation was logged, so its training is over."""
 
     def heading(self, text: str) -> None:
-        """A line that may be a title: "Validation:", "=== Test ==="."""
+        """Take note of a line that may be a title: "Validation:", "=== Test ==="."""
         bare = text.strip() if len(text) < 2 * LONGEST else ""
         framed = _FRAMED.search(bare)
         bare = framed[1] if framed else bare
@@ -52,10 +52,10 @@ class Phases:
         self._phase, self._left, self._seen = (found[-1] if len(set(found)) == 1 else ""), UNDER, set()
 
     def named(self, row: dict[str, float]) -> dict[str, float]:
-        """A row with the phase that its title gives it, or that of an evaluation after the end of an epoch."""
+        """A row with the phase from its title, or of an evaluation after the end of an epoch."""
         counted = {row[name] for name in row if counts(name)}
         if counted and not (row.keys() & {BAR} and len(row) > 2):
-            if len(row) > 1 or counted != self._counted:  # else a title's list says once more of which step it is
+            if len(row) > 1 or counted != self._counted:  # otherwise a title's list only repeats the step
                 self._phase, self._evaluated = "", False
             self._counted = counted
             return row

@@ -1,8 +1,8 @@
-"""Our own journal, read back: hostile or damaged lines are left out and counted, nothing of them reaches the chart.
+"""Reads Training Doctor's own journal; hostile or damaged lines are left out and counted, and never reach the chart.
 
-`read` checks every line and learns where sessions begin; whoever iterates the run reads the file again, unless it is
-small enough to be kept. A file that was opened again by a later session (a resumed or restarted run) is one run: the
-later session replaces the steps that it repeats.
+`read` checks every line and finds where sessions begin. Iterating over the run reads the file again, unless it is small
+enough to be kept in memory. A file that a later session opened again (a resumed or restarted run) is one run: the later
+session replaces the steps that it repeats.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from torchdoctor.stretch import Stretch
 LINE_LIMIT = 16 * 2**20
 """Bytes of the longest line that is parsed; a record of a hundred thousand tensors fits."""
 UNREADABLE = b"\x00"
-"""What stands for a longer line: no JSON, and so counted like any other unreadable one."""
+"""Replaces a longer line: it is not JSON, so it is counted like any other unreadable line."""
 STEP_LIMIT = 10**12
 NOTHING = -2
 NAMES_LIMIT = 1000
-"""Different vitals in one run: each costs the chart tens of kilobytes."""
+"""Most vitals in one run: each costs the chart tens of kilobytes."""
 NAME_LENGTH = 256
 ROW_LIMIT = 200_000
-"""Tensors in one row: the chart keeps 64 rows of a vital."""
+"""Most tensors in one row: the chart keeps 64 rows of a vital."""
 TEXT_LIMIT = 10_000
 REMARKS_LIMIT = 1000
-"""Notes, origins and contexts in one session: the chart keeps them all."""
+"""Most notes, origins and contexts in one session: the chart keeps all of them."""
 BLOCK = 2**21
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 KEPT = 192 * 2**20
-"""Bytes of memory up to which what was checked is kept, so that it need not be read again."""
+"""Bytes of memory up to which checked records are kept, so that the file is not read twice."""
 INFLATION = 8
-"""Bytes of memory for a byte of a line that was parsed by itself."""
+"""Approximate bytes of memory per byte of a line that was parsed on its own."""
 NON_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 NUMERIC_FIELDS = ("value", "limit", "confidence", "probability")
 MEASURED = frozenset({"vitals", "validation", "tensors", "modules"})
@@ -50,7 +50,7 @@ KNOWN = MEASURED | {"header", "context", "groups", "origin", "symptom", "diagnos
 
 
 def recognises(path: Path) -> bool:
-    """Whether one of the first lines is a record of ours."""
+    """Whether one of the first lines is a journal record."""
     if b'"type"' not in next(_blocks(path), b""):
         return False
     pieces = _pieces(path, Reading(), blocks=1)
@@ -58,7 +58,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> Run:
-    """Check a journal and say what is in it."""
+    """Check a journal and return its run."""
     reading = Reading()
     sessions: list[_Session] = [_Session()]
     header: Record = {}
@@ -90,19 +90,19 @@ def read(path: Path) -> Run:
 
 @dataclass(slots=True)
 class _Session:
-    """From one header to the next."""
+    """The lines from one header to the next."""
 
     first_step: int | None = None
     last_step: int = -1
 
     def saw(self, first: int, last: int) -> None:
-        """So many steps belong to it too."""
+        """Add steps to the session."""
         self.first_step = first if self.first_step is None else self.first_step
         self.last_step = last
 
 
 def _cuts(sessions: list[_Session]) -> list[int]:
-    """For each session the step from which a later one has the say; `NOTHING` where that is all of it."""
+    """For each session the step from which a later one replaces it; `NOTHING` if that is all of it."""
     cuts: list[int] = []
     cut = STEP_LIMIT
     for session in reversed(sessions):
@@ -114,7 +114,7 @@ def _cuts(sessions: list[_Session]) -> list[int]:
 
 
 def _replay(path: Path, kept: list[Piece] | None, cuts: list[int]) -> Iterator[Piece]:
-    """What a run consists of, each session up to the step from which a later one has the say."""
+    """The records of a run, each session up to the step from which a later one replaces it."""
     session = 0
     last = len(cuts) - 1
     for piece in kept if kept is not None else _pieces(path, Reading()):
@@ -130,15 +130,15 @@ def _replay(path: Path, kept: list[Piece] | None, cuts: list[int]) -> Iterator[P
 
 
 def _pieces(path: Path, reading: Reading, blocks: int | None = None) -> Iterator[Piece]:
-    """What the lines of a file say."""
+    """The records in the lines of a file."""
     for text in islice(_blocks(path), blocks):
         yield from reading.pieces(text)
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Some thousand lines at a time; the last one may lack its end.
+    """Several thousand lines at a time; the last line may be incomplete.
 
-    Of a line that is longer than the limit no more is kept than what says that it is unreadable.
+    A line longer than the limit is replaced by a marker that it is unreadable.
     """
     rest, overlong = b"", False
     for block in chunks(path, BLOCK):
@@ -156,13 +156,13 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over a file: what was left out, and what a record must agree with."""
+    """One pass over a file: what was left out, and what later records must agree with."""
 
     skipped: int = 0
     first_skipped: int | None = None
     torn: bool = False
     memory: int = 0
-    """Bytes that what was read so far takes, roughly."""
+    """Approximate bytes of memory used by what was read so far."""
     _line: int = 0
     _names: set[str] = field(default_factory=set)
     _facts: set[str] = field(default_factory=set)
@@ -170,7 +170,7 @@ class Reading:
     _remarks: int = 0
 
     def pieces(self, text: bytes) -> Iterator[Piece]:
-        """What the next whole lines say, many at once where they are alike."""
+        """The records in the next whole lines, many at once if they are alike."""
         position = 0
         while position < len(text):
             stretch, end = alike_from(text, position)
@@ -187,7 +187,7 @@ class Reading:
                 yield record
 
     def accept_all(self, stretch: Stretch) -> bool:
-        """Whether these steps may follow on what there is; if not, their lines must be looked at one by one."""
+        """Whether these steps may follow what was read; if not, their lines must be read one by one."""
         if stretch.steps[0] < self._latest.get("vitals", -1) or not self._knows(stretch.columns):
             return False
         self._latest["vitals"] = int(stretch.steps[-1])
@@ -195,7 +195,7 @@ class Reading:
         return True
 
     def accept(self, number: int, line: bytes) -> Record | None:
-        """The record of a line, None if there is none."""
+        """The record in a line, None if there is none."""
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line.strip():
@@ -215,7 +215,7 @@ class Reading:
         return None
 
     def _fits(self, record: Any) -> bool:
-        """Whether a record has the shape that its type promises; restores its numbers on the way."""
+        """Whether a record has the shape that its type requires; restores its numbers on the way."""
         kind = record["type"] if isinstance(record, dict) and "type" in record else None
         if not isinstance(kind, str):
             return False
@@ -230,12 +230,12 @@ class Reading:
         if kind == "facts":
             return self._states(record)
         if kind in REMARKS:
-            self._remarks += kind != "groups"  # of which only the latest is kept
+            self._remarks += kind != "groups"  # only the latest groups are kept
             return self._remarks <= REMARKS_LIMIT and REMARKS[kind](record)
         for name in NUMERIC_FIELDS:
             if name in record:
                 record[name] = _restored(record[name])
-        return True  # of other types, and of those that later versions add, nothing enters a chart
+        return True  # records of other types, including those of later versions, do not enter a chart
 
     def _measures(self, kind: str, record: dict[str, Any]) -> bool:
         vitals = record["vitals"]
@@ -249,7 +249,7 @@ class Reading:
         return True
 
     def _states(self, record: dict[str, Any]) -> bool:
-        """Whether facts are a dict with few enough keys; their values are the causes' to distrust."""
+        """Whether facts are a dict with few enough keys; the causes must check the values."""
         facts = record["facts"] = _restored(record["facts"])
         if not isinstance(facts, dict) or not _are(str, facts.get("modules.names", [])):
             return False
@@ -266,7 +266,7 @@ class Reading:
 
 
 SHAPES: dict[str, type] = {"model": dict, "optimizer": list, "dropout": list, "precision": list, "input_shape": list}
-"""What causes and reports take for granted of a context."""
+"""Types in a context that causes and reports rely on."""
 
 
 def _fits_context(record: dict[str, Any]) -> bool:
@@ -329,7 +329,7 @@ def _row(values: object) -> list[float | None]:
 
 
 def _restored(value: Any) -> Any:
-    """Non-finite numbers for their names, wherever they are."""
+    """Replace the names of non-finite numbers by the numbers, at any depth."""
     if isinstance(value, dict):
         return {key: _restored(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""One JSON file an epoch, numbered in its name: AllenNLP's ``metrics_epoch_3.json``, and what people dump by hand."""
+"""One JSON file per epoch, numbered in its name: AllenNLP's ``metrics_epoch_3.json``, and dumps by hand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchdoctor.sources.table import Table
 from torchdoctor.sources.words import is_measure, words_of
 
 FEWEST, MOST = 3, 20_000
-"""Files that make a run."""
+"""Number of files that make a run."""
 SIZE_LIMIT = 2**18
-"""Bytes of one that is read."""
+"""Most bytes of a file that are read."""
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,9})\.json\Z")
 
 
 def recognises(path: Path) -> bool:
-    """Whether a folder holds such files, and the first of them has a loss or a metric and counts."""
+    """Whether a folder holds such files, and the first of them has a loss or a metric and a count."""
     files = _files(path) if path.is_dir() else {}
     if len(files) < FEWEST:
         return False
@@ -31,7 +31,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> list[Logged]:
-    """The run whose epochs these files are."""
+    """The run whose epochs are in these files."""
     table = Table()
     for number, file in sorted(_files(path).items())[:MOST]:
         row = _row(file, number)
@@ -55,7 +55,7 @@ def _files(folder: Path) -> dict[int, Path]:
 
 
 def _row(file: Path, number: int) -> Mapping[str, float]:
-    """The numbers in one file, with its own where its name says what that counts; none where it holds whole series."""
+    """The numbers in one file, plus the number in its name if that is a count; empty if the file holds whole series."""
     try:
         with file.open("rb") as opened:
             item = json.loads(opened.read(SIZE_LIMIT))

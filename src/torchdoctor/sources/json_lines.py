@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, numbers at any depth."""
+"""JSON Lines: one object per line, with numbers at any depth."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torchdoctor.sources.table import Table, flat
 from torchdoctor.sources.tidy import Tidy, layout
 
 PROBE, PROBE_SIZE = 50, 2**22
-"""Lines, and characters, that are looked at."""
+"""Lines, and characters, that are examined."""
 CONFIGURATION = frozenset({"config", "args", "hparams", "hyperparameters", "params", "settings", "cfg"})
 HUGE = 10**300
 NOT_JSON = (ValueError, RecursionError, OverflowError, TypeError, KeyError)
 
 
 def recognises(path: Path) -> bool:
-    """Whether most of the first lines are objects, two or more, and some of them hold numbers."""
+    """Whether at least two and more than half of the first lines are objects, and some of them hold numbers."""
     if not beginning(path, 4096).lstrip().startswith("{"):
         return False
     found = [loaded(line) for _, line in _first(path)]
@@ -46,7 +46,7 @@ def _first(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _remarks_on_names(path: Path) -> list[str]:
-    """Which names are given twice: of the first lines, where all are alike."""
+    """A note on names given twice in the first lines."""
     for line, text in _first(path):
         names = repeated(text)
         if names:
@@ -87,7 +87,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
 
 
 def loaded(text: str) -> Any:
-    """A line as data; None where it is no JSON."""
+    """A line as data; None if it is not JSON."""
     try:
         return json.loads(text)
     except NOT_JSON:
@@ -95,7 +95,7 @@ def loaded(text: str) -> Any:
 
 
 def repeated(text: str) -> list[str]:
-    """The names that an object in a line gives more than once: JSON keeps the last and says nothing.
+    """The names that an object in a line gives more than once: JSON silently keeps the last.
 
     >>> repeated('{"step": 1, "loss": 2.5, "loss": 3.5}')
     ['loss']
@@ -115,7 +115,7 @@ def repeated(text: str) -> list[str]:
 
 
 def _is_beyond(item: Mapping[str, Any]) -> bool:
-    """Whether a count in an object is beyond all counting: it belongs to no step, and not to the one before.
+    """Whether a count in an object is too large to be a step.
 
     >>> _is_beyond({"step": 10**400, "loss": 2.0}), _is_beyond({"step": 3, "loss": 2.0})
     (True, False)
@@ -124,7 +124,7 @@ def _is_beyond(item: Mapping[str, Any]) -> bool:
 
 
 def configured(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters in an object that has some under a name of their own."""
+    """Hyper-parameters that an object holds under a name such as "config"."""
     return {
         name: value
         for key, inner in item.items()
@@ -134,7 +134,7 @@ def configured(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measured(item: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an object by name; where it says of what phase it is, the names say so too.
+    """The numbers of an object by name; if the object names its phase, the names include it.
 
     >>> measured({"mode": "val", "epoch": 2, "loss": "NaN", "note": "x", "ok": True})
     {'epoch': 2.0, 'val/loss': nan}
@@ -152,12 +152,12 @@ def measured(item: Mapping[str, Any]) -> dict[str, float]:
 
 @lru_cache(maxsize=256)
 def _are_plain(names: tuple[str, ...]) -> bool:
-    """Whether nothing among these names says something of the others."""
+    """Whether none of these names marks a phase or a configuration."""
     return not any(name in CONFIGURATION or is_phase_column(name) for name in names)
 
 
 def as_number(value: object) -> float | None:
-    """A number that is written as one or as text; None for all else."""
+    """A number, given as a number or as text; None for anything else."""
     if type(value) is float:
         return value
     if type(value) is int:

@@ -1,4 +1,4 @@
-"""The numbers in a row that some logger kept as JSON.
+"""The numbers in a row that a logger stored as JSON.
 
 >>> numbers({"loss": 2.5, "note": "hi", "eval": {"loss": "NaN"}, "hist": {"_type": "histogram", "count": 3}})
 {'loss': 2.5, 'eval/loss': nan}
@@ -15,11 +15,11 @@ from torchdoctor.sources.table import flat
 
 LENGTH = 40
 _NUMBER = re.compile(r"[-+]?(?:\.?\d[\d.eE+-]*|nan|inf|infinity)\Z", re.IGNORECASE)
-"""Words that may be a number, and nothing else: no unit, no date."""
+"""Text that may be a number and nothing else: no unit, no date."""
 
 
 def numbers(row: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, float]:
-    """What is a number in a row, by name; nested names are joined, and pictures, tables and histograms passed over."""
+    """The numbers in a row, by name; nested names are joined; images, tables and histograms are left out."""
     left_out = frozenset(without)
     found: dict[str, float] = {}
     for name, value in row.items():
@@ -38,7 +38,7 @@ def numbers(row: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, fl
 
 
 def number_of(value: object) -> float | None:
-    """A value as a number, None where it is none; some loggers write numbers as text.
+    """A value as a number, None if it is not one; some loggers write numbers as text.
 
     >>> number_of(3), number_of("Infinity"), number_of("2.5e-3"), number_of("adam"), number_of(10**400)
     (3.0, inf, 0.0025, None, inf)

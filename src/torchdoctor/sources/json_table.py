@@ -1,4 +1,4 @@
-"""One JSON document: a list of objects, lists by name (Keras' history), or either of them somewhere inside."""
+"""One JSON document: a list of objects, lists by name (Keras' history), or either of them at some depth."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SIZE_LIMIT = 32 * 2**20
 """Characters of the largest document that is read: as objects it takes many times as much memory."""
 DEPTH = 5
 SHORTEST = 3
-"""Numbers in a list that are a curve by themselves."""
+"""Fewest numbers in a list that are a curve by themselves."""
 AXES = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"))
-"""Names of lists that are one curve together."""
+"""Names of pairs of lists that form one curve."""
 Rows = list[dict[str, float]]
 
 
 def recognises(path: Path) -> bool:
-    """Whether it begins as a document that goes on over lines, or is one object or list with series of numbers."""
+    """Whether it is a JSON document that contains series of numbers."""
     start = beginning(path, 4096).lstrip()
     if start[:1] not in ("{", "["):
         return False
@@ -41,7 +41,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path, wish: Wish | None = None) -> list[Logged]:
-    """The runs in a document: its largest table, or all that are alike."""
+    """The runs in a document: its largest table, or all tables like it."""
     document = document_of(path)
     found = []
     for item in _tidied(document):
@@ -72,16 +72,16 @@ def document_of(path: Path) -> Any:
         return json.loads("".join(pieces))
     except RecursionError as error:
         raise SourceError(
-            f"{path} is JSON that is nested too deeply to be a log: values lie in lists or objects inside each other, "
-            "hundreds of them. Write one object a line, as JSON Lines."
+            f"{path} is JSON that is nested too deeply to be a log, with hundreds of lists or objects inside each "
+            "other. Write one object per line, as JSON Lines."
         ) from error
     except NOT_JSON as error:
         place = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise SourceError(f"{path} is no whole JSON document: it breaks{place}. Was it cut off?") from error
+        raise SourceError(f"{path} is not a complete JSON document: it breaks{place}. Was it cut off?") from error
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether the first line is a document by itself: then the file is no document that breaks at its second."""
+    """Whether the first line is a document by itself: then the file is not one document that breaks at line 2."""
     try:
         json.loads(beginning(path, 4096).split("\n")[0])
     except NOT_JSON:
@@ -100,7 +100,7 @@ def _tables(document: Any, path: Path) -> list[tuple[str, Rows]]:
 
 
 def _tidied(document: Any) -> Iterator[Tidy]:
-    """The first list in a document whose objects hold one value each."""
+    """The first list in a document whose objects hold a single value each."""
     for _, value in _candidates(document):
         objects = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
         columns = layout(list(objects[0])) if objects else None
@@ -121,7 +121,7 @@ def _names(rows: Rows) -> set[str]:
 
 
 def _candidates(value: Any, name: str = "", depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
-    """Everything inside that may be a table, the whole first; what is inside one is not another."""
+    """Everything in the document that may be a table, the whole first; a table is not searched for others."""
     yield name, value
     if isinstance(value, dict) and depth > 0 and not _table(value, None):
         for key, inner in value.items():
@@ -130,7 +130,7 @@ def _candidates(value: Any, name: str = "", depth: int = DEPTH) -> Iterator[tupl
 
 
 def _table(value: Any, path: Path | None) -> Rows:
-    """The rows of a table, none where it is not one."""
+    """The rows of a table, empty if it is not one."""
     if isinstance(value, list):
         return _of_list(value, path)
     if not isinstance(value, dict):
@@ -145,7 +145,7 @@ def _of_list(value: Sequence[Any], path: Path | None) -> Rows:
         tag = (tag_of(path) if path is not None else None) or "value"
         triples = ([as_number(cell) for cell in item] for item in value)
         return [{"step": step, tag: cell} for _, step, cell in triples if step is not None and cell is not None]
-    if path is not None and is_measure(path.stem) and _are_numbers(value):  # losses.json, a list and nothing else
+    if path is not None and is_measure(path.stem) and _are_numbers(value):  # losses.json, only a list
         return [{path.stem: number} for item in value if (number := as_number(item)) is not None]
     rows = [measured(item) for item in value if isinstance(item, dict)]
     rows = [row for row in rows if row]
@@ -157,7 +157,7 @@ def _are_numbers(value: Sequence[Any]) -> bool:
 
 
 def _of_keys(value: Mapping[str, Any]) -> Rows:
-    """Rows that are kept under their number: {"0": {"loss": ..}, "1": ..} or {"epoch_1": ..}."""
+    """Rows stored under their numbers: {"0": {"loss": ..}, "1": ..} or {"epoch_1": ..}."""
     rows: Rows = []
     for key, inner in value.items():
         words = words_of(key)
@@ -173,7 +173,7 @@ def _of_keys(value: Mapping[str, Any]) -> Rows:
 
 
 def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Lists of numbers by name; of what is kept by split the names are joined."""
+    """Lists of numbers by name; names are joined with the split that they are stored under."""
     found = _by_split(value)
     for key, inner in value.items():
         if isinstance(inner, dict) and inner and all(str(name).isdigit() for name in inner):  # as pandas writes it
@@ -186,7 +186,7 @@ def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
             found.update({f"{key}/{name}": cells for name, cells in _columns(inner).items()})
         if isinstance(inner, list) and inner and _is_series(inner):
             found[str(key)] = inner
-    if found:  # what was measured beside them, an object each time
+    if found:  # values measured at the same time, stored as one object each time
         longest = max(map(len, found.values()))
         for key, inner in value.items():
             if isinstance(inner, list) and len(inner) == longest and all(isinstance(item, dict) for item in inner):
@@ -197,7 +197,7 @@ def _columns(value: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _by_split(value: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Lists of objects, one list for each split: {"train": [{"loss": ..}, ..], "val": [{"loss": ..}, ..]}.
+    """Lists of objects, one list per split: {"train": [{"loss": ..}, ..], "val": [{"loss": ..}, ..]}.
 
     >>> _by_split({"train": [{"loss": 0.9}, {"loss": 0.5}], "val": [{"loss": 1.0}, {"loss": 1.2}]})
     {'train/loss': [0.9, 0.5], 'val/loss': [1.0, 1.2]}
@@ -216,7 +216,7 @@ def _by_split(value: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _pairs(value: Any) -> list[Any]:
-    """A curve that is kept as what is on its axes: {"x": [..], "y": [..]}."""
+    """A curve stored as the values of its axes: {"x": [..], "y": [..]}."""
     if isinstance(value, dict):
         for steps, values in AXES:
             one, other = value.get(steps), value.get(values)
@@ -231,7 +231,7 @@ def _is_series(cells: Sequence[Any]) -> bool:
 
 
 def _value(cell: Any) -> tuple[float | None, float] | None:
-    """The step, where it is given, and the value of one entry of a list."""
+    """The step, if given, and the value of one entry of a list."""
     if isinstance(cell, list) and len(cell) == 2:
         step, value = as_number(cell[0]), as_number(cell[1])
         return None if step is None or value is None else (step, value)
@@ -240,7 +240,7 @@ def _value(cell: Any) -> tuple[float | None, float] | None:
 
 
 def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
-    """Rows out of lists; a shorter one was written less often and is spread over the longest."""
+    """Rows from lists; a shorter list was written less often, and is spread over the longest."""
     longest = max(map(len, columns.values()))
     rows: Rows = [{} for _ in range(longest)]
     paired: dict[float, dict[str, float]] = {}
@@ -257,7 +257,7 @@ def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
 
 
 def _scalars(document: Any) -> dict[str, Any]:
-    """What stands beside the tables: hyper-parameters, mostly."""
+    """The values next to the tables: mostly hyper-parameters."""
     if not isinstance(document, dict):
         return {}
     return {name: value for name, value in flat(document) if not isinstance(value, list | dict)}

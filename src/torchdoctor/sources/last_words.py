@@ -1,4 +1,4 @@
-"""What a printed log ends with: the error that ended its run, in the words of Python, the shell or the cluster."""
+"""The error that ended the run of a printed log, in the words of Python, the shell or the cluster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torchdoctor.sources.encodings import Decoder
 from torchdoctor.sources.opening import DAMAGED, opened, uncoloured
 
 TAIL = 2**14
-"""Bytes at the end that are looked at."""
+"""Bytes at the end that are examined."""
 AFTER = 12
-"""Lines behind an error that may still belong to its end: what a launcher adds."""
+"""Most lines after an error that may still belong to it, such as a launcher's."""
 LENGTH = 160
 _TRACE = "Traceback (most recent call last):"
 _RAISED = re.compile(
@@ -24,7 +24,7 @@ _KILLED = re.compile(
 
 
 def last_words(path: Path) -> str:
-    """The error that a log ends with; empty where it goes on behind it, or ends otherwise.
+    """The error that a log ends with; empty if the log continues after it, or ends otherwise.
 
     >>> import tempfile
     >>> log = Path(tempfile.mkdtemp()) / "train.log"
@@ -46,7 +46,7 @@ def last_words(path: Path) -> str:
 
 
 def _last_lines(path: Path) -> list[str]:
-    """The last lines that hold something; none of a packed file, which would have to be unpacked to its end."""
+    """The last lines with content; none of a compressed file, which would have to be read to its end."""
     try:
         with opened(path) as file:
             if not file.seekable() or hasattr(file, "mtime"):

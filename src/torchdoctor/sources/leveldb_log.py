@@ -1,6 +1,6 @@
-"""LevelDB's log files, as Weights & Biases writes them: records in blocks of 32 KiB, each with a checksum.
+"""LevelDB log files, as Weights & Biases writes them: records in blocks of 32 KiB, each with a checksum.
 
-A damaged record costs the rest of its block; a record that is spread over blocks is put together up to a limit.
+A damaged record costs the rest of its block. A record spread over blocks is joined, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 BLOCK = 32 * 1024
 HEADER = 7
 RECORD_LIMIT = 64 * 2**20
-"""Bytes of the longest record that is put together."""
+"""Bytes of the longest record that is joined."""
 _BEGINNING = b":W&B"
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _CHECKED = [zlib.crc32(bytes([kind])) for kind in range(_LAST + 1)]
 
 
 def begins_like_one(path: Path) -> bool:
-    """Whether a file begins as W&B begins its own."""
+    """Whether a file begins like W&B's log files."""
     with path.open("rb") as file:
         return file.read(HEADER).startswith(_BEGINNING)
 
 
 @dataclass
 class LogFile:
-    """A pass over a file: what was left out is known when it has ended."""
+    """One pass over a file; what was left out is known when it ends."""
 
     path: Path
     skipped: int = 0
@@ -35,18 +35,18 @@ class LogFile:
     first_skipped: int | None = None
     """The number of the record at the first of them, counted from 1."""
     lost: int = 0
-    """Bytes that could not be read: the rest of the blocks in which something was damaged."""
+    """Bytes that could not be read: the rest of blocks with damage."""
     torn: bool = False
-    """Whether the last record breaks off."""
+    """Whether the last record is cut off."""
     _whole: int = 0
-    """Records that have come, and
+    """Number of whole records, and
     """
     _size: int = 0
-    """their bytes."""
+    """the sum of their bytes."""
 
     @property
     def lost_records(self) -> int:
-        """About how many records were lost, if they were like those that came."""
+        """The approximate number of lost records, if they were as long as the others."""
         return max(1, round(self.lost / max(1.0, self._size / max(1, self._whole)))) if self.lost else 0
 
     def records(self) -> Iterator[bytes]:
@@ -91,7 +91,7 @@ class LogFile:
             kind = block[start + 6]
             begin, stop = start + HEADER, start + HEADER + length
             if not kind and not length and not any(block[start:]):
-                return  # written ahead, and empty
+                return  # allocated in advance, and empty
             if stop > len(block) < BLOCK:
                 self.torn = True
                 return

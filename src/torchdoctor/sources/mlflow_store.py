@@ -1,7 +1,7 @@
 """MLflow: the database ``mlflow.db``, and the folder ``mlruns`` that older versions write.
 
-MLflow is not imported. A run that was deleted is left out, unless its own folder is asked for; NaN and infinity, which
-its database cannot hold, are put back.
+MLflow is not imported. A deleted run is left out, unless its own folder is given. NaN and infinity, which the database
+cannot hold, are restored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchdoctor.sources.sqlite_store import Store, columns, opened
 
 FORMAT = "MLflow"
 HUGE = 1.7976931348623e308
-"""What stands for infinity, which the database cannot hold."""
+"""Stands for infinity, which the database cannot hold."""
 RUNS_LIMIT = 10_000
 PARAMETER_LENGTH = 500
 FILE_LIMIT = 2**30
@@ -29,7 +29,7 @@ _META = "meta.yaml"
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is MLflow's database, or a folder its store, one of its experiments or one of its runs."""
+    """Whether a file is MLflow's database, or a folder is its store, an experiment or a run."""
     if path.is_dir():
         return next(_run_folders(path), None) is not None
     return columns(path, "metrics") >= _METRICS
@@ -40,7 +40,7 @@ def read(path: Path) -> list[Logged]:
     runs = _of_folders(path) if path.is_dir() else _of_database_file(path)
     measured = [run for run in runs if run.points]
     if not measured:
-        raise SourceError(f"{path} holds {len(runs)} runs of MLflow, and none of them has a metric.")
+        raise SourceError(f"{path} holds {len(runs)} MLflow runs, none of which has a metric.")
     return measured
 
 
@@ -86,9 +86,9 @@ def _logged(
     clock: Clock = "row" if len(uncounted) == sum(len(found) > 1 for found in points.values()) > 0 else "step"
     for key in uncounted:
         points[key] = Points(np.arange(len(points[key])), points[key].values)
-    notes = [f"logged without a step, so its values are counted: {names_text(uncounted)}"] if uncounted else []
+    notes = [f"logged without steps, so values are numbered in order: {names_text(uncounted)}"] if uncounted else []
     if damage:
-        notes.append(f"the database is damaged ({damage}): read as far as it goes")
+        notes.append(f"the database is damaged ({damage}): only the undamaged part was read")
     return Logged(
         path=path,
         name=name,
@@ -109,7 +109,7 @@ def _points(steps: list[int], values: list[float]) -> Points:
 
 
 def _plain(value: object) -> Any:
-    """A parameter, which MLflow keeps as text, as what it was.
+    """A parameter, which MLflow stores as text, converted back.
 
     >>> _plain("1e-4"), _plain("32"), _plain("True"), _plain("adamw")
     (0.0001, 32, True, 'adamw')
@@ -126,7 +126,7 @@ def _plain(value: object) -> Any:
 
 
 def _run_folders(folder: Path, asked_for: bool = True) -> Iterator[Path]:
-    """The folders of runs in a store, in an experiment, or of a run itself, which may be one that was deleted.
+    """The folders of runs in a store, in an experiment, or of a run itself, which may be a deleted one.
 
     Links are not followed.
     """
@@ -140,7 +140,7 @@ def _run_folders(folder: Path, asked_for: bool = True) -> Iterator[Path]:
         if below.is_symlink() or not below.is_dir():
             continue
         inside = _meta(below)
-        own = "experiment_id" in meta or folder.name.isdigit()  # whose description may not have been copied
+        own = "experiment_id" in meta or folder.name.isdigit()  # its meta.yaml may not have been copied
         if "run_id" in inside or "run_uuid" in inside:
             runs = _run_folders(below, asked_for=False) if own else iter(())
         elif "experiment_id" in inside or (not own and below.name.isdigit()):
@@ -155,7 +155,7 @@ def _run_folders(folder: Path, asked_for: bool = True) -> Iterator[Path]:
 
 
 def _meta(folder: Path) -> dict[str, plain_yaml.Plain]:
-    """The plain entries of a store's description of a run or experiment."""
+    """The plain entries in the description of a run or experiment."""
     file = folder / _META
     return plain_yaml.read(file) if file.is_file() and not file.is_symlink() else {}
 
@@ -186,7 +186,7 @@ def _of_folder(folder: Path) -> Logged:
 
 
 def _text(file: Path) -> str:
-    """The beginning of a small file; nothing where there is none."""
+    """The beginning of a small file; empty if there is none."""
     if file.is_symlink() or not file.is_file():
         return ""
     with file.open("rb") as content:

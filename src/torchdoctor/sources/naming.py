@@ -1,4 +1,4 @@
-"""What the names in other people's logs mean: general rules over the words of a name, not a list of known files.
+"""What the names in other people's logs mean: general rules on the words of a name, not a list of known files.
 
 >>> chosen = understand({"train/loss": 100, "eval_loss": 10, "lr-AdamW": 100, "eval_wer": 10, "note_count": 100})
 >>> chosen.columns
@@ -39,26 +39,26 @@ from torchdoctor.sources.words import (
 Better = Literal["higher", "lower"]
 
 MOST_PARTS = 24
-"""Parts of a loss that are kept under their own names."""
+"""Most parts of a loss that are kept under their own names."""
 MOST_METRICS = 48
 FEW = 5
-"""Points under which a metric of the same meaning with more of them is better."""
+"""A metric with fewer points than this is used only if no other has the same meaning."""
 NO_METRIC = listed(
     "time count num std best min max n improve improving improved with saved from previous target thr thresh threshold "
     "thresholds"
 )
-"""Words that make something else of a metric: a record, or the best so far."""
+"""Words that turn a metric into something else: a record, or the best so far."""
 PLAYERS = {
     **dict.fromkeys(("d", "disc", "discriminator", "dis"), "d_loss"),
     **dict.fromkeys(("g", "gen", "generator"), "g_loss"),
 }
 _TRAINED = re.compile(rf"(?i)loss[_ .-]?(?:{'|'.join(word for word, split in SPLITS.items() if split == 'train')})$")
 _EVALUATED = re.compile(r"(?i)loss[_ .-]?val$")
-"""The value of a loss; that of validation where there is one of training."""
+"""Names of a training loss; and of a validation loss, if there is such a training loss."""
 PASSING = frozenset({"step", "running"})
-"""Words of values that are written while a validation goes on: Lightning's val_loss_step."""
+"""Words in values written during a validation: Lightning's val_loss_step."""
 ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
-"""Losses of agents: their sum says nothing of how well one learns."""
+"""Losses of RL agents: their sum does not show how well the agent learns."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class Understood:
     """Which columns become which vitals."""
 
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Our name → the names in the log; several are added up."""
+    """Our name → the names in the log; several are summed."""
     averaged: frozenset[str] = frozenset()
-    """Of several names, those that are averaged instead: losses on several validation sets."""
+    """Vitals whose columns are averaged instead: losses on several validation sets."""
     scales: Mapping[str, float] = field(default_factory=dict)
-    """Our name → what its values are multiplied by, where that is not 1."""
+    """Our name → the factor for its values, if not 1."""
     better: Mapping[str, Better] = field(default_factory=dict)
-    """Metrics → which way is better."""
+    """Metrics → which direction is better."""
     left_out: tuple[str, ...] = ()
-    """Names that nothing was made of."""
+    """Names that are not used."""
 
 
 def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = None) -> Understood:
-    """What the names of a log mean. `counts` says how many points each has; `mapping` is what the user says."""
+    """Find out what the names of a log mean. `counts` gives the points of each; `mapping` is the user's choice."""
     wished = {vital: (name,) for vital, name in (mapping or {}).items()}
     taken = {name for names in wished.values() for name in names}
     apart = _without_head([taken_apart(name, count) for name, count in counts.items() if name not in taken])
@@ -99,14 +99,14 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     offer(_losses("", trained))
     offer(_losses("val_", evaluated, whole_only="d_loss" in columns, like="".join(columns.get("loss", ())[:1])))
     if len(columns.get("val_loss", ())) > 1 and len(columns.get("loss", ())) == 1:
-        averaged.add("val_loss")  # one loss is trained on: these are several validation sets
+        averaged.add("val_loss")  # there is one training loss, so these are several validation sets
     metrics, better = _metrics(names, held_out)
     offer(metrics)
     offer({vital: found for vital, rule in RULES.items() if (found := _best(names, rule))})
     offer(_stand_ins(names, columns, held_out))
     negated = [item.original for item in names if item.words == ("entropy", "loss") and item.split == "train"]
     scales = {vital: scale for vital in SCALED if vital in columns and (scale := scale_of(columns[vital][0])) != 1.0}
-    if negated and "entropy" not in columns:  # what Stable-Baselines makes of it
+    if negated and "entropy" not in columns:  # Stable-Baselines logs the negated entropy
         columns["entropy"], scales["entropy"] = (negated[0],), -1.0
     used = {name for found in columns.values() for name in found}
     return Understood(
@@ -119,7 +119,7 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
 
 
 def _without_head(names: Sequence[Name]) -> list[Name]:
-    """Names without what all measures begin with: finetuning/train_acc beside finetuning/val_acc is train_acc.
+    """Names without a common prefix of all measures: finetuning/train_acc next to finetuning/val_acc is train_acc.
 
     >>> [item.words for item in _without_head([taken_apart(name, 9) for name in ("my/x_loss", "my/x_acc", "lr")])]
     [('x', 'loss'), ('x', 'acc'), ('lr',)]
@@ -140,13 +140,13 @@ def _without_head(names: Sequence[Name]) -> list[Name]:
 
 
 def _held_out(names: Sequence[Name]) -> Split:
-    """The split that is looked at: validation, and where there is none, what is called test."""
+    """The split used for validation: "val", or "test" if there is no other."""
     there = {item.split for item in names if item.is_loss or item.is_objective or item.has(HIGHER | LOWER)}
     return "test" if "val" not in there and "test" in there else "val"
 
 
 def _beside(trained: list[Name], names: Sequence[Name]) -> tuple[list[Name], list[Name]]:
-    """The losses, those of an evaluation apart: a plain "loss" as often as "train_loss", beside plain metrics."""
+    """The losses, with those of an evaluation separate: a plain "loss" as often as "train_loss", with plain metrics."""
     whole = [item for item in trained if not item.rest and item.count > 2]
     named, plain = ([item for item in whole if item.split == split] for split in ("train", ""))
     metrics = [item.count for item in names if item.has(HIGHER) and not item.split]
@@ -156,14 +156,14 @@ def _beside(trained: list[Name], names: Sequence[Name]) -> tuple[list[Name], lis
 
 
 def _evaluated_twins(names: Sequence[Name]) -> list[Name]:
-    """Names with those apart that are others with a v before them: v_loss and v_kl beside loss and kl.
+    """Names in which those with a v before another name are marked as validation: v_loss and v_kl next to loss and kl.
 
     >>> [item.split for item in _evaluated_twins([taken_apart(name, 9) for name in ("loss", "kl", "v_loss", "v_kl")])]
     ['', '', 'val', 'val']
     """
     given = {item.original for item in names}
     twins = {name for name in given if name.startswith("v_") and name[2:] in given}
-    if len(twins) < 2 or "v_loss" not in twins:  # one alone is the loss of a value
+    if len(twins) < 2 or "v_loss" not in twins:  # a single one is the loss of a value function
         return list(names)
     known = {name: replace(taken_apart(name[2:], 0), split="val", original=name) for name in twins}
     return [replace(known[item.original], count=item.count) if item.original in twins else item for item in names]
@@ -172,12 +172,12 @@ def _evaluated_twins(names: Sequence[Name]) -> list[Name]:
 def _losses(
     prefix: str, losses: Sequence[Name], whole_only: bool = False, like: str = ""
 ) -> dict[str, tuple[str, ...]]:
-    """The loss, its parts under their own names, and where only parts are logged all of these."""
+    """The loss, its parts under their own names; if only parts are logged, the loss is their sum."""
     longest = max((item.count for item in losses), default=0)
     losses = [item for item in losses if not item.count == 1 < longest]  # a summary, written once at the end
     whole = [item for item in losses if not item.rest] or _deep_totals(losses)
     whole.sort(key=lambda item: _rank(item, like))
-    if prefix and whole and whole[0].has(PASSING):  # batches of validation are written beside its mean
+    if prefix and whole and whole[0].has(PASSING):  # validation batches are logged next to their mean
         whole.sort(key=lambda item: item.count < 3 or item.has(PASSING))
     parts = [item for item in losses if item.rest and not item.has(AVERAGED)]
     if prefix:
@@ -205,7 +205,7 @@ def _losses(
 
 
 def _deep_totals(losses: Sequence[Name]) -> list[Name]:
-    """The only total, where it is kept deep: info/learner/default_policy/total_loss."""
+    """The only total loss, if it is nested deeply: info/learner/default_policy/total_loss."""
     ends = [(item, taken_apart(item.original.rpartition("/")[2], item.count)) for item in losses]
     found = [item for item, end in ends if not end.rest and end.has(TOTAL) and end.is_loss]
     return found if len(found) == 1 else []
@@ -217,7 +217,7 @@ def _is_part_of_a_part(item: Name, parts: Set[tuple[str, ...]]) -> bool:
 
 
 def _players(parts: Sequence[Name]) -> dict[str, tuple[str, ...]]:
-    """The losses of two networks that train against each other; empty where there are not two.
+    """The losses of two networks that train against each other; empty if there are not two.
 
     >>> _players([taken_apart(name, 9) for name in ("loss_D_A", "loss_D_B", "loss_G", "loss_cycle")])
     {'d_loss': ('loss_D_A', 'loss_D_B'), 'g_loss': ('loss_G',)}
@@ -233,19 +233,19 @@ def _players(parts: Sequence[Name]) -> dict[str, tuple[str, ...]]:
 
 
 def _rank(item: Name, like: str = "") -> tuple[bool, int, bool, bool, bool, int, int]:
-    """Which of several names is the loss: often logged, as it was, of training, written `like` another, and plain."""
-    often = item.count.bit_length()  # counts that differ by less than twice are alike
+    """Sort key for choosing the loss: logged often, not smoothed, of training, written like `like`, and short."""
+    often = item.count.bit_length()  # counts within a factor of two are equal
     odd = bool(like) and _style(item.original) != _style(like)
     return (item.count <= 2, -often, item.has(SMOOTHED), item.split == "", odd, len(item.words), len(item.original))
 
 
 def _style(name: str) -> tuple[bool, ...]:
-    """How a name is written: "Valid Loss" goes with "Train Loss", "val_loss" with "loss"."""
+    """The style of a name: "Valid Loss" goes with "Train Loss", "val_loss" with "loss"."""
     return name[:1].isupper(), " " in name, "/" in name
 
 
 def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[str, ...]], dict[str, Better]]:
-    """Accuracies, error rates and rewards, and which way each is better."""
+    """Accuracies, error rates and rewards, and which direction is better for each."""
     found: dict[str, tuple[str, ...]] = {}
     better: dict[str, Better] = {}
     for item in sorted(
@@ -257,7 +257,7 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
         prefix = {held_out: "val_", "train": "train_", "": "val_" if item.has(EVALUATED) else "train_"}.get(item.split)
         if prefix is None or len(found) >= MOST_METRICS:
             continue
-        earned = item.has(REWARD) and item.words[-1] not in HIGHER | LOWER  # a reward's precision is none
+        earned = item.has(REWARD) and item.words[-1] not in HIGHER | LOWER  # "reward precision" is not a reward
         words = ("reward",) if earned else tuple(word for word in item.words if word not in FILLERS | LOSS)
         prefix = "" if earned and prefix == "train_" else prefix
         vital = prefix + _vital(words)
@@ -270,20 +270,20 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
 def _stand_ins(
     names: Sequence[Name], columns: Mapping[str, tuple[str, ...]], held_out: Split
 ) -> dict[str, tuple[str, ...]]:
-    """Where no loss is logged, an error that falls as it would."""
+    """If no loss is logged, an error that falls like one."""
     if "d_loss" in columns or ("loss" in columns and "val_loss" in columns):
         return {}
     usable = [item for item in names if item.is_objective and item.count > 1]
     usable += [item for item in names if item.has(FALLBACK) and item.count > 1 and not item.has(NO_METRIC)]
     if "loss" not in columns and "val_loss" not in columns:
         totals = [item for item in names if item.words == ("total",) and item.count > 2]
-        if totals:  # the sum of what has names of its own: box, obj, cls, total
+        if totals:  # the sum of other columns: box, obj, cls, total
             return {"loss": (max(totals, key=lambda item: item.count).original,)}
-        if not usable:  # better the losses of records than none
+        if not usable:  # best losses so far are better than none
             usable = [item for item in names if item.is_record and item.count > 2]
     trained = [item for item in usable if item.split in ("train", "")]
     evaluated = [item for item in usable if item.split == held_out]
-    if "loss" in columns:  # the stand-in must be of the same kind, or the two cannot be compared
+    if "loss" in columns:  # the replacement must be of the same kind, or the two cannot be compared
         alike = [item for item in names if (item.original,) == columns["loss"]]
         evaluated = [item for item in evaluated if alike and set(item.rest) <= set(alike[0].rest)]
     elif trained:
@@ -297,12 +297,12 @@ def _stand_ins(
 
 
 def _unnumbered(words: Sequence[str]) -> list[str]:
-    """Words without the number of a validation set: valid_1's rmse."""
+    """Words without the number of a validation set, as in valid_1's rmse."""
     return [word for word in words if not word.isdigit()]
 
 
 def _best(names: Sequence[Name], rule: Rule) -> tuple[str, ...]:
-    """The name that fits best, the first of equals; empty where none does."""
+    """The name that fits best, the first of equals; empty if none fits."""
     fits = [(fit, place) for place, item in enumerate(names) if (fit := rule(item)) is not None]
     return (names[min(fits)[1]].original,) if fits else ()
 

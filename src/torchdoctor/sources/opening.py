@@ -1,4 +1,4 @@
-"""Text out of any file: packed or not, whatever its encoding, line by line, never more at once than a limit.
+"""Reads text from any file, compressed or not and in any encoding, line by line, within limits.
 
 >>> list(split_lines(["loss 1\\r", "loss 2\\r\\nloss 3"]))
 [(1, 'loss 1'), (1, 'loss 2'), (2, 'loss 3')]
@@ -21,24 +21,24 @@ from torchdoctor.sources.pages import kind_of, text_of_notebook, text_of_page
 LINE_LIMIT = 2**20
 """Characters of the longest line that is read."""
 UNPACKED_LIMIT = 2**30
-"""Bytes that are taken out of a file, unpacked."""
+"""Most bytes read from a file, decompressed."""
 LINES_LIMIT = 2_000_000
-"""Lines that are read of a file: each costs a few microseconds, however short it is."""
+"""Most lines read from a file: each costs a few microseconds, however short it is."""
 SMALL, RATIO = 32 * 2**20, 30
-"""Bytes that any packed file may become, and how many times its size a larger one may: logs shrink to a tenth."""
+"""Bytes that any compressed file may expand to, and the most times its size for larger ones: logs shrink to a tenth."""
 PAGE_LIMIT, NOTEBOOK_LIMIT = 8 * 2**20, 32 * 2**20
-"""Characters that are taken of a page and of a notebook."""
+"""Most characters read from an HTML page and from a notebook."""
 MARK = 64
-"""Bytes at the beginning that may say what a file is."""
+"""Bytes at the beginning that may identify the kind of file."""
 DAMAGED = (OSError, EOFError, zlib.error)
-"""What opening and unpacking a file that is not whole may raise."""
+"""Errors of opening and decompressing a damaged file."""
 CHUNK = 2**20
 TOO_LONG = "\0"
-"""Stands for a line beyond the limit."""
+"""Replaces a line beyond the limit."""
 TORN, TOO_MUCH = "\0torn", "\0much"
-"""Stand, as the last line, for what is missing at the end of a packed file, and for what comes after the limit."""
+"""Used as the last line, for a compressed file that is cut off, and for text beyond the limit."""
 ZEROS = "\0zeros"
-"""Stands, with the number of the first line that held some, for zero bytes: a disk that failed leaves them in text."""
+"""Marks zero bytes in text, with the number of the first line that holds some: a failed disk leaves them."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PACKED = b"\x1f\x8b"
@@ -48,21 +48,21 @@ _MAGIC = (
     (b"\x80\x04", "a Python pickle, which is never opened"),
     (b"\x80\x05", "a Python pickle, which is never opened"),
     (b"\x89HDF", "an HDF5 file"),
-    (b"\x89PNG", "a picture"),
-    (b"\xff\xd8\xff", "a picture"),
+    (b"\x89PNG", "an image"),
+    (b"\xff\xd8\xff", "an image"),
     (b"%PDF-", "a PDF"),
-    (b"SQLite format 3\0", "an SQLite database of another kind than MLflow's and Trackio's"),
+    (b"SQLite format 3\0", "an SQLite database that is not from MLflow or Trackio"),
     (b"PAR1", "a Parquet file (for these: pip install 'torchdoctor[parquet]')"),
-    (b"BZh", "a file packed with bzip2 (unpack it first)"),
-    (b"\xfd7zXZ", "a file packed with xz (unpack it first)"),
-    (b"(\xb5/\xfd", "a file packed with zstd (unpack it first)"),
+    (b"BZh", "a file compressed with bzip2 (decompress it first)"),
+    (b"\xfd7zXZ", "a file compressed with xz (decompress it first)"),
+    (b"(\xb5/\xfd", "a file compressed with zstd (decompress it first)"),
     (b"\x93NUMPY", "a NumPy array"),
 )
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked where it is gzip."""
+    """The bytes of a file, decompressed if it is gzip."""
     with path.open("rb") as file:
         if file.read(2) == _PACKED:
             file.seek(0)
@@ -74,7 +74,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def chunks(path: Path, size: int) -> Iterator[bytes]:
-    """The bytes of a file, unpacked where it is gzip, some at a time; a torn one ends with an open brace."""
+    """The bytes of a file, decompressed if it is gzip, in pieces; a damaged one ends with an open brace."""
     with opened(path) as file:
         if not isinstance(file, gzip.GzipFile):
             while data := file.read(size):
@@ -82,23 +82,23 @@ def chunks(path: Path, size: int) -> Iterator[bytes]:
             return
         left = _limit(path)
         try:
-            while left > 0 and (data := file.read1(size)):  # what is there, before an end that is torn
+            while left > 0 and (data := file.read1(size)):  # what can be read before a damaged end
                 left -= len(data)
                 yield data
-        except (EOFError, zlib.error, gzip.BadGzipFile):  # what is damaged; a disk that fails is an error
+        except (EOFError, zlib.error, gzip.BadGzipFile):  # damaged data; a failing disk still raises an error
             left = 0
         if left <= 0:
             yield b"{"
 
 
 def beginning(path: Path, size: int = 2**16) -> str:
-    """The first characters of a file, empty where it is none that can be opened."""
+    """The first characters of a file; empty if it cannot be opened."""
     text = _start(path, size)
     return _shown(path)[:size] if kind_of(text[:200]) else text
 
 
 def _start(path: Path, size: int) -> str:
-    """The same of the file as it is; of a packed one that breaks off what comes before."""
+    """The same without extracting pages and notebooks; of a damaged compressed file, what comes before the damage."""
     pieces, left = [], size
     try:
         with opened(path) as file:
@@ -112,9 +112,9 @@ def _start(path: Path, size: int) -> str:
 
 
 def kind_by_mark(path: Path) -> str:
-    """What a file is by the mark at its beginning, in words; empty where it has none that is known.
+    """The kind of a file by the mark at its beginning, in words; empty if unknown.
 
-    A database holds text, and text may begin with the letters of a mark: behind a short one there is no text.
+    Text may begin with the letters of a short mark, so a file that begins with printable text has no mark.
 
     >>> kind_by_mark(Path(__file__))
     ''
@@ -132,7 +132,7 @@ def _is_printed(data: bytes) -> bool:
 
 
 def uncoloured(line: str) -> str:
-    """A line without what colours it on a terminal.
+    """A line without terminal colors.
 
     >>> uncoloured("\x1b[32mloss\x1b[0m 2")
     'loss 2'
@@ -141,12 +141,12 @@ def uncoloured(line: str) -> str:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines; those that end in a carriage return count as one line of the file with what follows."""
+    """Numbered lines; lines that end in a carriage return share the number of the next one."""
     return split_lines(text_of(path))
 
 
 def text_of(path: Path) -> Iterator[str]:
-    """The text of a file in pieces: of a notebook or a page what it shows."""
+    """The text of a file in pieces; of a notebook or a page, the text that it shows."""
     return iter([_shown(path)]) if kind_of(_start(path, 800)) else plain_text(path)
 
 
@@ -157,7 +157,7 @@ def _shown(path: Path) -> str:
 
 @lru_cache(maxsize=1)
 def _taken_out(path: Path, size: int, changed: int) -> str:
-    """What a notebook or a page shows, remembered until the file changes: every format asks for it."""
+    """The text that a notebook or a page shows, cached until the file changes, because every format needs it."""
     limit = PAGE_LIMIT if kind_of(_start(path, 800)) == "page" else NOTEBOOK_LIMIT
     pieces, left = [], limit
     for piece in plain_text(path):
@@ -173,15 +173,15 @@ def _taken_out(path: Path, size: int, changed: int) -> str:
 
 
 def plain_text(path: Path) -> Iterator[str]:
-    """The text of a file in pieces; no piece of it holds a NUL, but the last ones where the file is not whole."""
+    """The text of a file in pieces; only the markers of damage at its end contain NUL."""
     with opened(path) as file:
         decoder = Decoder()
         read = lines = zeros = 0
         limit = _limit(path) if isinstance(file, gzip.GzipFile) else UNPACKED_LIMIT
         while read < limit and lines < LINES_LIMIT:
             try:
-                data = file.read1(CHUNK)  # type: ignore[attr-defined]  # what is there, before an end that is torn
-            except (EOFError, zlib.error, gzip.BadGzipFile):  # what is damaged; a disk that fails is an error
+                data = file.read1(CHUNK)  # type: ignore[attr-defined]  # what can be read before a damaged end
+            except (EOFError, zlib.error, gzip.BadGzipFile):  # damaged data; a failing disk still raises an error
                 yield f"\n{TORN}"
                 return
             text = decoder.decode(data, final=not data)
@@ -201,12 +201,12 @@ def plain_text(path: Path) -> Iterator[str]:
 
 
 def _limit(path: Path) -> int:
-    """How much is taken out of a packed file: of one that was made to be much larger than it is, not all."""
+    """How much is read from a compressed file: not all, if it was made to expand enormously."""
     return min(UNPACKED_LIMIT, max(SMALL, RATIO * path.stat().st_size))
 
 
 def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Lines out of pieces of text, numbered by their line feeds; one beyond the limit is `TOO_LONG`."""
+    """Lines from pieces of text, numbered by their line feeds; one beyond the limit is `TOO_LONG`."""
     number, rest, lost = 1, "", False
     for piece in pieces:
         text = rest + piece
@@ -226,7 +226,7 @@ def split_lines(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def ends_cleanly(path: Path) -> bool:
-    """Whether the file's last line is whole; of a packed file it is not known and taken for true."""
+    """Whether the file's last line is complete; assumed for a compressed file."""
     with path.open("rb") as file:
         if file.read(2) == _PACKED:
             return True
@@ -243,14 +243,14 @@ def _unpacks(path: Path) -> bool:
 
 
 def looks_like(path: Path) -> str:
-    """What a file that is no log seems to be, in words."""
+    """The apparent kind of a file that is not a log, in words."""
     if mark := kind_by_mark(path):
         return mark
     with path.open("rb") as file:
         data = file.read(len(_PACKED))
     kind = kind_of(_start(path, 800))
     if kind:
-        return "a page of HTML without a table of losses" if kind == "page" else "a notebook that printed no loss"
+        return "an HTML page without a table of losses" if kind == "page" else "a notebook that printed no loss"
     text = beginning(path, 4096)
     if not text:
         return "a damaged gzip file" if data.startswith(_PACKED) and not _unpacks(path) else "nothing but zero bytes"
@@ -262,5 +262,5 @@ def looks_like(path: Path) -> str:
     if start == "<":
         return "a page of HTML or XML"
     if re.fullmatch(r"[^\W\d][^\s,;]*(?:[,;\t][^\W\d][^\s,;]*)+", text.strip()):
-        return "the heading of a table without a row"
-    return "text without a line that gives a loss or another number by name"
+        return "a table heading without rows"
+    return "text without a line that gives a loss or another named number"

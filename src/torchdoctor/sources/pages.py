@@ -1,4 +1,4 @@
-"""Text out of what a notebook kept or a browser saved: what was printed, and the cells of tables.
+"""Text from notebooks and saved web pages: printed output, and the cells of tables.
 
 >>> text_of_page("<table><tr><th>Step</th><th>Loss</th></tr><tr><td>10</td><td>2.5</td></tr></table>")
 'Step\\tLoss\\n10\\t2.5\\n'
@@ -21,7 +21,7 @@ _BREAKS = frozenset({"p", "div", "br", "tr", "table", "li", "pre", "h1", "h2", "
 
 
 def kind_of(start: str) -> str:
-    """What a file that begins so has to be taken out of; empty where it is plain text.
+    """Whether a file that begins like this is a page or a notebook; empty for plain text.
 
     >>> kind_of("<!DOCTYPE html>"), kind_of('{"cells": ['), kind_of("<unk> loss 2.5")
     ('page', 'notebook', '')
@@ -68,7 +68,7 @@ class _Text(HTMLParser):
 
 
 def text_of_page(page: str) -> str:
-    """The text of an HTML page, a line for each row of its tables."""
+    """The text of an HTML page, with one line for each table row."""
     reader = _Text()
     try:
         reader.feed(page)
@@ -80,7 +80,7 @@ def text_of_page(page: str) -> str:
 
 
 def text_of_notebook(document: str) -> str:
-    """What the cells of a notebook printed; the text as it is where it is no notebook."""
+    """The printed output of a notebook; the text itself if it is not a notebook."""
     try:
         notebook = json.loads(document)
     except NOT_JSON:

@@ -15,7 +15,7 @@ ROWS_LIMIT = 20_000_000
 
 
 def recognises(path: Path) -> bool:
-    """Whether the file begins as Parquet files do."""
+    """Whether the file begins like a Parquet file."""
     with path.open("rb") as file:
         return file.read(4) == MAGIC
 
@@ -27,7 +27,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
         import pyarrow.parquet as pq
     except ImportError:
         raise SourceError(
-            f"{path} is a Parquet file, and reading these needs pyarrow: pip install 'torchdoctor[parquet]'."
+            f"{path} is a Parquet file, and reading it needs pyarrow: pip install 'torchdoctor[parquet]'."
         ) from None
     table = Table()
     try:
@@ -38,7 +38,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
                 if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
             ]
             if file.metadata.num_rows > ROWS_LIMIT or file.metadata.num_rows * len(numeric) > VALUES_LIMIT * 4:
-                raise SourceError(f"{path} has {file.metadata.num_rows:,} rows: more than can be read.")
+                raise SourceError(f"{path} has {file.metadata.num_rows:,} rows, which is too many to read.")
             for batch in file.iter_batches(columns=numeric):
                 rows = np.arange(table.rows, table.rows + batch.num_rows)
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):

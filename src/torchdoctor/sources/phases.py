@@ -1,8 +1,8 @@
-"""Columns and words that say of what a row is: of training, of validation or of a test.
+"""Columns and words that say whether a row belongs to training, validation or test.
 
 >>> named_in_phase("loss", "val"), named_in_phase("epoch", "val"), named_in_phase("val_loss", "train")
 ('val/loss', 'epoch', 'val_loss')
->>> named_in_phase("iter", "val")  # batches of validation, maybe: the clock will see
+>>> named_in_phase("iter", "val")  # possibly validation batches: the clock decides
 'val/iter'
 """
 
@@ -15,13 +15,13 @@ PHASES = frozenset({"phase", "split", "mode", "stage", "subset", "partition", "s
 
 
 def is_phase_column(name: str) -> bool:
-    """Whether a column of this name may say of what a row is."""
+    """Whether a column of this name may hold the phase of each row."""
     words = words_of(name)
     return len(words) == 1 and words[0] in PHASES
 
 
 def phase_of(text: object) -> str:
-    """The phase that a cell names, empty where it names none.
+    """The phase that a cell names, empty if it names none.
 
     >>> phase_of("Validation"), phase_of("linear")
     ('val', '')
@@ -31,6 +31,6 @@ def phase_of(text: object) -> str:
 
 
 def named_in_phase(name: str, phase: object) -> str:
-    """A value's name with the phase that its row is of, unless it says it itself or counts epochs."""
+    """A value's name with its row's phase, unless the name includes one or counts epochs."""
     of = phase_of(phase)
     return name if not of or is_epoch(name) or taken_apart(name, 0).split else f"{of}/{name}"

@@ -1,4 +1,4 @@
-"""Hyper-parameters out of YAML or JSON, as far as they are plain: names, numbers, flags and words, nested.
+"""Hyper-parameters from YAML or JSON, if they are plain: names, numbers, flags and words, nested.
 
 A YAML library can build any object that a file names. Here nothing is built: lists, references and tags are left out.
 
@@ -25,14 +25,14 @@ NAMES = (
     *("hparams.yaml", "args.yaml", "config.yaml"),
     *("params.json", "args.json", "hparams.json", "config.json"),
 )
-"""Where Lightning, Ultralytics, Ray and others write the configuration of a run, beside its log."""
+"""File names under which Lightning, Ultralytics, Ray and others write a run's configuration next to its log."""
 DEPTH = 6
 _ENTRY = re.compile(r"^( *)([A-Za-z_][\w./-]*):(?: +(.*?))?\s*$")
 _COMMENT = re.compile(r"\s+#.*$")
 
 
 def beside(folder: Path) -> dict[str, Plain]:
-    """The configuration in a folder, of the first file that tells any; empty where there is none."""
+    """The configuration in a folder, from the first file that has any; empty if there is none."""
     files = (folder / name for name in NAMES)
     return next((found for file in files if file.is_file() and not file.is_symlink() and (found := read(file))), {})
 
@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Plain]:
 
 
 def plain_json(text: str) -> dict[str, Plain]:
-    """The plain entries of an object in JSON, nested names joined.
+    """The plain entries of a JSON object, nested names joined.
 
     >>> plain_json('{"lr": 1e-3, "optimizer": {"name": "adamw", "betas": [0.9, 0.95]}, "amp": true, "clip": null}')
     {'lr': 0.001, 'optimizer/name': 'adamw', 'amp': True}

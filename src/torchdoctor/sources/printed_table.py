@@ -1,4 +1,4 @@
-"""Tables that are printed among other lines, their names above them: Ultralytics', spaCy's, those of a model card.
+"""Tables printed among other lines, with their names above them: Ultralytics', spaCy's, those of a model card.
 
 >>> table = PrintedTable()
 >>> table.read("      Epoch    GPU_mem   box_loss   cls_loss  Instances"), table.read("an epoch begins")
@@ -18,12 +18,12 @@ from torchdoctor.sources.csv_table import RULE, SPACES, is_header, plain_names, 
 from torchdoctor.sources.words import is_measure, words_of
 
 LENGTH = 2000
-"""Characters of the longest line that may be of a table."""
+"""Characters of the longest line that may belong to a table."""
 MOST_NAMES = 100
 MOST_TABLES = 8
 DETECTOR = frozenset({"box", "obj", "cls"})
 _SAID = re.compile(r"\s*(?:\d{4}-\d\d-\d\d )?(?:\d\d:\d\d:\d\d[.,\d]* )?\s?\[?(?:INFO|DEBUG)\]?\s?[:|-]?(?=\s{2})")
-"""What a logger puts before a row."""
+"""A logger's prefix before a row."""
 _MEAN_PRECISION = re.compile(r"mAP@0?\.5(:0?\.95)?(?![\d.])")
 _BAR = re.compile(r"\s*:?\s+(\d{1,3})%\s?[|\u2501\u2500].*")
 LOOSE = frozenset({"epoch", "step "})
@@ -32,24 +32,24 @@ _CELL = re.compile(r"(?i)-?[\d.]+(?:e[-+]?\d+)?%?\Z|\d+:[\d:]+\Z|nan\Z|inf\Z|non
 _FRAME = str.maketrans("\u2502\u2503\u2551", "|||")
 _OF = re.compile(r"(\d+)/(\d+)\Z")
 _SENTENCE = re.compile(r"[=;!?]|:(?!-)(?<!-:)|\.\s|(?<![\w-])\d")
-"""What is in no row of names."""
+"""What a row of names never contains."""
 
 
 class PrintedTable:
-    """Reads lines, and remembers the names that were printed last."""
+    """Reads lines, and remembers the names printed last."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._delimiter = SPACES
         self._first = False
-        """Whether the next row is the first under its names."""
+        """Whether the next row is the first one under its names."""
         self._earlier: dict[int, tuple[list[str], str]] = {}
-        """Names that other tables began with, by their number: training's rows go on after those of validation."""
+        """Names of earlier tables, by their number: training rows continue after those of validation."""
         self._loose: list[str] = []
-        """Names of a table whose cells are one space apart: what a page made of it."""
+        """Names of a table with single spaces between its cells, as after copying from a page."""
 
     def read(self, line: str) -> dict[str, float] | None:
-        """The numbers of a row by name, none of a row of names; None where the line is of no table."""
+        """The numbers of a row by name, empty for a row of names; None if the line does not belong to a table."""
         if len(line) > LENGTH:
             return None
         line = line.translate(_FRAME) if not line.isascii() else line
@@ -81,7 +81,7 @@ class PrintedTable:
         return row if of_all and (bar is None or bar[1] == "100") else {}
 
     def _loosely(self, line: str) -> dict[str, float] | None:
-        """The same of a table that came through a page or a mail.
+        """The same for a table copied from a page or a mail.
 
         >>> table = PrintedTable()
         >>> table.read("epoch train loss valid_loss accuracy time"), table.read("0 nan 0.7 0.5 00:12")
@@ -98,7 +98,7 @@ class PrintedTable:
         return _row(self._loose, cells)
 
     def _begins(self, text: str) -> bool:
-        """Whether a line is a row of names, one of which is measured."""
+        """Whether a line is a row of names that include a measure."""
         for delimiter in ("|", "\t", SPACES):
             cells = [cell for cell in split(text, delimiter) if cell]
             if 2 < len(cells) <= MOST_NAMES and is_header(cells):
@@ -121,7 +121,7 @@ class PrintedTable:
 
 
 def _of_a_detector(names: list[str]) -> list[str]:
-    """The names over a table, with what the parts of a detector's loss are where YOLOv5 does not say it.
+    """The names over a table; if the parts of a detector's loss are not named as such (YOLOv5), "_loss" is added.
 
     >>> _of_a_detector(["Epoch", "gpu_mem", "box", "obj", "cls", "labels", "img_size"])
     ['Epoch', 'gpu_mem', 'box_loss', 'obj_loss', 'cls_loss', 'labels', 'img_size']

@@ -1,7 +1,7 @@
-"""Rows of a table whose quoted cells hold line breaks: a sample that was generated, a prompt, a message.
+"""Rows of a table whose quoted cells contain line breaks: a generated sample, a prompt, a message.
 
-A row goes on behind its line where a quote stands open there and is closed by a later line. A quote that stands alone
-is a sign like any other: the lines behind it are rows of their own.
+A row continues after its line if a quote is open there and a later line closes it. A single quote that is never closed
+is an ordinary character: the lines after it are rows of their own.
 
 >>> list(whole_rows(iter([(1, '7,"two'), (2, 'lines",x'), (3, "8,one,y")]), ","))
 [(1, '7,"two\\nlines",x'), (3, '8,one,y')]
@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from torchdoctor.sources.cells import number
 
 LIMIT = 2**17
-"""Characters of the longest row of several lines: a cell that is longer the csv module does not take."""
+"""Characters of the longest row of several lines: the csv module does not accept longer cells."""
 
 Line = tuple[int, str]
 
 
 def whole_rows(lines: Iterator[Line], delimiter: str) -> Iterator[Line]:
-    """Lines, those of one row as one that keeps the first one's number. Each is looked at twice at most."""
+    """Lines, with those of one row joined under the first one's number. Each line is read at most twice."""
     for line in lines:
         if '"' in line[1]:
             yield from rows_from(line, lines, delimiter)
@@ -33,7 +33,7 @@ def whole_rows(lines: Iterator[Line], delimiter: str) -> Iterator[Line]:
 
 
 def rows_from(first: Line, lines: Iterator[Line], delimiter: str) -> Iterator[Line]:
-    """The rows that begin with a line, and where its quote opens nothing with those fetched to find that out."""
+    """The rows that begin with a line, including lines fetched in vain to find the end of its quote."""
     waiting = deque([first])
     while waiting:
         line = waiting.popleft()
@@ -54,9 +54,9 @@ def _is_open(text: str) -> bool:
 
 
 def _fetch(line: Line, waiting: deque[Line], lines: Iterator[Line]) -> bool:
-    """Let the lines wait that may belong to a row that begins with this one; whether the last closes its quote.
+    """Fetch the lines that may belong to a row that begins with this one; returns whether the last closes its quote.
 
-    Nothing waits behind a line of an odd quote: it was the last that was fetched.
+    A line with an odd number of quotes is always the last one fetched.
     """
     size = len(line[1])
     while size < LIMIT:
@@ -71,7 +71,7 @@ def _fetch(line: Line, waiting: deque[Line], lines: Iterator[Line]) -> bool:
 
 
 def _is_row(row: str, others: Sequence[str], delimiter: str) -> bool:
-    """Whether lines together are one row: its quotes are where they belong, and most of the lines are no rows alone."""
+    """Whether lines form one row: quotes are in valid places, and most of the lines are not rows by themselves."""
     try:
         (cells,) = csv.reader([row], delimiter=delimiter, skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):
@@ -79,7 +79,7 @@ def _is_row(row: str, others: Sequence[str], delimiter: str) -> bool:
     broken = next(place for place, cell in enumerate(cells) if "\n" in cell)
     numbers = [place for place, cell in enumerate(cells) if number(cell) is not None]
     before = [place for place in numbers if place < broken]
-    inside = others if before else others[:-1]  # the last ends as a row does
+    inside = others if before else others[:-1]  # the last line ends like any row
     alone = sum(_reads_as_row(text.split(delimiter), len(cells), before or numbers) for text in inside)
     return 2 * alone <= len(inside)
 

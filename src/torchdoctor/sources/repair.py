@@ -1,6 +1,6 @@
-"""Series as they should have been written: steps in order, once each, without the cells that only hold a place.
+"""Brings series in order: each step once, in ascending order, without cells that only fill a place.
 
-A log that was appended to by a resumed run goes back: the later part replaces what it repeats.
+Where a resumed run was appended to a log, steps go back: the later part replaces the steps that it repeats.
 
 >>> mended = mend(Points.of([0, 10, 20, 30, 20, 30, 40], [5, 4, 3, 9, 2.5, 2, 1]))
 >>> mended.points.steps.tolist(), mended.points.values.tolist(), mended.resumed
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from torchdoctor.sources.logged import STEP_LIMIT, Points
 
 DISORDER = 0.25
-"""Share of points that go back from which on that is no resumption: the file is in another order."""
+"""Share of points that go back from which the file is in another order, rather than resumed."""
 RECOVERIES = 3
-"""How often NaN must give way to a number again, and
+"""How often NaN must be followed by a number again, and
 """
 PLACEHOLDERS = 0.3
-"""which share of the values it must be, to mean "not measured here"."""
+"""the share of values that must be NaN, to mean "not measured here"."""
 
 FEWEST = 3
 """Points before a summary."""
 REGULAR = 0.8
-"""Share of NaN values that come with others that are none; and of gaps that are alike where nothing was measured."""
+"""Share of NaN values that come with finite values of others; and of gaps that are equal if values are left out."""
 FAR = 0.1
-"""Share of what a loss usually is that all its values exceed, if those of exactly 0 are none."""
+"""Share of a loss's usual value that all its other values must exceed before exact zeros count as blanks."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ class Mended:
     resumed: tuple[tuple[int, int], ...] = ()
     """Where steps went back, and to which step."""
     repeated: int = 0
-    """Points that shared their step with another and were averaged."""
+    """Points that had the same step as another and were averaged."""
     sorted: bool = False
     """Whether the steps were in another order."""
     absent: int = 0
-    """NaN values that only said that nothing was measured."""
+    """NaN values that only mean that nothing was measured."""
     outside: int = 0
-    """Points at steps below zero or beyond all counting, left out."""
+    """Points at steps below zero or too large, left out."""
     hidden: int = 0
-    """Zeros that stand for NaN, and are NaN again."""
+    """Zeros that stood for NaN, and are NaN again."""
 
 
 def mend(points: Points, beside: NDArray[np.int64] | None = None) -> Mended:
-    """Bring a series in order; `beside` are the steps at which others were measured with it."""
+    """Bring a series in order; `beside` are the steps at which other values were measured with it."""
     points, absent = (points, 0) if _is_broken(points, beside) else _measured(_without_summary(points))
     fits = (points.steps >= 0) & (points.steps < STEP_LIMIT)
     outside = len(points) - int(fits.sum())
@@ -62,7 +62,7 @@ def mend(points: Points, beside: NDArray[np.int64] | None = None) -> Mended:
     steps, values = points.steps, points.values
     back = np.flatnonzero(np.diff(steps) < 0)
     resumed: tuple[tuple[int, int], ...] = ()
-    anew = back[steps[back + 1] == steps.min()] if len(back) else back  # several models, one after the other
+    anew = back[steps[back + 1] == steps.min()] if len(back) else back  # several models, one after another
     disordered = len(back) - len(anew) > DISORDER * len(steps) or 2 * len(anew) >= len(steps) > 2
     if disordered:
         order = np.argsort(steps, kind="stable")
@@ -76,7 +76,7 @@ def mend(points: Points, beside: NDArray[np.int64] | None = None) -> Mended:
 
 
 def unveil(mended: Mapping[str, Mended]) -> dict[str, Mended]:
-    """A loss of exactly 0 whose gradients are not finite was NaN: Hugging Face's trainer writes one for the other.
+    """A loss of exactly 0 with non-finite gradients was NaN: Hugging Face's trainer writes 0 instead.
 
     >>> found = unveil({"loss": mend(Points.of([10, 20, 30], [2.5, 0.0, 0.0])),
     ...                 "grad_norm": mend(Points.of([10, 20, 30], [1.2, np.nan, np.nan]))})
@@ -95,7 +95,7 @@ def unveil(mended: Mapping[str, Mended]) -> dict[str, Mended]:
 
 
 def _without_blanks(mended: Mapping[str, Mended]) -> dict[str, Mended]:
-    """Without the zeros that loops write for the validation loss in epochs in which they do not validate.
+    """Remove the zeros that loops write for the validation loss in epochs without validation.
 
     >>> blank = mend(Points.of(range(8), [0, 0.9, 0, 0.8, 0, 0.7, 0, 0.6]))
     >>> _without_blanks({"val_loss": blank})["val_loss"].points.values.tolist()
@@ -115,7 +115,7 @@ def _without_blanks(mended: Mapping[str, Mended]) -> dict[str, Mended]:
 
 
 def _is_broken(points: Points, beside: NDArray[np.int64] | None) -> bool:
-    """Whether what is NaN was measured, at no regular steps: another value of the same evaluations is known.
+    """Whether NaN was measured, at irregular steps: another value of the same evaluations is known.
 
     >>> values = [1.0, np.nan, np.nan, 0.9, np.nan, np.nan, np.nan, 0.8, np.nan, 0.7, 0.6, 0.5]
     >>> _is_broken(Points.of(range(12), values), np.arange(12)), _is_broken(Points.of(range(12), values), None)
@@ -131,7 +131,7 @@ def _is_broken(points: Points, beside: NDArray[np.int64] | None) -> bool:
 
 
 def _without_summary(points: Points) -> Points:
-    """Without what was written at step 0 at the end, where the run began later: a summary that nobody counted.
+    """Remove values written at step 0 at the end of a run that began later: a summary without a step.
 
     >>> _without_summary(Points.of([1, 2, 3, 0, 0], [0.9, 0.5, 0.4, 0.4, 0.4])).steps.tolist()
     [1, 2, 3]
@@ -144,7 +144,7 @@ def _without_summary(points: Points) -> Points:
 
 
 def _measured(points: Points) -> tuple[Points, int]:
-    """Without NaN where it stands for an empty cell: it comes and goes, again and again."""
+    """Remove NaN if it stands for empty cells: it appears and disappears repeatedly."""
     missing = np.isnan(points.values)
     count = int(missing.sum())
     if count < PLACEHOLDERS * len(points) or count == len(points):
@@ -156,10 +156,10 @@ def _measured(points: Points) -> tuple[Points, int]:
 
 
 def _latest(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What was written last for every step: nothing that a later part begins before."""
+    """The value written last for each step: parts that a later part replaces are removed."""
     coming = np.minimum.accumulate(steps[::-1])[::-1]
     keep = np.append(steps[:-1] <= coming[1:], True)
-    # A step that the resumed part repeats exactly is its own, not an average of both.
+    # A step that the resumed part repeats exactly takes its value, not an average of both.
     session = np.concatenate([[0], np.cumsum(np.diff(steps) < 0)])
     last_of = np.full(len(steps), session[-1])
     order = np.argsort(steps, kind="stable")

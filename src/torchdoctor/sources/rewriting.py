@@ -1,4 +1,4 @@
-"""A printed line made plain before it is read: without colours, dates and times, in the words that are known.
+"""Normalizes a printed line before it is read: without colors, dates and times, and in English words.
 
 >>> clean("('Losses', {u'ner': 0.25})"), clean("Score at iteration 100 is 1.39")
 ("('Losses' {'ner_loss': 0.25})", 'loss at iteration 100 is 1.39')
@@ -13,7 +13,7 @@ import re
 from torchdoctor.sources.opening import uncoloured
 
 LENGTH = 8192
-"""Characters of a line that are looked at."""
+"""Most characters of a line that are read."""
 HOLE = "\x01"
 MEANINGS = {
     **{"\uff1a": ":", "\uff0c": ", ", "\uff08": "(", "\uff09": ")", "\uff1d": "=", "\uff05": "%", "\u3001": ", "},
@@ -46,7 +46,7 @@ MEANINGS = {
         "валидация": "val",
     },
 }
-"""What logs in other languages call what is known here, and their punctuation."""
+"""English words for those in logs in other languages, and their punctuation."""
 _MEANT = re.compile("|".join(sorted(map(re.escape, MEANINGS), key=len, reverse=True)), re.IGNORECASE)
 _ROUND = re.compile(r"第\s*(\d+)\s*(?:轮|回|個?エポック|个?\s*epoch)")
 _MOMENTS = re.compile(
@@ -57,29 +57,29 @@ _MOMENTS = re.compile(
 _CYCLE_GAN = re.compile(r"\(epoch: \d+, iters: \d+, time: ")
 _PLAYER = re.compile(r"(?<= )([A-Za-z]\w*)(?=: )")
 _LAST = re.compile(r"(?i) (?:over |of |in )?(?:the )?(?:last|past|previous) \d{1,9} [a-z]{1,20}(?=\s?[:=])")
-"""Over how much a mean goes: "Avg reward last 100 episodes: 3.7"."""
+"""The span of a mean: "Avg reward last 100 episodes: 3.7"."""
 _COUNTED = re.compile(r"(?i)\s*([a-z][a-z ]{0,20})\s?\[(\d+),\s?(\d+)\]\s?(?:\([^()]{0,40}\))?\s?:")
 """A measure before its epoch and batch: "Loss [1, 100](epoch, minibatch): 9.66"."""
 _JOINED = re.compile(r"\b(step|loss)_(-?\d[\d.]*)(?=[:\s]|$)")
-"""What is one word with its number: "step_20: loss_-4.1"."""
+"""A word joined with its number: "step_20: loss_-4.1"."""
 _FORMAT = re.compile(r":[<>^+,]?\d{0,2}\.\d[defg%]\}")
-"""How a number is to be written, in source code that a log begins with: f"loss {loss:.4f}"."""
+"""A number format, in source code at the beginning of a log: f"loss {loss:.4f}"."""
 _TUPLE = re.compile(r"(?<=['\"]),(?=\s)|(?<!\w)u(?=['\"])")
-"""What Python 2 puts between the things that it prints."""
+"""What Python 2 prints between printed objects."""
 _LOSSES = re.compile(r"(?i)(?<![a-z])losses['\"]?\s{0,4}[:=,]?\s{0,4}\{[^{}]{0,2000}\}")
 _KEY = re.compile(r"(?<=['\"])(\w{1,64})(?=['\"]\s{0,4}:)")
 _COCO = re.compile(
     r".*Average Precision\s+\(AP\) @\[ IoU=0\.50(:0\.95)?\s*\| area=\s*all \| maxDets=\s*\d+ \] = (-?[\d.]+)"
 )
-"""What COCO's evaluation prints of all areas; its other lines are of parts of them."""
+"""COCO's results over all areas; its other lines are about parts of them."""
 _OTHER_BAR = re.compile(
     r"(?i)\s*(?:valid|val|test|eval)[a-z]{0,8}[^|]{0,24}\|[^|]{0,200}\|\s{0,4}[\d?]+/[\d?]+\s{0,4}\[[^\]]{0,80}\](?=.*\w)"
 )
-"""A bar of validation that stands before what a logger says of something else."""
+"""A validation progress bar in front of a logger's message."""
 
 
 def clean(line: str) -> str:
-    """A line without colours, dates and times of day, and no longer than is looked at."""
+    """A line without colors, dates and times of day, cut to the length that is read."""
     line = uncoloured(line[:LENGTH])
     if not line.isascii():
         line = _MEANT.sub(_meaning, _ROUND.sub(r" epoch \1 ", line))
@@ -102,14 +102,14 @@ def clean(line: str) -> str:
 
 
 def _out_of_code(line: str) -> str:
-    """A line without what Python puts around what it prints."""
+    """A line without Python's punctuation around printed objects."""
     if line.startswith(("('", '("')):
         line = _TUPLE.sub("", line)
     return _FORMAT.sub("}", line) if "}" in line and ":" in line else line
 
 
 def _of_all_areas(line: str) -> str:
-    """What COCO's evaluation says of all boxes, nothing of another line.
+    """COCO's results over all boxes, empty for its other lines.
 
     >>> _of_all_areas(" Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.226")
     'val bbox_mAP: 0.226'
@@ -119,7 +119,7 @@ def _of_all_areas(line: str) -> str:
 
 
 def _counted_first(line: str) -> str:
-    """A line whose count comes as a word of its own, before what it counts."""
+    """A line whose count is a separate word or stands before its measure."""
     if "step_" in line:
         line = _JOINED.sub(r"\1 \2", line)
     if "[" in line and (counted := _COUNTED.match(line)):
@@ -128,7 +128,7 @@ def _counted_first(line: str) -> str:
 
 
 def without_moments(line: str) -> str:
-    """A line with blanks for dates and times, every letter where it was."""
+    """A line with blanks for dates and times, so that all characters keep their places."""
     return _MOMENTS.sub(lambda found: " " * len(found[0]), line)
 
 

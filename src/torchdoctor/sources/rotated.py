@@ -1,7 +1,7 @@
-"""Logs that were rotated: `train.log` goes on where `train.log.1` ended, and that where `train.log.2` did.
+"""Logs that were rotated: `train.log` continues `train.log.1`, which continues `train.log.2`.
 
-A program that renames its log when it is full, or each night, splits one run; one that does so whenever it starts
-keeps runs apart. The steps tell: only a part whose last step comes right before the first one here is joined.
+A program that renames its log when it is full, or each night, splits one run; a program that renames it at every start
+keeps runs separate. The steps tell: a part is joined only if its last step comes right before the first one here.
 
 >>> part = Logged(Path("a.log.1"), "a", "printed text", {"loss": Points.of([0, 10, 20], [3.0, float("nan"), 2.0])})
 >>> rest = Logged(Path("a.log"), "a", "printed text", {"loss": Points.of([30, 40], [1.5, 1.4])})
@@ -22,15 +22,15 @@ from torchdoctor.records import names_text
 from torchdoctor.sources.logged import Logged, Points
 
 PARTS = 1000
-"""Parts of the longest row of them."""
+"""Most parts of one log."""
 HOLE = 3
-"""Times the usual distance of two records that may lie between two parts: validation, or a line that was lost."""
+"""Multiple of the usual distance of records that may lie between two parts: a validation, or a lost line."""
 
 Read = Callable[[Path], Sequence[Logged]]
 
 
 def parts(path: Path) -> list[Path]:
-    """The older parts of a log that are beside it, the latest of them first."""
+    """The older parts of a log that lie next to it, the latest first."""
     found: list[Path] = []
     for number in range(1, PARTS):
         names = (path.with_name(f"{path.name}.{number}{end}") for end in ("", ".gz"))
@@ -42,7 +42,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def whole(logged: Sequence[Logged], older: Sequence[Path], read: Read) -> list[Logged]:
-    """The run in a log and its older parts, as far as they go on in each other; the others are named."""
+    """The run in a log and its older parts, if they continue each other; notes name the others."""
     if not older or len(logged) != 1:
         return [*logged]
     (run,) = logged
@@ -55,7 +55,7 @@ def whole(logged: Sequence[Logged], older: Sequence[Path], read: Read) -> list[L
         joined += 1
     said = []
     if joined:
-        said.append(f"the log was rotated, and goes on where older parts ended, read too: {_names(older[:joined])}")
+        said.append(f"the log was rotated; its older parts were read too: {_names(older[:joined])}")
     if older[joined:]:
         said.append(f"also here, not read: {_names(older[joined:])}")
     return [replace(run, notes=(*said, *run.notes))]
@@ -66,7 +66,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _only(path: Path, read: Read) -> Logged | None:
-    """The run in a part, if it can be read and is alone in it."""
+    """The run in a part, if it can be read and is the only one in it."""
     try:
         found = read(path)
     except (SourceError, OSError):
@@ -75,7 +75,7 @@ def _only(path: Path, read: Read) -> Logged | None:
 
 
 def _goes_on(part: Logged, rest: Logged) -> bool:
-    """Whether the first record of the rest comes right after the last of a part, by their longest series."""
+    """Whether the first record of the rest comes right after the last of a part, in their longest series."""
     shared = part.points.keys() & rest.points.keys()
     if not shared or part.clock != rest.clock or part.clock == "row":
         return False

@@ -1,4 +1,4 @@
-"""A run that was read: what its file says of itself, and its records, as often as they are asked for."""
+"""A run that was read: what its file says about it, and its records, which can be read repeatedly."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Run:
 
     path: Path
     header: Mapping[str, Any]
-    """The header of the latest session; empty where the file has none."""
+    """The header of the latest session; empty if the file has none."""
     step: int
     """The last training step, -1 if there is none."""
     skipped: int = 0
-    """Lines that hold no usable record."""
+    """Lines without a usable record."""
     first_skipped: int | None = None
     """The number of the first such line, counted from 1."""
     torn: bool = False
-    """Whether the last line breaks off: the writer was killed, or is still writing."""
+    """Whether the last line is cut off: the writer was killed, or is still writing."""
     unit: str = "line"
     """What the file consists of: lines, or records."""
     sessions: int = 1
-    """How often the run was started with this file."""
+    """How many times the run was started with this file."""
     remarks: tuple[str, ...] = ()
-    """What else a reader must know: columns that were guessed, steps that came twice."""
+    """Other notes for the reader: columns that were guessed, steps that came twice."""
     open: Callable[[], Iterator[Piece]] = field(default=lambda: iter(()), repr=False)
-    """Begins to read what is in the file, in order."""
+    """Begins to read the content of the file, in order."""
 
     @property
     def pieces(self) -> Iterator[Piece]:
-        """Records and stretches of records in order, numbers restored, checked: what an examination takes."""
+        """Records and stretches of records in order, checked, with numbers restored: the input of an examination."""
         return self.open()
 
     @property
@@ -56,13 +56,13 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the file itself."""
+        """Notes for the reader about the file itself."""
         name = self.path.name
         found = list(self.remarks)
         if self.skipped:
             lines = f"{self.unit} is" if self.skipped == 1 else f"{self.unit}s are"
             found.append(
-                f"{self.skipped} unreadable {lines} left out of {name}, the first is {self.unit} {self.first_skipped}"
+                f"{self.skipped} unreadable {lines} left out of {name}; the first is {self.unit} {self.first_skipped}"
             )
         schema = self.header.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
@@ -70,5 +70,5 @@ class Run:
                 f"{name} was written by a later version (schema {schema}, known is {SCHEMA}): update torchdoctor"
             )
         if self.torn:
-            found.append(f"the last {self.unit} of {name} breaks off: the run was killed or is still going on")
+            found.append(f"the last {self.unit} of {name} is cut off: the run was killed or is still running")
         return tuple(found)

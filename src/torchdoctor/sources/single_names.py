@@ -1,4 +1,4 @@
-"""Names of what is logged once: the rate, the gradient norm, times and memory, each told by a rule of its own."""
+"""Names of values logged once: learning rate, gradient norm, times and memory, with a rule for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torchdoctor.sources.words import FILLERS, LOSS, Name, base, listed, taken_apart
 
 Rule = Callable[[Name], int | None]
-"""How badly a name fits; None where it does not."""
+"""Returns how badly a name fits, 0 is best; None if it does not fit."""
 
 UNITS = {
     **{"ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6},
@@ -24,7 +24,7 @@ EACH = frozenset({"step", "iter", "iteration", "batch", "it", "dt", "update"})
 
 
 def is_machine(name: str) -> bool:
-    """Whether a name is of the machine's speed or load, or another group's rate: nobody misses it in a diagnosis.
+    """Whether a name stands for machine speed or load, or another group's learning rate: a diagnosis does not need it.
 
     >>> is_machine("eval_samples_per_second"), is_machine("lr/pg1"), is_machine("kl")
     (True, True, False)
@@ -56,7 +56,7 @@ def _rate(item: Name) -> int | None:
     named = item.has({"lr", "learningrate"})
     if not named or item.has(listed("scale mult multiplier decay factor min max base initial init warmup")):
         return None
-    # Ultralytics' first group holds the biases, whose warm-up begins at a high rate of its own.
+    # Ultralytics' first group holds the biases, whose warm-up starts at a high learning rate of its own.
     return _beyond(item, RATE) + item.original.endswith("/pg0")
 
 
@@ -107,5 +107,5 @@ SCALED = ("seconds", "data_seconds", "memory")
 
 
 def scale_of(name: str) -> float:
-    """What a value is multiplied by to be in seconds or bytes, from the unit in its name."""
+    """The factor that converts a value to seconds or bytes, from the unit in its name."""
     return next((UNITS[word] for word in reversed(taken_apart(name, 0).words) if word in UNITS), 1.0)

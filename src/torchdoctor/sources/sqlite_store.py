@@ -1,7 +1,7 @@
-"""SQLite databases of other programs: opened for reading only, with nothing in them believed.
+"""Reads SQLite databases of other programs, read-only and without trusting their content.
 
-A training program may be writing to the database. Locks are taken as any reader takes them and never held for longer
-than one query; a write-ahead log beside the file is read too. As a format this is a database that cannot be read.
+A training program may be writing to the database. Locks are taken like any reader's and held no longer than one query;
+a write-ahead log next to the file is read too. As a format this stands for a database that cannot be read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torchdoctor.errors import SourceError
 CELL_LIMIT = 2**20
 """Bytes of the longest value that is read."""
 ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
-"""What SQLite raises: its messages may quote damaged text that no encoding knows."""
+"""Errors that SQLite raises: its messages may quote damaged text that no encoding fits."""
 ROWS_LIMIT = 30_000_000
-"""Rows that one query may give."""
+"""Most rows that one query may return."""
 COPY_LIMIT = 2**30
 """Bytes of the largest database that is copied."""
 _STEPS_LIMIT = 20_000
-"""Times that a query may run for a hundred thousand instructions: some minutes of work."""
+"""Most times that a query may run for a hundred thousand instructions: some minutes of work."""
 _BEGINNING = b"SQLite format 3\x00"
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
 
@@ -39,7 +39,7 @@ def is_one(path: Path) -> bool:
 
 
 def columns(path: Path, table: str) -> frozenset[str]:
-    """The columns of a real table of a database; empty where there is none, or no database."""
+    """The columns of a real table of a database; empty if there is no such table or database."""
     if not path.is_file() or not is_one(path):
         return frozenset()
     try:
@@ -50,7 +50,7 @@ def columns(path: Path, table: str) -> frozenset[str]:
 
 
 def damage_of(path: Path) -> str:
-    """Why a database cannot be read at all; empty where it can, or is none."""
+    """Why a database cannot be read at all; empty if it can be, or if the file is not a database."""
     if not is_one(path):
         return ""
     try:
@@ -61,19 +61,19 @@ def damage_of(path: Path) -> str:
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is a database that is damaged or cut off: nobody can tell any more what it held."""
+    """Whether a file is a damaged or incomplete database, whose content cannot be identified."""
     return path.is_file() and bool(damage_of(path))
 
 
 def read(path: Path) -> NoReturn:
-    """Say what is wrong with it.
+    """Raise an error that says what is wrong with it.
 
     >>> read(Path(__file__))
     Traceback (most recent call last):
     ...
-    torchdoctor.errors.SourceError: ...sqlite_store.py is no database that is damaged.
+    torchdoctor.errors.SourceError: ...sqlite_store.py is not a damaged database.
     """
-    raise SourceError(damage_of(path) or f"{path} is no database that is damaged.")
+    raise SourceError(damage_of(path) or f"{path} is not a damaged database.")
 
 
 class Store:
@@ -87,13 +87,13 @@ class Store:
         self._tables = {name for (name,) in self.rows(_TABLES)}
 
     def columns(self, table: str) -> frozenset[str]:
-        """The columns of a table; views and virtual tables, which could run anything, are not asked."""
+        """The columns of a table; views and virtual tables, which could run anything, are not queried."""
         if table not in self._tables:
             return frozenset()
         return frozenset(name for (name,) in self.rows("SELECT name FROM pragma_table_info(?)", (table,)))
 
     def rows(self, query: str, values: Sequence[Any] = (), order: str = "") -> list[tuple[Any, ...]]:
-        """What a query gives, at once; of a damaged database what comes before the damage, then not in order."""
+        """All rows of a query; of a damaged database the rows before the damage, then unordered."""
         found: list[tuple[Any, ...]] = []
         for text in (f"{query} ORDER BY {order}", query) if order else (query,):
             try:
@@ -110,7 +110,7 @@ class Store:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Store]:
-    """A database for reading; where it cannot be locked (a read-only disk), as it is."""
+    """Open a database for reading; if it cannot be locked (a read-only disk), without locks."""
     with ExitStack() as stack:
         place = _beside_nothing(path, stack)
         try:
@@ -119,7 +119,7 @@ def opened(path: Path) -> Iterator[Store]:
             try:
                 connection = _connected(place, "mode=ro&immutable=1")
             except ERRORS as error:
-                busy = isinstance(error, sqlite3.OperationalError)  # or it may not be opened
+                busy = isinstance(error, sqlite3.OperationalError)  # busy, or no permission
                 what = "cannot be opened" if busy else "is damaged or cut off"
                 raise SourceError(f"the database {path} {what}: {error}.") from error
         stack.enter_context(closing(connection))
@@ -127,7 +127,7 @@ def opened(path: Path) -> Iterator[Store]:
 
 
 def _beside_nothing(path: Path, stack: ExitStack) -> Path:
-    """Where to open a database: a copy, where SQLite would leave a file beside a log that nobody is writing to."""
+    """Where to open a database: a copy, if SQLite would create a file next to a log that nobody is writing to."""
     log, index = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
     if index.exists() or not log.is_file() or path.stat().st_size + log.stat().st_size > COPY_LIMIT:
         return path

@@ -1,4 +1,4 @@
-"""Parts of a printed log that are runs of their own: pretraining, then fine-tuning, each with a loss of its own name.
+"""Parts of a printed log that are separate runs: pretraining, then fine-tuning, each with its own loss name.
 
 >>> table = Table()
 >>> for epoch in range(1, 9):
@@ -20,11 +20,11 @@ from torchdoctor.sources.table import Table
 from torchdoctor.sources.words import is_measure, taken_apart
 
 FEWEST = 8
-"""Values of a loss that make a stage of it."""
+"""Fewest values of a loss that make a stage."""
 
 
 def stages(table: Table) -> list[Table]:
-    """The table cut where one loss has ended, another begins, and what counts begins anew with it."""
+    """The table, cut where one loss ends, another begins, and the count starts over."""
     return table.cut([*_borders(table.columns())])
 
 
@@ -55,7 +55,7 @@ def _is_trained(name: str, column: Column) -> bool:
 
 
 def _begins_anew(count: Column, end: int, start: int) -> int | None:
-    """The row of the first count after a loss has ended, where it is lower than those before."""
+    """The row of the first count after a loss has ended, if it is lower than the count before."""
     place = int(np.searchsorted(count.rows, end, side="right"))
     if not 0 < place < len(count.rows) or count.rows[place] > start:
         return None
@@ -63,5 +63,5 @@ def _begins_anew(count: Column, end: int, start: int) -> int | None:
 
 
 def _lasts(name: str, column: Column, border: int) -> bool:
-    """Whether a measure is given before and after: then it is one run, of which other things were printed later."""
+    """Whether a measure is given before and after: then it is one run that printed other values later."""
     return is_measure(name) and bool(column.rows[0] < border <= column.rows[-1])

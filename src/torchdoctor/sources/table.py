@@ -1,4 +1,4 @@
-"""A table that is being read: rows in, columns of numbers out.
+"""A table that is being read: rows go in, columns of numbers come out.
 
 >>> table = Table()
 >>> table.add({"epoch": 0.0, "loss": 2.0})
@@ -26,13 +26,13 @@ from torchdoctor.sources.opening import TOO_MUCH, TORN, ZEROS, lines
 from torchdoctor.sources.words import is_measure, taken_apart
 
 VALUES_LIMIT = 30_000_000
-"""Numbers that are kept of one file."""
+"""Most numbers kept from one file."""
 DEPTH = 6
-"""Levels of nested values whose names are joined."""
+"""Levels of nesting whose names are joined."""
 
 
 class Table:
-    """Rows that have come, column by column."""
+    """Rows that have arrived, stored by column."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -45,48 +45,46 @@ class Table:
         self._refused = False
 
     def whole(self, path: Path) -> Iterator[tuple[int, str]]:
-        """The lines of a file; those that are too long are skipped, and what is missing at the end is noted."""
+        """The lines of a file; too long ones are skipped, and an incomplete end is noted."""
         for line, text in lines(path):
             if not text.startswith("\0"):
                 yield line, text
             elif text == TORN:
                 self.torn = True
-                self.notes.append(f"{path.name} is packed and breaks off: what could be unpacked was read")
+                self.notes.append(f"{path.name} is compressed and cut off: only the readable part was read")
             elif text.startswith(ZEROS):
                 first = text.removeprefix(ZEROS)
-                self.notes.append(
-                    f"{path.name} holds zero bytes, the first in line {first}: something may be lost there"
-                )
+                self.notes.append(f"{path.name} holds zero bytes, the first in line {first}: data may be missing there")
             elif text == TOO_MUCH:
-                self.notes.append(f"{path.name} is too long: what comes after its first part was not read")
+                self.notes.append(f"{path.name} is too long: only its first part was read")
             else:
                 self.skip(line)
 
     def skip(self, line: int) -> None:
-        """A line could not be read."""
+        """Count a line that could not be read."""
         self.skipped += 1
         if self.first_skipped is None:
             self.first_skipped = line
 
     def empty(self) -> Table:
-        """A table without rows of which the same could not be read."""
+        """A table without rows, with the same notes and counts of unreadable lines."""
         other = Table()
         other.skipped, other.first_skipped, other.torn = self.skipped, self.first_skipped, self.torn
         other.notes = list(self.notes)
         return other
 
     def tear(self) -> None:
-        """What was skipped last breaks off at the end of the file: it is not damaged, it is not there yet."""
+        """The line skipped last is cut off at the end of the file: it is incomplete, not damaged."""
         self.torn = True
         self.recant()
 
     def recant(self) -> None:
-        """The line that was skipped last could be read after all."""
+        """Undo the last skip: the line could be read after all."""
         self.skipped -= 1
         self.first_skipped = self.first_skipped if self.skipped else None
 
     def add(self, row: Mapping[str, float]) -> None:
-        """One row: what is in it, by name."""
+        """Add one row of values by name."""
         for name, value in row.items():
             column = self._column(name)
             if column is not None and self._left > 0:
@@ -96,7 +94,7 @@ class Table:
         self.rows += 1
 
     def extend(self, name: str, rows: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Many values of one column; `rows` says where they are."""
+        """Add many values of one column; `rows` says where they are."""
         column = self._column(name)
         if column is not None and self._left >= len(rows):
             self._left -= len(rows)
@@ -104,7 +102,7 @@ class Table:
             column[1].frombytes(values.astype(np.float64).tobytes())
 
     def keep(self, wanted: Callable[[str, int, int], bool]) -> None:
-        """Forget the columns that are not wanted, by name, number of values, and the most that any has."""
+        """Drop unwanted columns, by name, number of values, and the largest number that any column has."""
         most = max((len(rows) for rows, _ in self._columns.values()), default=0)
         self._columns = {name: found for name, found in self._columns.items() if wanted(name, len(found[0]), most)}
 
@@ -125,11 +123,11 @@ class Table:
         config: Mapping[str, Any] | None = None,
         name: str = "",
     ) -> Logged:
-        """The run in these rows; its `name` where the file holds several."""
+        """The run in these rows; `name` if the file holds several."""
         return self._logged(path, name or path.name, form, wish, self.columns(), config)
 
     def split(self, path: Path, form: str, wish: Wish | None, exported: re.Pattern[str]) -> list[Logged]:
-        """The runs in these rows, where columns are named by run and value (`exported` tells these apart)."""
+        """The runs in these rows, if columns are named by run and value (`exported` separates these)."""
         columns = self.columns()
         apart = {name: found for name in columns if (found := exported.match(name))}
         runs = list(dict.fromkeys(found["run"] for found in apart.values()))
@@ -144,7 +142,7 @@ class Table:
         return logged
 
     def cut(self, borders: Sequence[int]) -> list[Table]:
-        """Tables of the rows before and after each border; this one where there is none."""
+        """Tables of the rows between the borders; this table if there are none."""
         if not borders:
             return [self]
         parts = []
@@ -159,7 +157,7 @@ class Table:
         return parts
 
     def columns(self) -> dict[str, Column]:
-        """The columns that have a number."""
+        """The columns with at least one number."""
         return {
             name: Column(np.frombuffer(rows, dtype=np.int64), np.frombuffer(values, dtype=np.float64))
             for name, (rows, values) in self._columns.items()
@@ -183,11 +181,11 @@ class Table:
         }
         clock, notes = time.clock, [*self.notes, *time.notes]
         if clock == "row" and _evaluated_in_every_row(points):
-            clock, notes = "epoch", [*self.notes, "no column counts: the rows, each with a validation, are epochs"]
+            clock, notes = "epoch", [*self.notes, "no column counts: rows are epochs, because each has a validation"]
         if self._left <= 0:
-            notes.append(f"{path.name} holds more than {VALUES_LIMIT:,} numbers: what comes later was not read")
+            notes.append(f"{path.name} holds more than {VALUES_LIMIT:,} numbers: the rest was not read")
         if self._refused:
-            notes.append(f"names beyond the first {NAMES_LIMIT:,}, and of more than {NAME_LENGTH} characters, left out")
+            notes.append(f"names beyond the first {NAMES_LIMIT:,} or longer than {NAME_LENGTH} characters are left out")
         return Logged(
             path=path,
             name=name,
@@ -204,7 +202,7 @@ class Table:
 
 
 def _evaluated_in_every_row(points: Mapping[str, Points]) -> bool:
-    """Whether training and validation were written together, as it is done at the end of an epoch."""
+    """Whether training and validation values were always written together, as at the end of an epoch."""
     trained, evaluated = 0, 0
     for name, series in points.items():
         part = taken_apart(name, 0)

@@ -1,7 +1,7 @@
 """TensorBoard: an event file, or a folder with the files of one run or of many.
 
 Every point is read; TensorBoard's own reader keeps a sample of ten thousand and loses spikes. The event files of a
-folder are one run, in the order in which they were begun. Folders below are runs of their own, but for parts of a run
+folder are one run, in the order in which they were started. Folders below are separate runs, except for parts of a run
 that some writers put there: ``train`` and ``validation`` (Keras), a tag of ``add_scalars``, hyper-parameters of
 ``add_hparams``.
 """
@@ -27,14 +27,14 @@ from torchdoctor.sources.words import taken_apart
 
 FORMAT = "TensorBoard"
 FILES_LIMIT = 10_000
-"""Event files that are looked for below one folder."""
+"""Most event files that are read below one folder."""
 DEPTH_LIMIT = 12
 SPLITS = frozenset({"train", "training", "validation", "valid", "val", "eval", "evaluation", "test", "dev"})
 _FIRST_LIMIT = 2**16
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file begins with an event, or a folder holds such files: itself, or in parts of one run below it."""
+    """Whether a file begins with an event, or a folder holds such files, directly or in several split folders."""
     if not path.is_dir():
         return _begun(path) is not None
     parts = [place for place in path.iterdir() if place.name.lower() in SPLITS and place.is_dir()]
@@ -63,7 +63,7 @@ def read(path: Path) -> list[Logged]:
 
 
 def _split_of(path: Path) -> str:
-    """Which part of a run one file is, by the folder that it is in or was in before its path was made its name.
+    """The split that a file belongs to, by its folder, or by its former folder if its path was made its name.
 
     >>> _split_of(Path("logs/validation/events.out.tfevents.1.v2")), _split_of(Path("a__train__events.out.tfevents.1"))
     ('validation', 'train')
@@ -74,7 +74,7 @@ def _split_of(path: Path) -> str:
 
 @dataclass
 class _Part:
-    """What the event files of one folder hold."""
+    """The content of the event files of one folder."""
 
     folder: Path
     points: dict[str, Points]
@@ -101,7 +101,7 @@ def _event_files(folder: Path) -> Iterator[Path]:
 
 
 def _begun(path: Path) -> float | None:
-    """When the first event of a file was written; None where it does not begin with one."""
+    """When the first event of a file was written; None if the file does not begin with one."""
     with path.open("rb") as file:
         start = file.read(HEADER + _FIRST_LIMIT)
     length = int.from_bytes(start[:8], "little")
@@ -152,11 +152,11 @@ def _one_after_another(several: Sequence[Points]) -> Points:
 
 
 ULTRALYTICS = frozenset({"metrics/precision", "metrics/recall", "train/box_loss", "val/box_loss"})
-"""Names that it writes once an epoch, and counts by epochs."""
+"""Names that Ultralytics writes once per epoch, with epochs as steps."""
 
 
 def _joined(parts: dict[Path, _Part]) -> list[_Part]:
-    """The runs: folders that hold a part of the run above them, or beside them, go into it."""
+    """The runs: folders with a part of the run above them, or next to them, are merged into it."""
     for folder in sorted(parts, key=lambda folder: len(folder.parts), reverse=True):
         above = parts.get(folder.parent)
         if above is not None and _join(parts[folder], above):
@@ -176,7 +176,7 @@ def _joined(parts: dict[Path, _Part]) -> list[_Part]:
 
 
 def _join(part: _Part, above: _Part) -> bool:
-    """Put what `add_scalars` or `add_hparams` wrote into the run of the folder above."""
+    """Merge what `add_scalars` or `add_hparams` wrote into the run of the folder above."""
     if part.config and all(len(points) == 1 for points in part.points.values()):
         _add(above, part, {})
         return True
@@ -196,7 +196,7 @@ def _add(run: _Part, part: _Part, names: dict[str, str]) -> None:
 
 
 def _keras_clock(run: _Part) -> Clock:
-    """Keras counts epochs under ``epoch_*`` and batches under the other names: one clock must do."""
+    """Keras counts epochs under ``epoch_*`` and batches under the other names; only one of them can be used."""
     by_epoch = [name for name in run.points if name.partition("/")[2].startswith("epoch_")]
     if not by_epoch:
         return "step"

@@ -1,7 +1,7 @@
-"""Numbers by name out of a printed line, whoever printed it.
+"""Numbers by name from a printed line of any program.
 
-A line is read by its shape: the text with its numbers taken out. Lines of one shape are read alike, so that only the
-first of them costs something.
+A line is read by its shape: the text without its numbers. Lines of one shape are read alike, so only the first of them
+is analyzed.
 
 >>> reader = LineReader()
 >>> reader.read("iter 100: loss 2.3021, time 250ms, mfu 12.1%")
@@ -24,11 +24,11 @@ from torchdoctor.sources.rewriting import HOLE, clean, without_moments
 from torchdoctor.sources.words import HIGHER, LOWER, REWARD, SPLITS, is_measure, taken_apart, words_of
 
 SHAPES_LIMIT = 4096
-"""Shapes that are remembered."""
+"""Most shapes that are remembered."""
 LEARNED_LENGTH = 1000
 """Characters of the longest line whose layout is remembered."""
 BEFORE = 96
-"""Characters before a number among which its name is."""
+"""Characters before a number that are searched for its name."""
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _NOT_FINITE = r"(?<![A-Za-z_])(?<!of )[-+]?(?:nan|NaN|NAN|[Ii]nf|INF|Infinity)(?=ms|[^A-Za-z_]|$)"
@@ -42,7 +42,7 @@ _NAME = re.compile(
     r"(?:[\"']\s*,|[\"']?\s*(?:[:=|]|->|=>)?)\s*[\"'\[(]*\s*\Z"
 )
 _LEVEL = re.compile(r"(?:INFO|DEBUG|WARNING|WARN|ERROR|NOTICE)\s+")
-"""What a logger puts before its messages."""
+"""A logger's prefix before its messages."""
 _UNIT = re.compile(r"( ?)([A-Za-z%µ]+)")
 _OF = re.compile(r"\s*(?:/|\]\s*/\s*\[)\s*\Z|\s+of\s+\Z")
 _AT = re.compile(r"(?i)(?:.*\s)?(?:at|after|on|for|in)\s+((?:global )?(?:step|iteration|iter|epoch|update|episode))\Z")
@@ -55,27 +55,27 @@ _BETWEEN = re.compile(r"\s*[/,|]\s*\Z")
 _GIVEN = re.compile(r"\s*\]?\s*(?:[:=]|is|was|->)\s*\Z")
 _PHASE = re.compile(r"(?<![\w./-])([A-Za-z]+)(?![\w/-]|\.\S)")
 _COUNTED = re.compile(r"\s+(?:in|samples|examples|images|records|batches|files|on)\b")
-"""What comes after a number of things: "Train 1792 in 4 s"."""
+"""Text after a number of things: "Train 1792 in 4 s"."""
 _THOUSANDS = re.compile(r"([KkM])(?![A-Za-z])")
 THOUSANDS = {"k": 1e3, "m": 1e6}
 SHORT = {"s": "step", "trl": "train loss", "tel": "val loss", "Ep.": "epoch", "Up.": "update", "Ep": "epoch"}
-"""Names that llm.c and Marian write short."""
+"""Short names that llm.c and Marian use."""
 OTHER_EPOCHS = frozenset({"best", "last", "per", "previous", "early", "stopped", "stopping", "saved", "resumed"})
-"""Words before an epoch that is not the one that goes on."""
+"""Words before an epoch that is not the current one."""
 APART = frozenset({"ms", "gib", "gb", "mib", "mb"})
-"""Units that may stand apart from their number."""
+"""Units that may be separated from their number by a space."""
 SIZES = frozenset({"gib", "gb", "mib", "mb", "kib", "kb"})
 CONVERTED = APART | SIZES | {"us", "µs"}
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """What one number of a shape is."""
+    """The meaning of one number of a shape."""
 
     name: str
     scale: float = 1.0
     share: bool = False
-    """Whether it is to be divided by the number after it."""
+    """Whether it is divided by the number after it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Plan:
 
     slots: tuple[tuple[str, int, int, float], ...]
     fixed: tuple[tuple[int, str], ...]
-    """Digits that are in no number: loss_1 is not loss_2."""
+    """Digits outside numbers: loss_1 is not loss_2."""
 
 
 class LineReader:
@@ -97,18 +97,18 @@ class LineReader:
         self._value: Callable[[str], float] = _with_comma if comma else _plain
 
     def read(self, line: str) -> dict[str, float]:
-        """The numbers in a line by their names; the first of those that share one."""
+        """The numbers in a line by name; the first one if several share a name."""
         return self.numbers(clean(line))
 
     def again(self, line: str) -> dict[str, float] | None:
-        """The numbers of a line that is laid out, digit by digit, as one that was learned; None where none was."""
+        """The numbers of a line with the same layout, digit by digit, as a learned one; None if there is none."""
         plan = self._plans.get(line.translate(_ZEROS)) if len(line) <= LEARNED_LENGTH else None
         if plan is None or any(line[place] != digit for place, digit in plan.fixed):
             return None
         return {name: self._value(line[start:end]) * scale for name, start, end, scale in plan.slots}
 
     def learn(self, line: str, row: Mapping[str, float]) -> None:
-        """Remember where a line has the numbers that were made of it."""
+        """Remember where a line has the numbers that were read from it."""
         if len(line) > LEARNED_LENGTH or len(self._plans) >= SHAPES_LIMIT or _BAR.match(line) or "\x1b" in line:
             return
         blank = without_moments(line)
@@ -129,11 +129,11 @@ class LineReader:
             self._plans[line.translate(_ZEROS)] = _Plan(tuple(plan.values()), tuple(fixed))
 
     def forget(self) -> None:
-        """Forget how lines are laid out: what follows is to be read otherwise."""
+        """Forget the layouts of lines, because the following lines are read differently."""
         self._plans.clear()
 
     def numbers(self, line: str) -> dict[str, float]:
-        """The same of a line that is clean."""
+        """The same for a line that is already clean."""
         parts = self._number.split(line)
         numbers = parts[1::2]
         if not numbers:
@@ -163,7 +163,7 @@ def _with_comma(text: str) -> float:
 
 
 def _slots(shape: str) -> tuple[_Slot | None, ...]:
-    """What each number of a shape is."""
+    """The meaning of each number of a shape."""
     texts = shape.split(HOLE)
     slots: list[_Slot | None] = [*_leading(texts)]
     line = _Line("val" if texts[0].startswith(" * ") else "")
@@ -190,25 +190,25 @@ def _slots(shape: str) -> tuple[_Slot | None, ...]:
 
 @dataclass
 class _Line:
-    """How far a line has been understood: of what phase the numbers are that come next."""
+    """How far a line has been understood: the phase of the numbers that come next."""
 
     phase: str = ""
-    """As the line says."""
+    """The phase that the line states."""
     hint: str = ""
-    """As the name before says: "val loss 0.6, acc 0.8"."""
+    """The phase in the name before: "val loss 0.6, acc 0.8"."""
     lost: bool = False
     """Whether the line gave a loss of its own: "Loss: 0.5, Train: 0.9, Val: 0.8"."""
     waiting: str = ""
-    """What was named before a count, and comes after it."""
+    """The measure that was named before a count, and whose value comes after it."""
 
     def slot(self, own: str, after: str, of: bool) -> _Slot | None:
-        """What a number is, by the text before it and after it."""
+        """The meaning of a number, from the text before and after it."""
         name, outside = (None, own) if after.startswith("%|") else _named(own, of)
         self.phase = _phase(outside) or self.phase
         if self.waiting and _GIVEN.match(own):
             return _Slot(self.waiting)  # "Loss after epoch 3: 0.5"
         self.waiting = ""
-        if name is not None and not taken_apart(name, 0).words:  # nothing but a phase
+        if name is not None and not taken_apart(name, 0).words:  # only a phase
             if after.startswith("%"):
                 return None
             if of or after.lstrip().startswith("["):  # "Train: 0 [  50/1251" and "Test: [ 10/48]"
@@ -229,13 +229,13 @@ class _Line:
             self.waiting = _measure_at_the_end(outside)
             self.phase = taken_apart(name, 0).split or self.phase
             if of and self.phase in ("val", "test") and not is_epoch(name):
-                return _Slot(f"{self.phase}/{name}")  # batches of validation, maybe: the clock will see
+                return _Slot(f"{self.phase}/{name}")  # possibly validation batches: the clock decides
             thousands = _THOUSANDS.match(after)
             return _Slot(_without_split(name), THOUSANDS[thousands[1].lower()] if thousands else 1.0)
         return self._measured(name, after, of) if not name.endswith(".py") else None
 
     def _counted(self) -> _Slot | None:
-        """Batches of training; those of validation are no clock."""
+        """Batches of training; validation batches are not a clock."""
         return _Slot("batch") if self.phase in ("", "train") else None
 
     def _measured(self, name: str, after: str, of: bool) -> _Slot:
@@ -254,7 +254,7 @@ class _Line:
 
 
 def _leading(texts: Sequence[str]) -> tuple[_Slot, ...]:
-    """What a line begins with: "[1, 2000] loss: 2.173", "[10] train-rmse:0.5", "10: learn: 0.5"."""
+    """The numbers that a line begins with: "[1, 2000] loss: 2.173", "[10] train-rmse:0.5", "10: learn: 0.5"."""
     if len(texts) < 3:
         return ()
     if not texts[0].strip() and re.match(r":\s", texts[1]):
@@ -268,7 +268,7 @@ def _leading(texts: Sequence[str]) -> tuple[_Slot, ...]:
 
 
 def _named(text: str, of: bool = False) -> tuple[str | None, str]:
-    """The name that the text before a number gives it, and the text before that; `of`: whether a total follows."""
+    """The name in the text before a number, and the text before that name; `of`: whether a total follows."""
     found = _NAME.search(text)
     if found is None:
         return None, text
@@ -283,7 +283,7 @@ def _named(text: str, of: bool = False) -> tuple[str | None, str]:
 
 
 def _ends_in_epoch(name: str) -> bool:
-    """Whether a name says which epochs are counted: those of pretraining, not the best one.
+    """Whether a name ends in a count of epochs, such as those of pretraining, but not the best epoch.
 
     >>> _ends_in_epoch("dino pretrain ep"), _ends_in_epoch("Best epoch")
     (True, False)
@@ -293,19 +293,19 @@ def _ends_in_epoch(name: str) -> bool:
 
 
 def _measure_at_the_end(outside: str) -> str:
-    """The loss or metric that is named last: "Loss after "."""
+    """The loss or metric named last: "Loss after "."""
     found = re.search(r"([A-Za-z][\w ./-]{0,40}?)\s+(?:at|after|on|for|in)\s+\Z", outside)
     name = found[1].rpartition(" - ")[2] if found else ""
     return name if is_measure(name) or taken_apart(name, 0).has(REWARD) else ""
 
 
 def _total(before: _Slot | None) -> _Slot | None:
-    """What comes after a stroke: how far the count before it goes."""
+    """The number after a slash: the total of the count before it."""
     return _Slot(before.name + TOTAL) if before is not None and counts(before.name) else None
 
 
 def _without_split(name: str) -> str:
-    """Train epoch and test epoch are one count."""
+    """The name without its split: train epoch and test epoch are one count."""
     words = [word for word in words_of(name) if word not in SPLITS]
     return name if len(words) == len(words_of(name)) else " ".join(words)
 
@@ -318,7 +318,7 @@ def _phase(outside: str) -> str:
 
 
 def _unit(after: str) -> tuple[float, int, bool]:
-    """What the unit after a number multiplies it by, its length, and whether it is one of memory."""
+    """The factor of the unit after a number, its length, and whether it is a unit of memory."""
     unit = _UNIT.match(after)
     if unit is None or (unit[1] and unit[2].lower() not in APART):
         return 1.0, 0, False

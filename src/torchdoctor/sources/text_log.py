@@ -1,8 +1,8 @@
 """What a training script printed: any line that gives numbers by name.
 
-nanoGPT and its descendants, torchtitan with colours, Hugging Face's dicts, tqdm's and Keras' bars, mmengine,
-detectron2, fairseq, Megatron, Lightning, and ``key: number`` or ``key=number`` in general. With ``--pattern`` the named
-groups of a regular expression are taken instead.
+nanoGPT and its descendants, torchtitan with colors, Hugging Face's dicts, tqdm's and Keras' bars, mmengine, detectron2,
+fairseq, Megatron, Lightning, and ``key: number`` or ``key=number`` in general. With ``--pattern`` the named groups of a
+regular expression are used instead.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from torchdoctor.sources.text_line import LineReader
 from torchdoctor.sources.words import REWARD, is_measure, listed, taken_apart
 
 PROBE = 2**22
-"""Characters of a file in which a line of numbers must come: some logs begin with the whole source code."""
+"""Characters of a file within which a line of numbers must come: some logs begin with the whole source code."""
 PATTERN_LINE = 2000
-"""Characters of a line that a user's pattern sees."""
+"""Most characters of a line that a user's pattern is applied to."""
 BEFORE = 8
-"""Rows before the first one that counts among which some may be of the same step."""
+"""Rows before the first one with a count, some of which may belong to the same step."""
 OVERFLOW = "OVERFLOW!"
-"""What DeepSpeed says of a step that it skips."""
+"""What DeepSpeed prints for a skipped step."""
 SELDOM, MANY = 3, 20
-"""Lines in which a name must come where another comes in many: and one that says nothing by itself, in a twentieth."""
+"""Lines in which a name must occur if another occurs in many; an uninformative name must occur in a twentieth."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,])0,\d{2,}(?!\d*,)")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 _EPOCH = listed("epoch epochs")
 _LIGHTNING = "v_num"
-"""What Lightning's bar shows besides: it holds the means of the last epoch for the whole of the next one."""
+"""Marks Lightning's bar: it shows the means of the last epoch throughout the next one."""
 _SUM = ("total",)
-"""What a table may call the loss."""
+"""A name for the loss in some tables."""
 _DOCUMENT = re.compile(r'\s*(?:\{\s*"|\[\s*[{\[])')
 _UNFINISHED = re.compile(r"\s*(\d+)/(?!\1\D)\S+\s*(?:\[[=>. #-]+\]|━)|\s*\d+/\d+\s\[=+\] - ETA:")
-"""Keras' bar within an epoch: what it shows is the mean since the epoch began."""
+"""Keras' bar within an epoch: it shows the mean since the start of the epoch."""
 
 
 def recognises(path: Path) -> bool:
-    """Whether two lines or more give a loss or a metric by name, or one a loss that is NaN."""
+    """Whether two or more lines give a loss or a metric by name, or one line a loss that is not finite."""
     text = beginning(path, PROBE)
     if is_binary(text) or _breaks_off(text):
         return False
@@ -72,12 +72,12 @@ def recognises(path: Path) -> bool:
 
 
 def _is_broken(row: Mapping[str, float]) -> bool:
-    """Whether a line gives a loss that is no number: it tells enough by itself."""
+    """Whether a line gives a non-finite loss, which is enough by itself."""
     return any(taken_apart(name, 0).is_loss and not math.isfinite(value) for name, value in row.items())
 
 
 def _breaks_off(text: str) -> bool:
-    """Whether this is a JSON document over several lines that was not read as one: it is damaged."""
+    """Whether this is a JSON document over several lines, which is damaged because it was not read as JSON."""
     return _DOCUMENT.match(text) is not None and loaded(text.lstrip().partition("\n")[0]) is None
 
 
@@ -100,7 +100,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
 
 
 def names_in(path: Path) -> list[str]:
-    """The names under which the lines give numbers again and again, those that come most often first."""
+    """The names under which lines give numbers repeatedly, the most frequent first."""
     reader, table = LineReader(_has_comma(path)), PrintedTable()
     lines = beginning(path).splitlines()
     rows = (_row(line, reader, table) for line in lines) if not is_binary("".join(lines)) else ()
@@ -109,7 +109,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def _printed(path: Path, table: Table, wanted: frozenset[str] = frozenset()) -> Iterator[dict[str, float]]:
-    """The rows of a log: what comes before the first line that counts is source code or settings."""
+    """The rows of a log; lines before the first one with a count are source code or settings."""
     reader, printed, phases, box = LineReader(_has_comma(path)), PrintedTable(), Phases(), Box()
     waiting: list[dict[str, float]] = []
     begun = False
@@ -134,7 +134,7 @@ def _printed(path: Path, table: Table, wanted: frozenset[str] = frozenset()) -> 
 
 
 def _row(text: str, reader: LineReader, printed: PrintedTable) -> dict[str, float]:
-    """What a line of a new layout gives."""
+    """The numbers in a line of a new layout."""
     row = printed.read(uncoloured(text))
     if row is not None:
         if not row:  # other names
@@ -149,7 +149,7 @@ def _row(text: str, reader: LineReader, printed: PrintedTable) -> dict[str, floa
 
 
 def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
-    """Rows without the validation that a bar shows until the next one: the same value again within an epoch."""
+    """Rows without repeated validation values, which a progress bar shows until the next validation."""
     epoch: float | None = None
     shown: dict[str, tuple[float, float]] = {}
     for row in _of_bars(rows):
@@ -164,7 +164,7 @@ def _fresh(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
 
 
 def _of_bars(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
-    """Rows, of Lightning's bar without what it holds of the epoch before, and of its end the last that was drawn."""
+    """Rows; of Lightning's bar without values from the epoch before, and only the last drawing at its end."""
     whole: dict[str, float] = {}
     over: float | None = None
     held: dict[str, float] = {}
@@ -177,7 +177,7 @@ def _of_bars(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
                 yield whole
                 whole = {}
             whole, over, held = {**whole, **row}, epoch, {**held, **row}
-        elif epoch != over or row["batch"] > 0:  # else the bar of an epoch that is over, drawn once more
+        elif epoch != over or row["batch"] > 0:  # otherwise the bar of a finished epoch, drawn again
             if whole:
                 yield whole
                 whole = {}
@@ -188,7 +188,7 @@ def _of_bars(rows: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
 
 
 def _of_the_same(row: dict[str, float], before: list[dict[str, float]]) -> list[dict[str, float]]:
-    """What was printed of the first step before the line that begins: from where the same count was given on."""
+    """Rows of the first step printed before the line that begins: from where the same count was given on."""
     counted = {value for name, value in row.items() if counts(name)}
     for place, earlier in enumerate(before):
         if not counted.isdisjoint(value for name, value in earlier.items() if counts(name)):
@@ -197,7 +197,7 @@ def _of_the_same(row: dict[str, float], before: list[dict[str, float]]) -> list[
 
 
 def _tells(row: dict[str, float], text: str) -> bool:
-    """Whether a line says something: one that only counts is a title, or mentions a step in passing."""
+    """Whether a line has values: one with only a count must be a title, not a mention of a step in passing."""
     if not _only_counts(row):
         return True
     first = next(iter(row))
@@ -207,7 +207,7 @@ def _tells(row: dict[str, float], text: str) -> bool:
 
 
 def _is_alone(row: dict[str, float], text: str) -> bool:
-    """Whether a line says nothing besides: "[batch=1/80]:"."""
+    """Whether a line contains nothing else: "[batch=1/80]:"."""
     return _letters(text) == "".join(_letters(name) for name in row if not name.endswith(TOTAL))
 
 
@@ -241,7 +241,7 @@ def _is_evaluated(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_held(name: str) -> bool:
-    """Whether Lightning's bar may show a value for a whole epoch: of validation, or of training but not of a step."""
+    """Whether Lightning's bar may show a value for a whole epoch: of validation, or of training but not per step."""
     part = taken_apart(name, 0)
     return _is_measure(name) and bool(part.split) and not name.endswith("_step")
 
@@ -269,12 +269,12 @@ def _matched(path: Path, pattern: str, table: Table) -> Iterator[dict[str, float
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A user's pattern, refused where it names nothing or could take for ever.
+    """A user's pattern, refused if it names no group or could take forever.
 
     >>> compile_pattern("(?P<loss>(a+)+)b")
     Traceback (most recent call last):
     ...
-    torchdoctor.errors.SourceError: --pattern '(?P<loss>(a+)+)b': a repetition inside a repetition can take for ever...
+    torchdoctor.errors.SourceError: --pattern '(?P<loss>(a+)+)b': a repetition inside a repetition can take forever...
     """
     try:
         compiled = re.compile(pattern)
@@ -282,18 +282,18 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         raise SourceError(f"--pattern {pattern!r} is not a regular expression: {error}.") from error
     if not compiled.groupindex:
         raise SourceError(
-            f"--pattern {pattern!r} names no group. Write (?P<loss>...) around what is the loss, and (?P<step>...)."
+            f"--pattern {pattern!r} names no group. Write (?P<loss>...) around the loss, and (?P<step>...) likewise."
         )
     if _repeats_repetition(pattern):
         raise SourceError(
-            f"--pattern {pattern!r}: a repetition inside a repetition can take for ever on some lines. "
+            f"--pattern {pattern!r}: a repetition inside a repetition can take forever on some lines. "
             r"Write \S+ or [\d.e+-]+ for a number."
         )
     return compiled
 
 
 def _repeats_repetition(pattern: str) -> bool:
-    """Whether a group that holds a repetition without end is itself repeated without end."""
+    """Whether a group that contains an unlimited repetition is itself repeated without limit."""
     plain = re.sub(r"\\.", "x", pattern)
     plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", plain)
     held = [False]

@@ -23,15 +23,15 @@ from torchdoctor.sources.crc32c import contributions, crc32c, masked, masked_all
 HEADER, FOOTER = 12, 4
 PADDING = 8
 WINDOW = 8 * 2**20
-"""Bytes that are looked at together; a longer record holds no scalars and is passed over."""
+"""Bytes read together; a longer record holds no scalars and is skipped."""
 LENGTH_LIMIT = 2**32
 """A length beyond this is damage, whatever its checksum says."""
 _SEARCHED = 2**12
 _KNOWN_LIMIT = 100_000
 _CYCLE_LIMIT = 100
-"""Records in the longest cycle of lengths that is looked for: a loop that logs the same scalars at every step."""
+"""Records in the longest cycle of lengths that is searched for: a loop that logs the same scalars at every step."""
 _CYCLE_TRIED = 1000
-"""After how many records one by one it is."""
+"""Number of records read one by one before that."""
 _HEADER = struct.Struct("<QI")
 
 
@@ -40,7 +40,7 @@ class Window:
     """A part of a file, and the whole records in it."""
 
     data: bytes
-    """With some bytes behind it, so that a record can be looked at in words."""
+    """With padding, so that a record can be read in words."""
     starts: NDArray[np.int64]
     """Where each record's data begins."""
     lengths: NDArray[np.int64]
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass
 class RecordFile:
-    """A pass over a file: what was left out is known when it has ended."""
+    """One pass over a file; what was left out is known when it ends."""
 
     path: Path
     skipped: int = 0
@@ -58,9 +58,9 @@ class RecordFile:
     first_skipped: int | None = None
     """The number of the record at the first of them, counted from 1."""
     torn: bool = False
-    """Whether the last record breaks off."""
+    """Whether the last record is cut off."""
     _known: dict[int, int] = field(default_factory=dict)
-    """Lengths that were seen, and their checksums."""
+    """Lengths seen so far, and their checksums."""
 
     def windows(self) -> Iterator[Window]:
         """The records of the file, in order."""
@@ -73,7 +73,7 @@ class RecordFile:
                 if positions:
                     bounds = np.append(np.frombuffer(positions, dtype=np.int64), after)
                     starts, lengths = bounds[:-1] + HEADER, np.diff(bounds) - HEADER - FOOTER
-                    if self.skipped:  # then something else may lie between two records
+                    if self.skipped:  # then damaged bytes may lie between two records
                         lengths = np.array([_HEADER.unpack_from(data, place)[0] for place in positions], dtype=np.int64)
                     yield Window(data + bytes(PADDING), starts, lengths, first)
                 first += len(positions)
@@ -89,7 +89,7 @@ class RecordFile:
             self.first_skipped = record + 1
 
     def _scan(self, data: bytes, first: int) -> tuple[array[int], int]:
-        """Where the whole records begin, and where the first begins that is not whole."""
+        """Where the whole records begin, and where the first incomplete one begins."""
         positions = array("q")
         position, last = 0, len(data) - HEADER
         unpack, known, found = _HEADER.unpack_from, self._known, positions.append
@@ -118,7 +118,7 @@ class RecordFile:
         return True
 
     def _leap(self, file: BinaryIO, rest: bytes) -> bytes:
-        """Pass over a record that is longer than a window; what is left of `rest`."""
+        """Skip a record that is longer than a window; returns the rest."""
         length, _ = _HEADER.unpack_from(rest, 0)
         missing = length + HEADER + FOOTER - len(rest)
         if file.tell() + missing > os.fstat(file.fileno()).st_size:
@@ -128,7 +128,7 @@ class RecordFile:
 
 
 def _leap_over_cycles(data: bytes, positions: array[int], after: int) -> int:
-    """Where the lengths of the last records repeat, add the records that go on so; where the next begins."""
+    """Where the lengths of the last records repeat, add the records that continue so; returns where the next begins."""
     bounds = np.array([*positions[-2 * _CYCLE_LIMIT :], after], dtype=np.int64)
     recent: NDArray[np.int64] = bounds[1:] - bounds[:-1]
     for size in range(1, len(recent) // 2 + 1):
@@ -153,14 +153,14 @@ def _leap_over_cycles(data: bytes, positions: array[int], after: int) -> int:
 
 
 def _next_header(data: bytes, begin: int) -> int:
-    """The next place at which a length has its right checksum; near the end of the data if there is none."""
+    """The next place where a length has its right checksum; near the end of the data if there is none."""
     last = len(data) - HEADER
     span = _SEARCHED
     while begin <= last:
         part = np.frombuffer(data, dtype=np.uint8, count=min(span + HEADER, len(data) - begin), offset=begin)
         empty = part == 0
         places = len(part) - HEADER + 1
-        # a record of 16 MB or more is no scalar: five of the eight bytes of a length are zero
+        # a record of 16 MB or more is not a scalar: five of the eight bytes of a length are zero
         candidates = np.flatnonzero(np.logical_and.reduce([empty[place : place + places] for place in range(3, 8)]))
         if candidates.size:
             rows = part[candidates[:, None] + np.arange(HEADER)]

@@ -1,4 +1,4 @@
-"""Tables with one value a row: one column says what was measured, another what came out.
+"""Tables with one value per row: one column names the measure, another holds its value.
 
 >>> from pathlib import Path
 >>> tidy = Tidy(layout(["metric", "step", "value"]))
@@ -31,7 +31,7 @@ MOST_RUNS = 1000
 
 
 class Layout(NamedTuple):
-    """Which column of such a table holds what."""
+    """The columns of such a table by role."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
 
 def layout(columns: Sequence[str]) -> Layout | None:
-    """Which columns hold what; None where a table is not of this kind.
+    """The columns by role; None if a table is not of this kind.
 
     >>> layout(["metricName", "metricValue", "epoch"])
     Layout(name='metricName', value='metricValue', clock='epoch', phase=None, run=None)
@@ -69,14 +69,14 @@ def _is(column: str, known: frozenset[str], last: str) -> bool:
 
 
 class Tidy:
-    """Values that have come, by run and name."""
+    """Values that have arrived, by run and name."""
 
     def __init__(self, columns: Layout) -> None:
         self.columns = columns
         self._series: dict[str, dict[str, tuple[array[float], array[float]]]] = {}
 
     def add(self, row: Mapping[str, Any], comma: bool = False) -> None:
-        """One value, if the row has one."""
+        """Add one value, if the row has one."""
         name, value = row.get(self.columns.name), _number(row.get(self.columns.value), comma)
         if not isinstance(name, str) or not name or value is None:
             return
@@ -94,7 +94,7 @@ class Tidy:
         values.append(value)
 
     def tables(self, read: Table | None = None) -> dict[str, Table]:
-        """The table of every run, one row a step; what could not be read is as in the one given."""
+        """The table of every run, one row per step; notes on unreadable lines are taken from `read`."""
         found = {}
         for run, names in self._series.items():
             table = Table() if read is None else read.empty()

@@ -1,4 +1,4 @@
-"""Trackio: the SQLite database of a project; of old versions, one database with all projects.
+"""Trackio: the SQLite database of a project, or in old versions one database with all projects.
 
 A row of its table ``metrics`` holds the metrics of one call as JSON.
 """
@@ -20,11 +20,11 @@ RUNS_LIMIT = 10_000
 STEP = "_step"
 _NEEDED = frozenset({"run_name", "metrics", "timestamp"})
 _IDENTITY = ("project_name", "run_id", "run_name")
-"""What tells runs apart, as far as the version has it."""
+"""Columns that distinguish runs, if the version has them."""
 
 
 def recognises(path: Path) -> bool:
-    """Whether a file is a database of Trackio."""
+    """Whether a file is a Trackio database."""
     return columns(path, "metrics") >= _NEEDED
 
 
@@ -50,7 +50,7 @@ def _run(store: Store, path: Path, identity: dict[str, Any]) -> Logged:
         else:
             table.add({STEP: step if isinstance(step, int) else table.rows, **numbers(row)})
     if store.damage:
-        table.notes.append(f"the database is damaged ({store.damage}): read as far as it goes")
+        table.notes.append(f"the database is damaged ({store.damage}): only the undamaged part was read")
     found = table.logged(path, FORMAT, config=_config(store, identity))
     points = {name: points for name, points in found.points.items() if name != STEP}
     project = identity.get("project_name")
@@ -70,7 +70,7 @@ def _config(store: Store, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _matching(identity: dict[str, Any]) -> tuple[str, list[Any]]:
-    """A condition for the rows of a run, and its values: names are ours, values never become part of the query."""
+    """A condition for the rows of a run, and its values: names are fixed, values are never part of the query."""
     return " AND ".join(f"{name} IS ?" for name in identity), list(identity.values())
 
 

@@ -1,8 +1,9 @@
-"""Hugging Face: ``trainer_state.json``, and the output folders and checkpoints that it lies in.
+"""Hugging Face: ``trainer_state.json``, and the output folders and checkpoints that contain it.
 
-Rows of training and of evaluation are mixed in its ``log_history``; the last row of a finished run holds means over the
-whole run and is no point of a curve. Of several checkpoints the latest knows all that the others know. Hyper-parameters
-come from the state and from the model card beside it; ``training_args.bin`` is a pickle and is never opened.
+Rows of training and evaluation are mixed in its ``log_history``; the last row of a finished run holds means over the
+whole run and is not a point of a curve. Of several checkpoints the latest contains everything in the others.
+Hyper-parameters come from the state and from the model card next to it; ``training_args.bin`` is a pickle and is never
+opened.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SIZE_LIMIT = 256 * 2**20
 _HISTORY = '"log_history"'
 _ROW = re.compile(r"\{[^{}]{0,100000}\}")
 _WHOLE_RUN = frozenset({"train_runtime", "train_samples_per_second"})
-"""A row with one of these sums up the run."""
+"""A row with one of these summarizes the run."""
 _SETTINGS = ("num_train_epochs", "max_steps", "train_batch_size", "logging_steps", "eval_steps", "save_steps")
 _CARD_BEGINS = "hyperparameters were used"
 _CARD_LINE = re.compile(r"^- (\w+): (.{1,200})$", re.MULTILINE)
@@ -70,7 +71,7 @@ def _read_state(path: Path) -> Logged:
         state = _salvaged(content)
         table.torn = True
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
-        raise SourceError(f"{path} is no state of a Hugging Face trainer: it has no list log_history.")
+        raise SourceError(f"{path} is not the state of a Hugging Face trainer: it has no list log_history.")
     counted = False
     for number, row in enumerate(state["log_history"], 1):
         if not isinstance(row, Mapping):
@@ -84,7 +85,7 @@ def _read_state(path: Path) -> Logged:
 
 
 def _salvaged(content: str) -> dict[str, Any]:
-    """The rows of a state that breaks off or is damaged, and the plain settings before them."""
+    """The rows of a state that is cut off or damaged, and the plain settings before them."""
     before, _, after = content.partition(_HISTORY)
     rows = []
     for match in _ROW.finditer(after):
@@ -144,7 +145,7 @@ def _last_step(logged: Logged) -> int:
 
 
 def _gone_on(folder: Path, state: Logged) -> Logged:
-    """What TensorBoard's log in the same folder knows beyond the last checkpoint: how a run ended that was killed."""
+    """What TensorBoard's log in the same folder has beyond the last checkpoint: the end of a killed run."""
     logs = folder / "runs"
     if not logs.is_dir():
         return state
@@ -154,7 +155,7 @@ def _gone_on(folder: Path, state: Logged) -> Logged:
             continue
         for run in tensorboard.read(place):
             if _last_step(run) > last and "train/loss" in run.points:
-                note = f"the last checkpoint knows step {last}: read from TensorBoard's log in {place.name}"
+                note = f"the last checkpoint ends at step {last}: read from TensorBoard's log in {place.name} instead"
                 points: dict[str, Points] = dict(run.points)
                 config = {**run.config, **state.config}
                 state = replace(state, path=place, points=points, config=config, notes=(note,), torn=run.torn)

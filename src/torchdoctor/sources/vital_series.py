@@ -1,4 +1,4 @@
-"""The vitals of a run as series, for pictures and comparisons: every step, nothing thinned."""
+"""The vitals of a run as series, for plots and comparisons: every step, without thinning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def vital_series(records: Iterable[Record]) -> dict[str, tuple[Steps, Values]]:
     for record in records:
         if record["type"] in ("vitals", "validation"):
             _add(found, record["step"], record["vitals"])
-        elif record["type"] == "groups":  # a rate that changes seldom is recorded when it does
+        elif record["type"] == "groups":  # a learning rate that rarely changes is recorded when it does
             groups = [group for group in record["groups"] if isinstance(group.get("lr"), int | float)]
             name = "lr" if len(groups) == 1 else "lr/{}"
             _add(found, record["step"], {name.format(place): group["lr"] for place, group in enumerate(groups)})

@@ -1,7 +1,7 @@
-"""Weights & Biases without its server: ``.wandb`` files, the folders they lie in, and the histories of old versions.
+"""Weights & Biases without its server: ``.wandb`` files, their folders, and the histories of old versions.
 
-A ``.wandb`` file is a LevelDB log of protocol-buffer records. W&B offers no reader of it; this one takes the history
-and the configuration. Files of one run that was resumed are one run.
+A ``.wandb`` file is a LevelDB log of protocol-buffer records. W&B offers no reader for it; this one reads the history
+and the configuration. The files of one resumed run are one run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(path: Path) -> list[Logged]:
 
 
 def _identity(file: Path) -> str:
-    """What a run keeps when it is resumed: the end of the names of its file and of its folder."""
+    """What a resumed run keeps: the end of the names of its file and of its folder."""
     folder = file.parent.parent if file.parent.name == "files" else file.parent
     return (file.stem if file.suffix == ".wandb" else folder.name).rpartition("-")[2]
 
@@ -101,7 +101,7 @@ def _read_log(path: Path, run: _Run) -> None:
     table.skipped += file.skipped
     if file.lost:
         lost = f"about {file.lost_records:,} records ({file.lost:,} bytes)"
-        table.notes.append(f"damage in {path.name} cost {lost}: the rest of the block in which it is")
+        table.notes.append(f"damage in {path.name} cost {lost}: the rest of the damaged block")
     table.torn = file.torn
 
 
@@ -142,7 +142,7 @@ def _take_history(record: bytes, item: Field, table: Table) -> None:
 
 
 def _plain(record: bytes, item: Field) -> tuple[str, float] | None:
-    """A short name with a number, which almost all entries are, at a tenth of the time; None for anything else."""
+    """A short name with a number, like almost all entries, in a tenth of the time; None for anything else."""
     start, stop = item.start, item.stop
     if stop - start < 6 or record[start] not in _NAMED or record[start + 1] >= 0x80:
         return None

@@ -40,9 +40,9 @@ SPLITS: dict[str, Split] = {
     **dict.fromkeys(("test", "testing", "teste", "prueba"), "test"),
 }
 _RECALL = re.compile(r"(?<![A-Za-z])R@(?=\d)|(?<=_)R(?=(?:1|5|10)$)")
-"""The share of queries whose answer is among the first: R@5, and R5 where the name says from what to what."""
+"""Recall, the share of queries whose answer is among the first: R@5, and R5 after "a_to_b"."""
 _LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
-"""A loss as papers write it: L_kl, L_rec."""
+"""A loss as written in papers: L_kl, L_rec."""
 _GLUED = re.compile(
     r"^(train|training|val|valid|validation|eval|test|avg|mean|total)"
     r"(loss|acc|accuracy|error|err|ppl|perplexity|wer|cer|bleu|auc|f1|miou|iou|map|mse|mae|rmse|dice|psnr|ssim)$"
@@ -68,10 +68,10 @@ _PAIRS = {
     ("data", "cost"): "runtime",
     ("time", "cost"): "runtime",
 }
-"""Words that mean something else together; what follows "loss" is its value, while a value's loss is another's."""
+"""Pairs of words with a meaning of their own; "loss value" is a loss, "value loss" is another loss."""
 LOSS = frozenset({"loss", "losses", "objective", "cost", "criterion", "perda", "perdida", "perte", "verlust"})
 KINDS = frozenset({"nll", "nloglik", "ce", "bce", "xent", "logloss", "mlogloss", "elbo"})
-"""Losses by their own names, which are parts where something else is called the loss."""
+"""Losses by their own names; they are parts if something else is called the loss."""
 OBJECTIVES = frozenset(
     tuple(name.split("-"))
     for name in listed(
@@ -79,9 +79,9 @@ OBJECTIVES = frozenset(
         "query-soft-max pair-logit pair-logit-pairwise xent-lambda kullback-leibler gamma-deviance l1 l2 mphe"
     )
 )
-"""What CatBoost, LightGBM and XGBoost call losses, by all of their words: where nothing else is one."""
+"""What CatBoost, LightGBM and XGBoost call losses, by all their words; used if nothing else is a loss."""
 _SETTING = re.compile(r":\w+=[\d.]+(?:;\w+=[\d.]+)*$")
-"""What CatBoost adds to a name: Quantile:alpha=0.9."""
+"""A suffix that CatBoost adds to a name: Quantile:alpha=0.9."""
 FILLERS = listed(
     "step epoch avg average mean global running batch batches iter iteration current cur the of per log logs logged "
     "metrics metric scalar scalars stats stat set data split overall micro macro info raw meter reduced sync synced "
@@ -91,13 +91,13 @@ FILLERS = listed(
 TOTAL = frozenset({"total", "tot", "sum", "overall", "full", "main"})
 SMOOTHED = frozenset({"smooth", "smoothed", "ema", "running", "epoch", "median", "avg", "average", "mean"})
 AVERAGED = SMOOTHED - FILLERS
-"""Those of them that make another curve of a loss: its spikes are lower, and later."""
+"""Words of smoothed losses, whose spikes are lower and later."""
 ODD = listed(
     "min max std var best last count num n scale scaler weight weights ratio delta coef coefficient lambda "
     "ppl perplexity acc accuracy per_token improvement target threshold nan diff stdev improved from previous "
     "prev skipped improve improving with saved"
 )
-"""Words that make something else of a loss."""
+"""Words that turn a loss into something else."""
 HIGHER = listed(
     "acc accu accuracy acuracia exactitud akurasi f1 auc auroc roc ap map precision recall specificity "
     "sensitivity iou miou jaccard dice bleu rouge chrf meteor cider spice psnr ssim r2 kappa mcc matthews ndcg "
@@ -110,12 +110,12 @@ LOWER = listed(
     "brier"
 )
 FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape msle rmsle")
-"""Metrics that stand in for a loss where none is logged."""
+"""Metrics that replace a loss if none is logged."""
 EVALUATED = listed(
     "wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits "
     "recall1 recall5 recall10"
 )
-"""Metrics that nobody computes on training batches: of validation even where the name does not say so."""
+"""Metrics that nobody computes on training batches: validation metrics even if the name does not say so."""
 REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})
 SYNONYMS = {
     "acc": "accuracy",
@@ -130,7 +130,7 @@ SYNONYMS = {
 
 @dataclass(frozen=True)
 class Name:
-    """A name, taken apart."""
+    """A name, split into words."""
 
     original: str
     words: tuple[str, ...]
@@ -141,11 +141,11 @@ class Name:
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """The words that say which part of it this is."""
+        """The words that say which part of a loss this is."""
         return tuple(word for word in self.words if word not in FILLERS and base(word) not in LOSS)
 
     def has(self, words: Iterable[str]) -> bool:
-        """Whether one of these is in it, with a number behind it or not."""
+        """Whether one of these words is in it, with or without a number after it."""
         wanted = frozenset(words)
         return any(word in wanted or base(word) in wanted for word in self.words)
 
@@ -156,7 +156,7 @@ class Name:
 
     @property
     def is_objective(self) -> bool:
-        """Whether it is what a library for boosted trees calls its loss."""
+        """Whether it is a loss in a library for boosted trees."""
         plain = words_of(_SETTING.sub("", self.original)) if "=" in self.original else self.words
         return tuple(word for word in plain if word not in SPLITS and not word.isdigit()) in OBJECTIVES
 
@@ -167,7 +167,7 @@ class Name:
 
 
 def base(word: str) -> str:
-    """A word without the number behind it.
+    """A word without the number at its end.
 
     >>> base("map50"), base("95")
     ('map', '95')
@@ -177,7 +177,7 @@ def base(word: str) -> str:
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a name in lower case; what is often written together is taken apart.
+    """The words of a name in lower case; words often written together are separated.
 
     >>> words_of("train/box_loss"), words_of("valLoss"), words_of("lr-AdamW/pg1"), words_of("metrics/mAP50-95(B)")
     (('train', 'box', 'loss'), ('val', 'loss'), ('lr', 'adam', 'w', 'pg1'), ('metrics', 'map50', '95', 'b'))
@@ -203,9 +203,9 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def taken_apart(name: str, count: int) -> Name:
-    """A name's words, and the split that it is about: the last one named.
+    """A name's words, and its split: the last one named.
 
-    Beside another one, *training* says what kind of loss it is.
+    Next to another split, *training* describes the kind of loss.
 
     >>> taken_apart("val training loss", 5).split, taken_apart("eval/train_loss", 5).split
     ('val', 'train')
@@ -215,12 +215,12 @@ def taken_apart(name: str, count: int) -> Name:
     splits = [SPLITS[word] for word in named if word != "training"] or [SPLITS[word] for word in named]
     split: Split = SPLITS.get(name.rpartition("/")[2].lower()) or (splits[-1] if splits else "")
     rest = tuple(word for word in words if word not in SPLITS)
-    if not split and words[:1] == ("metrics",) and "/" in name:  # Ultralytics: of the validation set
+    if not split and words[:1] == ("metrics",) and "/" in name:  # Ultralytics: the validation set
         split = "val"
     return Name(name, rest, split, count)
 
 
 def is_measure(name: str) -> bool:
-    """Whether a name is of a loss or a metric."""
+    """Whether a name stands for a loss or a metric."""
     part = taken_apart(name, 0)
     return part.is_loss or part.is_objective or part.has(HIGHER | LOWER)

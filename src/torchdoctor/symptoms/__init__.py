@@ -1,4 +1,4 @@
-"""Symptoms: what is seen. One file a pathology, one line in the table.
+"""Symptoms: what is observed. Each pathology has its own file and one line in the table.
 
 >>> from torchdoctor.settings import Settings
 >>> [detector.name for detector in build(Settings(select=("GR",)))]
@@ -120,7 +120,7 @@ DETECTORS: tuple[type[Detector], ...] = (
 
 
 def build(settings: Settings) -> tuple[Detector, ...]:
-    """The detectors that the settings ask for, with their thresholds; a name that does not exist is an error.
+    """The detectors selected by the settings, with their thresholds; an unknown name is an error.
 
     >>> build(Settings(thresholds={"gradient-explosion": {"raito": 20}}))
     Traceback (most recent call last):
@@ -129,7 +129,7 @@ def build(settings: Settings) -> tuple[Detector, ...]:
     """
     table = PAPER_DETECTORS if settings.preset == "paper" else DETECTORS
     selected = _chosen(settings.select, table, "select") or {kind.name for kind in table}
-    ignored = _chosen(settings.ignore, (*table, *DETECTORS), "ignore")  # what a preset lacks is ignored already
+    ignored = _chosen(settings.ignore, (*table, *DETECTORS), "ignore")  # also what the preset lacks
     thresholds = {_one(name, table): values for name, values in settings.thresholds.items()}
     built: list[Detector] = []
     for kind in table:
@@ -152,7 +152,7 @@ def _nearest(key: str, known: Mapping[str, Any]) -> str:
 
 
 def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: str) -> set[str]:
-    """The names meant by names, codes or the letters of codes."""
+    """The names of the findings given by name, code or the letters of a code."""
     chosen: set[str] = set()
     for token in tokens:
         code = str(token).upper()
@@ -173,13 +173,13 @@ def _one(name: str, table: tuple[type[Detector], ...]) -> str:
 
 
 def _unknown(name: str) -> str:
-    """What is wrong with a name: nothing is called so, or nothing in this preset."""
+    """What is wrong with a name: no finding has it, or none in this preset."""
     elsewhere = any(name == kind.name or str(name).upper() in (kind.code, kind.code[:2]) for kind in DETECTORS)
     return f"the preset 'paper' has no finding {name!r}" if elsewhere else f"there is no finding {name!r}"
 
 
 def _checked(name: str, value: Any, field: Field[Any]) -> Any:
-    """The value, if it is of the threshold's kind; whole numbers pass as floats."""
+    """The value, if it has the type of the threshold; whole numbers are accepted as floats."""
     default = field.default
     if isinstance(default, str):
         if value not in ("either", "fixed", "adaptive"):

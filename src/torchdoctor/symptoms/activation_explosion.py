@@ -15,37 +15,42 @@ from torchdoctor.symptoms.progress import is_game, is_hurt
 
 WEIGHTED = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Bilinear", "ConvTranspose1d", "ConvTranspose2d")
 HALF_LIMIT = 65504.0
-"""The largest number of a 16-bit float."""
+"""The largest finite float16 number."""
 
 
 @dataclass(frozen=True)
 class ActivationExplosion(Detector):
-    """The scale of activations grows through depth or over time, by orders of magnitude.
+    """The scale of activations grows by orders of magnitude, through depth or over time.
 
     ## What it means
-    Each layer multiplies what it gets: a factor of four a layer is a million after ten. The loss begins far too high,
-    gradients explode, 16-bit numbers overflow. Over time: weights run away, and with them what the layers put out.
+    Each layer multiplies its input: a factor of 4 per layer is a factor of a million after ten layers. The loss starts
+    far too high, gradients explode, and 16-bit numbers overflow. Growth over time means that the weights run away.
 
     ## How it is told apart
-    Outputs in thousands are right where targets are: on their way there, a note. The residual stream of a pre-norm
-    transformer grows a little with every block. So what counts is steady growth through at least four weight layers, by
-    a thousand in all; or a hidden layer at a thousand times its early level, a hundred times where the loss is in
-    trouble too. Values near the end of 16-bit floats count where the run computes in them.
+    The residual stream of a pre-norm transformer grows a little with every block, which is fine. Reported are:
+
+    - Steady growth through at least four weight layers, by a factor of more than 1,000 in all. It is info if the
+      targets are as large and the loss is not in trouble.
+    - A hidden layer at 1,000 times its early level, or at 100 times if the loss is in trouble. It is info if the loss
+      has fallen below 30 % of its first value.
+    - Values near the largest float16 number, if the run uses float16.
 
     ## What to do
-    From the start: He or Xavier initialization, normalization layers, inputs of deviation 1. Over time: lower the
-    learning rate, clip gradients, weight decay; for attention logits, normalize queries and keys.
+    If it is there from the start: He or Xavier initialization, normalization layers, inputs with standard deviation 1.
+    If it grows over time: a lower learning rate, gradient clipping, weight decay. For attention logits, normalize
+    queries and keys.
 
     ## How to see that it is cured
-    `act_rms` of the last layer is within a hundred times that of the first, and stays there.
+    `act_rms` of the last layer stays below 100 times that of the first.
 
     ## Example
     >>> chart = Chart()
     >>> names = [f"layers.{index}" for index in range(6)]
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.names": names, "modules.kinds": ["Linear"] * 6}})
     >>> chart.add({"type": "modules", "step": 0, "vitals": {"act_rms": [8.0**index for index in range(1, 7)]}})
-    >>> print(ActivationExplosion().check(chart))
-    step 0: AC03 activation-explosion (warning): activations grow 8 times a layer: from 8 to 2.62e+05 through 6 layers
+    >>> print(ActivationExplosion().check(chart))  # doctest: +NORMALIZE_WHITESPACE
+    step 0: AC03 activation-explosion (warning): activations grow by a factor of 8 per layer: from 8 to 2.62e+05
+    through 6 layers
     """
 
     code = "AC03"
@@ -56,16 +61,16 @@ class ActivationExplosion(Detector):
     closes_after = 3
 
     layers: int = 4
-    """Weight layers that growth through depth needs."""
+    """Number of weight layers needed to judge growth through depth."""
     depth: float = 1000.0
-    """Times that activations grow through depth."""
+    """Growth factor from the first weight layer to the last above which growth through depth is reported,"""
     factor: float = 1.8
-    """Times that they grow from a layer to the next, typically."""
+    """if the median growth factor per layer is above this too."""
     time: float = 1000.0
-    """Times a hidden layer's early level; a tenth of it where the loss is in trouble."""
+    """Multiple of its early level above which a hidden layer is reported; a tenth of this if the loss is in trouble."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The latest row through depth, then against the early ones, then against the end of 16-bit floats."""
+        """Check the latest sample for growth through depth, then for growth over time, then against float16's limit."""
         names, kinds = chart.module_names, chart.fact("modules.kinds", ())
         rows = chart.modules("act_rms").matrix()
         if not rows.size or rows.shape[1] != len(names) or len(kinds) != len(names):
@@ -83,9 +88,9 @@ class ActivationExplosion(Detector):
         factor = math.exp(median((logs[second] - logs[first]) / (depth[second] - depth[first])))
         total = math.exp(min(float(logs[-1] - logs[0]), 300.0))
         if not (factor > self.factor and total > self.depth) or levels[known][-1] < chart["entry_rms"].latest:
-            return None  # or the signal died on its way, and is back at the size that it came in with
+            return None  # or the signal had faded, and is only back at the size of the input
         low, high = number_text(math.exp(logs[0])), number_text(math.exp(logs[-1]))
-        message = f"activations grow {number_text(factor)} times a layer: from {low} to {high} through"
+        message = f"activations grow by a factor of {number_text(factor)} per layer: from {low} to {high} through"
         where = tuple(chart.module_names[int(index)] for index in columns[known][-3:])
         size = max(abs(chart["target_mean"].latest), chart["target_std"].latest)
         asked = chart["loss"].count > 8 and levels[known][-1] < 2 * size and not is_hurt(chart)
@@ -101,7 +106,7 @@ class ActivationExplosion(Detector):
             return None
         with np.errstate(all="ignore"):
             early = np.sort(rows[:4, columns], axis=0)[1]
-            # A layer that begins at zero has no level of its own: that of the others is what it may come up to.
+            # A layer that begins near zero has no level of its own: it is compared with that of the others.
             levels = rows[:4, columns][rows[:4, columns] > 0]
             usual = median(levels) if levels.size else math.nan
             growth = np.min(rows[-2:, columns], axis=0) / np.maximum(early, 0.1 * usual + TINY)
@@ -114,7 +119,7 @@ class ActivationExplosion(Detector):
         column = int(columns[worst])
         name = chart.module_names[column]
         times = number_text(float(growth[worst]))
-        message = f"activations of {chart.called(column)} have grown {times} times since they were first seen"
+        message = f"activations of {chart.called(column)} have grown by a factor of {times} since the first samples"
         return self.symptom(chart, severity, message, value=float(growth[worst]), limit=self.time, where=(name,))
 
     def _half(self, chart: Chart) -> Symptom | None:
@@ -128,16 +133,18 @@ class ActivationExplosion(Detector):
             return None
         name = chart.module_names[worst]
         message = (
-            f"values of {chart.called(worst)} reach {number_text(float(largest[worst]))}; a 16-bit float ends at 65504"
+            f"values of {chart.called(worst)} reach {number_text(float(largest[worst]))}; float16 only goes up to 65504"
         )
         return self.symptom(chart, "warning", message, value=float(largest[worst]), limit=HALF_LIMIT, where=(name,))
 
 
 def _has_lost(chart: Chart) -> bool:
+    """Whether the loss is above its first value."""
     loss = chart["loss"]
     return loss.baseline(32).recent > abs(loss.first) > 0
 
 
 def _has_learnt(chart: Chart) -> bool:
+    """Whether the loss has fallen below 30 % of its first value."""
     loss = chart["loss"]
     return bool(loss) and loss.baseline(32).recent < 0.3 * loss.first

@@ -16,7 +16,7 @@ from torchdoctor.symptoms.progress import Progress, acts, is_game
 from torchdoctor.symptoms.validation_inputs import evenly, is_like_training
 
 FEWEST = 4
-"""Samples of a batch from which on it is known how they vary."""
+"""Smallest batch size at which the spread of targets within a batch is judged."""
 
 
 @dataclass(frozen=True)
@@ -24,33 +24,36 @@ class BatchAnomaly(Detector):
     """The same batch again and again, or batches sorted by class.
 
     ## What it means
-    A loop that takes the first batch of a fresh iterator each time trains on a few samples for ever: the loss is
-    wonderful and validation is not. Data sorted by class make the model forget each class while it sees the next.
+    A loop that takes the first batch of a new iterator at each step trains on a few samples forever: the training loss
+    is excellent and validation is not. With data sorted by class, the model forgets each class while it sees the next.
 
     ## How it is told apart
-    Inputs are compared by a checksum, so equal means equal. Training on the whole data set at once repeats the batch
-    too, and so does overfitting one batch on purpose: that is a note. It is a warning where a small batch is
-    read anew each time with the same content and validation is not seen to follow, where it is far worse, or where
-    batches differed before; so it is where all batches looked at are a handful, put together alike each time, or hold
-    no other samples than the first few did, and validation is ten times as high as training, or the same samples in
-    another order and validation is twice as high.
-    Copies of each sample within a batch are a warning where classes are to be told and other batches hold others.
-    For order, the chance that two samples of a batch share a class is compared with that of two samples of the whole
-    run: balanced or few-shot samplers stay far below what sorted data show. Values in order are a note, as a series is;
-    they are a warning where errors stay larger than what a batch spans, or where validation on inputs like all of those
-    is three times as high as training.
+    Inputs are compared by checksum. Training on the whole data set at once, or overfitting one batch on purpose,
+    repeats the batch too, so a repeated batch alone is info. These are warnings:
+
+    - The batch repeats after different batches came before.
+    - A small batch is read anew each time with the same content, and validation does not follow or is far worse.
+    - A small batch holds the same samples in a different order, and validation is twice as high as training.
+    - Only a few different batches come, or no sample that was not in the first few, and validation is ten times as
+      high as training.
+    - Each batch holds several copies of each sample, and the task is classification (otherwise info).
+    - Two samples of a batch share a class far more often than two samples of the run. Balanced or few-shot samplers
+      stay far below this limit.
+    - Float targets are in order (info by itself, because a time series is) and it does harm: the loss spikes or
+      oscillates, errors exceed the spread within a batch, or validation on similar inputs is three times as high as
+      training.
 
     ## What to do
-    `for x, y in loader:` instead of `next(iter(loader))` inside of the loop; `DataLoader(..., shuffle=True)`; with
+    `for x, y in loader:` instead of `next(iter(loader))` inside the loop; `DataLoader(..., shuffle=True)`; with
     several processes `sampler.set_epoch(epoch)`; no seed set inside the loop.
 
     ## How to see that it is cured
-    `input_checksum` changes from sample to sample; `target_collision` is near `pooled_collision`.
+    `input_checksum` changes from batch to batch; `target_collision` is near `pooled_collision`.
 
     ## Example
     >>> chart = Chart.of(input_checksum=[7.25] * 60, context={"batch_size": 32})
     >>> print(BatchAnomaly().check(chart))
-    step 0: DA03 batch-anomaly (warning): every batch looked at is the same one, of 32 samples
+    step 0: DA03 batch-anomaly (warning): every batch checked is the same one, of 32 samples
     """
 
     code = "DA03"
@@ -61,24 +64,24 @@ class BatchAnomaly(Detector):
     closes_after = 3
 
     samples: int = 5
-    """Samples that must agree."""
+    """Batches in a row, as sampled, that must agree."""
     small: int = 128
-    """Samples in a batch, at most, of which it is doubted that they are the whole data set."""
+    """Largest batch size that is unlikely to be the whole data set."""
     few: int = 6
-    """Different batches, at most, that the data seem to consist of."""
+    """Number of different batches up to which the data counts as only a few batches."""
     patience: int = 50
-    """Steps for which a small batch that is read anew may be all the data there are: validation may tell."""
+    """Steps before a small batch that is read anew each time is a warning: validation may show that it is enough."""
     copies: float = 0.3
-    """Share of a batch's samples that are no copies of others in it, at the least."""
+    """Share of different samples in a batch below which the batch counts as copies."""
     order: float = 0.35
-    """Difference between the chance of one class within a batch and over the run."""
+    """Excess of the chance of a shared class within a batch over that in the run, above which data is sorted."""
     narrow: float = 0.3
-    """Deviation of float targets within a batch, relative to that of the batches' means."""
+    """Spread of float targets within a batch, as a share of the spread of batch means, below which data is sorted."""
     forgotten: float = 0.5
-    """The same where validation shows that what other batches held is forgotten."""
+    """The same if validation shows that the model forgets other batches."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Repeated, then sorted by label, then sorted by value."""
+        """Check for repeated batches, then for few or copied samples, then for sorted labels and values."""
         return (
             self._repeated(chart)
             or self._reordered(chart)
@@ -89,14 +92,14 @@ class BatchAnomaly(Detector):
         )
 
     def _reordered(self, chart: Chart) -> Symptom | None:
-        """The same samples in each batch, in another order: all the data there are, and too few."""
+        """Every batch holds the same samples in a different order: they are all the data, and too few."""
         size = chart.context.get("batch_size")
         if not has_same_samples(chart, self.samples) or not isinstance(size, int) or size > self.small:
             return None
         apart = _validation_is_apart(chart)
-        message = f"every batch looked at holds the same {size} samples, in another order"
+        message = f"every batch checked holds the same {size} samples, in a different order"
         if apart:
-            message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
+            message += f", and validation loss is {chart['val_loss'].latest:.3g} while training loss is"
             message += f" {chart['loss'].baseline(32).recent:.3g}"
         severity: Severity = "warning" if apart and not _is_whole(chart) else "info"
         return self.symptom(chart, severity, message, since=int(chart["input_content"].steps[-self.samples]))
@@ -107,7 +110,7 @@ class BatchAnomaly(Detector):
         if last.size < self.samples or last[-1] == 0 or same_at_last(series) < self._enough(series):
             return None
         if chart["input_constant"].latest == 1.0:
-            return None  # all samples are one and the same, which input-anomaly says
+            return None  # all samples are equal: input-anomaly reports this
         last = last[last == last[-1]]
         equal = series.values == last[0]
         since = int(series.steps[int(np.flatnonzero(~equal)[-1]) + 1 if not equal.all() else 0])
@@ -119,27 +122,27 @@ class BatchAnomaly(Detector):
         apart = _validation_is_apart(chart) or _validation_never_came(chart)
         if acts(chart) and not equal.all() and not apart:
             return None
-        # What changed before is not all the data; a policy that has learnt its way sees the same every time.
+        # If batches differed before, this one is not all the data. A trained policy may see the same every time.
         stuck = np.unique(series.values[~equal]).size >= self.samples and not acts(chart)
         doubted = stuck or (few and reread and chart.step >= self.patience and not _validation_follows(chart))
         doubtful = (few and apart and not _validation_follows(chart)) or (doubted and not _is_whole(chart))
         severity: Severity = "warning" if doubtful and size != 1 else "info"
-        looked = f"looked at since step {since}" if not equal.all() else "looked at"
-        message = f"every batch {looked} is the same one" + (f", of {size} samples" if size else "")
+        checked = f"checked since step {since}" if not equal.all() else "checked"
+        message = f"every batch {checked} is the same one" + (f", of {size} samples" if size else "")
         if apart:
-            message += f", and validation is at {chart['val_loss'].latest:.3g} while training is at"
+            message += f", and validation loss is {chart['val_loss'].latest:.3g} while training loss is"
             message += f" {chart['loss'].baseline(32).recent:.3g}"
         elif severity == "info":
-            message += "; nothing is wrong if these are all the data there are"
+            message += "; this is fine if it is the whole data set"
         return self.symptom(chart, severity, message, value=float(last.size), since=since)
 
     def _enough(self, series: Series) -> int:
-        """Samples that must agree: fewer where each one before was a batch of its own."""
+        """How many checksums must agree: fewer if all earlier ones differ from each other."""
         before = series.values[: len(series) - same_at_last(series)]
         return self.samples - 2 if np.unique(before).size == before.size >= self.samples else self.samples
 
     def _few(self, chart: Chart) -> Symptom | None:
-        """A handful of batches, or the samples of a few, that the model knows by heart and nothing else."""
+        """Only a few different batches, or only the samples of the first few: the model memorizes them."""
         series, size = chart["input_checksum"], chart.context.get("batch_size")
         different = np.unique(series.values).size
         alike = len(series) >= 2 * self.few and 1 < different <= self.few
@@ -148,19 +151,20 @@ class BatchAnomaly(Detector):
         high = chart["val_loss"].latest > 0.2 * Progress.of(chart["loss"]).start
         if not high or not _validation_is_apart(chart, times=10.0):
             return None
-        message = f"the same {different} batches of {size} samples come again and again, " if alike else ""
-        message = message or f"all samples of each batch, {size} of them, have come before since the first few, "
-        message += f"and validation is at {chart['val_loss'].latest:.3g} while training is at "
+        batches = f"batches of {size} samples" if size else "batches"
+        message = f"the same {different} {batches} repeat all the time, " if alike else ""
+        message = message or f"after the first few {batches}, no batch holds a new sample, "
+        message += f"and validation loss is {chart['val_loss'].latest:.3g} while training loss is "
         message += f"{chart['loss'].baseline(32).recent:.3g}"
         return self.symptom(chart, "warning", message, since=int(series.steps[0]))
 
     def _copied(self, chart: Chart) -> Symptom | None:
-        """Each batch is a few samples, several times: less is learnt from it than its size says."""
+        """Each batch holds copies of a few samples: the model learns less from it than its size suggests."""
         share = copied_share(chart, self.samples)
         if not share < self.copies:
             return None
-        severity: Severity = "warning" if chart.fact("loss.classes") else "info"  # bounds are tightened by copies
-        message = f"each batch holds every sample {number_text(round(1 / share, 1))} times, to the last digit"
+        severity: Severity = "warning" if chart.fact("loss.classes") else "info"  # else copies may tighten a bound
+        message = f"each batch holds every sample {number_text(round(1 / share, 1))} times, as exact copies"
         since = int(chart["input_distinct"].steps[0])
         return self.symptom(chart, severity, message, value=share, limit=self.copies, since=since)
 
@@ -172,8 +176,8 @@ class BatchAnomaly(Detector):
         typical = median(within)
         if not typical > over + self.order:
             return None
-        message = f"two samples of a batch are of one class in {100 * typical:.0f} % of pairs, "
-        message += f"of the whole run in {100 * over:.0f} %: the data are sorted by class"
+        message = f"two samples of a batch share a class in {100 * typical:.0f} % of pairs, "
+        message += f"two of the whole run in {100 * over:.0f} %: the data is sorted by class"
         first = int(chart["target_collision"].steps[0])
         return self.symptom(chart, "warning", message, value=typical, limit=over + self.order, since=first)
 
@@ -187,13 +191,13 @@ class BatchAnomaly(Detector):
         hurt = forgets or _is_binary(chart) or _has_hurt(chart) or _lags(chart)
         severity: Severity = "warning" if hurt else "info"
         if is_game(chart):
-            return None  # values that the model foretells itself move as it learns; players are told one answer a batch
-        message = f"targets vary by {within:.2g} within a batch and by {between:.2g} from batch to batch: "
-        return self.symptom(chart, severity, message + "the data are sorted", value=within)
+            return None  # targets from the model's own predictions move as it learns; GAN batches have one label each
+        message = f"targets vary by {within:.2g} within a batch, and the means of batches by {between:.2g}: "
+        return self.symptom(chart, severity, message + "the data is sorted", value=within)
 
 
 def same_at_last(series: Series) -> int:
-    """How many of the last values are one and the same.
+    """How many of the last values are equal.
 
     >>> same_at_last(Chart.of(input_checksum=[1.0, 2.0, 3.0, 3.0])["input_checksum"])
     2
@@ -203,9 +207,9 @@ def same_at_last(series: Series) -> int:
 
 
 def comes_round(equal: NDArray[np.bool_], turns: int = 2) -> bool:
-    """Whether a batch had come again before, with others in between, as in data that are read in a fixed order.
+    """Whether the batch also came in earlier stretches, with others in between, as in data read in a fixed order.
 
-    Looks at steps that are a multiple of the epoch apart see the same one each time.
+    If sampled steps are a multiple of the epoch apart, they see the same batch each time.
 
     >>> comes_round(np.array([0, 1, 0, 1, 0, 1, 1, 1], bool)), comes_round(np.array([0, 1, 0, 0, 0, 1, 1, 1], bool))
     (True, False)
@@ -215,9 +219,9 @@ def comes_round(equal: NDArray[np.bool_], turns: int = 2) -> bool:
 
 
 def copied_share(chart: Chart, samples: int = 5) -> float:
-    """The largest share of different samples in the last batches, where those differ from batch to batch; else NaN.
+    """The largest share of different samples in the last batches; NaN if other batches hold the same samples.
 
-    Of a few states or categories there are copies too: then they come again in other batches.
+    A few states or categories give copies too, but these repeat in other batches.
     """
     shares, again = chart["input_distinct"].last(samples), chart["input_again"].last(samples)
     if shares.size < samples or not again.size or float(again.max()) > 0.3 or acts(chart):
@@ -226,13 +230,13 @@ def copied_share(chart: Chart, samples: int = 5) -> float:
 
 
 def has_same_samples(chart: Chart, samples: int = 5) -> bool:
-    """Whether the last batches looked at hold the same samples, whatever their order: equal but for rounding."""
+    """Whether the last batches checked hold the same samples in any order (equal up to rounding)."""
     values = chart["input_content"].last(samples)
     return values.size == samples and float(np.ptp(values)) < 1e-5 * float(values[-1])
 
 
 def has_few_samples(chart: Chart, looks: int = 6) -> bool:
-    """Whether all that batches hold was known after the first few: those were the data.
+    """Whether batches hold only samples of the first few batches: those are all the data.
 
     >>> has_few_samples(Chart.of(input_again=[0.5, 0.9, 0.95, *[1.0] * 6]))
     True
@@ -245,17 +249,17 @@ def has_few_samples(chart: Chart, looks: int = 6) -> bool:
 
 
 def _is_whole(chart: Chart) -> bool:
-    """Whether one set of points for the whole run is a method: LBFGS needs it, an equation is solved on it."""
+    """Whether one set of points for the whole run is on purpose: LBFGS needs it, and solvers of equations use it."""
     used = chart.context.get("optimizer") or ()
     return bool(chart.fact("data.differentiated")) or any(item.get("class") == "LBFGS" for item in used)
 
 
 def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
-    """How float targets vary within a batch, and how the means of batches vary; NaN where too few were seen.
+    """How much float targets vary within a batch, and how much the means of batches vary; NaN if too few are known.
 
-    By medians and quartiles: one batch with an outlier is no order. A batch whose mean an outlier moves varies far more
-    within than its mean is moved by: the mean over batches of what they vary by tells that from an order. Of zeros and
-    ones there are no outliers, but where ones are rare most batches have none: there it is by variance.
+    It uses medians and quartiles, because one batch with an outlier is not an order. An outlier widens the spread
+    within its batch far more than it moves the mean, so the mean spread over batches is a lower bound. Targets of 0 and
+    1 have no outliers, but if ones are rare, most batches have none: for these it uses the variance.
     """
     means, spreads = chart["target_mean"].last(2 * samples), chart["target_std"].last(2 * samples)
     if min(means.size, spreads.size) < samples:
@@ -267,7 +271,7 @@ def within_and_between(chart: Chart, samples: int = 10) -> tuple[float, float]:
 
 
 def _is_binary(chart: Chart) -> bool:
-    """Whether targets are zeros and ones: then their mean says how they spread; that of shares or returns does not."""
+    """Whether targets are zeros and ones: unlike for shares or returns, their mean then determines their variance."""
     if not chart["target_min"] or not chart["target_max"]:
         return False
     if not float(chart["target_min"].lowest) >= 0 or not 0.999 < float(chart["target_max"].values.max()) <= 1:
@@ -277,9 +281,9 @@ def _is_binary(chart: Chart) -> bool:
 
 
 def _lags(chart: Chart, times: float = 5.0, samples: int = 5, steps: int = 95) -> bool:
-    """Whether errors are far larger than targets differ within a batch: to say one number for each would be better.
+    """Whether errors are far larger than the spread of targets within a batch: a constant per batch would be better.
 
-    What goes on in order and is learnt, such as a series, is foretold better than that.
+    A model that learns an ordered series predicts it better than that.
     """
     power = {"mse": 2, "l1": 1}.get(chart.fact("loss.kind", ""), 0)
     errors, spreads = chart["criterion"].last(samples), chart["target_std"].last(samples)
@@ -289,7 +293,7 @@ def _lags(chart: Chart, times: float = 5.0, samples: int = 5, steps: int = 95) -
 
 
 def _is_a_part(chart: Chart, samples: int) -> bool:
-    """Whether the loss has other parts beside this one: a critic's error, whose targets the model moves itself.
+    """Whether the loss has other parts beside this criterion, as that of a critic whose targets the model moves itself.
 
     >>> _is_a_part(Chart.of(loss=[1.0, 2.5, 2.0], criterion=[2.0, 4.0, 9.0]), 3)
     True
@@ -304,7 +308,7 @@ def _is_a_part(chart: Chart, samples: int) -> bool:
 
 
 def _forgets(chart: Chart, times: float = 3.0) -> bool:
-    """Whether two evaluations on such inputs as training has, taken together, are far worse than the batch at hand.
+    """Whether the last two evaluations, on inputs like those of training, are far above the training loss.
 
     On inputs of a later time they may be.
     """
@@ -315,7 +319,7 @@ def _forgets(chart: Chart, times: float = 3.0) -> bool:
 
 
 def _has_hurt(chart: Chart) -> bool:
-    """Whether the loss leapt, at warning or above, or goes up and down: the model had forgotten what came back."""
+    """Whether the loss jumped (at warning or above) or oscillates: the model had forgotten the data that came back."""
     return any(
         episode.severity != "info" or episode.name == "loss-oscillation"
         for episode in chart.episodes
@@ -324,9 +328,9 @@ def _has_hurt(chart: Chart) -> bool:
 
 
 def _validation_never_came(chart: Chart, times: float = 3.0) -> bool:
-    """Whether the first evaluations say enough: one worse than the untrained model, or two that get no better.
+    """Whether the first evaluations suffice: one worse than the untrained model, or two that do not improve.
 
-    Training is far below them, and has come far.
+    The training loss must be far below them and far below its start.
     """
     values, losses = chart["val_loss"].last(2), chart["loss"]
     if not values.size or not losses:
@@ -338,7 +342,7 @@ def _validation_never_came(chart: Chart, times: float = 3.0) -> bool:
 
 
 def _validation_follows(chart: Chart) -> bool:
-    """Whether validation is near training, or far below the start: these samples teach what they should."""
+    """Whether validation is near training or far below the start: what the model learns here generalizes."""
     values, losses = chart["val_loss"].values, chart["loss"]
     if values.size < 2 or not losses or values[-1] > values[0]:
         return False
@@ -346,7 +350,7 @@ def _validation_follows(chart: Chart) -> bool:
 
 
 def _validation_is_apart(chart: Chart, times: float = 2.0) -> bool:
-    """Whether validation is far worse than training, and no longer gets better."""
+    """Whether validation is far above training and no longer improves."""
     validation, train = chart["val_loss"], chart["loss"].baseline(32).recent
     values = validation.last(3)
     return values.size == 3 and float(values.min()) > times * abs(train) and float(values[-1]) > 0.95 * float(values[0])

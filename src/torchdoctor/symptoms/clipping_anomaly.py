@@ -16,27 +16,30 @@ from torchdoctor.symptoms.progress import Progress, has_gained, median_ratio
 
 @dataclass(frozen=True)
 class ClippingAnomaly(Detector):
-    """Clipping cuts every step to nothing, or comes too late to cut anything.
+    """Clipping cuts every step to almost nothing, or comes too late to have an effect.
 
     ## What it means
-    Clipping is there for rare outliers. If the threshold is a hundredth of the usual norm, each step is a hundredth of
-    what the learning rate says. If `clip_grad_norm_` is called after `optimizer.step()`, it clips gradients that were
-    already applied.
+    Clipping is meant for rare outliers. If the threshold is a hundredth of the usual norm, each step is a hundredth of
+    what the learning rate asks for. If `clip_grad_norm_` is called after `optimizer.step()`, it clips gradients that
+    were already applied.
 
     ## How it is told apart
-    Clipping most steps to a third or a tenth is common and healthy. Adam, LAMB and sign methods do not feel the scale
-    of gradients: with them tight clipping hardly slows anything, and nothing is said. With SGD the weights must
-    hardly move as well. A summed loss has norms of hundreds, and a threshold of 1 with a rate to match trains well:
-    where the loss has fallen by a fifth, nothing is said. A tenth is too little as well where the weights hardly move,
-    would move as usual without it, and the loss has fallen by less than that in a hundred steps. Where clipping begins,
-    or becomes ten times tighter, in the middle of a run, what the loss has gained came before it: steps are a tenth of
-    those that the rate was chosen for, and it is a warning whatever the loss is. Gradients that still carry a loss
-    scale are another matter: the threshold then is thousands of times smaller than it was meant to be, and Adam feels
-    it at its eps.
+    Clipping most steps to a third or a tenth of their norm is common and healthy. Adam, LAMB and sign methods are
+    almost independent of the scale of gradients, so tight clipping is reported only with SGD, if
+
+    - steps are cut to 1 % of their norm, the weights hardly move, and the loss has not fallen by a fifth (a summed loss
+      has norms of hundreds and may train well with a threshold of 1);
+    - steps are cut to 10 %, the weights hardly move but would move as usual without clipping, and the loss has not
+      fallen by a fifth in 100 steps;
+    - clipping begins or becomes ten times tighter in the middle of the run, and now cuts steps to a tenth, whatever the
+      loss does.
+
+    With any optimizer it is a warning if the clipped gradients are still multiplied by the loss scale: the threshold is
+    then thousands of times smaller than intended, and even Adam is affected through its eps.
 
     ## What to do
-    Set the threshold to about the usual norm (its 90th percentile), between `backward()` and `step()`; with a gradient
-    scaler, after `scaler.unscale_(optimizer)`: before it, the norm is that of scaled gradients.
+    Set the threshold to about the 90th percentile of the norm. Clip between `backward()` and `step()`, and with a
+    gradient scaler after `scaler.unscale_(optimizer)`, because before it gradients are still scaled.
 
     ## How to see that it is cured
     A few percent of the steps are clipped, and update ratios are about 1e-3.
@@ -45,7 +48,7 @@ class ClippingAnomaly(Detector):
     >>> chart = Chart.of(grad_norm=[50.0] * 100, clip=[0.01])
     >>> chart.groups = [{"optimizer": "SGD"}]
     >>> ClippingAnomaly().check(chart).message
-    'every step is clipped at 0.01, to 0.0002 of its norm of 50'
+    'every step is clipped to 0.01, which is 0.0002 of the gradient norm of 50'
     """
 
     code = "GR04"
@@ -57,24 +60,24 @@ class ClippingAnomaly(Detector):
     closes_after = 4
 
     share: float = 0.01
-    """Share of its norm that is left of a step that is cut to nothing."""
+    """Threshold as a share of the gradient norm below which a step is cut to almost nothing."""
     steps: int = 64
-    """Steps that are looked at; nine of ten must be cut so."""
+    """Latest steps that are checked; nine of ten must be cut this much."""
     ratio: float = 1e-4
-    """Share of themselves by which weights move at the most where clipping holds them back."""
+    """Update ratio above which such clipping does no harm."""
     part: float = 0.1
-    """Share of its norm that is left of a step that is held back,"""
+    """Threshold as a share of the gradient norm below which a step is held back,"""
     held: float = 5e-4
-    """where weights move by no more than this,"""
+    """if the update ratio is at most this,"""
     useful: float = 1e-3
-    """and would move by at least this much without clipping, but not by a hundred times as much."""
+    """and would be at least this without clipping, but not a hundred times as much."""
     tighter: float = 0.1
-    """What is left of the threshold, or of steps, where clipping begins in the middle of a run."""
+    """Share of the earlier threshold, or norm, below which clipping has begun in the middle of the run."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Too late, or too tight for an optimizer that feels it."""
+        """Check for clipping after the step, then for clipping too tight for SGD or before unscaling."""
         if chart.fact("clip.after_step"):
-            message = "gradients are clipped after the step that applies them: clip between backward() and step()"
+            message = "gradients are clipped after optimizer.step(): clip between backward() and step()"
             return self.symptom(chart, "warning", message, since=chart.facts["clip.after_step"].step, confidence=0.95)
         plain = chart.groups and all(group.get("optimizer") == "SGD" for group in chart.groups)
         late = self._has_begun_late(chart) if plain else None
@@ -86,8 +89,8 @@ class ClippingAnomaly(Detector):
         if chart["grad_norm"].step - chart["clip"].steps[0] < self.steps:
             return None
         if is_scaled(chart) and float(np.mean(clip < self.share * norms)) > 0.9:
-            message = f"clipped at {number_text(clip)} while the norm, times the loss scale, is "
-            message += f"{number_text(median(norms))}: scaler.unscale_(optimizer) comes first"
+            message = f"gradients are clipped to {number_text(clip)} while their norm, times the loss scale, is "
+            message += f"{number_text(median(norms))}: call scaler.unscale_(optimizer) first"
             return self.symptom(chart, "warning", message, value=clip, limit=median(norms), confidence=0.9)
         if not plain or not float(np.mean(clip < self.part * norms)) > 0.9:
             return None
@@ -95,13 +98,14 @@ class ClippingAnomaly(Detector):
         cut = float(np.mean(clip < self.share * norms)) > 0.9 and not moved > self.ratio
         if not (cut and not has_gained(chart["loss"])) and not self._is_held_back(chart, moved, clip / typical):
             return None
-        severity: Severity = "warning" if moved <= self.held else "info"  # unknown: NaN is neither
+        severity: Severity = "warning" if moved <= self.held else "info"  # info if the ratio is unknown (NaN)
         left = number_text(clip / typical)
-        message = f"every step is clipped at {number_text(clip)}, to {left} of its norm of {number_text(typical)}"
+        message = f"every step is clipped to {number_text(clip)}, which is {left} of the gradient norm of "
+        message += number_text(typical)
         return self.symptom(chart, severity, message, value=clip, limit=self.share * typical)
 
     def _has_begun_late(self, chart: Chart) -> Symptom | None:
-        """Steps are cut to a tenth since some step in the middle of the run, and were whole before it."""
+        """Whether clipping to a tenth or less began in the middle of the run."""
         norms, clips, rates = chart["grad_norm"], chart["clip"], chart["lr"]
         last = norms.last(self.steps)
         if norms.count < 2 * self.steps:
@@ -110,7 +114,7 @@ class ClippingAnomaly(Detector):
             since, left = int(clips.steps[-1]), clips.latest / median(last)
             tight = len(clips) == 1 or clips.latest < self.tighter * clips.values[-2]
             tight = tight and float(np.mean(clips.latest < self.tighter * last)) > 0.9
-        elif is_pinned(chart):  # by value, or by hand: what is measured comes after it
+        elif is_pinned(chart):  # clipped by value or by hand: the norm is measured after it
             since = _under(norms, 1.1 * norms.latest)
             left = norms.latest / _level_before(norms, since)
             tight = left < self.tighter
@@ -118,13 +122,13 @@ class ClippingAnomaly(Detector):
             return None
         if not tight or since - norms.outline.buckets()[0][0] < self.steps or chart.step - since + 1 < self.steps:
             return None
-        if not rates.latest < 3 * _level_before(rates, since):  # raised to make up for it
+        if not rates.latest < 3 * _level_before(rates, since):  # raised to compensate
             return None
-        message = f"since step {since} every step is clipped, to {number_text(left)} of what it was before"
+        message = f"since step {since} every step is clipped, to {number_text(left)} of its earlier size"
         return self.symptom(chart, "warning", message, value=left, limit=self.tighter, since=since)
 
     def _is_held_back(self, chart: Chart, moved: float, left: float) -> bool:
-        """Whether the loss is nearly where it began, and steps would be of a useful size without clipping."""
+        """Whether the loss is nearly at its start, and steps would have a useful size without clipping."""
         losses, rates = chart["loss"], chart["lr"]
         if losses.count < 100 or not 0 < moved <= self.held or not rates.latest > 0.5 * rates.outline.highest:
             return False
@@ -134,7 +138,7 @@ class ClippingAnomaly(Detector):
 
 
 def _under(series: Series, limit: float) -> int:
-    """The first step since which a vital has been under a limit."""
+    """The first step since which a vital has not been above a limit."""
     since = series.step
     for bucket in reversed(series.outline.buckets()):
         if bucket[3] > limit:
@@ -144,19 +148,19 @@ def _under(series: Series, limit: float) -> int:
 
 
 def _level_before(series: Series, step: int) -> float:
-    """The typical value of a vital before a step, NaN where there is none."""
+    """The typical value of a vital before a step; NaN if there is none."""
     earlier = np.array([bucket[2] for bucket in series.outline.buckets() if bucket[0] < step])
     return median(earlier[-64:]) if earlier.size else math.nan
 
 
 def is_scaled(chart: Chart, steps: int = 64) -> bool:
-    """Whether norms are those of an ordinary gradient times a large loss scale: nobody has unscaled them yet."""
+    """Whether norms are about as large as the loss scale: gradients have not been unscaled yet."""
     scale, norms = chart["loss_scale"].latest, chart["grad_norm"].last(steps)
     return bool(norms.size) and scale >= 1024 and 0.05 * scale < median(norms) < 30 * scale
 
 
 def is_pinned(chart: Chart, steps: int = 64) -> bool:
-    """Whether the gradient norm is the same at each step but for some hundredths, although batches differ."""
+    """Whether the gradient norm varies by less than 3 % although batches differ."""
     norms = chart["grad_norm"].last(steps)
     if norms.size < steps or not float(np.ptp(norms)) < 0.03 * float(norms.min()):
         return False
@@ -164,9 +168,9 @@ def is_pinned(chart: Chart, steps: int = 64) -> bool:
 
 
 def is_cut_by_value(chart: Chart, samples: int = 6, tensors: int = 2) -> bool:
-    """Whether gradients of several tensors have one norm to the last digits at each look, although batches differ.
+    """Whether gradients of several tensors have the same norm at each sample, although batches differ.
 
-    Then each of their values is the threshold, or its negative: that is what is left where all of them were above it.
+    Each of their values is then the threshold or its negative, because all were above it before clipping.
 
     >>> chart = Chart()
     >>> for step in range(6):

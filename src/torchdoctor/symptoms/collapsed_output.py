@@ -14,35 +14,38 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess, tells_apart
 from torchdoctor.symptoms.progress import Progress, acts, is_game, is_of_one_sample, is_unrolled
 
-SAYS_NOTHING = "the code says nothing about the input"
-"""How the finding ends where a variational code has become its prior."""
+SAYS_NOTHING = "the latent code carries no information about the input"
+"""How the message ends if a variational code has become its prior."""
 
 
 @dataclass(frozen=True)
 class CollapsedOutput(Detector):
-    """Outputs nearly independent of the input: one class, one token, one mode.
+    """Outputs are nearly independent of the input: one class, one token, one mode.
 
     ## What it means
-    Whatever comes in, the same comes out. The model has learnt the average of its targets at best. Something between
-    input and output has died, the input carries nothing, or the easiest answer (the most common class, one picture, one
-    embedding for all) has won.
+    The model gives the same output for every input. At best it has learned the average of its targets. Something
+    between input and output has died, the input carries no information, or the easiest answer (the most common class,
+    one image, one embedding for all) has won.
 
     ## How it is told apart
-    A young model says nearly the same to every input, and with a large bias the differences are a small part of the
-    output. So it must last over several samples and some fifty steps, and where targets are known, outputs must
-    vary far less than they do. Predicting only the most common class is a finding where the loss is no better than that
-    of a guess by class frequency on the same batches, for longer where outputs still move apart. Embeddings, which no
-    target is given for, may also collapse in direction alone while their lengths differ: a note for a hundred steps
-    where the loss does not gain by it, as all come together and part again in many a healthy run. Of a variational
-    code, mean and log-variance must both have fallen to nothing: a code that is used keeps its means apart.
+    A new model gives nearly the same output for every input, and a large bias makes the differences look small. So the
+    collapse must last for several samples over fifty steps, and if the targets are known, outputs must vary far less
+    than targets do. Special cases:
+
+    - Predicting only the most common class is reported if the loss is no better than a guess by class frequency on the
+      same batches. It must last longer while outputs still move apart.
+    - Embeddings without targets may collapse in direction while their lengths differ. This is info for a hundred steps
+      unless the loss gains by it: in many healthy runs they come together and separate again.
+    - For a variational code, mean and log-variance must both have fallen to zero: a code that is used keeps its means
+      apart.
 
     ## What to do
-    Look for `dead-units`, `input-anomaly` and `class-imbalance` beside this. Try to overfit ten samples: if the
-    outputs still agree, the way from input to output is broken. Weight or resample rare classes; for embeddings
-    and GANs, more variety in the loss.
+    Look for `dead-units`, `input-anomaly` and `class-imbalance` in the same report. Try to overfit ten samples: if the
+    outputs are still the same, the path from input to output is broken. Weight or resample rare classes. For embeddings
+    and GANs, add a loss term that rewards variety.
 
     ## How to see that it is cured
-    `output_spread` rises above a hundredth, and predictions are spread as labels are.
+    `output_spread` rises above 0.01, and predictions are distributed like labels.
 
     ## Example
     >>> chart = Chart()
@@ -64,20 +67,20 @@ class CollapsedOutput(Detector):
     steps: int = 50
     """Steps that they must span."""
     spread: float = 1e-3
-    """Deviation over the batch, as a share of the output's size, under which outputs have collapsed."""
+    """Standard deviation over the batch, as a share of the output's size, below which outputs have collapsed."""
     latent: float = 0.12
-    """Size of mean and log-variance of a code under which it is told from noise no longer."""
+    """Size of a variational code's mean and log-variance below which it cannot be told from the prior."""
     directions: float = 0.04
-    """Share of embeddings that is not along their mean direction, under which they have collapsed."""
+    """Share of the embeddings' size that is not along their mean direction, below which they have collapsed."""
     together: float = 0.4
-    """Share of their first deviation to which outputs that are compared with each other have come together."""
+    """Share of their first spread below which outputs that the loss compares with each other have come together."""
     one_class: int = 200
-    """Steps over which only one class was predicted."""
+    """Steps for which only one class must have been predicted."""
     guess: float = 0.93
-    """Share of the labels' entropy above which a loss is no better than a guess by frequency."""
+    """Loss as a share of that of a guess by class frequency, above which it is no better than the guess."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The spread of the outputs, of each model's where there are several, then the classes that are predicted."""
+        """Check the spread of the outputs, then that of each of several models, then the predicted classes."""
         series = chart["output_spread"]
         value, since = self._highest(series)
         better = self._beats_guess(chart, since) and not _is_deaf(chart, value)
@@ -93,22 +96,24 @@ class CollapsedOutput(Detector):
             return self.symptom(chart, "warning", message, where=code, since=since)
         shrunk, since = self._shrunk(chart)
         if shrunk < 20 * self.spread:
-            message = f"outputs came to depend on the input by only {number_text(shrunk)} of their size"
+            message = f"outputs hardly depend on the input any more: they vary by {number_text(shrunk)} of their size"
             return self.symptom(chart, "warning", message, value=shrunk, limit=20 * self.spread, since=since)
         drawn = self._drawn_together(chart)
         if drawn is not None:
             share = chart["output_std"].latest / chart["output_std"].first
-            message = f"outputs differ by {number_text(share)} of what they did, and the loss compares them with each "
-            message += "other: it is smallest where all are the same"
+            message = f"the spread of outputs fell to {number_text(share)} of its first value, and the loss compares "
+            message += "them with each other: it is smallest if all are equal"
             return self.symptom(chart, "warning", message, value=share, limit=self.together, since=drawn)
         inner, share, since = self._inner(chart)
         if inner:
-            message = f"{inner} came to depend on the input by only {number_text(share)} of its size, and the loss "
-            message += "compares outputs with each other: it is smallest where all are the same"
+            message = f"the output of {inner} has come to vary by only {number_text(share)} of its size, and the loss "
+            message += "compares outputs with each other: it is smallest if all are equal"
             return self.symptom(chart, "warning", message, value=share, where=(inner,), since=since)
         pointing, since = self._aligned(chart)
         if pointing < self.directions:
-            message = f"outputs point one way, whatever comes in: all but {number_text(pointing)} of their size"
+            message = (
+                f"outputs point in the same direction for every input, except for {number_text(pointing)} of their size"
+            )
             severity = "warning" if _pays(chart) or self._lasts(chart["output_directions"]) else "info"
             return self.symptom(chart, severity, message, value=pointing, limit=self.directions, since=since)
         for vital in chart.vitals:
@@ -116,7 +121,9 @@ class CollapsedOutput(Detector):
                 value, since = self._highest(chart[vital])
                 if value < 10 * self.spread:
                     name = vital.partition("/")[2]
-                    message = f"the outputs of {name} are nearly all the same: they vary by {number_text(value)}"
+                    message = (
+                        f"the outputs of {name} are nearly the same for every input: they vary by {number_text(value)}"
+                    )
                     return self.symptom(
                         chart, "warning", f"{message} of their size", value=value, where=(name,), since=since
                     )
@@ -133,37 +140,37 @@ class CollapsedOutput(Detector):
         return float(series.values[start:].max()), int(steps[start])
 
     def _code(self, chart: Chart) -> tuple[tuple[str, ...], int]:
-        """Mean and log-variance of a variational code that are both nothing: it is the prior, whatever comes in."""
+        """The layers that give mean and log-variance of a variational code, if both fell to nearly zero."""
         outputs, widths, names = chart.fact("modules.outputs", ()), chart.fact("modules.widths", ()), chart.module_names
         series = chart.modules("act_rms")
         rows = series.matrix()
         if len(outputs) < 2 or len(rows) < 2 * self.samples or not rows.shape[1] == len(names) == len(widths):
             return (), 0
-        if series.rows[-1][0] - series.rows[-self.samples][0] < self.steps:  # a young code may be nothing for a while
+        if series.rows[-1][0] - series.rows[-self.samples][0] < self.steps:  # a new code may be near zero for a while
             return (), 0
         places = [names.index(name) for name in outputs if name in names]
         low = rows[-self.samples :].max(axis=0)
         gone = [place for place in places if low[place] < self.latent and low[place] < 0.5 * rows[0, place]]
         entering = chart.fact("modules.entering", ())
         halved = [names[place] for place in gone if widths[place] in [2 * width for width in entering if width]]
-        if len(halved) == 1:  # it gives both, and half of its width goes on
+        if len(halved) == 1:  # one layer gives both, and the next takes half its width
             return (halved[0],), series.rows[-self.samples][0]
         if len(gone) != 2 or len(places) < 3 or widths[gone[0]] != widths[gone[1]]:
             return (), 0
         pair = names[gone[0]], names[gone[1]]
         siblings = pair[0].rpartition(".")[0] == pair[1].rpartition(".")[0]
-        if not siblings and widths[gone[0]] not in entering:  # two models, and nothing goes on from them
+        if not siblings and widths[gone[0]] not in entering:  # two models, and no layer takes their outputs
             return (), 0
         return pair, series.rows[-self.samples][0]
 
     def _shrunk(self, chart: Chart) -> tuple[float, int]:
-        """The spread of outputs that vary fifty times less than they did at first, where no target asks for that."""
+        """The spread of outputs that vary fifty times less than at first although targets do not; else NaN."""
         deviation = chart["output_std"]
         fell = bool(deviation) and float(deviation.last(self.samples).max()) < 0.02 * deviation.first
         return self._highest(chart["output_spread"]) if fell and not self._follows_targets(chart) else (math.nan, 0)
 
     def _drawn_together(self, chart: Chart) -> int | None:
-        """Since when outputs that are compared with each other, and learn on both sides, shrink towards one point."""
+        """Since when outputs that the loss compares with each other shrink towards one point; None if not."""
         deviation, pointing = chart["output_std"], chart["output_directions"]
         if not chart.fact("loss.between_outputs") or len(deviation) < 2 * self.samples or is_game(chart):
             return None
@@ -173,7 +180,7 @@ class CollapsedOutput(Detector):
         return since if shrinks and bool((np.diff(deviation.last(self.samples)) < 0).all()) else None
 
     def _inner(self, chart: Chart) -> tuple[str, float, int]:
-        """A module that tells inputs apart ever less, where no output is seen: the loop calls parts of its model."""
+        """A module whose outputs become ever more alike, if the model's own output is not seen."""
         series, names = chart.modules("act_spread"), chart.module_names
         if not chart.fact("loss.between_outputs") or chart["output_std"] or len(series.rows) < 2 * self.samples:
             return "", math.nan, 0
@@ -188,23 +195,23 @@ class CollapsedOutput(Detector):
         return names[gone[-1]], float(recent[gone[-1]]), series.rows[-self.samples][0]
 
     def _aligned(self, chart: Chart) -> tuple[float, int]:
-        """What is left of the differences in direction between embeddings: outputs that no target is given for."""
+        """The share of embeddings (outputs without targets) that is not along their mean, if it has fallen."""
         series = chart["output_directions"]
         compares = chart["criterion"] or chart["target_std"] or chart.fact("loss.kind")
         if not series or (compares and not chart.fact("loss.between_outputs")):
             return math.nan, 0
         deviation = chart["output_std"]
-        if chart.fact("loss.kind") and deviation.latest > deviation.first:  # it compares by differences, which grow
+        if chart.fact("loss.kind") and deviation.latest > deviation.first:  # a loss of differences, and these grow
             return math.nan, 0
-        if not chart.fact("loss.between_outputs") and _parts(deviation):  # parameters of a density, most of them alike
+        if not chart.fact("loss.between_outputs") and _parts(deviation):  # parameters of a density, mostly similar
             return math.nan, 0
         value, since = self._highest(series)
         return (value, since) if value < 0.2 * float(series.values.max()) else (math.nan, 0)
 
     def _lasts(self, series: Series) -> bool:
-        """Whether embeddings have pointed one way for long, and are not on their way apart.
+        """Whether embeddings have pointed in one direction for long, and are not separating.
 
-        Where some are pushed apart, all may come together first, and part when the model finds what to tell them by.
+        If a loss pushes some apart, all may come together first and separate once the model can distinguish them.
         """
         low = series.values < self.directions
         since = int(series.steps[np.flatnonzero(~low)[-1]]) if not low.all() else int(series.steps[0])
@@ -214,12 +221,12 @@ class CollapsedOutput(Detector):
         return series.step - since >= self.one_class // 2 and not parting
 
     def _follows_targets(self, chart: Chart) -> bool:
-        """Whether outputs vary as targets do: a small part of a large value may be all there is to say."""
+        """Whether outputs vary enough for the targets, which may vary by a small part of a large value."""
         target, output = chart["target_std"].latest, chart["output_std"].latest
         return output > 0.02 * target if target > 0 else False
 
     def _beats_guess(self, chart: Chart, since: int) -> bool:
-        """Whether the loss is far below what answers cost that do not depend on the input: all of a batch are alike."""
+        """Whether the loss is far below that of a guess that ignores the input."""
         learnt, doubt, batches = against_guess(chart, since)
         return batches >= self.samples and learnt > max(0.3, 3 * doubt)
 
@@ -227,43 +234,43 @@ class CollapsedOutput(Detector):
         predicted, share = chart["prediction_top_share"], chart["pooled_top_share"].latest
         if not chart["pooled_classes"].latest > 1 or len(predicted) < 2 * self.samples:
             return None
-        # Of labels of nearly one class no better answer follows, unless outputs are on their way apart.
+        # If nearly all labels are of one class, waiting longer does not help, unless outputs are moving apart.
         lasting = self.one_class // (1 if share < 0.95 or _parts(chart["output_std"]) else 3)
         since = int(predicted.steps[-1]) - lasting
         recent = predicted.since(since)
         if int(predicted.steps[0]) > since or recent.size < self.samples or not float(recent.min()) > 0.999:
             return None
         if is_of_one_sample(chart):
-            return None  # there is but one class to name
+            return None  # a batch of one sample has only one class
         learnt, _, batches = against_guess(chart, since)
         if batches < self.samples or not learnt < 1 - self.guess:
             return None
-        lately, doubt, batches = against_guess(chart, since + lasting // 2)  # when the bias has found the frequencies
-        parting = share < 0.95 and _parts(chart["output_std"])  # of a few rare samples, what was gained is all noise
+        lately, doubt, batches = against_guess(chart, since + lasting // 2)  # once the bias fits the frequencies
+        parting = share < 0.95 and _parts(chart["output_std"])  # with few rare samples, the gain is noise
         if batches >= self.samples and lately > (doubt if parting else 2 * doubt + 0.01):
             return None
-        message = f"only one class is predicted for {lasting} steps, and the loss is that of a guess"
-        message += f"; {100 * share:.0f} % of the labels are of the most common class"
+        message = f"only one class has been predicted for {lasting} steps, and the loss is no better than a guess by "
+        message += f"class frequency; {100 * share:.0f} % of the labels are of the most common class"
         young = chart.step < 2 * self.one_class and tells_apart(chart)
         severity: Severity = "info" if young or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
 
 def _begins_alike(chart: Chart) -> bool:
-    """Whether outputs are those of the first pass of a path, which begins with the same for all samples."""
+    """Whether a loop over time starts from equal inputs: outputs of its first pass are then equal too."""
     return is_unrolled(chart) and 1.0 in (chart["input_constant"].latest, chart["input_blank"].latest)
 
 
 def _is_deaf(chart: Chart, value: float, same: float = 1e-6, apart: float = 0.05) -> bool:
-    """Whether outputs are the same to their last digits for samples that differ where they enter.
+    """Whether outputs are exactly equal for samples that differ at the first layer.
 
-    Where each output has a mean of its own, as pixels have, those means alone cost less than a guess by one number.
+    If each output has its own mean, as pixels have, predicting these means alone beats a guess of one number.
     """
     return value < same and chart["entry_spread"].latest > apart
 
 
 def _is_the_loss(chart: Chart, samples: int = 3) -> bool:
-    """Whether what the model gives is the loss of each sample: it may be nearly the same for all, and falls."""
+    """Whether the model's output is the loss itself: it may be nearly the same for all samples."""
     outputs, losses = chart["output_rms"], chart["loss"]
     known = np.isin(losses.steps, outputs.steps[-samples:])
     sizes, values = outputs.last(samples), np.abs(losses.values[known])
@@ -271,24 +278,24 @@ def _is_the_loss(chart: Chart, samples: int = 3) -> bool:
 
 
 def _is_number(chart: Chart, model: str) -> bool:
-    """Whether a model of a loop that acts gives a single number: values about a hundred may differ by little."""
+    """Whether the model gives a single number in reinforcement learning: values near 100 may differ by little."""
     widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
     last = [widths.get(name) for name in chart.fact("modules.outputs", ()) if name.partition(".")[0] == model]
     return acts(chart) and bool(last) and all(width == 1 for width in last)
 
 
 def _pays(chart: Chart) -> bool:
-    """Whether the loss is next to nothing, or below zero: then it is smallest where all outputs are the same."""
+    """Whether the loss is below 20 % of its start, or unknown: equal outputs then make it small."""
     loss = chart["loss"]
     return not loss or loss.baseline(32).recent < 0.2 * Progress.of(loss).start
 
 
 def _stands_still(chart: Chart) -> bool:
-    """Whether weights hardly move, as another finding says: then outputs are as at first, and did not collapse."""
+    """Whether another finding says that weights hardly move: outputs are as at the start, and did not collapse."""
     episodes = (chart.open_episodes.get(name) for name in ("learning-rate-vanished", "slow-learning"))
     return any(episode is not None and episode.severity != "info" for episode in episodes)
 
 
 def _parts(deviation: Series) -> bool:
-    """Whether outputs vary over a batch more than twice as much as they did at first."""
+    """Whether outputs vary more than twice as much over a batch as they did at first."""
     return bool(deviation) and deviation.latest > 2 * deviation.first

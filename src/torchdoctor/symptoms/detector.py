@@ -1,4 +1,4 @@
-"""The shape of a detector."""
+"""The base class of detectors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torchdoctor.records import Severity, Symptom
 from torchdoctor.stretch import Stretch
 
 LOOK, CALM, SAME = 0, 1, 2
-"""What can be said of a step before it comes: `check` must look; it will find nothing; or what it has found before."""
+"""Forecasts for a coming step: `check` must look; it will find nothing; it will find what the open episode says."""
 Outlook = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
 class Detector(ABC):
-    """One pathology: class attributes are its metadata, annotated fields its thresholds, `check` its judgement.
+    """One pathology: class attributes are its metadata, annotated fields its thresholds, and `check` is its judgment.
 
-    `check` is a pure function of the chart, called after each record that holds one of the vitals it `reads`
-    (every `every`-th time). It says whether the run is sick *now*; the examination turns a series of answers
-    into one episode, which closes after `closes_after` checks without a finding.
+    `check` is a pure function of the chart. It is called after each record that holds one of the vitals in `reads`
+    (every `every`-th time) and says whether the run shows the pathology *now*. The examination joins a series of
+    findings into one episode, which closes after `closes_after` checks without a finding.
     """
 
     code: ClassVar[str]
@@ -41,27 +41,26 @@ class Detector(ABC):
         """The symptom, if the run shows it at the chart's latest step."""
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether `check` would find nothing at any of the steps that come: in doubt, no.
+        """Whether `check` would find nothing at any of the coming steps; False if in doubt.
 
-        Of the vitals that come the lowest and the highest value are given.
+        `coming` holds the lowest and the highest coming value of each vital.
 
-        A short cut for the ordinary stretches that runs mostly consist of, for detectors that look at every step. It is
-        asked only while no episode of this detector is open, for values that are finite, and for no more steps than one
-        baseline lasts of the vitals that detectors of every step read: the one that `Series.upcoming` gives.
+        This is a shortcut through ordinary stretches for detectors that check every step. It is called only while no
+        episode of this detector is open, for finite values, and for no more steps than one baseline (that of
+        `Series.upcoming`) lasts for the vitals that such detectors read.
         """
         return False
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """At which of the steps that come `check` must `LOOK`: in doubt, at all of them.
+        """At which of the coming steps `check` must `LOOK`; at all of them if in doubt.
 
-        A short cut for the long wild stretches of sick runs. At a `CALM` step `check` would find nothing. At a `SAME`
-        one it would find what the open episode says already: no graver, no surer, at no other place, begun no earlier,
-        so that the episode has lasted one check longer and that is all.
+        This is a shortcut through the long abnormal stretches of sick runs. At a `CALM` step `check` would find
+        nothing. At a `SAME` step it would find what the open episode already says: no higher severity or confidence, no
+        other place, no earlier beginning. The episode then only lasts one check longer.
 
-        Values may be non-finite. Of the vitals that detectors of every step read, no more finite values come than one
-        baseline lasts: the one that `Series.upcoming` gives. What is said must hold while the episodes that are open
-        last; when one opens, closes or becomes graver, the question is put again. Fewer steps than come, but one at
-        least, may be answered for.
+        Values may be non-finite. For the vitals that detectors check at every step, no more finite values come than one
+        baseline (that of `Series.upcoming`) lasts. The forecast must hold while the open episodes last; when one opens,
+        closes or becomes more severe, this is called again. It may cover fewer steps than come, but at least one.
         """
         return np.zeros(len(coming), dtype=np.int8)
 
@@ -77,7 +76,7 @@ class Detector(ABC):
         confidence: float = 0.9,
         since: int | None = None,
     ) -> Symptom:
-        """A symptom of this detector at the chart's latest step, begun at `since` where that was earlier."""
+        """A symptom of this detector at the chart's latest step, beginning at `since` if given."""
         first = chart.step if since is None else since
-        last = max(first, chart.step)  # a fact may be known before the numbers of its step have arrived
+        last = max(first, chart.step)  # a fact may be known before the numbers of its step
         return Symptom(self.name, self.code, severity, confidence, first, last, 1, where, None, value, limit, message)

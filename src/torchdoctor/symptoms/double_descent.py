@@ -16,29 +16,29 @@ from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
 
 @dataclass(frozen=True)
 class DoubleDescent(Detector):
-    """Validation got worse for a while, then better than ever.
+    """Validation loss got worse for a while, then better than ever.
 
     ## What it means
-    The first best step was not the best there is. Large models on little or noisy data show a first minimum, a hump
-    where they begin to fit single samples, and a second, lower minimum. Whoever stops at the hump gets the worst of
-    both.
+    The first minimum was not the best one. On little or noisy data, the validation loss of large models may have a
+    first minimum, a peak where they begin to fit single samples, and a second, lower minimum. Stopping at the peak
+    gives the worst model.
 
     ## How it is told apart
-    The hump must last for several evaluations and stand out of their noise, and the new level must be below the old
-    best by more than noise: one bad evaluation is no hump, one lucky one no second descent.
+    The peak must last for several evaluations and exceed their noise, and the new level must be below the old best by
+    more than noise. One bad evaluation is not a peak, and one lucky evaluation is not a second descent.
 
     ## What to do
-    Keep training while it improves. If early stopping is on, its patience must be longer than the hump.
+    Keep training while it improves. If early stopping is on, its patience must be longer than the peak.
 
     ## How to see that it is cured
-    There is nothing to cure; the run ends at its best validation loss.
+    There is nothing to cure. The run ends at its best validation loss.
 
     ## Example
     >>> chart = Chart()
     >>> for number, loss in enumerate([2.0, 1.5, 1.2, 1.3, 1.5, 1.6, 1.5, 1.3, 1.1, 1.0, 0.9]):
     ...     chart.put(100 * number, "val_loss", loss)
     >>> print(DoubleDescent().check(chart))
-    step 200: GE03 double-descent (info): validation loss rose from 1.2 to 1.5, then fell to 1: better than ever
+    step 200: GE03 double-descent (info): validation loss rose from 1.2 to 1.5, then fell to 1, a new best
     """
 
     code = "GE03"
@@ -49,14 +49,14 @@ class DoubleDescent(Detector):
     closes_after = 20
 
     evaluations: int = 8
-    """Evaluations that must be known."""
+    """Evaluations needed before anything is reported."""
     hump: float = 0.1
-    """Share of all its gain that validation lost in between."""
+    """Height of the peak above the first minimum, as a share of the total gain, above which it counts."""
     deviations: float = 4.0
-    """Noise deviations of an evaluation that hump and new best must stand out by."""
+    """Standard deviations of an evaluation's noise that both the peak and the new best must exceed."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Look for the highest level between an earlier best and the present one."""
+        """Look for the highest peak after an earlier best, and compare the present level with that best."""
         series = chart["val_loss"]
         values = series.values
         if values.size < self.evaluations or not math.isfinite(series.latest):
@@ -71,7 +71,7 @@ class DoubleDescent(Detector):
         hump = values[first + 1 : peak + lasts]
         if peak - first < 2 or values.size - 1 - peak < 2 or hump.size < 3:
             return None
-        # where values are high, so is their noise; and one that is near the best again was never far from it
+        # Noise is larger where values are high, so it is taken from the values around the peak.
         noise = evaluation_noise(values[max(0, first - self.evaluations) : peak + lasts + self.evaluations])
         limit = max(self.hump * (float(values[0]) - now), self.deviations * noise)
         if not height - best > limit > 0 or not median(hump) - best > 0.4 * (height - best):
@@ -80,6 +80,6 @@ class DoubleDescent(Detector):
             return None
         message = (
             f"validation loss rose from {number_text(float(values[first]))} to {number_text(height)}, then fell to "
-            f"{number_text(now)}: better than ever"
+            f"{number_text(now)}, a new best"
         )
         return self.symptom(chart, "info", message, value=now, limit=best, since=int(series.steps[first]))

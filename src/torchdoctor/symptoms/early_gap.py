@@ -1,4 +1,4 @@
-"""How much of what training gained validation lacks before any sample has come twice: nothing is known by heart yet."""
+"""The gap between training and validation before any sample has come twice, so that nothing can be memorized yet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchdoctor.symptoms.progress import Progress, acts
 from torchdoctor.symptoms.validation_inputs import is_like_training
 
 LACKS = 0.5
-"""Share of training's gain that validation must lack: other people, or another day, cost less."""
+"""Share of training's gain that validation must lack: data from other people or another day lacks less."""
 LEARNT = 0.3
-"""Share of its first loss that training must have gained."""
+"""Share of its first value that the training loss must have fallen by."""
 ENOUGH = 6
-"""Looks at a batch that must have been taken."""
+"""Batches that must have been sampled."""
 UNITS = 1.5
-"""Times the first training loss above which validation may be counted in other units."""
+"""Multiple of the first training loss above which validation may be in other units."""
 
 
 class EarlyGap(NamedTuple):
@@ -30,13 +30,13 @@ class EarlyGap(NamedTuple):
     validation: float
     training: float
     share: float
-    """What validation lacked of training's gain, then or at either of the latest two evaluations: the least."""
+    """Share of training's gain that validation lacked: the lowest of this and the latest two evaluations."""
 
 
 def early_gap(chart: Chart) -> EarlyGap | None:
-    """A gap that was there in the first pass through the data and stays, where samples come as they are.
+    """A gap that is there in the first pass through the data and stays; samples must come without augmentation.
 
-    A sample that comes for the first time is as new as one of validation, and costs as much.
+    A sample that comes for the first time is as new to the model as a validation sample, and its loss is as high.
 
     >>> chart = Chart.of(loss=[max(0.4, 1 - 0.01 * step) for step in range(320)])
     >>> for step in (79, 159, 239, 319):
@@ -69,7 +69,7 @@ def early_gap(chart: Chart) -> EarlyGap | None:
 
 
 def _first_again(chart: Chart) -> float:
-    """The first step at which a sample that was looked at had been there before; NaN where none comes unchanged."""
+    """The first sampled step with a sample that had come before; NaN if none comes again unchanged."""
     again = chart["input_again"]
     places = np.flatnonzero(again.values > 0)
     if again.count != again.values.size or again.count < ENOUGH or places.size < 2:
@@ -78,6 +78,6 @@ def _first_again(chart: Chart) -> float:
 
 
 def _falls_along(values: Array, levels: Array) -> bool:
-    """Whether validation falls as training does, by shares of itself: on a scale of its own."""
+    """Whether validation falls by as large a share of itself as training: it then has a scale of its own."""
     own, trained = (1 - float(line[-1] / line[0]) for line in (values, levels))
     return own > 0.7 * trained > 0.2

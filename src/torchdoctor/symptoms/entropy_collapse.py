@@ -17,24 +17,24 @@ REWARDS = ("reward", "return", "episode_reward", "episode_return", "mean_reward"
 
 @dataclass(frozen=True)
 class EntropyCollapse(Detector):
-    """A policy has stopped trying anything else, and is not paid better for it.
+    """The policy has stopped exploring, and its reward has not risen.
 
     ## What it means
-    The entropy of the chosen actions is next to zero: the policy does one thing and learns nothing about the others.
-    If that one thing is poor, it stays poor.
+    The entropy of the chosen actions is almost zero: the policy always takes the same action and learns nothing about
+    the others. If that action is poor, the policy stays poor.
 
     ## How it is told apart
-    A policy that has learnt its task is decided too. Then the reward has risen by more than its own noise since the
-    start, and there is nothing to report. Where no reward was logged, this is a remark only. Entropies of continuous
-    actions, which may be negative, are not judged. Where the reward has fallen, half of the entropy is enough: a policy
-    that becomes surer of what pays less is taught the wrong way round, or has run away. A `policy_loss` that is the
-    entropy times a number, at every level of it, has the entropy with the wrong sign, whatever the reward.
+    A policy that has learned its task has low entropy too, but its reward has then risen by more than its noise, and
+    nothing is reported. If no reward was logged, it is info. If the reward has fallen, a fall of the entropy to half is
+    enough: the policy becomes surer of what pays less, so a sign is wrong or training diverged. If `policy_loss` stays
+    proportional to a falling entropy, the entropy term has the wrong sign: a warning whatever the reward does.
+    Entropies of continuous actions, which may be negative, are not judged.
 
     ## What to do
-    Pay for entropy in the loss, lower the learning rate or the number of epochs a batch, and normalize advantages.
+    Add an entropy bonus to the loss, lower the learning rate or the number of epochs per batch, normalize advantages.
 
     ## How to see that it is cured
-    Entropy falls slowly over the run, and the reward rises while it falls.
+    The entropy falls slowly over the run while the reward rises.
 
     ## Example
     >>> flat = [0.1, -0.1] * 100
@@ -51,18 +51,19 @@ class EntropyCollapse(Detector):
     closes_after = 3
 
     low: float = 0.05
-    """Share of its first level under which the entropy must be."""
+    """Share of its first level below which the entropy has collapsed."""
     surer: float = 0.5
-    """The same, where the reward has fallen."""
+    """The same if the reward has fallen."""
     steps: int = 50
-    """Steps that it must last."""
+    """Latest values of which nine of ten must be below."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the entropy with where it began, and the reward with what it was."""
+        """Compare entropy and reward with their first levels."""
         series = next((chart[name] for name in ENTROPIES if chart[name]), None)
         if series is None or series.count < 2 * self.steps or series.lowest < 0:
             return None
-        start = max(series.first, median([bucket[2] for bucket in series.outline.buckets()[:10]]))  # it may go at once
+        # The first value counts too, because the entropy may collapse at once.
+        start = max(series.first, median([bucket[2] for bucket in series.outline.buckets()[:10]]))
         recent = series.last(self.steps)
         reward = next((name for name in REWARDS if chart[name].count >= 2 * self.steps), None)
         level = float(np.quantile(recent, 0.9))
@@ -77,7 +78,7 @@ class EntropyCollapse(Detector):
         told = f"entropy fell from {number_text(start)} to {number_text(median(recent))}"
         severity: Severity = "info"
         if (paid := paid_for_certainty(chart, series)) > 0:
-            told += f", and the policy's loss is {number_text(paid)} times it: it is paid for being sure"
+            told += f", and policy_loss is {number_text(paid)} times the entropy: its entropy term has the wrong sign"
             return self.symptom(chart, "warning", told, since=since)
         if reward is not None:
             if has_risen(chart, reward):
@@ -87,7 +88,7 @@ class EntropyCollapse(Detector):
 
 
 def paid_for_certainty(chart: Chart, entropy: Series, apart: float = 0.15, fell: float = 10.0) -> float:
-    """How often the entropy a policy's loss contains, where it is hardly anything else at any level of it; 0 if not.
+    """The factor between policy loss and entropy if they are proportional at every level of the entropy; else 0.
 
     A loss without a baseline falls with the entropy as well, but not in proportion.
     """
@@ -104,12 +105,12 @@ def paid_for_certainty(chart: Chart, entropy: Series, apart: float = 0.15, fell:
 
 
 def has_risen(chart: Chart, reward: str) -> bool:
-    """Whether the latest fifth of a reward is above its first fifth by more than the noise of both."""
+    """Whether the latest fifth of a reward is above its first fifth by more than their noise."""
     return rise(chart, reward) > 1
 
 
 def rise(chart: Chart, reward: str) -> float:
-    """By how much the latest fifth of a reward is above its first fifth; 1 is more than the noise of both."""
+    """How far the latest fifth of a reward is above its first fifth; above 1 it is more than their noise."""
     levels = np.array([bucket[2] for bucket in chart[reward].outline.buckets()])
     size = max(levels.size // 5, 1)
     first, last = levels[:size], levels[-size:]

@@ -1,4 +1,4 @@
-"""What becomes of a signal in the first pass, before anything was learnt."""
+"""How the signal changes through the layers at step 0, before anything is learned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.activation_explosion import WEIGHTED
 
 MUFFLED = 0.15
-"""Share of their weights' size that normalization layers give at least."""
+"""Share of its weight's size that the output of a normalization layer normally has at least."""
 
 
 def fading(chart: Chart) -> tuple[tuple[str, ...], float, float]:
-    """The layers of a model without normalization, what each makes of its input at step 0, and what reaches the last.
+    """Weight layers of a model without normalization, their typical gain at step 0, and the share reaching the last.
 
-    NaN where fewer than three layers were seen, or one of them gave nothing at all.
+    NaN if fewer than three layers are known, or the output of one is zero.
     """
     names, kinds, rows = chart.module_names, chart.fact("modules.kinds", ()), chart.modules("act_rms").rows
     entry = chart["entry_rms"].first
@@ -31,7 +31,7 @@ def fading(chart: Chart) -> tuple[tuple[str, ...], float, float]:
 
 
 def muffled(chart: Chart) -> tuple[tuple[str, ...], float]:
-    """Normalization layers, and what they typically gave at step 0 of the size of their weights; NaN if unknown."""
+    """Normalization layers, and the typical size of their outputs at step 0 as a share of their weights'; else NaN."""
     names, kinds, rows = chart.module_names, chart.fact("modules.kinds", ()), chart.modules("act_rms").rows
     weights, widths = chart.tensors("weight_norm").rows, chart.fact("modules.widths", ())
     if not rows or rows[0][0] > 0 or not weights or weights[0][0] > 0 or not chart.fact("modules.normalized"):
@@ -40,6 +40,6 @@ def muffled(chart: Chart) -> tuple[tuple[str, ...], float]:
     found = {}
     for name, kind, size, width in zip(names, kinds, rows[0][1].tolist(), widths, strict=False):
         gain = known.get(f"{name}.weight", 0.0) / math.sqrt(max(width, 1))
-        if "Norm" in kind and 0 < gain < math.inf and size > 0:  # read after the first step, which may ruin a weight
+        if "Norm" in kind and 0 < gain < math.inf and size > 0:  # the first step has already changed the weights
             found[name] = size / gain
     return tuple(found), median(list(found.values())) if found else math.nan

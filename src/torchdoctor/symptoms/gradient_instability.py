@@ -16,29 +16,29 @@ from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.progress import Progress, is_game
 
 NOTHING = 1e-20
-"""A gradient norm that is none: of a step from which nothing could be learnt."""
+"""A gradient norm below this counts as zero: the step could not learn anything."""
 ABOUT_ZERO = 0.1
-"""Share of its descent that a loss may be away from zero at its start, and now, if it came back."""
+"""Share of its descent below which a loss is near zero, at its start and now."""
 RARE = 0.1
-"""Share of such steps from which on they are the loop's way: all answers of a group were right, no triplet was hard."""
+"""Share of zero-gradient steps above which they are usual: all answers of a group were right, or no triplet hard."""
 
 
 @dataclass(frozen=True)
 class GradientInstability(Detector):
-    """The gradient norm fluctuates wildly, for a sustained time, and the loss gains nothing.
+    """The gradient norm fluctuates wildly for a long time, and the loss does not improve.
 
     ## What it means
-    Consecutive steps disagree about how far to go by large factors. The optimizer's averages mean little, and the run
-    bounces instead of descending; often the step before an explosion or a divergence.
+    The sizes of consecutive gradients differ by large factors. The optimizer's running averages mean little, and the
+    loss bounces instead of falling. An explosion or divergence often follows.
 
     ## How it is told apart
-    Small batches have heavy-tailed norms in perfect health: a typical swing of 2 (0.7 in log space) is common, and even
-    more is harmless while the loss falls or once the data is memorized. Swings must be wider than that about
-    their own trend for the whole window, and the loss must not be improving; it is a warning only where the loss has
-    lost ground. Losses that need not stay low (of players, of a policy) have none to lose.
+    Small batches have heavy-tailed norms in healthy runs: typical swings by a factor of 2 (0.7 in log space) are
+    common, and wider ones are harmless while the loss falls or once the data is memorized. Swings about the trend must
+    be wider than a factor of 3.5 for the whole window, and the loss must not improve. It is a warning only if the loss
+    has given back part of its progress. This does not apply to losses that need not stay low (of a GAN or a policy).
 
     ## What to do
-    Clip the gradient norm, then lower the learning rate or enlarge the batch.
+    Clip the gradient norm, then lower the learning rate or use a larger batch.
 
     ## How to see that it is cured
     The norm stays within a factor of about three of its median, and the loss falls again.
@@ -59,18 +59,18 @@ class GradientInstability(Detector):
     closes_after = 10
 
     window: int = 128
-    """Values over which the swings must last."""
+    """Latest values over which the swings must last."""
     history: int = 64
-    """Values that must be known before anything is said."""
+    """Values needed before anything is reported."""
     swing: float = 1.25
-    """The least spread of log-norm about its trend: typical swings of a factor 3.5."""
+    """Spread of the log norm about its trend above which it is reported: a typical swing by a factor of 3.5."""
     floor: float = 0.05
-    """Share of the first loss under which a run counts as arrived."""
+    """Share of the first loss below which the run counts as converged."""
     lost: float = 0.25
-    """Share of its descent that the loss must have given back to make it a warning."""
+    """Share of its descent that the loss must have given back for a warning."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the spread of the norm about its trend with the limit, then ask what the loss did meanwhile."""
+        """Compare the spread of the norm about its trend with the limit, then check what the loss did."""
         base = chart["grad_norm"].baseline(self.window, log=True)
         if base.count < self.history or not _swing(base) > self.swing:
             return None
@@ -84,26 +84,26 @@ class GradientInstability(Detector):
             return None
         severity: Severity = "info"
         given_back = now - progress.best
-        scatter = float(losses.std())  # of batches of one sample most losses may be alike, and the rest far off
+        scatter = float(losses.std())  # with one sample per batch, most losses may be equal and a few far off
         sure = now - before > 2.5 * scatter / math.sqrt(half) or given_back > 4 * scatter
         lost = progress.descent > 0.05 * abs(progress.start) and given_back > self.lost * progress.descent
         if lost and sure and not is_game(chart) and not _came_back_to_zero(progress, now):
             severity = "warning"
         factor = math.exp(min(_swing(base), 300.0))
         message = (
-            f"gradient norm swings by a factor of {number_text(factor)} about {number_text(math.exp(base.centre))} "
+            f"gradient norm swings by a factor of {number_text(factor)} around {number_text(math.exp(base.centre))} "
             f"while the loss went from {number_text(before)} to {number_text(now)}"
         )
         since = int(chart["grad_norm"].steps[-base.count])
         return self.symptom(chart, severity, message, value=_swing(base), limit=self.swing, confidence=0.8, since=since)
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-        """The spread is the baseline's, whatever comes."""
+        """Whether the baseline's spread is below the limit: coming values do not change it."""
         base = chart["grad_norm"].upcoming(self.window, log=True)
         return base.count < self.history or not _swing(base) > self.swing
 
     def foresee(self, chart: Chart, coming: Stretch) -> Outlook:
-        """The same of the baseline before and after the first finite value that comes."""
+        """The same, with the baseline before and after the first coming finite value."""
         base = chart["grad_norm"].baseline(self.window, log=True)
         before = base.count < self.history or not _swing(base) > self.swing
         calm = before and self.is_calm(chart, {})
@@ -111,13 +111,13 @@ class GradientInstability(Detector):
 
 
 def _swing(base: Baseline) -> float:
-    """The spread about the trend, or from value to value where that is smaller: a new level is no swing."""
+    """The spread about the trend, or from value to value if that is smaller: a new level is not a swing."""
     return min(base.noise, 1.25 * base.jitter)
 
 
 def _came_back_to_zero(progress: Progress, now: float) -> bool:
-    """Whether the loss began at zero, went below and is at zero again: that of a policy that has become sure of itself.
+    """Whether the loss began near zero, went below and is near zero again, as that of a policy that became certain.
 
-    It is what is chosen, weighed by how much better than usual it is: nothing is once all choices are good.
+    A policy loss weights choices by their advantage, which vanishes once all choices are good.
     """
     return max(abs(progress.start), abs(now)) < ABOUT_ZERO * progress.descent

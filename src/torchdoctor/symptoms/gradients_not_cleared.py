@@ -14,22 +14,22 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class GradientsNotCleared(Detector):
-    """Gradients are not cleared when they should be, or are when they should not, or are added up undivided.
+    """Gradients are not cleared when they should be, cleared when they should not be, or summed without averaging.
 
     ## What it means
-    `backward()` adds to what is in `p.grad`. Without `zero_grad()` every step applies the sum of all gradients since
-    the start: momentum without end. Cleared between the micro-batches of one step, all but the last are thrown
-    away. Added up over k micro-batches without dividing by k, the step is k times as long as meant.
+    `backward()` adds to `p.grad`. Without `zero_grad()`, each step applies the sum of all gradients since the start,
+    like momentum that never decays. If gradients are cleared between the micro-batches of one step, all but the last
+    are lost. If they are summed over k micro-batches without dividing by k, the step is k times as long as intended.
 
     ## How it is told apart
-    From the gradients' identity at sampled steps, not from their values: `set_to_none`, zeroing in place,
-    `model.zero_grad()` and closures all count as clearing. Several backwards before one step are healthy accumulation;
-    losses of different names are parts of one objective and rightly summed. Weights that change between two
-    backwards (SAM), gradients that the loop puts together itself, those taken for the sake of the inputs (an
-    adversarial attack), and those that another player or an actor leaves in its critic are left alone.
+    It checks at sampled steps whether the old gradients are still there; `set_to_none`, zeroing in place,
+    `model.zero_grad()` and closures all count as clearing. Several backward passes before one step are normal
+    accumulation, and losses with different names are rightly summed, as parts of one objective. Not judged are weights
+    that change between two backward passes (SAM), gradients that the loop combines itself, gradients taken for the
+    inputs (an adversarial attack), and gradients that another player or an actor leaves in its critic.
 
     ## What to do
-    One `optimizer.zero_grad()` for each `optimizer.step()`, right after it; `(loss / k).backward()` for each of k
+    Call `optimizer.zero_grad()` once per `optimizer.step()`, right after it. Call `(loss / k).backward()` for each of k
     micro-batches.
 
     ## How to see that it is cured
@@ -40,7 +40,7 @@ class GradientsNotCleared(Detector):
     >>> chart = Chart()
     >>> chart.add({"type": "facts", "step": 4, "facts": {"zeroing.kept": [3], "zeroing.cleared": [0]}})
     >>> print(GradientsNotCleared().check(chart))
-    step 4: GP02 gradients-not-cleared (critical): gradients are never cleared: each step adds to those of all before
+    step 4: GP02 gradients-not-cleared (critical): gradients are never cleared: each step applies the sum of all so far
     """
 
     code = "GP02"
@@ -56,46 +56,46 @@ class GradientsNotCleared(Detector):
     samples: int = 3
     """Sampled steps that must show it."""
     part: float = 0.15
-    """Weight under which the only loss of a step is taken for a part of many."""
+    """Weight below which the only loss of a step looks as if it were divided for accumulation."""
     lost: float = 0.1
-    """Share of the steps before which gradients were cleared unused; a loop that passes over bad batches has fewer."""
+    """Share of steps at which unused gradients were cleared, above which it is reported: bad batches are rarer."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Never or not always cleared; cleared too often; added up undivided or divided twice."""
+        """Check for gradients never or not always cleared, cleared too often, and losses weighted wrongly."""
         facts = [chart.fact(f"zeroing.{key}") or () for key in ("kept", "cleared", "between_backwards")]
         several = len(facts[0]) > 1
         for number, (kept, cleared) in enumerate(zip(facts[0], facts[1], strict=False)):
             whose = f" of optimizer {number}" if several else ""
             if kept >= self.samples and not cleared:
-                message = f"gradients{whose} are never cleared: each step adds to those of all before"
+                message = f"gradients{whose} are never cleared: each step applies the sum of all so far"
                 return self._said(chart, "critical", message, "zeroing.kept")
             if kept >= self.samples:
-                message = f"gradients{whose} are cleared at some steps only: the others apply old ones again"
+                message = f"gradients{whose} are cleared at some steps only: other steps apply old gradients again"
                 return self._said(chart, "warning", message, "zeroing.kept")
         for number, mixed in enumerate(chart.fact("zeroing.mixed") or ()):
             if several and mixed >= self.samples:
-                message = f"gradients of optimizer {number} come of two losses: those of a backward pass before "
-                message += "another optimizer's step are still there at the next, and are added to it"
+                message = f"gradients of optimizer {number} mix two losses: those from before another optimizer's step "
+                message += "are not cleared, and the next backward pass adds to them"
                 return self._said(chart, "warning", message, "zeroing.mixed")
         backwards = max(chart.fact("zeroing.backwards") or (0,))
-        # Two players of a GAN clear each other's gradients between backwards, and should; so does a loop whose first
-        # backward is for the inputs alone, which an attack is made of.
+        # Two players of a GAN rightly clear each other's gradients between backward passes; so does a loop whose first
+        # backward pass is for the inputs only, as in an adversarial attack.
         if backwards > 1 and not max(facts[2], default=0) and climbs_with_inputs(chart):
-            message = "a loss with a minus sign in front, which is climbed with the inputs, leaves its gradients in "
-            message += "the weights: they take from those of the loss"
+            message = "the negated loss that is used to change the inputs leaves its gradients in the weights: they "
+            message += "counteract those of the training loss"
             return self._said(chart, "warning", message, "zeroing.backwards")
         several = several or bool(chart.fact("data.differentiated"))
         if not several and max(facts[2], default=0) >= self.samples and backwards > 1:
-            message = f"gradients are cleared between the {backwards} backward passes of a step: the first are lost"
+            message = f"gradients are cleared between the {backwards} backward passes of a step: earlier ones are lost"
             return self._said(chart, "warning", message, "zeroing.between_backwards")
         if not several and (share := share_without_step(chart, self.samples)) > self.lost:
-            message = f"in {share:.0%} of the steps looked at, gradients of an earlier batch had been cleared unused: "
-            message += "step() is left out at a part of the batches"
+            message = f"at {share:.0%} of the steps checked, gradients of an earlier batch had been cleared unused: "
+            message += "optimizer.step() is skipped for some batches"
             return self._said(chart, "warning", message, "zeroing.between_backwards")
         return self._weighted(chart, backwards)
 
     def _weighted(self, chart: Chart, backwards: int) -> Symptom | None:
-        """What backward begins with at each of k micro-batches: 1/k is right for a mean."""
+        """Check the weight of the loss at each of k micro-batches: 1/k is right for a mean."""
         weights = chart["loss_weight"].last(self.samples)
         if backwards == 1:
             return self._divided(chart)
@@ -105,23 +105,24 @@ class GradientsNotCleared(Detector):
         adaptive = any("Adam" in str(group.get("optimizer", "")) for group in chart.groups)
         severity: Severity = "info" if adaptive else "warning"
         if float(np.abs(weights - 1).max()) < 0.1:
-            message = f"{backwards} backward passes are added up undivided: steps are {backwards} times as long"
+            message = f"{backwards} backward passes are summed, not averaged: steps are {backwards} times as long"
         elif 0 < weight * backwards < 0.6:
             share = number_text(weight)
-            message = f"each of {backwards} losses enters with weight {share}, not 1/{backwards}: divided too often"
+            message = f"each of the {backwards} losses of a step has weight {share}, not 1/{backwards}: divided too "
+            message += "often"
         else:
             return None
         return self.symptom(chart, severity, message, value=weight, limit=1 / backwards, since=int(steps[0]))
 
     def _divided(self, chart: Chart) -> Symptom | None:
-        """One backward pass a step, of a loss that is divided as if it were one of many, and steps too short."""
+        """Check for a single loss per step that is divided as if for accumulation, with steps that are too short."""
         weights = chart["loss_weight"].last(self.samples)
         adaptive = any("SGD" not in str(group.get("optimizer", "")) for group in chart.groups)
         idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
         if weights.size < self.samples or adaptive or not idle or not 0 < float(weights.max()) < self.part:
             return None
         share = number_text(median(weights))
-        message = f"the one loss of a step enters with weight {share}, as if it were one of many: steps are as short"
+        message = f"the only loss of a step has weight {share}, as if it were one of many: steps are that much shorter"
         since = int(chart["loss_weight"].steps[0])
         return self.symptom(chart, "warning", message, value=median(weights), limit=self.part, since=since)
 
@@ -130,13 +131,13 @@ class GradientsNotCleared(Detector):
 
 
 def climbs_with_inputs(chart: Chart, least: int = 12) -> bool:
-    """Whether the first backward pass of a step is that of a loss turned round, for what the inputs are changed by."""
+    """Whether one backward pass of a step is that of a negated loss, used to change the inputs."""
     turned = "negated" in (chart.fact("loss.lint") or ())
     return turned and bool(chart.fact("data.differentiated")) and chart["loss"].count > least
 
 
 def share_without_step(chart: Chart, samples: int = 3) -> float:
-    """The share of samples before whose step gradients had come and were cleared; 0 where it was seldom."""
+    """The share of sampled steps before which unused gradients were cleared; 0 if this is rare."""
     found = chart.facts.get("zeroing.between_backwards")
     times = max(found.value, default=0) if found is not None else 0
     if found is None or times < samples:

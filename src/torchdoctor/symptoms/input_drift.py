@@ -1,4 +1,4 @@
-"""Inputs that are no longer what they were, in scale or in mean: at once or little by little, and what it costs."""
+"""Changes in the scale or mean of inputs during a run, sudden or gradual, and whether the loss gets worse."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import SETTLED, Progress, acts
 
 LEAP, DRIFT = 10.0, 2.5
-"""Times by which the scale of inputs must have changed in the middle of a run: by far, and little by little."""
+"""Factors by which the scale of inputs must have changed in the middle of the run: suddenly, and gradually."""
 
 
 def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float = 2.0) -> tuple[float, int]:
-    """By how much inputs are larger or smaller than they were for long, and since which sample; 1 where they are not.
+    """The factor by which inputs are larger or smaller than before, and since which step; 1 if they are not.
 
     >>> leap_of_scale(Chart.of(entry_rms=[0.5, 0.48, 0.51, 0.5, 0.49, 0.5, 0.002, 0.002]))
     (240.0, 6)
@@ -39,21 +39,21 @@ def leap_of_scale(chart: Chart, samples: int = 2, before: int = 6, steady: float
 
 
 def _drifts_as_planned(chart: Chart, since: int) -> bool:
-    """Whether validation is fed inputs of the new size too, or is as good as it was: what is trained on is harder.
+    """Whether validation inputs have the new size too, or validation is as good as before: training is just harder.
 
-    Noise that grows is a curriculum; noise that is written into the samples adds up in training alone. Near its floor
-    a validation loss is soon many times its best, and little of what was gained is lost with that.
+    Growing noise is a curriculum; noise that is written into the samples accumulates in training only. Near its floor a
+    validation loss may soon be many times its best without having lost much.
     """
     return _lost_in_validation(chart, since, worse=0.05) < 1 or _is_fed_alike(chart) is True
 
 
 def costs_validation(chart: Chart, since: int) -> bool:
-    """Whether inputs changed in training alone, and validation is worse for it, whatever training makes of them."""
+    """Whether inputs changed in training only, and validation got worse, whatever the training loss does."""
     return _is_fed_alike(chart) is False and _lost_in_validation(chart, since, worse=0.1) > 1
 
 
 def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0.05) -> float:
-    """By how much evaluations are above the best one before a step: 1 is enough to matter; NaN where it is unknown."""
+    """How far the latest evaluations are above the best one before a step; above 1 it matters; NaN if unknown."""
     evaluations = chart["val_loss"]
     before, after = evaluations.values[evaluations.steps < since], evaluations.values[evaluations.steps >= since]
     if not before.size or not after.size or not chart["loss"]:
@@ -64,7 +64,7 @@ def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0
 
 
 def _is_fed_alike(chart: Chart, near: float = 1.5) -> bool | None:
-    """Whether inputs in validation are of the size that training's have now; None where that is not known."""
+    """Whether validation inputs are as large as training inputs are now; None if unknown."""
     idle, now = (
         math.hypot(chart[f"{kind}_mean"].latest, chart[f"{kind}_std"].latest) for kind in ("idle_input", "input")
     )
@@ -74,9 +74,9 @@ def _is_fed_alike(chart: Chart, near: float = 1.5) -> bool | None:
 def _drift_of_scale(
     chart: Chart, samples: int, least: float, before: int = 6, steady: float = 2.0
 ) -> tuple[float, int]:
-    """The same where they went there little by little: the last of them against the first, and since when.
+    """The same for a gradual change: the factor between the first and the last sizes, and since which step.
 
-    What a policy sees grows as it gets further.
+    Not in reinforcement learning, because what a policy sees may grow as it gets further.
 
     >>> leap_of_scale(Chart.of(entry_rms=[0.5] * 8 + [0.5 * 1.6**step for step in range(8)]))
     (16.777, 10)
@@ -95,9 +95,9 @@ def _drift_of_scale(
 
 
 def shift_of_mean(chart: Chart, samples: int = 2, before: int = 6, steady: float = 0.5) -> tuple[float, int]:
-    """By how many deviations of a value the mean of inputs has moved from where it was, and since when it moves.
+    """By how many standard deviations the mean of inputs has moved, and since which step; 0 if it has not.
 
-    What a policy sees is its own doing; tokens have no scale that a layer gets.
+    Not in reinforcement learning, because a policy changes what it sees, nor for tokens, which have no scale.
 
     >>> chart = Chart.of(input_mean=[0.1, 0.0] * 4 + [0.8, 2.0, 3.1, 3.9], input_std=[1.0] * 12, entry_rms=[1.0] * 12)
     >>> shift_of_mean(chart)
@@ -117,10 +117,10 @@ def shift_of_mean(chart: Chart, samples: int = 2, before: int = 6, steady: float
 
 
 def has_suffered(chart: Chart, since: int, steps: int = 8, doubts: float = 2.0) -> bool:
-    """Whether the loss is above what it was before a sample, or was when that came, beyond its noise; or at a guess's.
+    """Whether the loss is, or was at a sample, higher than before it by more than its noise, or is near chance level.
 
-    What changed may have done so at any step since the sample before: what the loss was from there on is not a
-    yardstick. Models get used to most, so that some steps later little of it is left.
+    The change may have come at any step since the previous sample, so the level before is taken from there. Models
+    adapt to most changes, so a few steps later little of the rise may be left.
     """
     loss, looks = chart["loss"], chart["entry_rms"].steps
     before = looks[looks < since][-1:]
@@ -134,7 +134,7 @@ def has_suffered(chart: Chart, since: int, steps: int = 8, doubts: float = 2.0) 
 
 
 def hardly_learns(chart: Chart) -> bool:
-    """Whether the loss has stayed at that of a guess for a while, or outputs are next to independent of the input."""
+    """Whether the loss is still near chance level or its start, or outputs are nearly independent of the input."""
     loss, chance, spread = chart["loss"], chance_level(chart), chart["output_spread"]
     if loss.count < SETTLED:
         return False

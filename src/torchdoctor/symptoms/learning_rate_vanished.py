@@ -16,34 +16,36 @@ from torchdoctor.symptoms.progress import Progress, trend_gain
 
 @dataclass(frozen=True)
 class LearningRateVanished(Detector):
-    """The learning rate is next to nothing, and training goes on.
+    """The learning rate is almost zero, and training goes on.
 
     ## What it means
-    The schedule has run out before the loop has: steps are taken and paid for, and change nothing. Usual reasons: the
-    scheduler counts epochs and is called for every batch, its number of steps was computed before accumulation or
-    for one device, or a warm-up never began.
+    The schedule ended before the run: further steps cost time and change nothing. Common reasons: the scheduler counts
+    epochs but is called for every batch, its number of steps was computed before accumulation or for one device, or a
+    warm-up never began.
 
     ## How it is told apart
-    A schedule may end at zero with the run, or start there. Only a stretch of 50 steps and of a fiftieth of the run
-    counts, under a ten-thousandth of the highest rate (the tail of a cosine is shorter), or most of the run under a
-    hundredth. It is a note where the rate was led to its end and the run is kept going, and a warning where it was cut
-    while the loss fell, where a third of the run had no rate to speak of (unless it waited for a plateau and got one),
-    or where the scheduler was stepped several times for each step of the optimizer, as at each micro-batch. It is one
-    where the loss had hardly begun to fall, and where the rate halves again and again, every few dozen steps from the
-    first on: that is a decay by epochs, stepped at every batch.
+    A schedule may end at zero with the run, or start there. It is reported if the learning rate is below 1/10,000 of
+    its highest value for at least 50 steps and 2 % of the run (the tail of a cosine is shorter), or below 1 % for most
+    of the run. It is info if the schedule ended as planned and the run continues for a while. It is a warning if
+
+    - the learning rate was cut while the loss was falling, or after the loss had hardly begun to fall;
+    - a third of the run had almost no learning rate, unless `ReduceLROnPlateau` lowered it on a real plateau;
+    - the scheduler was stepped several times per optimizer step, as at each micro-batch;
+    - the learning rate halves every 30 steps or fewer from the start: a decay by epochs, stepped at every batch.
+
+    It is critical if the learning rate is negative.
 
     ## What to do
-    A line that is not held at zero goes on below it, and each step uphill: `max(0.0, ...)`.
-    Print `scheduler.get_last_lr()` once an epoch and compare with the plan. Give the schedule the true number of
-    `scheduler.step()` calls, or stop the run here.
+    Print `scheduler.get_last_lr()` once per epoch and compare it with the plan. Give the schedule the true number of
+    `scheduler.step()` calls, or stop the run here. If a linear decay goes below zero, limit it: `max(0.0, ...)`.
 
     ## How to see that it is cured
-    The learning rate reaches its end at the last step, and the loss falls until then.
+    The learning rate reaches its final value at the last step, and the loss falls until then.
 
     ## Example
     >>> losses = [4.0 - 0.01 * min(step, 200) for step in range(260)]
     >>> print(LearningRateVanished().check(Chart.of(lr=[1e-3] * 200 + [0.0] * 60, loss=losses)))
-    step 200: LR01 learning-rate-vanished (warning): the learning rate is 0 since step 200; it was 0.001
+    step 200: LR01 learning-rate-vanished (warning): the learning rate has been 0 since step 200, down from 0.001
     """
 
     code = "LR01"
@@ -59,25 +61,25 @@ class LearningRateVanished(Detector):
     share: float = 0.02
     """Share of the run that it must last."""
     ratio: float = 1e-4
-    """Share of the highest rate that is next to nothing."""
+    """Share of the highest learning rate below which it is almost zero."""
     low: float = 1e-2
-    """Share of the highest rate at which no run spends most of its steps on purpose."""
+    """Share of the highest learning rate below which no run spends most of its steps on purpose."""
 
     most: float = 0.7
-    """Share of the run so far with a working rate under which the rest was wasted."""
+    """Share of the run with a working learning rate below which the rest was wasted."""
     idle: float = 0.2
-    """Share of the run so far without a rate that is wasted where the loss had hardly begun to fall."""
+    """Share of the run without a learning rate from which it is a warning if the loss had hardly begun to fall."""
     hasty: float = 0.02
-    """Share of the highest rate that is left where it halves"""
+    """Share of the highest learning rate below which it is a warning if the learning rate halves"""
     half_life: float = 30.0
-    """every so many steps, or fewer."""
+    """every this many steps, or fewer."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """How long the rate has been next to nothing, or low, in steps and as a share of the run."""
+        """Check how long the learning rate has been almost zero, or low, in steps and as a share of the run."""
         rates = chart["lr"]
         if rates.latest < 0:
             since = _under(chart, 0.0)
-            message = f"the learning rate is {number_text(rates.latest)}, below zero: each step goes uphill"
+            message = f"the learning rate is negative ({number_text(rates.latest)}): each step increases the loss"
             return self.symptom(chart, "critical", message, value=rates.latest, limit=0.0, since=since)
         if rates.count < self.steps:
             return None
@@ -86,8 +88,8 @@ class LearningRateVanished(Detector):
             return None
         life = _half_life(chart)
         if life <= self.half_life and not _has_arrived(chart, 0.3):
-            message = f"the learning rate halves every {life:.0f} steps, and is {number_text(rates.latest)} of "
-            message += f"{number_text(top)} after {chart.step + 1} of them"
+            message = f"the learning rate halves every {life:.0f} steps, and fell from {number_text(top)} to "
+            message += f"{number_text(rates.latest)} in {chart.step + 1} steps"
             return self.symptom(chart, "warning", message, value=rates.latest, limit=self.hasty * top, since=0)
         if not rates.latest <= self.low * top:
             return None
@@ -98,18 +100,19 @@ class LearningRateVanished(Detector):
             if not long:
                 return None
             since = low
-        # A rate that was led to its end, in a run that is kept going for a while, is a plan; most of a run is none.
+        # A schedule that ended, in a run that continues for a while, is a plan; not if it is most of the run.
         wasted = low < self.most * chart.step and not _has_arrived(chart) and not _was_asked_for(chart, low)
         cut = highest_between(rates, since - 20, since - 1) > 0.1 * top and _was_falling(chart, since)
-        hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times a step
+        hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times per optimizer step
         begun = chart.step - low < self.idle * chart.step or not _had_hardly_begun(chart, low)
         severity: Severity = "warning" if wasted or cut or hurried or not begun else "info"
-        message = f"the learning rate is {number_text(rates.latest)} since step {since}; it was {number_text(top)}"
+        message = f"the learning rate has been {number_text(rates.latest)} since step {since}, down from "
+        message += number_text(top)
         return self.symptom(chart, severity, message, value=rates.latest, limit=self.low * top, since=since)
 
 
 def _under(chart: Chart, limit: float) -> int:
-    """The first step since which the rate has been under a limit, the next one where it is not."""
+    """The first step since which the learning rate has not been above a limit; the next step if it is now."""
     since = chart.step + 1
     for bucket in reversed(chart["lr"].outline.buckets()):
         if bucket[3] > limit:
@@ -119,19 +122,20 @@ def _under(chart: Chart, limit: float) -> int:
 
 
 def highest_between(series: Series, first: int, last: int) -> float:
-    """The highest value of a vital between two steps, 0 where it has none there."""
+    """The highest value of a vital between two steps; 0 if it has none there."""
     return max((bucket[3] for bucket in series.outline.buckets() if first <= bucket[0] <= last), default=0.0)
 
 
 def _has_arrived(chart: Chart, share: float = 0.1) -> bool:
+    """Whether the loss has fallen below this share of its first value."""
     losses = chart["loss"]
     return abs(losses.baseline(128).recent) < share * abs(losses.first)
 
 
 def _half_life(chart: Chart) -> float:
-    """In how many steps the rate halves, where it has done so evenly from the first step on; infinite where not.
+    """In how many steps the learning rate halves, if it has done so steadily from the start; otherwise infinity.
 
-    Lines, cosines and powers of them fall late; a decay at a few milestones stands still in between.
+    Linear and cosine schedules fall late; a decay at a few milestones is constant in between.
     """
     buckets = chart["lr"].outline.buckets()
     first, now = buckets[0][3], chart["lr"].latest
@@ -147,7 +151,7 @@ def _half_life(chart: Chart) -> float:
 
 
 def _falls_at_validations(chart: Chart) -> bool:
-    """Whether the rate is lowered just after validations alone: at the end of epochs, or where they stand still."""
+    """Whether the learning rate is lowered only just after validations: at the end of epochs, or on a plateau."""
     rates, validated = chart["lr"], chart["val_loss"].steps
     cuts = rates.steps[1:][np.diff(rates.values) < 0]
     if not validated.size or not cuts.size or cuts.size > rates.values.size // 2:
@@ -157,14 +161,14 @@ def _falls_at_validations(chart: Chart) -> bool:
 
 
 def _had_hardly_begun(chart: Chart, since: int) -> bool:
-    """Whether the loss did fall while it could, and by less than a fifth."""
+    """Whether the loss fell before this step, but by less than a fifth."""
     means = np.array([bucket[2] for bucket in chart["loss"].outline.buckets() if bucket[0] < since])
     gain, doubt = trend_gain(means)
     return gain > 3 * doubt and median(means[-means.size // 8 :]) > 0.8 * Progress.of(chart["loss"]).start > 0
 
 
 def _was_asked_for(chart: Chart, since: int) -> bool:
-    """Whether the rate was lowered because validation had stopped to improve, as `ReduceLROnPlateau` does."""
+    """Whether `ReduceLROnPlateau` lowered the learning rate because validation had stopped improving."""
     losses = chart["val_loss"]
     before = losses.values[losses.steps < since]
     if chart.context.get("scheduler") != "ReduceLROnPlateau" or before.size < 4:
@@ -173,7 +177,7 @@ def _was_asked_for(chart: Chart, since: int) -> bool:
 
 
 def _was_falling(chart: Chart, since: int) -> bool:
-    """Whether the loss fell in the last steps in which it could."""
+    """Whether the loss was falling just before this step."""
     means = np.array([bucket[2] for bucket in chart["loss"].outline.buckets() if bucket[0] < since])
     gain, doubt = trend_gain(means[-max(32, means.size // 2) :])
     return gain > 3 * doubt

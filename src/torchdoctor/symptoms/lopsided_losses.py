@@ -13,35 +13,35 @@ from torchdoctor.symptoms.detector import Detector
 
 PLAYERS = (("d", "g"), ("D", "G"), ("disc", "gen"), ("discriminator", "generator"), ("critic", "generator"))
 PAIRS = tuple((form.format(one), form.format(other)) for form in ("{}_loss", "loss_{}", "{}") for one, other in PLAYERS)
-"""Names under which the losses of two players are logged."""
+"""Pairs of names of the two players' losses."""
 
 
 def players(chart: Chart) -> tuple[str, str] | None:
-    """The names of the two players' losses, discriminator first; None where no pair was logged."""
+    """The names of the two players' losses, discriminator first; None if no pair is logged."""
     return next((pair for pair in PAIRS if all(chart[name] for name in pair)), None)
 
 
 @dataclass(frozen=True)
 class LopsidedLosses(Detector):
-    """One player's loss has fallen to nothing while the other's has climbed.
+    """One player's loss has fallen to almost zero while the other's has risen.
 
     ## What it means
-    Two networks train against each other, and one has won: its loss has nothing left to teach the other, whose
-    gradient fades or turns to noise. What is trained from here on is wasted.
+    Two networks train against each other, and one has won: it no longer gives the other a useful gradient, and further
+    training is wasted.
 
     ## How it is told apart
-    The losses of a healthy pair swing about levels of the same order for the whole run, and a lead that passes is
-    normal. Here one loss is under a twentieth of where it began, the other well above its own beginning, for 45 steps
-    and for a fifth of the run. A winner's loss that can be negative (a Wasserstein critic's) is not judged; where the
-    other's can (the generator of a hinge loss), it must have climbed by more than both began at. Where both losses fall
-    to nothing, the two do not play against each other: one of them has a sign or a label the wrong way round.
+    The losses of a healthy pair stay within the same order of magnitude for the whole run, and a temporary lead is
+    normal. Here one loss is below 5 % of its start and the other well above its own start, for 45 steps and a fifth of
+    the run. A winner's loss that can be negative (a Wasserstein critic) is not judged. If the loser's loss can be
+    negative (the generator of a hinge loss), it must have risen by more than both losses started at. If both losses
+    fall to almost zero, the two do not play against each other: one of them has a wrong sign or label.
 
     ## What to do
     Slow down the winner: a lower learning rate, fewer steps, label smoothing or a gradient penalty. If the
-    discriminator wins at once, check that real and made samples are prepared alike.
+    discriminator wins at once, check that real and generated samples are preprocessed the same way.
 
     ## How to see that it is cured
-    Both losses stay in a band. With cross-entropy a discriminator that cannot tell has a loss of 2 ln 2 = 1.39.
+    Both losses stay in a band. With cross-entropy, the loss of a discriminator that has to guess is 2 ln 2 = 1.39.
 
     ## Example
     >>> print(LopsidedLosses().check(Chart.of(d_loss=[1.4] * 50 + [0.01] * 300, g_loss=[0.7] * 50 + [7.0] * 300)))
@@ -57,18 +57,18 @@ class LopsidedLosses(Detector):
     closes_after = 3
 
     low: float = 0.05
-    """Share of its first level under which the winner's loss must be."""
+    """Share of its first level below which a loss counts as won."""
     high: float = 1.5
-    """How many times its own first level the other's loss must be."""
+    """Multiple of its own first level above which the other loss counts as lost."""
     steps: int = 45
     """Steps that it must last, after as many others,"""
     values: int = 24
-    """and values that must be known: a loss may be logged once in several steps."""
+    """and values that must be known, because a loss may be logged only every few steps."""
     share: float = 0.2
     """Share of the run that it must last."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare both losses with where they began."""
+        """Compare both losses with their first levels."""
         pair = players(chart)
         if pair is None:
             return None
@@ -80,9 +80,9 @@ class LopsidedLosses(Detector):
         return self._both_won(chart, pair)
 
     def _both_won(self, chart: Chart, pair: tuple[str, str]) -> Symptom | None:
-        """Both losses are next to nothing: then these two want the same, and do not play against each other.
+        """Check whether both losses are almost zero: the two then do not play against each other.
 
-        Only where each is known to have an optimizer of its own: parts of one loss may both fall.
+        Only if there are several optimizers: two parts of one loss may both fall.
         """
         if len(chart.context.get("optimizer") or ()) < 2:
             return None
@@ -90,16 +90,16 @@ class LopsidedLosses(Detector):
         if since[0] is None or since[1] is None or not chart[pair[0]].step >= 3 * self.steps:
             return None
         message = f"{pair[0]} fell from {_levels(chart[pair[0]])} and {pair[1]} from {_levels(chart[pair[1]])}: "
-        message += "where one must lose, both win, so one is asked for the wrong thing"
+        message += "both cannot win, so one has a wrong sign or label"
         return self.symptom(chart, "warning", message, since=max(since[0], since[1]))
 
     def _won(self, winner: Series, loser: Series | None = None) -> int | None:
-        """Since when the winner's loss is next to nothing and the other's, if given, high; None where it is not so."""
+        """Since when the winner's loss is almost zero and the other's, if given, is high; None if they are not."""
         if winner.count < self.values or winner.step < 2 * self.steps - 1 or winner.lowest < 0:
             return None
         lasting = max(min(self.steps, winner.count // 2), int(self.share * winner.count))
         start, other = _start(winner), _start(winner if loser is None else loser)
-        if loser is not None and start == winner.first:  # the game was over at once, for the other too
+        if loser is not None and start == winner.first:  # the winner won at once, so the other lost at once
             other = loser.first
         if not start > 0:
             return None
@@ -107,7 +107,7 @@ class LopsidedLosses(Detector):
         if loser is not None and (loser.lowest < 0 or not other > 0):
             limit = abs(other) + max(abs(other), start)
         if loser is not None and loser.outline.highest <= 0 > loser.first:
-            limit = self.low * loser.first  # log(1 - D) of a generator that is seen through goes to zero
+            limit = self.low * loser.first  # log(1 - D) of a losing generator rises to zero
         recent = winner.last(min(lasting, len(winner)))
         high = loser is None or median(loser.last(min(lasting, 50))) > limit
         if float(np.quantile(recent, 0.9)) < self.low * start and high:
@@ -117,7 +117,7 @@ class LopsidedLosses(Detector):
 
 
 def _start(series: Series) -> float:
-    """The level at which a loss began; its first value where the game was over at once."""
+    """The level at which a loss began; its first value if it fell to almost zero at once."""
     if not series:
         return 0.0
     level = median([bucket[2] for bucket in series.outline.buckets()[:10]])

@@ -15,50 +15,52 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_adversarial, is_game, trend_gain
 
 SHORT = 8
-"""Steps within which a loop that has several tasks comes back to the first."""
+"""Period in steps below which a loop may be alternating between tasks."""
 
 
 class Swing(NamedTuple):
-    """A periodic part of a stretch of losses."""
+    """A periodic swing in a stretch of losses."""
 
     period: float
     """In steps."""
     height: float
     """From trough to crest."""
     before: float
-    """The same, in the first half of the stretch."""
+    """The same in the first half of the stretch."""
     start: int
     gaining: bool
-    """Whether the stretch as a whole falls by a good part of a swing."""
+    """Whether the stretch as a whole falls by more than 0.3 of a swing."""
 
 
 @dataclass(frozen=True)
 class LossOscillation(Detector):
-    """The loss swings up and down at a period, and the swings do not shrink.
+    """The loss swings up and down with a fixed period, and the swings do not shrink.
 
     ## What it means
-    The run goes over the same ground again and again. A period of two is a learning rate beyond what the
-    curvature bears: each step overshoots the valley and the next one comes back. A period of some tens of steps is
-    momentum. A period of one epoch, or of a part of it, is data in a fixed and sorted order: the model learns one part
-    and forgets the other.
+    The run goes back and forth instead of making progress. The period shows the cause:
+
+    - Two steps: the learning rate is too high for the curvature, and each step overshoots the minimum.
+    - Some tens of steps: momentum.
+    - An epoch or a part of it: the data comes in a fixed, sorted order, and the model learns one part and forgets the
+      other.
 
     ## How it is told apart
-    Noise has no period, and a loss that wanders has none that lasts: the autocorrelation must return at one, two and
-    three periods, and be negative half-way. Where the learning rate itself is cyclic the loss follows it, which is
-    healthy. Waves that ride on a falling loss, or are small against what the run has gained, are a note; so are tasks
-    that take turns, a sum over batches whose own sizes swing as much, a policy's loss, and any other that goes about
-    zero. Two adversarial losses are not judged.
+    Noise has no period, and a wandering loss has none that lasts: the autocorrelation must be high at one, two and
+    three periods and negative half a period away. A loss that follows a cyclic learning rate is healthy. It is info if
+    the swings ride on a falling loss or are small compared with the progress of the run, if tasks alternate, if the
+    loss is a sum over batches whose sizes swing as much, and for losses of a policy or around zero. Two adversarial
+    losses are not judged.
 
     ## What to do
-    Period 2: halve the learning rate. Tens of steps: lower momentum or the rate. The length of an epoch:
+    Period 2: halve the learning rate. Tens of steps: lower momentum or the learning rate. The length of an epoch:
     `DataLoader(..., shuffle=True)`, and shuffle files or shards as well.
 
     ## How to see that it is cured
-    The loss of neighbouring steps differs by noise only, and its level falls.
+    The loss of consecutive steps differs by noise only, and its level falls.
 
     ## Example
     >>> print(LossOscillation().check(Chart.of(loss=[3.0, 1.0, 2.9, 1.1] * 50, lr=[0.5] * 200)))
-    step 0: LO06 loss-oscillation (warning): loss swings by 1.9 about 2, every 2 steps, and does not settle
+    step 0: LO06 loss-oscillation (warning): loss swings by 1.9 around 2, every 2 steps, and does not settle
     """
 
     code = "LO06"
@@ -70,15 +72,15 @@ class LossOscillation(Detector):
     closes_after = 4
 
     steps: int = 64
-    """Values that must be known."""
+    """Values needed before anything is reported."""
     correlation: float = 0.5
-    """Autocorrelation that must return at a period."""
+    """Autocorrelation that must be exceeded at one, two and three periods."""
     periods: int = 4
-    """Periods that a stretch must hold."""
+    """Periods that a stretch must contain."""
     share: float = 0.4
-    """Share of the run's descent that a swing must have: a warning."""
+    """Height of a swing, as a share of the run's descent, above which it is a warning."""
     level: float = 0.05
-    """Share of the loss that a swing must have."""
+    """Height of a swing, as a share of the loss, above which it is reported."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Look for a period in the recent values, and in the outline of the run."""
@@ -93,18 +95,18 @@ class LossOscillation(Detector):
         if not swing.height > self.level * abs(centre) or swing.height < 0.7 * swing.before:
             return None
         progress = Progress.of(series)
-        # Waves that grow, and whose crests are above the untrained model, are no ripple on the way down.
+        # Swings that grow, with peaks above the first loss, are serious even while the stretch falls.
         growing = swing.height > 1.2 * swing.before and centre + swing.height / 2 > progress.start
         grave = swing.height > self.share * max(progress.start - centre, 0.0) and (growing or not swing.gaining)
-        # A target network that is renewed at a period lifts the loss at that period. A loss that goes about zero has no
-        # level to come down from: passes over the same samples take it down and the next samples up again.
+        # A target network that is updated periodically raises the loss with that period. A loss around zero has no
+        # level to fall from: repeated passes over the same samples lower it, and the next samples raise it again.
         about_zero = series.lowest < 0 and (abs(centre) < swing.height or _has_both_signs(stretch))
         grave = grave and not is_game(chart) and not about_zero
         grave = grave and not (swing.period < SHORT and _takes_turns(chart))
         grave = grave and not _sizes_swing(chart, swing.height / (abs(centre) + TINY))
         severity: Severity = "warning" if grave else "info"
         message = (
-            f"loss swings by {number_text(swing.height)} about {number_text(centre)}, every "
+            f"loss swings by {number_text(swing.height)} around {number_text(centre)}, every "
             f"{number_text(round(swing.period))} steps{', and does not settle' if grave else ''}"
         )
         return self.symptom(chart, severity, message, value=swing.height, confidence=0.8, since=swing.start)
@@ -131,7 +133,7 @@ class LossOscillation(Detector):
 
 
 def _sizes_swing(chart: Chart, share: float) -> bool:
-    """Whether the loss is a sum over batches whose own sizes differ by as large a share.
+    """Whether the loss is a sum over batches whose sizes vary by as large a share.
 
     >>> chart = Chart.of(input_size=[800.0, 100.0, 120.0, 900.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
@@ -145,7 +147,7 @@ def _sizes_swing(chart: Chart, share: float) -> bool:
 
 
 def period(values: Array, correlation: float, periods: int) -> int:
-    """The lag at which a stretch of values returns to itself time and again; 0 where there is none.
+    """The lag at which a stretch of values repeats itself; 0 if there is none.
 
     >>> period(np.sin(np.arange(200) / 3), 0.5, 6), period(np.random.default_rng(0).standard_normal(200), 0.5, 6)
     (19, 0)
@@ -159,8 +161,8 @@ def period(values: Array, correlation: float, periods: int) -> int:
         rest = values - values.sum() / count
         rest -= at * ((at @ rest) / square)
         ordered = np.sort(rest)
-        rest = np.minimum(np.maximum(rest, ordered[count // 50]), ordered[-1 - count // 50])  # one spike is no period
-        # The same batches in the same order repeat their noise in every epoch: neighbours then have nothing in common.
+        rest = np.minimum(np.maximum(rest, ordered[count // 50]), ordered[-1 - count // 50])  # a spike is no period
+        # Batches in the same order repeat their noise every epoch, but consecutive values are then uncorrelated.
         if not abs(float(rest[1:] @ rest[:-1])) > 0.25 * float(rest @ rest):
             return 0
         power = np.abs(np.fft.rfft(rest, 2 * count)) ** 2
@@ -173,7 +175,7 @@ def period(values: Array, correlation: float, periods: int) -> int:
         return 0
     start = int(crossed[0])
     within = returns[start : longest + 1]
-    lag = start + int(np.argmax(within > 0.85 * within.max()))  # the shortest, not one of its multiples
+    lag = start + int(np.argmax(within > 0.85 * within.max()))  # the shortest period, not a multiple of it
     while lag < longest and returns[lag + 1] > returns[lag]:
         lag += 1
     again = [float(returns[lag * times - 1 : lag * times + 2].max()) for times in (1, 2, 3)]
@@ -183,27 +185,27 @@ def period(values: Array, correlation: float, periods: int) -> int:
 
 @lru_cache(maxsize=16)
 def _places(count: int) -> tuple[Array, float]:
-    """The places of so many values about the middle one, and the sum of their squares."""
+    """The centered positions of this many values, and the sum of their squares."""
     at: Array = np.arange(count, dtype=np.float64) - (count - 1) / 2
     return at, float(at @ at)
 
 
 def _height(values: Array, lag: int) -> float:
-    """From the troughs to the crests of the mean period: noise averages out."""
+    """From trough to crest of the median period, in which noise averages out."""
     whole = values[values.size % lag :].reshape(-1, lag)
     shape = np.median(whole, axis=0)
     return float(shape.max() - shape.min())
 
 
 def _has_both_signs(values: Array) -> bool:
-    """Whether a good part of the values is above zero, and another below."""
+    """Whether more than 10 % of the values are above zero, and more than 10 % below."""
     return min(float((values > 0).mean()), float((values < 0).mean())) > 0.1
 
 
 def _takes_turns(chart: Chart, least: int = 2) -> bool:
-    """Whether some tensors have a gradient at some steps and none at others: tasks in turn, each with its own level.
+    """Whether some tensors have a gradient at some steps and none at others: tasks alternate, each with its own level.
 
-    Looks may fall on one of them again and again: in the whole run, once will do.
+    Samples may fall on the same task again and again, so a tensor needs a gradient only once in the whole run.
     """
     there = np.isfinite(chart.tensors("grad_norm").matrix())
     times = there.sum(axis=0)
@@ -211,7 +213,7 @@ def _takes_turns(chart: Chart, least: int = 2) -> bool:
 
 
 def _rate_swings(chart: Chart, since: int) -> bool:
-    """Whether the learning rate went up and down itself."""
+    """Whether the learning rate itself went up and down."""
     starts, _, means, _ = chart["lr"].outline.columns()
     changes = np.diff(means[starts >= since])
     return changes.size > 1 and bool((changes > 0.02 * means[starts >= since].max()).any() and (changes < 0).any())

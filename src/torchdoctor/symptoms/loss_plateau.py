@@ -14,22 +14,22 @@ from torchdoctor.symptoms.progress import Progress, outline_levels, trend_gain
 
 @dataclass(frozen=True)
 class LossPlateau(Detector):
-    """Progress stopped above the floor.
+    """The loss stopped falling well above zero.
 
     ## What it means
-    For a good part of the run the loss has gained nothing, although the learning rate would allow it to. Either this
-    is the best that model and data can do, or something holds the run back; the loss alone cannot tell which, so this
-    is a note. It is a warning where the cause is visible: the learning rate went to zero while the loss was still
-    falling, or the gradient died at the moment when progress stopped.
+    For a long part of the run the loss has not improved, although the learning rate would allow it to. Either this is
+    the best that model and data can do, or something holds the run back. The loss alone cannot tell which, so this is
+    info. It is a warning if the cause is visible: the learning rate went to zero while the loss was still falling, or
+    the gradient vanished when progress stopped.
 
     ## How it is told apart
-    A curve that flattens gradually still gains, and the trend test sees it; at the end of a schedule, near zero, or
-    after a planned cut of the learning rate a flat loss is convergence. Short runs are not judged: the window is at
-    least 300 values and a quarter of the run.
+    A loss that flattens gradually still falls, and a trend test sees it. At the end of a schedule, near zero, or after
+    a planned cut of the learning rate, a flat loss is convergence. Short runs are not judged: the window is at least
+    300 values and a quarter of the run.
 
     ## What to do
-    Compare with the validation loss. If the run is not finished: raise the learning rate for a while, check the
-    schedule, check that all parameters move.
+    Compare with the validation loss. If the run has not converged, raise the learning rate for a while, check the
+    schedule, and check that all parameters change.
 
     ## How to see that it is cured
     The loss falls below the plateau's level by more than its noise.
@@ -37,7 +37,7 @@ class LossPlateau(Detector):
     ## Example
     >>> losses = [6.0 - 0.005 * step for step in range(800)] + [2.0, 2.01, 1.99] * 300
     >>> print(LossPlateau().check(Chart.of(loss=losses, lr=[1e-3] * 1700)))
-    step 1274: LO03 loss-plateau (info): loss stays at 2 since step 1274: no gain at learning rate 0.001
+    step 1274: LO03 loss-plateau (info): loss has stayed at 2 since step 1274, at learning rate 0.001
     """
 
     code = "LO03"
@@ -49,18 +49,18 @@ class LossPlateau(Detector):
     closes_after = 3
 
     steps: int = 300
-    """The least number of values that a plateau lasts."""
+    """Minimum number of values in a plateau."""
     share: float = 0.25
-    """The least share of the run that a plateau lasts."""
+    """Minimum share of the run in a plateau."""
     gain: float = 0.01
-    """Share of the run's descent that the window might have gained at most."""
+    """Gain in the window, as a share of the run's descent, above which it is not a plateau."""
     floor: float = 0.05
-    """Share of the first loss under which a flat loss counts as arrived."""
+    """Share of the first loss below which a flat loss counts as converged."""
     annealed: float = 0.1
-    """Share of the highest learning rate under which a flat loss counts as annealed."""
+    """Share of the highest learning rate below which a flat loss is the end of a schedule."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Test the trend of the last quarter of the run, then look for what would make it healthy."""
+        """Test the trend of the last quarter of the run, then check whether the learning rate explains it."""
         series = chart["loss"]
         if series.count < 3 * self.steps:
             return None
@@ -81,7 +81,7 @@ class LossPlateau(Detector):
     def _judged(self, chart: Chart, level: float, since: int, earlier: float, progress: Progress) -> Symptom | None:
         rate, highest, lowest, previous = _rates(chart, since)
         severity: Severity = "info"
-        message = f"loss stays at {number_text(level)} since step {since}: no gain"
+        message = f"loss has stayed at {number_text(level)} since step {since}"
         if rate is not None:
             if highest < 1e-3 * previous and earlier > 0.05:
                 severity = "warning"
@@ -89,10 +89,10 @@ class LossPlateau(Detector):
             elif rate < self.annealed * previous or lowest < 0.7 * previous:
                 return None
             else:
-                message += f" at learning rate {number_text(rate)}"
+                message += f", at learning rate {number_text(rate)}"
         if severity == "info" and earlier > 0.2 and level > 0.25 * progress.start > 0 and _norm_died(chart, since):
             severity = "warning"
-            message += "; the gradient norm fell to less than a hundredth when progress stopped"
+            message += "; the gradient norm fell below 1 % of its earlier level when progress stopped"
         return self.symptom(chart, severity, message, value=level, confidence=0.7, since=since)
 
 
@@ -108,6 +108,7 @@ def _rates(chart: Chart, since: int) -> tuple[float | None, float, float, float]
 
 
 def _norm_died(chart: Chart, since: int) -> bool:
+    """Whether the gradient norm since a step is below 1 % of what it was before."""
     starts, _, means, _ = chart["grad_norm"].outline.columns()
     inside = starts >= since
     return median(means[inside]) < 0.01 * median(means[~inside])

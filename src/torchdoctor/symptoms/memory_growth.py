@@ -15,49 +15,47 @@ from torchdoctor.symptoms.progress import acts
 
 MEGABYTE = 2**20
 LUMPS = 6
-"""Times that memory must have risen by half its pace or more: an allocator takes a few large pieces, and is content."""
+"""Rises of at least half the mean rise that a leak must have: an allocator takes only a few large pieces."""
 NEW, OLD = 4, 6
-"""Samples in a row at which memory must have risen alike, twice as many where a process's has not risen far; and those
-before at which it stood still, at the least."""
+"""Samples in a row at which memory must have risen evenly (twice as many for small rises of a process), and samples
+before them at which it was constant."""
 CONTRAST = 5.0
-"""Times the largest change of that time that each of these rises must be."""
+"""Multiple of the largest change before that each of these rises must exceed."""
 SCATTERED = 64.0
-"""Megabytes that an allocator may lose between pieces in use, now and then, in a process that keeps nothing."""
-FILLS = "; a buffer of experience grows like this until it is full"
-"""What is added of a process that collects its own experience."""
+"""Megabytes that an allocator may lose to fragmentation in a process that keeps nothing."""
+FILLS = "; a replay buffer grows like this until it is full"
+"""Added to the message in reinforcement learning."""
 FAR = 2 * SCATTERED
-"""Megabytes by which no process grows step by step that keeps nothing."""
+"""Megabytes of growth beyond what fragmentation causes."""
 
 
 @dataclass(frozen=True)
 class MemoryGrowth(Detector):
-    """Memory grows with every step and is not given back.
+    """Memory grows with every step and is not released.
 
     ## What it means
-    Something is kept that should be let go. Left alone the run ends in an out-of-memory error, hours later and far
-    from the line that is at fault.
+    Something keeps objects that should be freed. The run will end in an out-of-memory error, hours later and far from
+    the line that causes it.
 
     ## How it is told apart
-    Allocators, caches and longer batches make memory rise and level off; a leak rises at the same pace in the second
-    half of the run as in the first, sample after sample; one that begins late rises at one pace where memory had stood
-    still for long. A process, whose allocator scatters some tens of megabytes by and by, must rise by as much each
-    time until it is more than that. While batches grow, nothing is said; files that are read
-    through a mapping (`np.memmap`) fill memory that is free, and do not count. Whether the graphs of
-    steps that are over are still held is looked at as well: that is a leak, however small it is so far. What is
-    collected for an epoch and then let go is not. A process that collects its own experience (a replay buffer) grows
-    at one pace until its buffer is full: a note, unless graphs are held.
+    Allocators, caches and longer batches make memory rise and level off. A leak grows at the same rate from sample to
+    sample for the whole run, or starts growing at a constant rate after memory was constant for long. The memory of a
+    process may drift by some tens of megabytes through fragmentation, so smaller growth must be even. Not reported are
+    runs whose batches grow, and files read through a mapping (`np.memmap`), which only use free memory. Graphs of past
+    steps that are still held are a leak however small, unless they are released after each epoch. In reinforcement
+    learning a replay buffer grows at a constant rate until it is full: info, unless graphs are held.
 
     ## What to do
     Device memory: look for `total += loss` (write `loss.item()`), outputs kept in lists, `retain_graph=True`, a hidden
-    state that is not detached. Host memory: lists of batches, caches of a data set in every worker, figures that
+    state that is not detached. Host memory: lists of batches, a cache of the data set in every worker, figures that
     are not closed.
 
     ## How to see that it is cured
-    Memory of step 1,000 is that of step 200.
+    Memory at step 1,000 is the same as at step 200.
 
     ## Example
     >>> print(MemoryGrowth().check(Chart.of(memory=[4e9 + 2e7 * step for step in range(200)])))
-    step 50: TI03 memory-growth (warning): device memory grew from 4.66 to 7.43 GB since step 50, 19.1 MB a step
+    step 50: TI03 memory-growth (warning): device memory grew from 4.66 to 7.43 GB since step 50, 19.1 MB per step
     """
 
     code = "TI03"
@@ -68,16 +66,16 @@ class MemoryGrowth(Detector):
     closes_after = 6
 
     samples: int = 10
-    """Samples that must be known after the first quarter."""
+    """Samples needed after the first quarter of the run."""
     steps: int = 100
     """Steps that they must span."""
     share: float = 0.05
-    """Share of itself by which memory must have grown."""
+    """Growth as a share of the earlier memory that must be exceeded,"""
     least: float = 16.0
-    """Megabytes by which it must have grown."""
+    """and growth in megabytes."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The first of both memories that grows like a line; else graphs that nobody lets go."""
+        """Check device memory, then process memory for linear growth, then for graphs that are still held."""
         since = chart.fact("graph.kept")
         for vital, words in (("memory", "device memory"), ("host_memory", "the process's memory")):
             found = self._growth(chart, chart[vital], words)
@@ -85,14 +83,14 @@ class MemoryGrowth(Detector):
                 return found
         if since is None:
             return None
-        message = f"the graphs of all steps looked at since step {since} are still held:"
-        message += " a loss, an output or a sum of them is kept with what it was made of"
+        message = f"the graphs of all steps checked since step {since} are still held:"
+        message += " a loss, an output or a sum of them is kept without detach()"
         return self.symptom(chart, "warning", message, confidence=0.95, since=int(since))
 
     def _growth(self, chart: Chart, series: Series, words: str) -> Symptom | None:
         if batches_grew(chart):
             return None
-        exact = series is chart["memory"]  # of a process it is what the system counts, and other things go on there
+        exact = series is chart["memory"]  # process memory is measured by the system, and changes for other reasons too
         found = self._all_the_time(chart, series, words) or self._of_late(chart, series, words, 0.0 if exact else FAR)
         found = found if found or exact else self._of_late(chart, series, words, 0.0, 2 * NEW)
         if found is None or exact or not acts(chart):
@@ -100,7 +98,7 @@ class MemoryGrowth(Detector):
         return replace(found, severity="info", message=found.message + FILLS)
 
     def _of_late(self, chart: Chart, series: Series, words: str, least: float, rises: int = NEW) -> Symptom | None:
-        """Memory stood still, and has risen at one pace since, by so many megabytes: a few samples will do."""
+        """Check for growth at a constant rate, by more than `least` megabytes, after memory was constant."""
         values, steps = series.values, series.steps
         place = _departure(steps, values, rises)
         if place is None or values[-1] - values[place] < least * MEGABYTE:
@@ -109,15 +107,15 @@ class MemoryGrowth(Detector):
         if not grown > max(self.share * float(values[place]), self.least * MEGABYTE) or not span >= self.steps:
             return None
         amounts = f"{values[place] / 2**30:.3g} to {values[-1] / 2**30:.3g} GB"
-        message = f"{words} had stood still and grew from {amounts} since step {steps[place]}, "
-        message += f"{_amount(grown / span)} a step"
+        message = f"{words} was constant, then grew from {amounts} since step {steps[place]}, "
+        message += f"{_amount(grown / span)} per step"
         since, value = int(steps[place]), float(values[-1])
         return self.symptom(chart, "warning", message, value=value, confidence=0.8, since=since)
 
     def _all_the_time(self, chart: Chart, series: Series, words: str) -> Symptom | None:
         buckets = series.outline.buckets()
-        # Samples are dense at the start, where allocators fill: the quarter that is left out is one of samples and
-        # nearly one of steps.
+        # Samples are dense at the start, where allocators fill up: the first quarter of the samples and the first
+        # eighth of the steps are ignored.
         buckets = [bucket for bucket in buckets[len(buckets) // 4 :] if bucket[0] >= series.step // 8]
         if len(buckets) < self.samples:
             return None
@@ -133,12 +131,12 @@ class MemoryGrowth(Detector):
         free = chart["gpu_memory_free"].latest if words.startswith("device") else float("inf")
         severity: Severity = "critical" if free < pace * chart.step / 10 else "warning"
         amounts = f"{first / 2**30:.3g} to {last / 2**30:.3g} GB"
-        message = f"{words} grew from {amounts} since step {steps[0]:.0f}, {_amount(pace)} a step"
+        message = f"{words} grew from {amounts} since step {steps[0]:.0f}, {_amount(pace)} per step"
         return self.symptom(chart, severity, message, value=last, confidence=0.85, since=int(steps[0]))
 
 
 def batches_grew(chart: Chart) -> bool:
-    """Whether the batches of the second half of the run are larger than those of the first: they take more, by design.
+    """Whether the second half of the run has larger batches than the first, which need more memory.
 
     >>> batches_grew(Chart.of(input_size=[64.0] * 6 + [256.0] * 4)), batches_grew(Chart.of(input_size=[64.0] * 10))
     (True, False)
@@ -149,17 +147,17 @@ def batches_grew(chart: Chart) -> bool:
 
 
 def _departure(steps: NDArray[np.int64], values: Array, rises: int = NEW) -> int | None:
-    """The sample after which memory has risen at one pace, where it had stood still before; None where it has not.
+    """The sample after which memory has risen at a constant rate, after it was constant; None if it has not.
 
     >>> values = np.array([4.0] * 12 + [4.1, 5.0, 6.0, 7.0, 8.0])
     >>> _departure(25 * np.arange(17), values)
     12
     """
-    # Allocators fill at the start, where samples are dense.
+    # Allocators fill up at the start, where samples are dense.
     first = max(values.size // 4, int(np.searchsorted(steps, int(steps[-1]) // 8))) if values.size else 0
     paces = np.diff(values[first:]) / np.maximum(np.diff(steps[first:]), 1)
     for new in range(rises, paces.size - OLD):
-        late, before = paces[-new:], np.abs(paces[: -new - 1])  # it may have begun in the midst of the one between
+        late, before = paces[-new:], np.abs(paces[: -new - 1])  # growth may begin within the interval between
         if not float(late.min()) > 0.4 * float(late.max()):
             return None
         if float(late.min()) > CONTRAST * float(before.max()):
@@ -168,9 +166,9 @@ def _departure(steps: NDArray[np.int64], values: Array, rises: int = NEW) -> int
 
 
 def _is_line(steps: Array, values: Array) -> bool:
-    """Whether values rise all the time, at the same pace in every third, and not in a few lumps as allocators take."""
+    """Whether values rise all the time, at the same rate in every third, and not in a few large pieces."""
     rises = np.diff(values)
-    worth = rises > max(0.5 * float(rises.mean()), 0.0)  # crumbs between the pieces are no pace
+    worth = rises > max(0.5 * float(rises.mean()), 0.0)  # small rises between large pieces do not count
     if float((rises >= 0).mean()) < 0.8 or int(worth.sum()) < LUMPS or not np.ptp(steps) > 0:
         return False
     early, middle, late = (median(part) for part in np.array_split(values, 3))
@@ -185,7 +183,7 @@ def _is_line(steps: Array, values: Array) -> bool:
 
 
 def _is_even(steps: Array, values: Array) -> bool:
-    """Whether the pace is about the same from sample to sample: what is kept at each step is as much each time.
+    """Whether the rate is about the same from sample to sample, because each step keeps the same amount.
 
     >>> steps = 25 * np.arange(8)
     >>> _is_even(steps, 7e4 * steps), _is_even(steps, np.cumsum([0, 0.4, 2.6, 4.4, 0.2, 1.4, 0.2, 4.4]))

@@ -11,22 +11,22 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class MultiplePathologies(Detector):
-    """More than one pathology is seen in one window.
+    """Several pathologies are seen at the same time.
 
     ## What it means
     Several findings at the same time usually have one cause: a learning rate that is too high shows as explosion,
-    spike and divergence. Treat the cause that explains them together, not each in turn.
+    spike and divergence. Treat the cause that explains them together, not each finding separately.
 
     ## How it is told apart
-    Only findings of at least warning that were seen within the same window count, and each name counts once.
-    This is a remark about the others and leaves the run's health alone.
+    Only findings of severity warning or higher within the same window count, and each name counts once. This is info
+    and does not change the run's health.
 
     ## What to do
     Follow the first suggestion of the merged list: gradient control comes before regularization, and that before
     changes of architecture.
 
     ## How to see that it is cured
-    One finding remains at most.
+    At most one finding remains.
 
     ## Example
     >>> chart = Chart.of(loss=[2.0] * 10)
@@ -44,10 +44,10 @@ class MultiplePathologies(Detector):
     closes_after = 1
 
     window: int = 50
-    """Steps within which the findings were last seen."""
+    """Latest steps within which the findings must have been seen."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Count the open episodes of the window."""
+        """Count the open episodes seen within the window."""
         together = [
             episode
             for episode in chart.open_episodes.values()

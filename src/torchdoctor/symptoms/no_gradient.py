@@ -15,33 +15,39 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_game
 
 FLAT = 25
-"""Steps without any gradient after which none will come."""
+"""Steps in a row without any gradient after which the run counts as stuck."""
 BRANCH = re.compile(r"(?:.*?\.)?\d+\.")
-"""The beginning of a name, up to the first number: one of several branches."""
+"""A tensor name up to its first number: the name of one of several parallel branches."""
 
 
 @dataclass(frozen=True)
 class NoGradient(Detector):
-    """Trainable parameters have no gradient, or one of exactly zero, at every step.
+    """Trainable parameters never get a gradient, or their gradient is always exactly zero.
 
     ## What it means
     The loss does not depend on them: a `detach()`, `.data`, `.item()`, `torch.no_grad()` or a conversion to NumPy cuts
     the graph, `backward()` is never called, or every path to them is blocked (dead ReLUs, a mask that hides all).
 
     ## How it is told apart
-    A parameter that is left out at some steps only (routing, tasks that take turns) is healthy. One whose module never
-    runs is unused: a note, not a warning. So is a part of the last of several equal blocks that has a gradient in those
-    before it: what it passes on is meant for a next block. So is a bias alone, where the weight beside it learns: a
-    force is the derivative of an energy, which may be shifted. LoRA's A and zero-initialized branches have a gradient
-    of zero at step 0 and one later. A frozen parameter (`requires_grad=False`) needs none. Experts of a mixture may be
-    chosen rarely; half of them never is a warning. So are branches that never run while one beside them runs as often
-    as all together should, and a loss that was nothing, with gradients of nothing, from the first step on;
-    or one that is far from nothing, and has had no gradient at all for dozens of steps. So are first layers that had a
-    gradient at every sample and have none any more, while those after them go on; a head that nobody asks is not.
+    Parameters may lack a gradient at some steps (routing, alternating tasks). Frozen ones (`requires_grad=False`) need
+    none. In LoRA's A and in zero-initialized branches it is zero at step 0 only. These are reported as info:
+
+    - parameters whose module never runs: they are unused;
+    - parts of the last of several equal blocks, if they get a gradient in the block before: they serve a next block;
+    - biases whose weights do learn: a loss of derivatives, such as forces, does not depend on a shift.
+
+    These are warnings as well:
+
+    - At least half of the experts of a mixture have never been chosen.
+    - Branches never run, while one beside them runs as often as all of them together should.
+    - The loss and all gradients have been zero since the first step.
+    - The loss is far from zero, but every gradient has been exactly zero for 25 steps.
+    - The first layers had a gradient at every sample and no longer have one, while later layers still learn. A head
+      that is no longer used is not reported.
 
     ## What to do
-    Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Take unused modules out
-    of the model, or freeze them.
+    Walk back from the loss: `print(loss.grad_fn.next_functions)`. Remove what cuts the graph. Remove unused modules
+    from the model, or freeze them.
 
     ## How to see that it is cured
     After `loss.backward()` this prints nothing:
@@ -52,7 +58,7 @@ class NoGradient(Detector):
     >>> chart.add({"type": "facts", "step": 2, "facts": {"graph.absent": ["encoder.weight"],
     ...                                                  "graph.cut": ["encoder.weight"]}})
     >>> NoGradient().check(chart).message
-    'encoder.weight never gets a gradient, although its module runs: it is not used, or cut off from the loss'
+    'encoder.weight never gets a gradient, although its module runs: it is unused, or cut off from the loss'
     """
 
     code = "GP01"
@@ -63,29 +69,29 @@ class NoGradient(Detector):
     closes_after = 2
 
     samples: int = 5
-    """Samples at which a gradient must have been exactly zero, all of them since the start of the run."""
+    """Samples needed; a gradient must have been exactly zero at every sample since the start of the run."""
 
     span: int = 60
-    """Steps that they must span, where other gradients are not zero."""
+    """Steps that these samples must span if other gradients are not zero."""
     settled: int = 45
-    """Steps after which experts of a mixture that were never chosen will hardly be."""
+    """Steps after which experts that were never chosen are reported."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """First what the graph says, then gradients of exactly zero."""
+        """Check facts about the graph first, then gradients of exactly zero."""
         if chart.fact("graph.detached"):
             since = chart.facts["graph.detached"].step
-            return self.symptom(chart, "critical", "no parameter gets a gradient: nothing is learnt", since=since)
+            return self.symptom(chart, "critical", "no parameter gets a gradient: nothing is learned", since=since)
         cut = tuple(chart.fact("graph.cut") or ())
         if cut:
             verb = "gets" if len(cut) == 1 else "get"
             runs = "its module runs" if len(cut) == 1 else "their modules run"
             message = f"{names_text(cut)} never {verb} a gradient, although {runs}: "
-            message += f"{'it is' if len(cut) == 1 else 'they are'} not used, or cut off from the loss"
+            message += f"{'it is' if len(cut) == 1 else 'they are'} unused, or cut off from the loss"
             severity: Severity = "warning"
             if all(name.endswith("bias") and f"{name[:-4]}weight" in set(chart.names) - set(cut) for name in cut):
                 severity, message = "info", message + "; a loss of derivatives does not depend on a shift"
             elif _ends_a_chain(cut, chart.names):
-                severity, message = "info", message + "; blocks before the last one need what it is there for"
+                severity, message = "info", message + "; only blocks before the last one need it"
             return self.symptom(chart, severity, message, where=cut, since=chart.facts["graph.cut"].step)
         zero, since = self._zero(chart)
         if zero:
@@ -93,65 +99,66 @@ class NoGradient(Detector):
             subject = "every gradient" if everything else f"the gradient of {names_text(zero)}"
             message = f"{subject} is exactly zero at each of {len(chart.tensors('grad_norm').rows)} samples"
             if fed_with_nothing(chart, zero):
-                message += ", and that of the bias is not: what enters is all zeros"
+                message += ", but the bias has one: the inputs of the layer are all zeros"
             return self.symptom(chart, "critical" if everything else "warning", message, where=zero, since=since)
         if is_flat(chart):
             message = f"every gradient is exactly zero at each of the last {FLAT} steps, and the loss is still "
-            message += f"{number_text(median(chart['loss'].last(FLAT)))}: it does not depend on the outputs any more"
+            message += f"{number_text(median(chart['loss'].last(FLAT)))}: it no longer depends on the outputs"
             norms = chart["grad_norm"]
             alive = np.flatnonzero(norms.values > 0)
             first = min(int(alive[-1]) + 1, len(norms) - 1) if alive.size else 0
             return self.symptom(chart, "warning", message, value=0.0, since=int(norms.steps[first]))
         if is_at_nothing(chart):
-            message = "the loss has been zero, and every gradient next to it, since the first step: what is compared "
-            message += "is one and the same, or nothing is asked for"
+            message = "the loss and all gradients have been about zero since the first step: the loss compares "
+            message += "something with itself, or has no target"
             return self.symptom(chart, "warning", message, since=int(chart["loss"].steps[0]))
         lost, since = cut_off(chart)
         if lost:
-            message = f"{names_text(lost)} had a gradient at every sample, and none since step {since}, while the "
-            message += "layers after them go on learning from what they make"
+            message = f"{names_text(lost)} had a gradient at every sample, but none since step {since}, while the "
+            message += "layers after them still learn"
             return self.symptom(chart, "warning", message, where=lost, since=since)
         return self._unused(chart)
 
     def _unused(self, chart: Chart) -> Symptom | None:
-        """What takes no part at all: called under another's name, never chosen, or merely there."""
+        """Parameters that are never used: a branch runs in their place, experts are not chosen, or a module is idle."""
         absent = tuple(chart.fact("graph.absent") or ())
         stand_in, times = stands_in(chart)
         if stand_in:
-            message = f"{names_text(absent)} never run, while {stand_in} beside them runs {times} times in a pass: it "
-            message += "is called in their place"
+            message = f"{names_text(absent)} never run, while {stand_in} beside them runs {times} times per forward "
+            message += "pass: it is called in their place"
             return self.symptom(chart, "warning", message, where=absent, since=chart.facts["graph.absent"].step)
         chosen, experts = experts_used(chart)
         if 0 < 2 * chosen <= experts and chart.step >= self.settled:
-            message = f"of {experts} experts that a layer scores, {chosen} {'is' if chosen == 1 else 'are'} ever chosen"
+            verb = "has" if chosen == 1 else "have"
+            message = f"of {experts} experts that a layer scores, only {chosen} {verb} ever been chosen"
             return self.symptom(chart, "warning", message, where=absent, since=chart.facts["graph.absent"].step)
         if absent:
             verb = "is" if len(absent) == 1 else "are"
-            message = f"{names_text(absent)} {verb} trainable, but not used"
+            message = f"{names_text(absent)} {verb} trainable, but never used"
             return self.symptom(chart, "info", message, where=absent, since=chart.facts["graph.absent"].step)
         return None
 
     def _zero(self, chart: Chart) -> tuple[tuple[str, ...], int]:
-        """Weights with a gradient of exactly zero at every sample so far, while all of those are still known."""
+        """Weights whose gradient was exactly zero at every sample, and the first step; all samples must be kept."""
         sampled: TensorSeries = chart.tensors("grad_norm")
         rows = sampled.matrix()
         known_from_the_start = len(sampled.rows) < (sampled.rows.maxlen or 0) or self.name in chart.open_episodes
         if len(rows) < self.samples or rows.shape[1] != len(chart.names) or not known_from_the_start:
             return (), 0
         if sampled.rows[-1][0] - sampled.rows[0][0] < self.span and (sampled.latest > 0).any():
-            return (), 0  # a term of the loss may be given no weight in the first steps
+            return (), 0  # a loss term may have weight zero in the first steps
         never = np.nonzero((rows == 0).all(axis=0))[0]
-        # A bias before a normalization has a gradient of zero by arithmetic.
+        # The gradient of a bias before a normalization layer is always zero.
         biases = ("bias", *single_columns(chart))
         names = tuple(chart.names[index] for index in never if not chart.names[index].endswith(biases))
         return names, sampled.rows[0][0]
 
 
 def cut_off(chart: Chart, before: int = 4, samples: int = 2, span: int = 20) -> tuple[tuple[str, ...], int]:
-    """The first layers, where they had a gradient at every sample and the last ones alone have one since; and when.
+    """The first layers, if they lost the gradient they had at every sample while later layers kept theirs; and when.
 
-    A head that is no longer asked comes last, players and experts had none at times before, and what was frozen on
-    purpose does not require one.
+    A head that is no longer used comes last, players of a game and experts lack a gradient at times, and layers frozen
+    on purpose do not require one: none of these is returned.
 
     >>> chart = Chart()
     >>> chart.names = ("trunk.weight", "head.weight")
@@ -175,15 +182,15 @@ def cut_off(chart: Chart, before: int = 4, samples: int = 2, span: int = 20) -> 
     if start < before or not np.isfinite(rows[:start]).all() or not (rows[start:, count:] > 0).any(axis=1).all():
         return (), 0
     if set(chart.names[:count]) & set(chart.fact("graph.not_in_optimizer") or ()):
-        return (), 0  # they get one, and nobody steps them any more
+        return (), 0  # they do get gradients, but no optimizer holds them any more
     since = sampled.rows[start][0]
     return (chart.names[:count], since) if sampled.rows[-1][0] - since >= span else ((), 0)
 
 
 def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
-    """Whether each of these weights has a gradient of zero, and its layer's bias another: then what enters it is zero.
+    """Whether each of these weights has a gradient of zero while the bias of its layer has not: the inputs are zero.
 
-    Behind units that are dead, the layer before has none at all. A weight without any gradient is not what is used.
+    Dead units leave both at zero. Weights without any gradient (NaN) do not count.
 
     >>> chart = Chart()
     >>> chart.names = ("user.weight", "user.bias")
@@ -198,9 +205,9 @@ def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
 
 
 def is_flat(chart: Chart, least: float = 0.1) -> bool:
-    """Whether all gradients, which were there before, have been exactly zero for long, far above a loss of zero.
+    """Whether all gradients have been exactly zero for long, though not from the start, and the loss is far from zero.
 
-    A margin that all samples keep leaves a loss of zero.
+    A margin loss that all samples satisfy is zero itself, so it is not reported.
 
     >>> is_flat(Chart.of(loss=[1.0] * 9 + [0.5] * 30, grad_norm=[3.0] * 9 + [0.0] * 30))
     True
@@ -214,7 +221,7 @@ def is_flat(chart: Chart, least: float = 0.1) -> bool:
 
 
 def is_at_nothing(chart: Chart, steps: int = 60, nothing: float = 1e-6) -> bool:
-    """Whether the loss was zero but for rounding, to either side of it, at all steps so far, and so were gradients.
+    """Whether loss and gradients have been zero, up to rounding of either sign, at all steps so far.
 
     >>> is_at_nothing(Chart.of(loss=[0.0, 1e-9, -1e-9] * 20, grad_norm=[1e-8] * 60))
     True
@@ -229,7 +236,7 @@ def is_at_nothing(chart: Chart, steps: int = 60, nothing: float = 1e-6) -> bool:
 
 
 def stands_in(chart: Chart) -> tuple[str, int]:
-    """A branch that runs as often as it and those beside it that never run are many, and how often; or nothing.
+    """A branch that runs once for itself and once for each branch beside it that never runs, and its runs; or nothing.
 
     >>> chart = Chart()
     >>> chart.names = ("heads.0.weight", "heads.1.weight", "heads.2.weight")
@@ -251,7 +258,7 @@ def stands_in(chart: Chart) -> tuple[str, int]:
 
 
 def experts_used(chart: Chart) -> tuple[int, int]:
-    """How many of the equal branches that a layer gives one score each have ever had a gradient, and how many exist.
+    """How many experts have ever had a gradient, and how many exist: equal branches that a layer scores one by one.
 
     >>> chart = Chart()
     >>> chart.names = ("gate.weight", "experts.0.weight", "experts.1.weight", "experts.2.weight")
@@ -276,7 +283,7 @@ def experts_used(chart: Chart) -> tuple[int, int]:
 
 
 def _ends_a_chain(cut: tuple[str, ...], names: Sequence[str]) -> bool:
-    """Whether these are a part of the last of several equal blocks, and have a gradient in the one before it.
+    """Whether these belong to the last of several equal blocks, and the same parts of the block before get gradients.
 
     >>> names = [f"blocks.{index}.{part}.weight" for index in range(3) for part in ("fit", "rest")]
     >>> _ends_a_chain(("blocks.2.rest.weight",), names)
@@ -301,7 +308,7 @@ def _ends_a_chain(cut: tuple[str, ...], names: Sequence[str]) -> bool:
 
 
 def single_columns(chart: Chart) -> tuple[str, ...]:
-    """Weights of embeddings of width 1: biases by item, which drop out of a loss that compares two of the same user."""
+    """Weights of embeddings of width 1: per-item biases, which cancel out in a loss that compares items of one user."""
     kinds, widths = chart.fact("modules.kinds") or (), chart.fact("modules.widths") or ()
     known = zip(chart.module_names, kinds, widths, strict=False)
     return tuple(f"{name}.weight" for name, kind, width in known if kind == "Embedding" and width == 1)

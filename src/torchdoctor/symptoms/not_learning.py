@@ -21,41 +21,45 @@ from torchdoctor.symptoms.progress import (
 )
 
 EARLY = 12
-"""Steps in which outputs may still be nothing but their initialization."""
+"""Steps in which the outputs may still show nothing but the initialization."""
 LOOKUPS = 4
-"""Steps of a model that only looks embeddings up that count as one."""
+"""Steps of a model made of embeddings alone that count as one."""
 FEW = 4
-"""Samples of a step that make it a whole one."""
+"""Samples per step below which a step counts only in part."""
 LESS = 0.97
-"""Share of the loss of a guess from which on a loss is no longer called the same."""
+"""Share of chance level below which the message says that the loss is a little lower."""
 FAR = 1.2
-"""Times the loss of a guess from which a loss that falls is on its way: a margin or a scale may have put it there."""
+"""Multiple of chance level above which a falling loss is left alone: a margin or scale may make it start high."""
 
 
 @dataclass(frozen=True)
 class NotLearning(Detector):
-    """The loss is flat from the very start.
+    """The loss has been flat since the very start.
 
     ## What it means
-    The run has learnt nothing so far. Most often it never will: the loss does not reach the weights, the optimizer
-    does not hold them, labels do not belong to inputs, or the learning rate is off by orders of magnitude. Waiting
-    is the most expensive way to find out.
+    The run has learned nothing so far, and most often never will: gradients of the loss do not reach the weights, the
+    optimizer does not hold them, labels do not match inputs, or the learning rate is off by orders of magnitude.
+    Waiting is the most expensive way to find out.
 
     ## How it is told apart
-    Steps count from the end of a warm-up. A flat stretch is only believed where a gain of a few per cent could not
-    have hidden in the noise, so losses that wander about (policy gradients, adversarial games) stay silent. A run that
-    fell first and then stopped is `loss-plateau`; one that falls, but hardly, is `slow-learning`. Where the loss of a
-    guess is known (ln C, the variance of y), a level well under it has learnt something, and one at it has not; best of
-    all where labels are seen, so that loss and guess can be compared on the very same batches. Evaluations that get
-    better one after the other are a reason to wait, and so are outputs that differ by more from look to look: deep
-    models leave a saddle that way, long before the loss shows it. So is a model that consists of embeddings alone,
-    whose rows each batch touches a few of: it is given four times as long. So are batches of one sample; RAdam, which
-    holds its own first steps back, is given twice as long.
+    Steps count from the end of the warm-up. A loss that fell first and then stopped is `loss-plateau`; one that still
+    falls, but slowly, is `slow-learning`. A flat stretch is reported only if the noise could not hide a gain of a few
+    per cent, so wandering losses (policy gradients, adversarial games) are not reported. If chance level is known
+    (ln C, the variance of y), a loss well below it has learned something, and one at it has not. If labels are seen,
+    the loss is compared with a constant guess on the same batches.
+
+    There is more time if
+
+    - each evaluation is better than the one before;
+    - outputs within a batch differ more and more: deep models leave a saddle that way, before the loss shows it;
+    - the model is made of embeddings alone: each batch touches only a few rows, so it gets four times as long;
+    - batches have only one or two samples: four times or twice as long;
+    - the optimizer is RAdam, which starts slowly: twice as long.
 
     ## What to do
-    Try to overfit one batch: `for _ in range(300): step(batch)`. If the loss does not go towards zero there, the loop
-    is broken, not the data: look at `p.grad` and at `optimizer.param_groups`. If it does, check that labels belong to
-    inputs. Then try learning rates ten times higher and lower.
+    Try to overfit one batch: `for _ in range(300): step(batch)`. If its loss does not approach zero, the loop is
+    broken, not the data: look at `p.grad` and at `optimizer.param_groups`. If it does, check that labels match inputs.
+    Then try learning rates ten times higher and lower.
 
     ## How to see that it is cured
     The loss is clearly below its first values within a hundred steps.
@@ -63,7 +67,7 @@ class NotLearning(Detector):
     ## Example
     >>> losses = [2.31, 2.29, 2.3, 2.32, 2.28] * 50
     >>> print(NotLearning().check(Chart.of(loss=losses, lr=[1e-3] * 250)))
-    step 0: LO04 not-learning (warning): loss has stayed at 2.3 for 250 steps, from the start on
+    step 0: LO04 not-learning (warning): loss has stayed at 2.3 for 250 steps, since the start
     """
 
     code = "LO04"
@@ -75,18 +79,18 @@ class NotLearning(Detector):
     closes_after = 4
 
     notice: int = 80
-    """Steps after the warm-up without any gain: a note; a warning without a gradient."""
+    """Steps after the warm-up without any gain that are reported as info, or as a warning if there is no gradient."""
     known: int = 100
-    """Steps after which the level of a guess is a warning: recurrent layers and attention need most of them."""
+    """Steps after which a loss at chance level is a warning: recurrent layers and attention need most of them."""
     pairs: int = 4
-    """Batches on which the loss must be known beside that of a guess."""
+    """Batches needed on which both the loss and that of a constant guess are known."""
     steps: int = 200
-    """Steps after the warm-up without any gain: a warning."""
+    """Steps after the warm-up without any gain that are a warning."""
     gain: float = 0.03
-    """Share of the loss that might have been gained unseen, at most; five times that at the level of a guess."""
+    """Share of the loss that may have been gained unseen, at most; five times as much if chance level is known."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Test the trend since the learning rate was up, and compare with the first values and with a guess."""
+        """Test the trend since the warm-up, and compare the loss with its first values and with chance level."""
         series = chart["loss"]
         if series.count < self.notice or has_fallen_far(series) or is_adversarial(chart):
             return None
@@ -94,9 +98,9 @@ class NotLearning(Detector):
         if has_gained(series, chance):
             return None
         if "batch-anomaly" in chart.open_episodes and not _is_one_batch(chart):
-            return None  # of batches of one class each, no level is that of a guess
+            return None  # if each batch holds a single class, chance level means nothing
         since = working_since(chart)
-        if since is None or series.outline.start > self.notice:  # a later step label: it goes on from a checkpoint
+        if since is None or series.outline.start > self.notice:  # it continues from a checkpoint
             return None
         levels = outline_levels(series)
         later = levels[series.outline.before(since) :]
@@ -107,19 +111,19 @@ class NotLearning(Detector):
         if waited < self.notice or not self._is_naive(levels, level, chance):
             return None
         learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
-        sure = pairs >= self.pairs and learnt + 2 * doubt < self.gain  # the noise of batches is not in it
+        sure = pairs >= self.pairs and learnt + 2 * doubt < self.gain  # free of the noise between batches
         lost = not (sure and abs(learnt) + 2 * doubt < self.gain) and _was_lower(levels, level)
         limit = math.inf if level > chance or sure else (5 if chance > 0 else 1) * self.gain * abs(level)
         if lost or not _is_flat(half, limit) or (level > FAR * chance and _falls(later)):
             return None
-        better, nearly = _validates_better(chart), 0.9 * self.known  # what a warm-up of a few steps leaves of them
+        better, nearly = _validates_better(chart), 0.9 * self.known  # allows for a warm-up of a few steps
         still = bool(np.ptp(later) <= 1e-6 * abs(level)) or _no_gradient(chart)
-        if pairs >= self.pairs:  # the same batch costs a guess just as much: what is left is what was learnt
+        if pairs >= self.pairs:  # the guess is scored on the same batches: the difference is what was learned
             if learnt > 2 * doubt + 0.01:
                 return None
-            coming = learnt < -0.1 and (better or _falls(later))  # it began far above a guess, and is on its way there
+            coming = learnt < -0.1 and (better or _falls(later))  # from far above chance level down to it
             learns = better and chart["val_loss"].latest < (1 - self.gain) * chance
-            # far above a guess it is not at one: it may be on its way there, and noise hides how fast
+            # a loss far above chance level may still be falling toward it, hidden by noise
             at_guess = sure and abs(learnt) < 0.1 + 2 * doubt and waited >= nearly and not learns
             better, stuck = learns or coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
@@ -127,7 +131,7 @@ class NotLearning(Detector):
             stuck = still or (told and not better and level > (1 - self.gain) * chance)
         coming = level < chance and _is_on_its_way(half, later)
         stuck, better = stuck and not coming, better or coming
-        # A head alone may learn little, but for sure; so may any model that came down to there, as of letters.
+        # A head alone may learn little, but surely; so may any model whose loss still falls.
         little = chart.fact("graph.frozen_share", 0.0) > 0 or _falls(later)
         better = better or (little and _is_below(half, 0.95 * chance))
         young = waited < 2 * self.steps and not still and tells_apart(chart)
@@ -137,7 +141,7 @@ class NotLearning(Detector):
         return self.symptom(chart, severity, message, value=level, confidence=0.8, since=int(max(since, 0)))
 
     def _is_naive(self, levels: Array, level: float, chance: float) -> bool:
-        """Whether the level is that of a guess; where that is unknown, whether it is not below the first values."""
+        """Whether the loss is near or above chance level, or not below its first values if that is unknown."""
         if chance > 0:
             return level > (1 - 3 * self.gain) * chance
         return median(levels[:5]) - level <= max(self.gain * abs(level), 2 * scatter(levels))
@@ -145,15 +149,15 @@ class NotLearning(Detector):
 
 def _in_words(level: float, count: int, chance: float) -> str:
     if not chance > 0:
-        return f"loss has stayed at {number_text(level)} for {count} steps, from the start on"
-    guess = f"; that of a guess without looking at the input is {number_text(chance)}"
+        return f"loss has stayed at {number_text(level)} for {count} steps, since the start"
+    guess = f"; a constant guess that ignores the input gives {number_text(chance)}"
     if level < LESS * chance:
-        guess = f", hardly less than the {number_text(chance)} of a guess without looking at the input"
+        guess = f", hardly below the {number_text(chance)} of a constant guess that ignores the input"
     return f"loss is {number_text(level)} after {count} steps{guess}"
 
 
 def _patience(chart: Chart) -> int:
-    """How many steps of this run count as one: of tables, of batches of a sample or two, of RAdam's slow start."""
+    """How many steps count as one: more than one for embeddings alone, tiny batches and RAdam's slow start."""
     if looks_up_only(chart):
         return LOOKUPS
     samples = _samples(chart)
@@ -163,16 +167,16 @@ def _patience(chart: Chart) -> int:
 
 
 def _samples(chart: Chart) -> int:
-    """Samples of a step, as far as they are known; else 0."""
+    """Samples per step; 0 if unknown."""
     shape, size = chart.context.get("input_shape") or (), chart["input_size"]
-    if len(shape) < 2 or not size or not size.latest > 0:  # the first forward pass may have been an evaluation's
+    if len(shape) < 2 or not size or not size.latest > 0:  # the first forward pass may belong to an evaluation
         return 0
     passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
     return passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
 
 
 def looks_up_only(chart: Chart) -> bool:
-    """Whether all that learns are tables of embeddings: a batch touches few of their rows, so each learns more rarely.
+    """Whether the model consists of embeddings alone: a batch touches few of their rows, so each row learns rarely.
 
     >>> chart = Chart()
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["Embedding", "Dropout", "Embedding"]}})
@@ -184,15 +188,15 @@ def looks_up_only(chart: Chart) -> bool:
 
 
 def _validates_better(chart: Chart) -> bool:
-    """Whether each evaluation was better than the one before: the same samples again and again hide less in noise."""
+    """Whether each of the last evaluations was better than the one before: they are less noisy than batches."""
     values = chart["val_loss"].last(4)
     return values.size > 1 and bool((np.diff(values) < 0).all()) and float(values[-1]) < 0.99 * float(values[0])
 
 
 def tells_apart(chart: Chart, samples: int = 4, growth: float = 1.5) -> bool:
-    """Whether outputs differ over a batch by more from look to look: a saddle is left by growth, long unseen in a loss.
+    """Whether outputs within a batch differ more at each look: the model leaves a saddle, though the loss is flat.
 
-    Of labels that belong to nothing, or weights that stand still, outputs differ by what they did, more or less.
+    If labels are random or weights do not change, the spread of the outputs stays about the same.
 
     >>> tells_apart(Chart.of(output_std=[4e-4, 5e-4, 6e-4, 9e-4]))
     True
@@ -202,18 +206,18 @@ def tells_apart(chart: Chart, samples: int = 4, growth: float = 1.5) -> bool:
     series = chart["output_std"]
     values = series.last(samples)
     rises = values.size == samples and bool((np.diff(values) > 0).all())
-    return rises and series.latest > max(growth * float(values[0]), 0.5 * series.first)  # not out of a collapse
+    return rises and series.latest > max(growth * float(values[0]), 0.5 * series.first)  # not after a collapse
 
 
 def _is_flat(levels: Array, limit: float) -> bool:
-    """Whether the levels did not fall, and can have moved by no more than a limit."""
+    """Whether the levels did not clearly fall, and cannot have moved by more than the limit."""
     gain, doubt = trend_gain(levels)
     doubt = max(doubt, 3 * scatter(levels) / math.sqrt(levels.size))
     return gain <= 5 * doubt and abs(gain) + 2 * doubt < limit
 
 
 def _is_below(levels: Array, limit: float) -> bool:
-    """Whether the middle of the levels is below a limit, and that far below a guess that noise cannot have done it."""
+    """Whether the median level is below the limit, and farther below chance level than noise explains."""
     level = median(levels)
     return level < limit and limit / 0.95 - level > 8 * scatter(levels) / math.sqrt(levels.size)
 
@@ -224,29 +228,29 @@ def _is_one_batch(chart: Chart) -> bool:
 
 
 def _is_on_its_way(half: Array, whole: Array) -> bool:
-    """Whether the loss falls, if slowly: for sure in the second half, or evenly from the start on."""
+    """Whether the loss falls, even slowly: clearly in the second half, or evenly over the whole run."""
     gain, doubt = trend_gain(half)
     way, about = trend_gain(whole)
     return gain > 3 * doubt or (gain > 2 * doubt and way > 5 * about and gain > 0.3 * way)
 
 
 def _falls(levels: Array) -> bool:
-    """Whether the last quarter is clearly below the second: the first is no yardstick, any start may be high."""
+    """Whether the last quarter is clearly below the second one; the first is left out because a start may be high."""
     quarter = levels.size // 4
     before, now = levels[quarter : 2 * quarter], levels[-quarter:]
     return median(before) - median(now) > max(0.05 * abs(median(now)), 4 * scatter(now) / math.sqrt(quarter))
 
 
 def _was_lower(levels: Array, level: float) -> bool:
-    """Whether the run was better once, and lost it: then it had learnt."""
+    """Whether the loss was clearly lower at some time: then the run had learned something and lost it."""
     pieces = [median(piece) for piece in np.array_split(levels, 8)]
     return min(pieces) < level - 0.15 * abs(level)
 
 
 def loss_scale(chart: Chart, samples: int = 3) -> float:
-    """What the loss is a constant multiple of its loss function's value by; 1.0 where it is none, or not known.
+    """The constant factor between the logged loss and the value of the loss function; 1.0 if there is none or unknown.
 
-    A sum that is divided is a mean: trainers sum over tokens and divide by how many there are.
+    A loss function that sums is left out: trainers sum over tokens and divide by their number.
 
     >>> loss_scale(Chart.of(loss=[0.002, 0.0018, 0.0019], criterion=[2.0, 1.8, 1.9]))
     0.001
@@ -267,9 +271,9 @@ def loss_scale(chart: Chart, samples: int = 3) -> float:
 
 
 def chance_level(chart: Chart) -> float:
-    """The loss of a guess that ignores the input, NaN where it is not known: ln C, the labels' entropy, var(y).
+    """Chance level, the loss of a constant guess: ln C, the entropy of the labels or var(y); NaN if unknown.
 
-    Of a loss that is a constant multiple of what its function returns, the same multiple.
+    If the logged loss is a constant multiple of the loss function's value, so is the chance level.
     """
     return _plain_chance(chart) * loss_scale(chart)
 
@@ -282,7 +286,7 @@ def _plain_chance(chart: Chart) -> float:
         return math.nan
     if chart.fact("loss.function") == "MSELoss":
         return chart["pooled_std"].latest ** 2
-    # The loss function was not shown, but its kind is known, and so is the width of the outputs: the first loss agrees.
+    # The loss function was not given, but its kind and the number of classes are known, and the first loss agrees.
     classes = chart.fact("outputs.classes", 1)
     guess = math.log(classes) if chart.fact("loss.kind") == "cross-entropy" else 0.0
     if guess and abs(chart["loss"].first - guess) < 0.25 * guess:
@@ -292,15 +296,15 @@ def _plain_chance(chart: Chart) -> float:
 
 
 def _by_frequency(chart: Chart, guess: float) -> float:
-    """The labels' entropy where enough of them were seen, and it is not far below ln C; else ln C."""
+    """The entropy of the labels if enough were seen and it is not far below ln C; otherwise ln C."""
     entropy = chart["pooled_entropy"]
     seen = entropy.count * int(chart.context.get("batch_size") or 0)
-    enough = seen >= 20 * math.exp(guess)  # of few labels an entropy comes out too low
+    enough = seen >= 20 * math.exp(guess)  # with few labels the entropy is underestimated
     return entropy.latest if enough and 0.5 * guess < entropy.latest < guess else guess
 
 
 def against_guess(chart: Chart, since: int) -> tuple[float, float, int]:
-    """By which share the loss is below that of a guess on the same batches, the doubt about it, and how many there are.
+    """The share by which the loss is below a constant guess on the same batches, its uncertainty, and their number.
 
     >>> chart = Chart.of(guess_loss=[2.0, 3.0, 1.0], criterion=[1.5, 2.2, 0.8])
     >>> learnt, doubt, batches = against_guess(chart, 0)
@@ -321,6 +325,6 @@ def against_guess(chart: Chart, since: int) -> tuple[float, float, int]:
 
 
 def _no_gradient(chart: Chart) -> bool:
-    """Whether the gradient is nothing, or is not there at all although steps are taken."""
+    """Whether the recent gradient norms are practically zero."""
     norms = chart["grad_norm"]
     return bool(norms) and median(norms.last(50)) < 1e-10

@@ -23,46 +23,52 @@ from torchdoctor.symptoms.progress import (
 )
 
 COUPLED = ("Adam", "NAdam", "RAdam", "Adamax")
-"""Adaptive optimizers whose weight decay goes through the gradient, unless told otherwise."""
+"""Adaptive optimizers that add weight decay to the gradient by default."""
 SCALED = ("RMSprop", "Adagrad", "Adadelta")
-"""Others that divide the gradient, and the decay with it, by its size."""
-OUTWEIGHS = "and it outweighs the loss"
-"""How the advice on weight decay ends where it decides where steps go."""
+"""Others that divide the gradient, and the decay added to it, by the gradient's size."""
+OUTWEIGHS = "and the decay outweighs the loss"
+"""How the advice on weight decay ends if the decay is larger than the gradient of the loss."""
 SETTLED = 95
-"""Losses after which one that has not fallen says something. The close look at step 98 must not be one too early."""
+"""Losses after which a loss that has not fallen counts. It must be below 98, for the close look at step 98."""
 
 
 @dataclass(frozen=True)
 class OptimizerAdvice(Detector):
-    """A setting of the optimizer is unusual, and rarely meant.
+    """An optimizer setting is unusual and probably not intended.
 
     ## What it means
-    Adam's `weight_decay` is added to the gradient and then divided by its size, so it hardly regularizes: AdamW is
-    what papers mean. An `eps` above the gradients turns Adam into SGD with a tiny rate. Betas or a momentum of 0.99
-    and more remember a hundred steps and overshoot, most of all with a short second memory, as when both betas are
-    written in the wrong order; a `beta2` below 0.9 forgets the scale that it divides by. `maximize=True` climbs the
-    loss. Weight decay times learning rate near a hundredth takes a hundredth of each weight at each step. SGD's
-    `dampening` above its momentum leaves a tenth of each gradient or less, and Adadelta at Adam's rate takes a
-    thousandth of the step that it has found.
+    - Adam's `weight_decay` is added to the gradient and then divided by its size, so it hardly regularizes. Papers
+      usually mean AdamW.
+    - An `eps` larger than the gradients turns Adam into SGD with a tiny learning rate.
+    - Betas or a momentum of 0.99 and more average over a hundred steps and overshoot, most of all if beta2 is
+      smaller, as when both betas are swapped. A `beta2` below 0.9 makes the scale of the steps noisy.
+    - `maximize=True` increases the loss.
+    - If weight decay times learning rate is near 0.01, each step removes 1 % of every weight.
+    - SGD's `dampening` above its momentum scales every step down, and Adadelta at Adam's learning rate takes a
+      thousandth of the step that it computes.
 
     ## How it is told apart
-    A setting alone is a note. It is a warning where its effect is measured: `eps` outweighs most of the gradients and
-    weights hardly move, decay takes more of the weights at each step than learning gives or the loss stands still (a
-    decay of 1 and more need only keep it from falling far), or what decay adds to the gradient is half of it and more;
-    and where the first beta cannot be meant beside the second; or a memory of hundreds of steps (0.998) where the loss
-    has stopped falling, far above nothing. What makes steps short is one where weights go straight on, or hardly move.
+    A setting alone is reported as info. It is a warning if
+
+    - `eps` outweighs most of the gradients, and weights hardly move or the loss hardly falls;
+    - decay shrinks most weights to less than half, or the loss stands still (with a decay of 1 and more, it is enough
+      that the loss has not fallen by half);
+    - what decay adds to the gradient is at least half as large as the gradient;
+    - beta1 squared is larger than beta2, or `maximize` makes the loss worse;
+    - beta1 or the momentum is above 0.99, and the loss is in trouble or has stopped falling far above zero;
+    - a setting shortens the steps, and weights keep moving in one direction, or hardly move.
 
     ## What to do
-    `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` and `SGD(momentum=0.9)` are the places to start from.
+    Start from `AdamW(lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)` or `SGD(momentum=0.9)`.
 
     ## How to see that it is cured
-    The note is gone; `adam_eps_share` is near 0 and update ratios are about 1e-3.
+    The finding is gone; `adam_eps_share` is near 0 and update ratios are about 1e-3.
 
     ## Example
     >>> chart = Chart.of(lr=[1e-3] * 10)
     >>> chart.groups = [{"optimizer": "Adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}]
     >>> OptimizerAdvice().check(chart).message
-    'Adam adds weight decay 0.01 to the gradient: AdamW is what is usually meant'
+    'Adam adds weight decay 0.01 to the gradient: AdamW is usually intended'
     """
 
     code = "OP03"
@@ -73,24 +79,24 @@ class OptimizerAdvice(Detector):
     closes_after = 2
 
     eps: float = 1e-4
-    """Adam's eps from which it is unusual."""
+    """Adam's eps from which it counts as unusual."""
     outweighed: float = 0.5
-    """Share of elements whose gradients are smaller than eps: then it is felt."""
+    """Share of elements with gradients smaller than eps above which eps has an effect."""
     memory: float = 0.99
-    """Momentum or first beta from which it is unusual."""
+    """Momentum or beta1 from which it counts as unusual."""
     endless: float = 0.998
-    """The same from which it reaches back over hundreds of steps, and a loss that has stopped falling is its doing."""
+    """Momentum or beta1 that averages over hundreds of steps: a warning if the loss has stopped falling."""
     shrinkage: float = 5e-3
-    """Share of each weight that decay takes a step, from which nothing can grow."""
+    """Share of each weight removed by decay per step, from which it is reported."""
     decay: float = 0.05
-    """Weight decay through the gradient from which it is compared with the gradient."""
+    """Weight decay added to the gradient from which it is compared with the gradient."""
     drowned: float = 0.5
-    """Its size against the gradient's from which it decides where steps go."""
+    """Size of the added decay as a share of the gradient above which it is a warning."""
     ratio: float = 1e-4
-    """Share of themselves by which weights move at the most where eps holds them back."""
+    """Update ratio below which weights hardly move, so that a large eps is a warning."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The gravest of the groups' oddities, the others in its words."""
+        """All unusual settings in one message, warnings first."""
         found: dict[str, Severity] = {}
         for number, group in enumerate(chart.groups):
             rate = chart[f"lr/{number}"] or chart["lr"]
@@ -103,7 +109,7 @@ class OptimizerAdvice(Detector):
     def _oddities(self, chart: Chart, group: dict[str, Any], rate: float) -> Iterator[tuple[Severity, str]]:
         kind = str(group.get("optimizer", ""))
         if is_climbed(chart, group):
-            yield "warning", f"maximize is on, and the optimizer climbs the loss: {chart.fact('loss.kind')} is to fall"
+            yield "warning", f"maximize is on: the optimizer increases the {chart.fact('loss.kind')} loss"
         decay, eps = _number(group.get("weight_decay")), _number(group.get("eps"))
         betas = group.get("betas")
         if kind in COUPLED + SCALED and decay > 0 and not group.get("decoupled_weight_decay"):
@@ -114,29 +120,27 @@ class OptimizerAdvice(Detector):
             felt = felt or (share > 0.9 and eps >= 10 * self.eps and not acts(chart) and _is_held_up(chart, SETTLED))
             text = f"eps is {number_text(eps)}"
             text += (
-                f" and outweighs {share:.0%} of the gradients: {kind} takes steps of SGD" if felt else ", 1e-8 is usual"
+                f" and outweighs {share:.0%} of the gradients: {kind} behaves like SGD" if felt else ", 1e-8 is usual"
             )
             yield ("warning" if felt else "info"), text
         if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= self.memory and betas[0] ** 2 > betas[1]:
-                text = (
-                    f"betas are {number_text(betas[0])} and {number_text(betas[1])}: as if written in the wrong order"
-                )
+                text = f"betas are {number_text(betas[0])} and {number_text(betas[1])}: they may be swapped"
                 yield "warning", text
             elif betas[0] >= self.memory:
                 felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, SETTLED))
                 felt = felt or (betas[0] >= self.endless and _has_stopped(chart))
                 yield (
                     "warning" if felt else "info",
-                    f"beta1 is {number_text(betas[0])}: steps go on in old directions, 0.9 is usual",
+                    f"beta1 is {number_text(betas[0])}: steps keep following old gradients, 0.9 is usual",
                 )
             if betas[1] < 0.9:
                 yield (
                     "info",
-                    f"beta2 is {number_text(betas[1])}: the scale of steps is that of the last few, 0.999 is usual",
+                    f"beta2 is {number_text(betas[1])}: only the last few gradients scale the step, 0.999 is usual",
                 )
         if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
-            text = f"momentum is {number_text(group['momentum'])}: it multiplies the rate by {_gain(group['momentum'])}"
+            text = f"momentum is {number_text(group['momentum'])}: it multiplies steps by {_gain(group['momentum'])}"
             still = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
             still = still or (group["momentum"] >= self.endless and _has_stopped(chart))
             words = (
@@ -146,9 +150,9 @@ class OptimizerAdvice(Detector):
         yield from self._about_short_steps(chart, group, rate)
         shrinks = decay * rate
         if shrinks >= self.shrinkage and kind not in COUPLED and not _rate_has_leapt(chart):
-            text = f"weight decay takes {number_text(shrinks)} of each weight a step: "
-            text += f"{number_text(decay)} times the rate of {number_text(rate)}"
-            felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the rate is what is high
+            text = f"weight decay takes {number_text(shrinks)} of each weight per step: "
+            text += f"{number_text(decay)} times the learning rate of {number_text(rate)}"
+            felt = _shrank(chart) or (decay >= self.decay and _stands_still(chart))  # else the learning rate is high
             felt = felt or (decay >= 1 and _is_held_up(chart))
             yield ("warning" if felt else "info"), text
 
@@ -159,7 +163,7 @@ class OptimizerAdvice(Detector):
 
     def _about_decay(self, chart: Chart, kind: str, decay: float) -> Iterator[tuple[Severity, str]]:
         text = f"{kind} adds weight decay {number_text(decay)} to the gradient"
-        text += ": AdamW is what is usually meant" if kind in COUPLED else ""
+        text += ": AdamW is usually intended" if kind in COUPLED else ""
         if decay >= self.decay and _decay_share(chart, decay) > self.drowned:
             yield "warning", f"{text}, {OUTWEIGHS}"
         elif kind in COUPLED:
@@ -167,32 +171,32 @@ class OptimizerAdvice(Detector):
 
 
 def shortened(group: Mapping[str, Any], rate: float) -> str:
-    """Which setting of a group makes its steps many times as short as they are meant to be; empty where none does.
+    """Which setting of a group makes its steps far shorter than intended; empty if none does.
 
     >>> shortened({"optimizer": "SGD", "momentum": 0.9, "dampening": 0.99}, 0.1)
-    'dampening 0.99 is above momentum 0.9: a gradient counts for 0.1 of what it would without both'
+    'dampening 0.99 is above momentum 0.9: steps are 0.1 times as long as without both'
     >>> shortened({"optimizer": "Adadelta"}, 1e-3)
-    'Adadelta finds its own rate and takes 0.001 of it: 1 is usual'
+    'Adadelta adapts its own step size, and lr multiplies it by 0.001: 1 is usual'
     """
     kind = str(group.get("optimizer", ""))
     momentum, dampening = _number(group.get("momentum")), _number(group.get("dampening"))
     if kind == "SGD" and 0 < momentum < dampening <= 1 and (part := (1 - dampening) / (1 - momentum)) <= 0.3:
         text = f"dampening {number_text(dampening)} is above momentum {number_text(momentum)}"
-        return f"{text}: a gradient counts for {number_text(round(part, 6))} of what it would without both"
+        return f"{text}: steps are {number_text(round(part, 6))} times as long as without both"
     if kind == "Adadelta" and 0 < rate <= 0.02:
-        return f"Adadelta finds its own rate and takes {number_text(rate)} of it: 1 is usual"
+        return f"Adadelta adapts its own step size, and lr multiplies it by {number_text(rate)}: 1 is usual"
     if kind == "RMSprop" and (eps := _number(group.get("eps"))) >= 0.01:
-        return f"RMSprop divides by at least its eps of {number_text(eps)}, above most gradients' size: 1e-8 is usual"
+        return f"RMSprop divides by at least its eps of {number_text(eps)}, larger than most gradients: 1e-8 is usual"
     heap, fades = _number(group.get("initial_accumulator_value")), _number(group.get("lr_decay"))
     if kind == "Adagrad" and fades >= 0.01:
-        return f"Adagrad divides its rate by 1 + {number_text(fades)} times the steps taken, beside its own decay"
+        return f"Adagrad's lr_decay divides steps by 1 + {number_text(fades)} times the step count, on top of its sums"
     if kind == "Adagrad" and heap >= 1:
-        return f"Adagrad begins with {number_text(heap)} in its sums: steps are divided by at least {heap**0.5:.3g}"
+        return f"Adagrad's sums start at {number_text(heap)}, so steps are divided by at least {heap**0.5:.3g}"
     return ""
 
 
 def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
-    """Whether a group goes up a loss that can only be meant to fall, and has made it worse.
+    """Whether a group maximizes a loss that should fall, and the loss has got worse.
 
     >>> chart = Chart.of(loss=[2.3, 2.3, 2.3, 2.3, 2.3, 2.4, 2.5, 2.7, 2.9, 3.1])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "cross-entropy"}})
@@ -202,14 +206,14 @@ def is_climbed(chart: Chart, group: dict[str, Any], steps: int = 5) -> bool:
     losses = chart["loss"]
     if group.get("maximize") is not True or not chart.fact("loss.kind") or losses.count < 2 * steps:
         return False
-    if any(not other.get("maximize") for other in chart.groups):  # a game: one goes up what the other goes down
+    if any(not other.get("maximize") for other in chart.groups):  # a game: one maximizes what the other minimizes
         return False
     gain, doubt = trend_gain(losses.last(64))
     return losses.first > 0 and (median(losses.last(steps)) > losses.first or gain < -2 * doubt)
 
 
 def _decay_share(chart: Chart, decay: float) -> float:
-    """The size of what weight decay adds to the gradient against the gradient's own, over the last samples."""
+    """The size of what weight decay adds, divided by the size of the gradient, over the last four samples."""
     weights, gradients = chart.tensors("weight_norm").matrix(4), chart.tensors("grad_norm").matrix(4)
     if len(weights) < 4 or weights.shape != gradients.shape:
         return 0.0
@@ -227,7 +231,7 @@ def _gain(momentum: float) -> str:
 
 
 def _stands_still(chart: Chart, steps: int = SETTLED) -> bool:
-    """Whether the later half of the losses has not fallen, far above nothing."""
+    """Whether the loss has not fallen over the later half of the run and is still above half of its start."""
     losses = chart["loss"]
     if losses.count < steps:
         return False
@@ -238,7 +242,7 @@ def _stands_still(chart: Chart, steps: int = SETTLED) -> bool:
 
 
 def _has_stopped(chart: Chart, steps: int = 40, floor: float = 0.05) -> bool:
-    """Whether the later half of the losses has not fallen for sure, and is not next to nothing."""
+    """Whether the loss has not clearly fallen over the later half of the run and is not close to zero."""
     losses = chart["loss"]
     if losses.count < steps or acts(chart):
         return False
@@ -249,19 +253,19 @@ def _has_stopped(chart: Chart, steps: int = 40, floor: float = 0.05) -> bool:
 
 
 def _rate_has_leapt(chart: Chart, times: float = 10.0) -> bool:
-    """Whether the learning rate is far above what it was for most of the run: then decay is not what is wrong."""
+    """Whether the learning rate is far above its median over the run: then the decay is not to blame."""
     rates = outline_levels(chart["lr"])
     return rates.size > 0 and chart["lr"].latest > times * median(rates)
 
 
 def _is_held_up(chart: Chart, steps: int = 50, share: float = 0.5) -> bool:
-    """Whether the loss is still more than half, or another share, of what it was at the start."""
+    """Whether the loss is still above this share of its start."""
     losses = chart["loss"]
     return losses.count >= steps and losses.baseline(128).recent > share * Progress.of(losses).start > 0
 
 
 def _shrank(chart: Chart) -> bool:
-    """Whether most weights are less than half of what they were at the first sample."""
+    """Whether more than half of the tensors have less than half the norm of their first sample."""
     rows = chart.tensors("weight_norm").matrix()
     if len(rows) < 4:
         return False

@@ -15,30 +15,39 @@ from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
 
 FEW = 12
-"""Evaluations under which their noise is not well known."""
+"""Number of evaluations below which their noise is not well known."""
 NEXT_TO_NOTHING = 0.02
-"""Share of itself by which validation may rise for a note, where it gained no more than five times that."""
+"""Rise as a share of the validation loss that is only info if validation had gained less than five times as much."""
 RIGHT = frozenset({"acc", "accuracy", "top1", "f1", "auc", "auroc"})
-"""Words in the names of measures that say how many answers are right."""
+"""Words in the names of metrics that say how many answers are right."""
+LENIENT = frozenset({"top2", "top3", "top5", "top10"})
+"""Words in the names of metrics for which one of several guesses must be right."""
+MOSTLY = 0.9
+"""Validation accuracy from which a validation loss that stands still is no sign of memorized training data."""
 
 
 @dataclass(frozen=True)
 class Overfitting(Detector):
-    """Validation gets worse while training gets better.
+    """The validation loss gets worse while the training loss gets better.
 
     ## What it means
-    The model learns its training data by heart. From the best step on, every further step makes it worse on
-    anything it has not seen.
+    The model memorizes its training data. Since the best step, every further step makes it worse on data that it has
+    not seen.
 
     ## How it is told apart
-    A constant gap between training and validation is a gap, not overfitting; validation below training is normal with
-    dropout. Here the validation loss rises from its best, over several evaluations, beyond its own noise and by a
-    share of what it had gained, while the training loss goes on falling. If training gets worse too, the run is in
-    other trouble. A small rise is a note where the accuracy, if it is logged, is no worse than at the best loss: the
-    model is surer of its errors and makes no more; so it is where validation has gained next to nothing so far and lost
-    less: training may just not have begun to work; and where training, without dropout, has not come down to the best
-    validation yet: that was a lucky draw of few samples. Validation that stands still is overfitting as well where
-    training has come down to next to nothing and validation followed it for less than half of the way.
+    The validation loss rises from its best, over several evaluations, by more than its noise and by a share of what
+    it had gained, while the training loss keeps falling. A constant gap between training and validation is not
+    overfitting; validation below training is normal with dropout. If training gets worse too, something else is wrong.
+    A validation loss that stands still is overfitting as well, if the training loss has fallen to less than a tenth
+    of its start and validation followed for less than 40 % of the way.
+
+    A rise is reported as info if
+
+    - the training loss is not known;
+    - it is small, and the accuracy is no worse than at the best loss: the model is only more confident in its errors;
+    - validation has gained next to nothing so far, and lost less: training may not have begun to work;
+    - validation rose nearly as far before, and came back;
+    - there is no dropout, and training has not reached the best validation loss, which was then a lucky one.
 
     ## What to do
     Keep the weights of the best step. More dropout or weight decay, augmentation, more data, a smaller model.
@@ -51,7 +60,7 @@ class Overfitting(Detector):
     >>> for number, loss in enumerate([2.5, 1.5, 1.0, 0.9, 1.0, 1.1, 1.25, 1.4]):
     ...     chart.put(25 * number + 24, "val_loss", loss)
     >>> Overfitting().check(chart).message
-    'validation loss rose from 0.9 at step 99 to 1.25 while training went on to 0.0591'
+    'validation loss rose from 0.9 at step 99 to 1.25 while the training loss fell to 0.0591'
     """
 
     code = "GE01"
@@ -62,30 +71,30 @@ class Overfitting(Detector):
     closes_after = 2
 
     evaluations: int = 5
-    """Evaluations that must be known."""
+    """Evaluations needed before anything is reported."""
     patience: int = 3
-    """Evaluations since the best one."""
+    """Evaluations needed since the best one."""
     steps: int = 30
-    """Steps since then, where the run is watched: evaluations at every step drift by what a few batches do."""
+    """Steps needed since the best evaluation of a live run: evaluations at every step drift with single batches."""
     moderate: float = 0.05
-    """Share of its gain that validation has lost: a warning."""
+    """Share of its gain that validation must have lost for a warning."""
     severe: float = 0.25
-    """Share of its gain that validation has lost: critical."""
+    """Share of its gain that validation must have lost for a critical finding."""
     deviations: float = 4.0
     """Noise deviations of the validation loss that the rise must exceed."""
     left: float = 0.1
-    """Share of the first training loss that is left where training data is known by heart."""
+    """Share of the first training loss below which the training data counts as memorized."""
     followed: float = 0.4
-    """Share of training's way that validation has followed at most, there."""
+    """Share of the fall of the training loss below which validation counts as not having followed."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """A rise of validation from its best, or a halt of it far above what training has come down to."""
-        if adds_up(chart) or is_gone(chart):  # a sum that is never reset is no loss
+        """Report a validation loss that rose from its best, or that stands still far above the training loss."""
+        if adds_up(chart) or is_gone(chart):  # a sum that is never reset is not a loss
             return None
         return self._risen(chart) or self._by_heart(chart) or self._soon(chart)
 
     def _soon(self, chart: Chart) -> Symptom | None:
-        """Since the best evaluation each is worse than the one before, the last by far, while training flies."""
+        """Each evaluation since the best is worse than the one before, by much in all, while training falls fast."""
         validation, train = chart["val_loss"], chart["loss"]
         values = validation.values
         if values.size < 3 or not train or not math.isfinite(validation.latest):
@@ -96,18 +105,18 @@ class Overfitting(Detector):
         start, lowest, now = Progress.of(train).start, float(values[best]), float(values[-1])
         step, last = int(validation.steps[best]), int(validation.steps[-1])
         then, later = level_at(train, step), level_at(train, last)
-        # Where training data is known by heart, the same rise is less likely to be anything else; nor is a third one.
+        # If training data is memorized, or this is the third rise in a row, less of a rise is enough.
         by_heart, again = later < self.left * min(start, lowest), best <= values.size - 1 - self.patience
         share, own = (self.moderate, 0.1) if by_heart else (2 * self.moderate, 0.15) if again else (self.severe, 0.25)
         least = max(share * (start - lowest), own * abs(lowest), 2 * _drawn_up(values[: best + 1]))
         if again and not by_heart:
             least = max(least, 1.5 * self.deviations * evaluation_noise(arrived(values, best)))
         if not now - lowest > least or not 0 < later < min((0.8 if again else 0.5) * then, lowest):
-            return None  # a validation that was ever below what training has come to was lucky
+            return None  # if training has not fallen below the best validation loss, that was a lucky one
         if again and now - lowest < 0.2 * abs(lowest) and _is_as_right(chart, best):
             return None
         message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
-        message += f"training went on to {number_text(later)}"
+        message += f"the training loss fell to {number_text(later)}"
         return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
 
     def _is_too_soon(self, chart: Chart, best: int) -> bool:
@@ -115,7 +124,7 @@ class Overfitting(Detector):
         return "source" not in chart.context and int(steps[-1] - steps[best]) < self.steps
 
     def _by_heart(self, chart: Chart) -> Symptom | None:
-        """Validation stands still near where it began, while training has little left to learn."""
+        """The validation loss stands still near its start, while the training loss is close to zero."""
         validation, train = chart["val_loss"], chart["loss"]
         values = validation.values
         if values.size < self.evaluations or not train:
@@ -125,17 +134,19 @@ class Overfitting(Detector):
         if not 0 < level < self.left * start or not 0 < start - best < self.followed * way:
             return None
         recent = values[-self.patience - 1 :]
-        if not float(np.ptp(recent)) > 0:  # to the last digit: nothing was evaluated anew, see validation-anomaly
+        if not float(np.ptp(recent)) > 0:  # exactly equal: nothing was evaluated anew, see validation-anomaly
             return None
         if not float(recent[0] - recent[1:].min()) < 0.02 * way or not float(values.max()) < 2 * start:
             return None
-        message = f"validation loss stands at {number_text(median(recent))} while training went from "
+        if _is_mostly_right(chart):
+            return None
+        message = f"validation loss stays at {number_text(median(recent))} while the training loss fell from "
         message += f"{number_text(start)} to {number_text(level)}"
         since = int(validation.steps[-self.patience - 1])
         return self.symptom(chart, "warning", message, value=median(recent), limit=start, confidence=0.8, since=since)
 
     def _risen(self, chart: Chart) -> Symptom | None:
-        """Compare the present validation level with its best, and the training loss at both times."""
+        """Compare the current validation level with its best, and the training loss at both times."""
         validation, train = chart["val_loss"], chart["loss"]
         values = validation.values
         if values.size < self.evaluations or not math.isfinite(validation.latest):
@@ -157,7 +168,7 @@ class Overfitting(Detector):
         then, later = level_at(train, best_step), level_at(train, int(validation.steps[-1]))
         if not (math.isnan(then) or later < then):
             return None
-        grave = max(self.severe * gained, limit, 0.1 * abs(float(smooth[best])))  # little gained is little lost
+        grave = max(self.severe * gained, limit, 0.1 * abs(float(smooth[best])))  # a small gain is no great loss
         severity: Severity = "critical" if rise > grave else "warning"
         best_text = f"{number_text(float(values[lowest]))} at step {best_step}"
         message = f"validation loss rose from {best_text} to {number_text(now)}"
@@ -165,11 +176,11 @@ class Overfitting(Detector):
             severity = "info"
             message += "; the training loss is not known"
         else:
-            message += f" while training went on to {number_text(later)}"
+            message += f" while the training loss fell to {number_text(later)}"
             level = abs(float(smooth[best]))
             idle = rise < NEXT_TO_NOTHING * level and gained < 5 * NEXT_TO_NOTHING * level  # it has not begun to learn
             as_before = rise < 1.5 * _drawn_up(smooth[: best + 1])
-            lucky = later > level and not chart.context.get("dropout")  # nothing makes training harder than validation
+            lucky = later > level and not chart.context.get("dropout")  # training is no harder than validation
             right = rise < 0.2 * level and _is_as_right(chart, lowest)
             if severity == "warning" and (idle or as_before or lucky or right):
                 severity = "info"
@@ -177,7 +188,7 @@ class Overfitting(Detector):
 
 
 def _is_as_right(chart: Chart, best: int) -> bool:
-    """Whether as many answers are right as at the best loss: surer of what is wrong, and no worse."""
+    """Whether the accuracy is no worse than at the best validation loss."""
     count = len(chart["val_loss"].values)
     for name in chart.vitals:
         right = chart[name].values if name.startswith("val_") and RIGHT & set(name.split("_")) else ()
@@ -186,8 +197,17 @@ def _is_as_right(chart: Chart, best: int) -> bool:
     return False
 
 
+def _is_mostly_right(chart: Chart) -> bool:
+    """Whether a validation accuracy is 90 % or more: then the loss may stay high, as label smoothing makes it."""
+    names = [name for name in chart.vitals if name.startswith("val_") and RIGHT & set(name.split("_"))]
+    rates = [chart[name].values for name in names if not LENIENT & set(name.split("_"))]
+    return any(
+        rate.size > 0 and median(rate[-3:]) >= MOSTLY * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates
+    )
+
+
 def arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Array:
-    """The evaluations from the first one on that had come near the best: the steep fall before it is no noise.
+    """The evaluations from the first one near the best on: the steep fall before them must not count as noise.
 
     >>> arrived(np.array([4.3, 1.9, 1.6, 1.5, 1.6, 1.7]), 3).tolist()
     [1.9, 1.6, 1.5, 1.6, 1.7]
@@ -197,7 +217,7 @@ def arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Ar
 
 
 def _drawn_up(values: Array) -> float:
-    """How far validation rose above its best before, and came back: it wanders by that much.
+    """The farthest that validation has risen above its best so far.
 
     >>> _drawn_up(np.array([3.0, 2.0, 2.5, 1.0, 1.2, 0.9]))
     0.5
@@ -206,15 +226,15 @@ def _drawn_up(values: Array) -> float:
 
 
 def smoothed(values: Array) -> Array:
-    """Medians of three: one lucky evaluation is not a best step. The ends stay as they are."""
+    """Medians of three, so that one lucky evaluation is not the best step; an end is at least its neighbor's median."""
     inner = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
     return np.concatenate([np.maximum(values[:1], inner[:1]), inner, np.maximum(values[-1:], inner[-1:])])
 
 
 def evaluation_noise(values: Array) -> float:
-    """The noise of an evaluation, from third differences: trend and curvature drop out.
+    """The noise of an evaluation, from third differences, which remove trend and curvature.
 
-    The median of a few of them may be far too low by chance; their mean is not.
+    The median of only a few may be far too low by chance, so their mean counts as well.
     """
     changes = np.abs(np.diff(values, 3)) / math.sqrt(20)
     typical = 1.4826 * median(changes)
@@ -222,14 +242,14 @@ def evaluation_noise(values: Array) -> float:
 
 
 def _climbing(values: Array) -> bool:
-    """Whether later evaluations are higher than earlier ones in most pairs (Kendall), up to the present."""
+    """Whether, among the last 16 evaluations, the later one is higher in most pairs (Kendall's tau above 0.5)."""
     recent = values[-16:]
     first, second = np.triu_indices(recent.size, 1)
     return float(np.mean(np.sign(recent[second] - recent[first]))) > 0.5
 
 
 def level_at(train: Series, step: int) -> float:
-    """The training loss about a step: the mean of the outline's last buckets up to it."""
+    """The training loss around a step: the mean of the outline's last buckets up to it."""
     return float(levels_at(train, np.array([step]))[0])
 
 
@@ -249,12 +269,12 @@ def levels_at(train: Series, steps: NDArray[np.int64]) -> Array:
     known = np.searchsorted(table[:, 0], steps, side="right")
     first = known - np.minimum(np.maximum(5, known // 20), known)
     with np.errstate(all="ignore"):
-        total = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[0, 2])])  # exact where nothing moves
+        total = np.concatenate([[0.0], np.cumsum(table[:, 2] - table[0, 2])])  # exact if the loss is constant
         return np.asarray(table[0, 2] + (total[known] - total[first]) / (known - first))
 
 
 def is_gone(chart: Chart, steps: int = 8) -> bool:
-    """Whether most losses are no longer finite: then training does not go on, and validation has nothing to follow.
+    """Whether most losses since the first non-finite one are non-finite too: then there is no training to compare with.
 
     >>> from torchdoctor.records import Symptom
     >>> chart = Chart.of(loss=[1.0] * 50)
@@ -267,7 +287,7 @@ def is_gone(chart: Chart, steps: int = 8) -> bool:
 
 
 def adds_up(chart: Chart, evaluations: int = 4, apart: float = 2.0) -> bool:
-    """Whether validation is a sum that is never reset: what each evaluation adds is about what training has then.
+    """Whether the validation loss is a sum that is never reset: each evaluation adds about the training loss.
 
     >>> chart = Chart.of(loss=[1.0] * 80)
     >>> for step, value in ((19, 1.0), (39, 2.1), (59, 3.0), (79, 4.1)):
@@ -283,5 +303,5 @@ def adds_up(chart: Chart, evaluations: int = 4, apart: float = 2.0) -> bool:
     if not bool((parts > 0).all()) or not bool((levels > 0).all()) or not float(values[-1]) > 3 * float(levels[-1]):
         return False
     ratios = parts / levels
-    steady = float(parts.max()) < 1.2 * float(parts[0])  # what is learnt by heart gets worse faster and faster
+    steady = float(parts.max()) < 1.2 * float(parts[0])  # with overfitting the increments would grow
     return steady and float(ratios.max()) < apart and float(ratios.min()) > 1 / apart

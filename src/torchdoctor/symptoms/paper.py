@@ -1,9 +1,9 @@
-"""The preset "paper": its fixed thresholds, and its adaptive rule τ⁺ = μ + kσ, τ⁻ = max(ε, μ − kσ), as written.
+"""The preset "paper": the paper's fixed thresholds and its adaptive rule τ⁺ = μ + kσ, τ⁻ = max(ε, μ − kσ), as written.
 
-These rules are not scale-free: a summed loss is always above 10, a converged one always within 1e-4. They exist so that
-the paper's experiments can be run, and its findings compared with the default's. A window of 50 (20 for plateaus),
-k = 3; either kind of rule fires, and the setting ``rule`` selects one. Rules that the paper gives in one form only
-(instability, plateau, overfitting, non-finite values) hold under each; the absolute limit of a loss is a fixed rule.
+These rules depend on scale: a summed loss is always above 10, and the variance of a converged one always under 1e-4.
+They exist to reproduce the paper's experiments and to compare its findings with the default's. The window is 50 (20 for
+plateaus) and k = 3. By default both kinds of rule fire; the setting ``rule`` selects one. Rules that the paper gives in
+one form only (instability, plateau, overfitting, non-finite values) always fire; the limit for a loss is a fixed rule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchdoctor.symptoms.tensor_leaps import risen
 
 @dataclass(frozen=True)
 class PaperDetector(Detector):
-    """A rule of the paper: fixed, adaptive, or either."""
+    """A rule of the paper: fixed, adaptive or both."""
 
     closes_after: ClassVar[int] = 50
     rule: str = "either"
@@ -89,7 +89,7 @@ class PaperGradientExplosion(PaperDetector):
 
 @dataclass(frozen=True)
 class PaperGradientVanishing(PaperDetector):
-    """The gradient norm is under 1e-7, or under max(ε, μ − 3σ) of its last 50 values."""
+    """The gradient norm is below 1e-7, or below max(ε, μ − 3σ) of its last 50 values."""
 
     code = GradientVanishing.code
     name = GradientVanishing.name
@@ -103,12 +103,12 @@ class PaperGradientVanishing(PaperDetector):
         """Fixed first, then adaptive."""
         norm = chart["grad_norm"].latest
         if self.fixed and norm < self.limit:
-            text = f"gradient norm {number_text(norm)} is under {number_text(self.limit)}"
+            text = f"gradient norm {number_text(norm)} is below {number_text(self.limit)}"
             return self.symptom(chart, "warning", text, value=norm, limit=self.limit)
         mean, deviation = mean_and_deviation(chart["grad_norm"], self.window)
         floor = max(self.limit, mean - self.k * deviation)
         if self.adaptive and norm < floor:
-            text = f"gradient norm {number_text(norm)} is under μ - {self.k:g}σ = {number_text(floor)}"
+            text = f"gradient norm {number_text(norm)} is below μ - {self.k:g}σ = {number_text(floor)}"
             return self.symptom(chart, "warning", text, value=norm, limit=floor)
         return None
 
@@ -131,14 +131,14 @@ class PaperGradientInstability(PaperDetector):
             return None
         variation = float(values.std() / values.mean())
         if variation > self.limit:
-            text = f"gradient norm varies by {variation:.2f} times its mean over {self.window} steps"
+            text = f"standard deviation of the last {self.window} gradient norms is {variation:.2f} times their mean"
             return self.symptom(chart, "warning", text, value=variation, limit=self.limit)
         return None
 
 
 @dataclass(frozen=True)
 class PaperLossSpike(PaperDetector):
-    """The loss is more than twice the one before, or above μ + 3σ of its last 50 values."""
+    """The loss is more than twice the previous one, or above μ + 3σ of its last 50 values."""
 
     code = LossSpike.code
     name = LossSpike.name
@@ -177,7 +177,7 @@ class PaperLossDivergence(PaperDetector):
     limit: float = 10.0
 
     def check(self, chart: Chart) -> Symptom | None:
-        """An absolute limit: there is no adaptive form."""
+        """Compare with an absolute limit: there is no adaptive form."""
         loss = chart["loss"].latest
         if self.fixed and self.limit < loss < math.inf:
             text = f"loss {number_text(loss)} exceeds {number_text(self.limit)}"
@@ -187,7 +187,7 @@ class PaperLossDivergence(PaperDetector):
 
 @dataclass(frozen=True)
 class PaperLossPlateau(PaperDetector):
-    """The variance of the last 20 losses is under 1e-4."""
+    """The variance of the last 20 losses is below 1e-4."""
 
     code = LossPlateau.code
     name = LossPlateau.name
@@ -203,7 +203,7 @@ class PaperLossPlateau(PaperDetector):
             return None
         variance = float(np.var(values))
         if variance < self.limit:
-            text = f"the variance of the last {self.window} losses is {number_text(variance)} only"
+            text = f"the variance of the last {self.window} losses is only {number_text(variance)}"
             return self.symptom(chart, "warning", text, value=variance, limit=self.limit)
         return None
 

@@ -1,7 +1,7 @@
-"""How far a loss has come: the yardstick by which rises, halts and departures are judged.
+"""How far a loss has fallen: the scale against which rises, plateaus and divergence are judged.
 
-A rise of 0.5 is nothing for a summed loss of 10,000 and the end of a run at 0.1. The run's own descent, from its
-start to its best level, is the scale that every loss has.
+A rise of 0.5 means nothing for a summed loss of 10,000, and ruins a run with a loss of 0.1. The run's own descent, from
+its start to its best level, gives a scale for every loss.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torchdoctor.stretch import Stretch
 Mask = NDArray[np.bool_]
 
 JUMP = 3.0
-"""Times by which a learning rate leaps from one step to the next that no schedule does on purpose."""
+"""Factor between two steps above which a change of the learning rate counts as a jump: no schedule rises so fast."""
 PLAYERS = (
     frozenset({"g", "gen", "generator", "netg", "net_g", "forger"}),
     frozenset({"d", "dis", "disc", "discriminator", "netd", "net_d", "critic"}),
 )
-"""What people call the two players of a game."""
+"""Common names for the two players of an adversarial game."""
 LEAPT = 0.4
-"""Share of the rate of these steps that the leap must have reached: a warm-up from next to nothing does not."""
+"""Share of the highest recent learning rate that the jump must reach; the first steps of a warm-up do not."""
 DRIFT = 0.3
-"""Share of a step that decay takes from which it leads over dozens of steps: it adds up, and noise does not."""
+"""Share of a step due to weight decay above which decay sets the direction over dozens of steps: noise averages out."""
 SETTLED = 48
-"""Values after which a run has a scale of its own: before that, a leap must be larger to mean something."""
+"""Values after which a run has a scale of its own; before that, a jump must be larger to count."""
 SLACK = 1e-9
-"""What logarithms may differ by that are taken of one number and of many."""
+"""Tolerance between logarithms computed for one number and for an array."""
 BLOCKS = 8
-"""Pieces that a window is cut into: a trend through their medians, with an interval, in a few microseconds."""
+"""Blocks that a window is cut into: the trend is fitted to their medians, which takes a few microseconds."""
 
 EARLIER, LATER = np.triu_indices(BLOCKS, 1)
 
@@ -51,9 +51,9 @@ class Progress:
     """
 
     start: float
-    """Where the run began: its first value, or the level of its first steps where that is higher."""
+    """The start of the run: its first value, or the level of its first steps if that is higher."""
     best: float
-    """The lowest level that it held, a low percentile rather than one lucky batch."""
+    """The lowest level so far: a low percentile rather than one lucky batch."""
 
     @property
     def descent(self) -> float:
@@ -61,11 +61,11 @@ class Progress:
         return max(0.0, self.start - self.best)
 
     def is_learning(self, noise: float) -> bool:
-        """Whether the descent is more than chance: only then is it a yardstick."""
+        """Whether the descent is more than chance: only then can it serve as a scale."""
         return self.descent > max(0.01 * abs(self.start), 5 * noise)
 
     def is_below(self, base: Baseline) -> bool:
-        """Whether the present level is below the start by more than the noise of that one value."""
+        """Whether the current level is below the start by more than the noise of a single value."""
         return self.start - base.recent > max(0.01 * abs(self.start), 2.5 * base.noise)
 
     @classmethod
@@ -80,7 +80,7 @@ class Progress:
 
 
 def percentile(values: Array, percent: float) -> float:
-    """np.percentile of a row of finite numbers in a fifth of the time.
+    """`np.percentile` of a row of finite numbers, five times faster.
 
     >>> values = np.random.default_rng(0).standard_normal(100)
     >>> [percentile(values, percent) == float(np.percentile(values, percent)) for percent in (5, 60)]
@@ -100,7 +100,7 @@ def outline_levels(series: Series) -> Array:
 
 
 def trend_gain(window: Array) -> tuple[float, float]:
-    """How much a stretch of losses fell from end to end (Theil-Sen through block medians), and the doubt about it.
+    """How much a stretch of losses fell from end to end (Theil-Sen slope of block medians), and its uncertainty.
 
     >>> gain, doubt = trend_gain(np.linspace(2.0, 1.0, 400))
     >>> round(gain, 2), round(doubt, 2)
@@ -112,7 +112,7 @@ def trend_gain(window: Array) -> tuple[float, float]:
     medians = np.array([median(window[start:stop]) for start, stop in pairwise(bounds)])
     slope = median((medians[LATER] - medians[EARLIER]) / (LATER - EARLIER))
     residuals = medians - slope * np.arange(BLOCKS)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a loss of 1e308 the sum is infinite, and no trend is told
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e308 overflows and gives no trend
         residuals -= residuals.mean()
     scatter = math.sqrt(float(residuals @ residuals) / BLOCKS) / math.sqrt(1 - 2 / BLOCKS)
     spread = math.sqrt(BLOCKS * (BLOCKS**2 - 1) / 12)
@@ -120,9 +120,9 @@ def trend_gain(window: Array) -> tuple[float, float]:
 
 
 def working_since(chart: Chart, share: float = 0.3) -> int | None:
-    """The first step at which the learning rate was a good share of its highest; None while it rises, or is unknown.
+    """The first step at which the learning rate reached this share of its highest; None while it rises or is unknown.
 
-    What a loss does in a warm-up says nothing of how the run learns.
+    The loss during a warm-up does not show how well the run learns.
 
     >>> working_since(Chart.of(lr=[min(1e-3, 1e-5 * step) for step in range(200)]))
     30
@@ -130,7 +130,7 @@ def working_since(chart: Chart, share: float = 0.3) -> int | None:
     """
     rates = chart["lr"]
     recent = rates.last(9)
-    if not recent.size and "source" in chart.context:  # somebody else's log, without its learning rate
+    if not recent.size and "source" in chart.context:  # a log without a learning rate
         return 0
     if not recent.size or float(recent[-1]) > float(recent[0]):
         return None
@@ -138,12 +138,12 @@ def working_since(chart: Chart, share: float = 0.3) -> int | None:
 
 
 def has_fallen_far(series: Series) -> bool:
-    """A quick look: whether a long run is at less than half of what it began with."""
+    """A quick test: whether the loss of a long run is below half of its first value."""
     return series.count > 1000 and 0 <= series.baseline(128).recent < 0.5 * series.first
 
 
 def has_gained(series: Series, guess: float = math.nan) -> bool:
-    """A quick look: whether a run of some length is a fifth below its start, or below the loss of a guess if known.
+    """A quick test: whether the loss, after 200 steps, is a fifth below chance level, or below its start if unknown.
 
     >>> has_gained(Chart.of(loss=[3.0 * 0.99**step for step in range(400)])["loss"])
     True
@@ -155,9 +155,9 @@ def has_gained(series: Series, guess: float = math.nan) -> bool:
 
 
 def is_adversarial(chart: Chart) -> bool:
-    """Whether several optimizers play against each other: several losses, none of which has to fall.
+    """Whether several optimizers work against each other, so that none of their losses has to fall.
 
-    Where the sum of them is logged alone, the players' names tell.
+    If only the sum of the losses is logged, the names of the modules decide.
 
     >>> is_adversarial(Chart.of(loss=[1.0], d_loss=[1.0], context={"optimizer": [{}, {}]}))
     True
@@ -170,7 +170,7 @@ def is_adversarial(chart: Chart) -> bool:
 
 
 def is_of_one_sample(chart: Chart) -> bool:
-    """Whether batches are of one labelled sample: no two labels are there to be alike.
+    """Whether batches hold a single labelled sample, so that there are no two labels to compare.
 
     >>> is_of_one_sample(Chart.of(target_top_share=[1.0], target_collision=[0.0]))
     True
@@ -181,15 +181,15 @@ def is_of_one_sample(chart: Chart) -> bool:
 
 
 def acts(chart: Chart) -> bool:
-    """Whether the loop collects its own experience: then its loss follows the data, and is no measure of progress."""
+    """Whether the loop collects its own experience (RL), so that its loss does not measure progress."""
     paid = "reward" in chart and "source" in chart.context
     return bool(chart.fact("loop.acts")) or paid or ("policy_loss" in chart and "entropy" in chart)
 
 
 def is_unrolled(chart: Chart, passes: int = 3) -> bool:
-    """Whether the whole model runs several times for each backward pass, such as along a path that it makes itself.
+    """Whether the whole model runs several times for each backward pass, such as along a sequence that it generates.
 
-    What is seen of its inputs and outputs is one of these passes: the first, which may well begin alike for all.
+    Only the first of these passes is observed, and it may well start from the same inputs for every sample.
 
     >>> chart = Chart.of(loss=[1.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.names": ["cell"], "modules.repeated": {"cell": 5}}})
@@ -201,7 +201,7 @@ def is_unrolled(chart: Chart, passes: int = 3) -> bool:
 
 
 def unrolled_modules(chart: Chart, passes: int = 3) -> frozenset[str]:
-    """The modules that run several times for each backward pass, as the cells of a recurrent net do.
+    """The modules that run several times for each backward pass, such as recurrent cells.
 
     >>> chart = Chart.of(loss=[1.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.repeated": {"cell": 8, "twin": 2}}})
@@ -214,7 +214,7 @@ def unrolled_modules(chart: Chart, passes: int = 3) -> frozenset[str]:
 
 
 def is_game(chart: Chart) -> bool:
-    """Whether the loss need not fall in a healthy run: players against each other, or a policy and its rewards.
+    """Whether the loss need not fall in a healthy run: adversarial games and reinforcement learning.
 
     >>> is_game(Chart.of(g_loss=[1.0], d_loss=[1.0])), is_game(Chart.of(loss=[1.0], reward=[0.0]))
     (True, True)
@@ -224,7 +224,7 @@ def is_game(chart: Chart) -> bool:
 
 
 def median_ratio(chart: Chart) -> float:
-    """The typical share of itself by which a weight tensor moved at the last sampled step; NaN where unknown."""
+    """The median update ratio of the tensors at the last sampled step; NaN if unknown."""
     for _, row in reversed(chart.tensors("update_ratio").rows):
         known = row[np.isfinite(row)]
         if known.size:
@@ -233,9 +233,9 @@ def median_ratio(chart: Chart) -> float:
 
 
 def decay_pull(chart: Chart) -> float:
-    """The share of a weight that decay takes a step, as momentum multiplies it; 0 where there is none or it is not so.
+    """The share of each weight removed by decay per step, multiplied by SGD's momentum; 0 if there is none.
 
-    Through Adam's step, where it is not decoupled, decay pulls by no share that is known.
+    It is also 0 for coupled decay in adaptive optimizers, where the share is unknown.
 
     >>> chart = Chart.of(lr=[0.1])
     >>> chart.groups = ({"optimizer": "SGD", "weight_decay": 5e-4, "momentum": 0.9},)
@@ -252,7 +252,7 @@ def decay_pull(chart: Chart) -> float:
 
 
 def goes_straight(chart: Chart, samples: int = 4) -> bool:
-    """Whether weights keep one direction over dozens of steps: noise has none, and longer steps would lead on there.
+    """Whether weights keep moving in one direction over dozens of steps, so that longer steps would help.
 
     >>> goes_straight(Chart.of(course=[0.95, 0.97, 0.9, 0.96])), goes_straight(Chart.of(course=[0.9, 0.4, 0.2, 0.1]))
     (True, False)
@@ -260,14 +260,14 @@ def goes_straight(chart: Chart, samples: int = 4) -> bool:
     ways = chart["course"].last(samples)
     if not (ways.size == samples and median(ways) > 0.8 and float(ways.min()) > 0.7):
         return False
-    return not decay_pull(chart) > DRIFT * median_ratio(chart)  # the straight way to zero that weight decay leads
+    return not decay_pull(chart) > DRIFT * median_ratio(chart)  # weight decay leads straight to zero
 
 
 def lr_jump(chart: Chart, within: int = 16) -> float:
-    """How many times a learning rate that leapt of late exceeds any before it; 1.0 where it did not, or is unknown.
+    """The ratio of a learning rate that jumped recently to the highest before; 1.0 if it did not or is unknown.
 
-    A warm restart returns to a rate that the run has used before, a warm-up rises little by little, also where its
-    first steps double and triple next to nothing: neither is a jump.
+    A warm restart (back to a learning rate used before) is not a jump, nor is a warm-up: it rises step by step, and
+    if its first steps double or triple, they are still tiny.
 
     >>> lr_jump(Chart.of(lr=[1e-3] * 60 + [3e-2]))
     30.0
@@ -287,7 +287,7 @@ def lr_jump(chart: Chart, within: int = 16) -> float:
 
 
 def keeps_its_rate(chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
-    """Whether `lr_jump` has nothing to say at any of the steps that come, whose vitals these are: in doubt, no.
+    """Whether `lr_jump` certainly finds nothing at any of the coming steps, given their vitals.
 
     >>> keeps_its_rate(Chart.of(lr=[1e-3] * 60), {"lr": [1e-3, 9e-4]})
     True
@@ -297,14 +297,14 @@ def keeps_its_rate(chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
 
 
 def will_keep_its_rate(chart: Chart, coming: Stretch) -> bool:
-    """The same of the steps of a stretch."""
+    """The same for the steps of a stretch."""
     rates = coming.columns.get("lr", EMPTY.values)
     known = rates[np.isfinite(rates)]
     return keeps_its_rate(chart, {"lr": (float(known.min()), float(known.max()))} if known.size else {})
 
 
 def highest_of_last(series: Series, coming: Array, size: int) -> Array:
-    """For each value that comes, the highest of the last so many up to it; of the finite ones, as of those kept.
+    """For each coming value, the highest of the last `size` finite values up to it.
 
     >>> highest_of_last(Chart.of(loss=[5.0, 1.0])["loss"], np.array([2.0, math.nan, 3.0]), 2)
     array([2., 2., 3.])
@@ -318,7 +318,7 @@ def highest_of_last(series: Series, coming: Array, size: int) -> Array:
 
 
 def highest_rate_before(series: Series, within: int) -> float:
-    """The highest value of a series before its last few, the whole run included."""
+    """The highest value of the whole run before its last few values."""
     cut = int(series.steps[-within])
     buckets = series.outline.buckets()
     earlier = [high for (_, _, _, high), after in pairwise(buckets) if after[0] <= cut]
@@ -326,7 +326,7 @@ def highest_rate_before(series: Series, within: int) -> float:
 
 
 def is_restart(chart: Chart, within: int = 16) -> bool:
-    """Whether the learning rate went up of late, to a height that the run has known: the loss may follow it.
+    """Whether the learning rate rose recently to a level that the run has used before: the loss may rise with it.
 
     >>> is_restart(Chart.of(lr=[0.1] * 40 + [0.001] * 40 + [0.1]))
     True
@@ -340,7 +340,7 @@ def is_restart(chart: Chart, within: int = 16) -> bool:
 
 
 def is_hurt(chart: Chart, within: int = 10) -> bool:
-    """Whether the loss is in open trouble: spiking or diverging at warning or above, or not finite."""
+    """Whether the loss is non-finite, or has an open spike or divergence of severity warning or higher."""
     if chart["loss"].nonfinite and not math.isfinite(chart["loss"].latest):
         return True
     return any(
@@ -351,7 +351,7 @@ def is_hurt(chart: Chart, within: int = 10) -> bool:
 
 
 def gets_better(chart: Chart) -> bool:
-    """Whether the loss is in the lower part of what the run has covered, and in no trouble.
+    """Whether the loss is near its best and not in trouble.
 
     >>> gets_better(Chart.of(loss=[3.0 * 0.99**step for step in range(400)]))
     True
@@ -360,14 +360,14 @@ def gets_better(chart: Chart) -> bool:
     if not loss or is_hurt(chart):
         return False
     progress, base = Progress.of(loss), loss.baseline(128)
-    slack = max(0.3 * progress.descent, 2 * base.noise)  # the best of many noisy levels is a lucky one
+    slack = max(0.3 * progress.descent, 2 * base.noise)  # the best of many noisy levels is partly luck
     return progress.is_below(base) and base.recent < progress.best + slack
 
 
 def extreme(deviations: float, count: int) -> float:
-    """How many robust deviations are extreme, given how many values the spread was estimated from.
+    """How many robust deviations count as extreme, given the number of values that the spread was estimated from.
 
-    With few values the spread itself is uncertain: the limit widens as Student's quantiles do.
+    With few values the spread itself is uncertain, so the limit widens, as Student's quantiles do.
 
     >>> extreme(6.0, 128) < 7 < extreme(6.0, 16)
     True
@@ -376,10 +376,10 @@ def extreme(deviations: float, count: int) -> float:
 
 
 def log_spread(base: Baseline, window: int) -> float:
-    """The spread of a norm in log space that a jump is measured with.
+    """The spread of a norm in log space against which jumps are measured.
 
-    A violent start bends every line, so until the window is full the change from value to value counts, where that is
-    smaller. Few values may estimate far too low by chance: a part that fades as they grow in number is added.
+    A rough start distorts the trend, so until the window is full the change from value to value counts if it is
+    smaller. An estimate from few values may be far too low by chance, so a term that fades with their number is added.
     """
     spread = base.noise if base.count >= window else min(base.noise, 1.25 * base.jitter)
     return spread + 2 / base.count

@@ -1,4 +1,4 @@
-"""What did not come back when a run was started again: the optimizer's memory, or the place in its schedule."""
+"""What was not restored when a run was resumed: the optimizer state, or the position in the schedule."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import number_text
 
 LEAP = 3.0
-"""Times by which the learning rate is higher after a run was started again than before, from which it began anew."""
+"""Factor by which the learning rate must rise when a run is resumed for its schedule to count as restarted."""
 OLD = 0.3
-"""Share of the layers that may look as if never trained in a model that was."""
+"""Share of layers that look as if never trained below which the model counts as trained before."""
 SAME = 0.02
-"""Share by which a learning rate may differ from the run's very first and still be the same."""
+"""Relative difference up to which a learning rate equals the first one of the run."""
 
 
 class Resume(NamedTuple):
-    """Where a run was started again, and what is missing since."""
+    """Where a run was resumed, and what was not restored."""
 
     step: int
     lost: bool
-    """Whether the optimizer's memory was empty."""
+    """Whether the optimizer state was empty."""
     leap: tuple[float, float] | None
-    """The learning rate before and after, where it leapt."""
+    """The learning rate before and after, if it jumped."""
     same: bool
-    """Whether it begins with the rate that the whole run began with: the same recipe, from its start."""
+    """Whether the resumed run starts with the first learning rate of the whole run: the schedule starts again."""
 
     @property
     def text(self) -> str:
-        """What is missing, as the beginning of a sentence."""
-        parts = ["the optimizer's memory is empty"] if self.lost else []
+        """What was not restored, as the beginning of a sentence."""
+        parts = ["the optimizer state is empty"] if self.lost else []
         if self.leap is not None:
             before, now = map(number_text, self.leap)
             parts.append(f"the learning rate went from {before} back to {now}")
-        return f"the run was started again before step {self.step}, and {' and '.join(parts)}"
+        return f"the run was resumed before step {self.step}, and {' and '.join(parts)}"
 
 
 def resume(chart: Chart) -> Resume | None:
-    """The last place at which the run was started again and something did not come back; None where all is well.
+    """The last place where the run was resumed, if something was not restored there; otherwise None.
 
-    A second run in the same journal counts its steps from zero: only one that goes on from where it was is meant.
+    Only a run that continues its step count is resumed; a second run in the same journal counts from zero.
 
     >>> chart = Chart.of(lr=[1e-3 * 0.95**step for step in range(100)])
     >>> chart.resumed.append(99)
     >>> chart.put(100, "lr", 1e-3)
     >>> resume(chart).text
-    'the run was started again before step 100, and the learning rate went from 6.23e-06 back to 0.001'
+    'the run was resumed before step 100, and the learning rate went from 6.23e-06 back to 0.001'
     """
     rates = chart["lr"]
     if not chart.resumed or not rates or rates.step <= chart.resumed[-1]:
@@ -65,9 +65,9 @@ def resume(chart: Chart) -> Resume | None:
 
 
 def begins_late(chart: Chart, strides: int = 50) -> int | None:
-    """The first step of a run that is numbered as if it went on, and whose optimizer has no memory; else None.
+    """The first step of a run whose step count starts late, as if resumed, with an empty optimizer state; else None.
 
-    Who counts samples or tokens begins with one stride.
+    A count of samples or tokens starts at one stride, which is not late.
 
     >>> chart = Chart.of(step=500, loss=[1.0] * 20)
     >>> chart.groups = [{"betas": [0.9, 0.999]}]
@@ -83,15 +83,15 @@ def begins_late(chart: Chart, strides: int = 50) -> int | None:
 
 
 def knows_already(chart: Chart) -> bool:
-    """Whether weights that were trained begin with an optimizer that remembers nothing, far better than a guess."""
+    """Whether trained weights, with a first loss far below chance level, start with an empty optimizer state."""
     first, plain = chart["loss"].first, chart["criterion"].first
     guess = float(chart.fact("loss.chance") or chart["guess_loss"].first)
     trained = chart["weights_fresh"].first < OLD and chart.fact("state.at_start") == 0 and not chart.resumed
-    same = abs(plain - first) < 0.05 * abs(first)  # the loss that is logged is the one that a guess is known for
+    same = abs(plain - first) < 0.05 * abs(first)  # the logged loss is the one that has the chance level
     return trained and same and 0 < first < 0.5 * guess and any(map(_remembers, chart.groups))
 
 
 def _remembers(group: dict[str, Any]) -> bool:
-    """Whether an optimizer with these settings keeps a memory of earlier steps."""
+    """Whether an optimizer with these settings keeps state from earlier steps."""
     momentum = group.get("momentum")
     return "betas" in group or "alpha" in group or (isinstance(momentum, float) and momentum > 0)

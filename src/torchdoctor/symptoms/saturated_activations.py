@@ -16,24 +16,26 @@ from torchdoctor.symptoms.progress import Progress
 
 @dataclass(frozen=True)
 class SaturatedActivations(Detector):
-    """Sigmoid, tanh or attention units pinned at their extremes.
+    """Sigmoid, tanh or attention units are saturated.
 
     ## What it means
-    Beyond |x| = 3 tanh and sigmoid are flat: the unit says the same whatever comes in, and hardly any gradient gets
-    back through it. An attention softmax that is one-hot from early on has stopped choosing.
+    Beyond |x| = 3, tanh and sigmoid are flat: the unit gives the same output for every input, and hardly any gradient
+    passes back through it. An attention softmax that is one-hot from the start cannot learn where to look.
 
     ## How it is told apart
-    A third of a trained tanh layer at its ends is healthy, and an output layer may be there altogether: the model's own
-    output is left out. A hidden layer counts if most of its values are beyond 0.97 (tanh) or outside 0.03 to 0.97
-    (sigmoid) at several samples. It is a warning if it began that way, or the loss does not move; where the run
-    learns, it is a note. Of recurrent layers, what enters the gates is meant: beyond 3.5 they are open or shut.
+    In a healthy trained tanh layer, a third of the values may be saturated, and the output of a model may be fully
+    saturated: it is not judged. A hidden layer is reported if most of its values are beyond 0.97 (tanh) or outside
+    0.03 to 0.97 (sigmoid) at several samples. It is a warning if it began that way or the loss does not fall, and info
+    otherwise; sigmoids that began that way are also info while the run learns. In recurrent layers, the inputs of the
+    gates are measured: beyond 3.5, a gate is fully open or closed.
 
     ## What to do
-    Scale the inputs to mean 0 and deviation 1; Xavier initialization; a normalization in front of the activation;
-    ReLU or GELU where nothing needs the bounds. For attention: normalize queries and keys, lower the learning rate.
+    Scale the inputs to mean 0 and standard deviation 1, use Xavier initialization, put a normalization layer in front
+    of the activation, or use ReLU or GELU if no bounds are needed. For attention, normalize queries and keys and lower
+    the learning rate.
 
     ## How to see that it is cured
-    `act_saturated` of the layer stays below a half, and the loss falls faster.
+    `act_saturated` of the layer stays below one half, and the loss falls faster.
 
     ## Example
     >>> chart = Chart()
@@ -41,7 +43,7 @@ class SaturatedActivations(Detector):
     >>> for step in (0, 1, 2):
     ...     chart.add({"type": "modules", "step": step, "vitals": {"act_saturated": [None, 0.9]}})
     >>> print(SaturatedActivations().check(chart))
-    step 0: AC02 saturated-activations (warning): 90 % of the values of tanh are at their extremes, from the start on
+    step 0: AC02 saturated-activations (warning): 90 % of the values of tanh are at their extremes, from the start
     """
 
     code = "AC02"
@@ -54,16 +56,16 @@ class SaturatedActivations(Detector):
     samples: int = 3
     """Samples in a row that must show it."""
     share: float = 0.7
-    """Share of a layer's values at the extremes."""
+    """Share of a layer's values at their extremes above which the layer is saturated."""
     gates: float = 0.25
-    """Share of what enters the gates of a recurrent layer that is beyond their reach, from the start on."""
+    """Share of saturated gate inputs at the first sample above which a recurrent layer is reported."""
     entropy: float = 0.1
-    """Entropy of attention, relative to an even one, under which it is one-hot."""
+    """Entropy of attention, relative to uniform attention, below which it counts as one-hot."""
     logit: float = 50.0
-    """Attention logit above which one-hot attention is no longer a choice."""
+    """Attention logit above which one-hot attention is reported."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The median of the last samples, by layer."""
+        """Test the lowest share of the last samples for each layer, then attention."""
         names = chart.module_names
         series = chart.modules("act_saturated")
         rows = series.matrix()
@@ -80,21 +82,21 @@ class SaturatedActivations(Detector):
                 severity: Severity = "warning" if (early and not self._shut(chart, now)) or is_stuck(chart) else "info"
                 message = f"{100 * now[worst]:.0f} % of the values of {_told(chart, worst)} are at their extremes"
                 since = series.rows[0][0] if early else None
-                message += ", from the start on" if early else ""
+                message += ", from the start" if early else ""
                 return self.symptom(
                     chart, severity, message, value=float(now[worst]), limit=self.share, where=where, since=since
                 )
         return self._attention(chart)
 
     def _shut(self, chart: Chart, now: Array) -> bool:
-        """Whether all of these layers are sigmoids, and the run learns: gates may be shut at first on purpose."""
+        """Whether all of these layers are sigmoids and the run learns: gates may be closed at first on purpose."""
         kinds, functions = chart.fact("modules.kinds", ()), chart.fact("modules.squashed") or {}
         kinds = [functions.get(name, kind) for name, kind in zip(chart.module_names, kinds, strict=False)]
         pinned = [kinds[int(index)] for index in np.flatnonzero(now > self.share)] if len(kinds) == now.size else [""]
         return all("igmoid" in kind for kind in pinned) and _learns(chart)
 
     def _gates(self, chart: Chart, now: Array) -> Symptom | None:
-        """Recurrent layers that a fresh initialization gives hardly any gate beyond its reach."""
+        """Recurrent layers with many saturated gates since the start: a default initialization gives hardly any."""
         kinds, series = chart.fact("modules.kinds", ()), chart.modules("act_saturated")
         first = series.rows[0][1]
         if len(kinds) != now.size or first.size != now.size or series.rows[0][0] > 2:
@@ -104,8 +106,8 @@ class SaturatedActivations(Detector):
         if not shut.any():
             return None
         worst = int(np.argmax(np.where(shut, now, 0.0)))
-        message = f"{100 * now[worst]:.0f} % of what enters the gates of {chart.called(worst)} is beyond their "
-        message += "reach, from the start on"
+        message = f"{100 * now[worst]:.0f} % of the gate inputs of {chart.called(worst)} saturate the gates, "
+        message += "from the start"
         where = tuple(chart.module_names[int(index)] for index in np.flatnonzero(shut)[:4])
         return self.symptom(
             chart, "warning", message, value=float(now[worst]), limit=self.gates, where=where, since=series.rows[0][0]
@@ -126,19 +128,19 @@ class SaturatedActivations(Detector):
         first, row = chart.modules("attention_entropy").rows[0]
         early = first <= 2 and row.size == len(names) and bool((row[sharp] < self.entropy).all())
         severity: Severity = "warning" if early or is_stuck(chart) else "info"
-        message += f" {number_text(logit)}" + (", from the start on" if early else "")
+        message += f" {number_text(logit)}" + (", from the start" if early else "")
         return self.symptom(chart, severity, message, value=logit, where=where, since=first if early else None)
 
 
 def _told(chart: Chart, index: int) -> str:
-    """A module's name; with the function that its output enters, where that is what is measured."""
+    """The name of a module, with the function applied to its output if that is what is measured."""
     name = chart.module_names[index]
     function = (chart.fact("modules.squashed") or {}).get(name)
     return f"{function.lower()}({name})" if function else chart.called(index)
 
 
 def _learns(chart: Chart, least: int = 32, share: float = 0.6) -> bool:
-    """Whether the loss is well below its start, or too young to tell: gates may be shut at first on purpose."""
+    """Whether the loss is well below its start, or the run is too young to tell."""
     loss = chart["loss"]
     if not loss or loss.count < least:
         return bool(loss)

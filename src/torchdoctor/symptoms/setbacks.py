@@ -1,7 +1,7 @@
-"""Whether what a run had learnt is gone again, told by training and validation together.
+"""Whether a run has lost what it had learned, judged by training and validation together.
 
-A harder stage, a warm restart or stronger noise lift the training loss alone, or for a while; memorization lifts the
-validation loss alone. Where both are far above what they were, and neither comes down again, training undoes itself.
+A harder stage, a warm restart or stronger noise raise only the training loss, or only for a while; memorization raises
+only the validation loss. If both are far above their earlier levels and stay there, the run has lost what it learned.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from torchdoctor.series import Series, median, scatter
 from torchdoctor.symptoms.progress import Progress, acts, is_game, trend_gain
 
 LEAST = 4
-"""Evaluations that must be known."""
+"""Evaluations needed before anything is reported."""
 LOST = 0.25
-"""Share of its descent that training must have lost, and validation of its own, from the untrained model on."""
+"""Share of their descent since the untrained model that training and validation must both have lost."""
 MORE = 0.15
-"""Share of itself that validation must be above its best."""
+"""Share of its best by which the validation loss must be above it."""
 RECENT = 32
-"""Losses that make up the present level."""
+"""Losses that the current level is taken from."""
 
 
 def set_back(chart: Chart) -> int | None:
-    """Since when training is far above what it was at the best evaluation, where the last two are as well; else None.
+    """The step since which the training loss has been far above its level at the best evaluation; otherwise None.
+
+    The last two evaluations must be far above the best as well.
 
     >>> levels = [*np.linspace(4, 1, 120), *np.full(80, 3.0)]
     >>> noisy = [level + 0.1 * (-1) ** step for step, level in enumerate(levels)]
@@ -54,16 +56,16 @@ def set_back(chart: Chart) -> int | None:
 
 
 def _untrained(losses: Series, lowest: float, step: int) -> float:
-    """What validation would have been before the first step, as much above its best as training was above its level.
+    """What the validation loss would have been before the first step, by the ratio of the training losses.
 
-    The first evaluation comes when most is learnt, and smoothed labels or harder samples lift the rest by a little.
+    The first evaluation comes too late to show it: most is learned by then.
     """
     start, level = Progress.of(losses).start, _level_at(losses, step)
     return start * lowest / level if level > 0 and lowest > 0 else start
 
 
 def _level_at(losses: Series, step: int) -> float:
-    """The level of a loss around a step; NaN where it is not known."""
+    """The level of a loss around a step; NaN if unknown."""
     at, _, levels, _ = losses.outline.columns()
     place = int(np.searchsorted(at, step))
     then = levels[max(0, place - 2) : place + 2]
@@ -71,7 +73,7 @@ def _level_at(losses: Series, step: int) -> float:
 
 
 def _left_since(losses: Series, step: int) -> int | None:
-    """Since when a loss is far above its level at a step, and does not come down; None where it is not."""
+    """The step since which a loss has been far above its level at a given step without coming down; otherwise None."""
     recent, progress = losses.last(RECENT), Progress.of(losses)
     noise, (gain, _) = scatter(recent), trend_gain(recent)
     at, _, levels, _ = losses.outline.columns()
@@ -83,5 +85,5 @@ def _left_since(losses: Series, step: int) -> int | None:
         return None
     high = level + 0.5 * risen
     low = np.flatnonzero(levels <= high)
-    above = losses.steps[(losses.steps >= at[low[-1]]) & (losses.values > high)]  # a level is that of several steps
+    above = losses.steps[(losses.steps >= at[low[-1]]) & (losses.values > high)]  # a level covers several steps
     return int(above[0])

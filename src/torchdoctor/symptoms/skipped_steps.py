@@ -17,17 +17,17 @@ class SkippedSteps(Detector):
     """The gradient scaler keeps skipping steps, or its scale collapses.
 
     ## What it means
-    In half precision the loss is multiplied by a scale; a step whose gradients overflow is skipped, and the scale
-    halved. When it is skipped at every scale, it is not the scale that overflows: some value is not finite by itself,
-    and the run stands still.
+    In half precision the loss is multiplied by a scale. If the gradients of a step overflow, the step is skipped and
+    the scale is halved. If steps are skipped at every scale, the scale is not the reason: some value is non-finite
+    without it, and the run stands still.
 
     ## How it is told apart
-    The first steps search for a scale: up to thirty skips there are normal. Later about one in two thousand is, when
-    the scaler tries a doubled scale.
+    During the first 30 steps the scaler searches for a scale, and skips are normal. Later about one skip in two
+    thousand steps is normal, when the scaler tries a doubled scale.
 
     ## What to do
     Compute the part that overflows in float32 or bfloat16 (`with torch.autocast("cuda", enabled=False)`), look at the
-    batch, lower the learning rate if gradients grew before. Never set the scale by hand to hide it.
+    batch, and lower the learning rate if gradients grew before. Never set the scale by hand to hide it.
 
     ## How to see that it is cured
     `scaler.get_scale()` settles between about 1,000 and 100,000, and skips are rare.
@@ -46,22 +46,22 @@ class SkippedSteps(Detector):
     closes_after = 10
 
     search: int = 30
-    """First steps, in which the scaler looks for its scale."""
+    """Number of first steps that are ignored: the scaler searches for its scale."""
     window: int = 100
-    """Steps that are looked at."""
+    """Number of recent steps in which skips are counted."""
     share: float = 0.08
-    """Share of them that was skipped: a warning."""
+    """Share of these steps that must be skipped for a warning."""
     row: int = 12
-    """Steps skipped in a row: critical."""
+    """Steps skipped in a row that are critical."""
     scale: float = 1.0
-    """Loss scale under which gradients are lost to underflow anyway."""
+    """Loss scale below which the scale counts as collapsed: gradients underflow."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Skips in a row, their share, and the scale."""
+        """Test the skips in a row, their share, and the scale."""
         series = chart["skipped"]
         if not series or chart.step < self.search:
             return None
-        # Counted in steps: a log may hold only those that were skipped.
+        # Count by step number: a log may contain only the skipped steps.
         recent = (series.steps >= self.search) & (series.steps > chart.step - self.window) & (series.values > 0)
         steps = series.steps[recent]
         count = int(steps.size)
@@ -73,7 +73,7 @@ class SkippedSteps(Detector):
         elif count >= 5 and count > self.share * self.window:
             message = f"the scaler skipped {count} of the last {min(self.window, chart.step - self.search + 1)} steps"
         elif collapsed:
-            message = "the scaler still skips steps" if count else "steps are taken again"
+            message = "the scaler still skips steps" if count else "steps are no longer skipped"
         else:
             return None
         if collapsed:
@@ -84,6 +84,6 @@ class SkippedSteps(Detector):
 
 
 def _row(steps: NDArray[np.int64], now: int) -> int:
-    """How many of the latest steps, up to now, are all among these."""
+    """How many steps in a row, up to now, are among these."""
     ahead = now - np.arange(steps.size)
     return int(np.argmax(np.append(steps[::-1] != ahead, True)))

@@ -25,45 +25,47 @@ from torchdoctor.symptoms.progress import (
     working_since,
 )
 
-ONWARD = "each gradient points where the last did"
-"""How a way that is straight, and steps that are short on it, are told."""
-STRAIGHT = "weights go straight on"
-"""How the same is told of the weights themselves."""
+ONWARD = "gradients keep pointing in one direction"
+"""Words for aligned gradients: longer steps would be possible."""
+STRAIGHT = "weights keep moving in one direction"
+"""The same for the weights."""
 
 
 @dataclass(frozen=True)
 class SlowLearning(Detector):
-    """The loss falls, but far slower than it should.
+    """The loss falls, but far more slowly than it should.
 
     ## What it means
-    The direction is right and the steps are too short: at this pace the run needs many times its length. Weights that
-    move by less than a hundred-thousandth of themselves a step need a hundred thousand steps to change at all.
+    The direction is right, but the steps are too short: at this pace the run needs many times its length. If a step
+    changes weights by less than 1e-5 of their norm, it takes a hundred thousand steps to change them substantially.
 
     ## How it is told apart
-    A healthy run falls quickly first and slowly later: its curve is bent. Here it is a straight line from the start,
-    with little gained. It is a warning where update ratios say that weights hardly move, and a note where they are not
-    known. Where each gradient points where those before it pointed, the way is straight and steps are short, whatever
-    their ratio; noise of batches hides a part of that where weights move by little too. So it is where weights that
-    were new at the start keep one direction from sample to sample: over dozens of steps noise is gone from it. It is a
-    warning too where most
-    weights, in half precision, do not move because what a step adds is rounded away, and where dropout leaves so little
-    of what is learnt that neither training nor validation has come far, or is above a guess still. Warm-up, the end of
-    a schedule, and fine-tuning
-    of a model that knows its task already (a loss far under that of a guess; less far where no layer looks new) are not
-    judged. Nor are short steps on a straight way where batches agree on nothing any more.
+    The loss of a healthy run falls quickly first and slowly later. Here it has gained little since the start, and
+
+    - update ratios show that weights hardly move (a warning); or they are unknown and the loss falls in a straight line
+      (info);
+    - or consecutive gradients point in the same direction, so steps are too short whatever the update ratio; if weights
+      move little, less agreement is enough, because the noise of batches hides a part;
+    - or weights that were new at the start keep moving in one direction over dozens of steps;
+    - or most weights in half precision do not change, because their updates are rounded away;
+    - or dropout removes so much that neither training nor validation has improved much, or got below chance level.
+
+    Warm-up, the end of a schedule, and fine-tuning are not judged. A run counts as fine-tuning if its loss is below
+    half of chance level, or below three quarters if no layer looks new. Steps in one direction are not judged if the
+    gradients of batches are nearly pure noise.
 
     ## What to do
-    Raise the learning rate by ten; `torchdoctor lr-range` finds how far one can go. Check that the loss is not divided
-    twice (mean over the batch, then by accumulation steps), and that clipping does not cut every step to nothing.
+    Raise the learning rate tenfold; `torchdoctor lr-range` finds how far it can go. Check that the loss is not divided
+    twice (mean over the batch, then by accumulation steps), and that clipping does not shorten every step.
 
     ## How to see that it is cured
-    Update ratios about 1e-3, and in a hundred steps a gain that took the whole run before.
+    Update ratios are about 1e-3, and the loss gains as much in a hundred steps as in the whole run before.
 
     ## Example
     >>> chart = Chart.of(loss=[2.3 - 1e-5 * step for step in range(300)], lr=[1e-6] * 300)
     >>> chart.add({"type": "tensors", "step": 299, "vitals": {"update_ratio": [2e-7, 5e-7, 4e-7]}})
     >>> SlowLearning().check(chart).message
-    'loss fell by only 0.003 in 300 steps; weights move by 4e-07 of themselves a step'
+    'loss fell by only 0.003 in 300 steps; each step changes the weights by 4e-07 of their norm'
     """
 
     code = "LO05"
@@ -75,42 +77,42 @@ class SlowLearning(Detector):
     closes_after = 4
 
     steps: int = 100
-    """Steps after the warm-up that must be known."""
+    """Steps needed after the warm-up."""
     ratio: float = 2e-5
-    """Typical share of itself by which a weight tensor moves a step, under which it hardly moves."""
+    """Median update ratio below which weights hardly move."""
     gained: float = 0.1
-    """Share of the first loss that the run has gained at most."""
+    """Share of the first loss; a run that has gained more is not slow."""
     aligned: float = 0.8
-    """Cosine of gradients with those before them, at sample after sample, from which steps are too short."""
+    """Cosine between a gradient and earlier ones above which, at every sample, steps are too short."""
     leaning: float = 0.4
-    """The same where weights move by less than ten times `ratio`: the noise of batches hides the rest."""
+    """The same (as a median) if the update ratio is less than ten times `ratio`: batch noise hides the rest."""
     dropout: float = 0.8
-    """Share that dropout drops from which a loss that has not fallen by"""
+    """Dropout from which it is blamed for a loss that has hardly fallen."""
     drowned: float = 0.3
-    """this share of its start, in training as in validation, is held down by it."""
+    """Share of its start by which the training or validation loss must have fallen, or else dropout is blamed."""
     short: float = 5e-4
-    """Typical share of itself by which a tensor moves a step at most, where it moves straight on,"""
+    """Median update ratio below which steps in one direction are too short."""
     shorter: float = 2e-4
-    """and from which it is a warning at once, and not after twice the steps."""
+    """The same for an immediate warning; above it, it is info until twice `steps` have passed."""
     fresh: float = 0.4
-    """Share of the layers that must look new at the start: of a model that goes on, hardly any does."""
+    """Share of layers that must look new at the start; in a pretrained model hardly any does."""
     worn: float = 0.1
-    """The same share under which the model was trained before: three quarters of a guess's loss are knowledge then."""
+    """Share of new layers below which the model counts as pretrained: below 3/4 of chance level it is not judged."""
     noise: float = 0.1
-    """Signal of a batch's gradient, as a share of its noise, under which there is no way to go on."""
+    """Signal-to-noise ratio of the gradient below which steps in one direction are not judged."""
     held: float = 0.75
-    """Share of its start, or of a guess, that the loss must still be at."""
+    """Share of its start, or of chance level if lower, above which the loss has hardly fallen."""
     straight: float = 0.6
-    """Share of the first half's gain that the second half must reach at least, where ratios are not known."""
+    """Share of the first half's gain that the second half must exceed if update ratios are unknown."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare what was gained with the size of updates, or with a straight line."""
+        """Test for too much dropout, then for a slow loss, then for short steps in one direction."""
         if has_fallen_far(chart["loss"]) or is_satisfied(chart["loss"]):
             return None
         return self._is_drowned(chart) or self._is_slow(chart) or self._is_short(chart)
 
     def _is_slow(self, chart: Chart) -> Symptom | None:
-        """A loss that gains little, and what tells that steps are too short."""
+        """A loss that has gained little, with a sign that steps are too short."""
         series, ratio, rounded = chart["loss"], median_ratio(chart), is_rounded_away(chart)
         aligned = self._is_aligned(chart, ratio)
         if series.count < self.steps or (ratio > self.ratio and not rounded and not aligned):
@@ -124,7 +126,7 @@ class SlowLearning(Detector):
         if levels.size < self.steps / 2 or levels.size < 32:
             return None
         begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
-        # Such weights stand still, whatever the noise hides; those that moved before have arrived.
+        # Such weights stand still, even if noise hides it; weights that moved before may have converged.
         hopeless = 0 < ratio < 0.1 * self.ratio and not self._has_moved(chart)
         enough = self.gained * abs(begun)
         known = (0.5 if not chart["weights_fresh"].first < self.worn else 0.75) * chance_level(chart)
@@ -146,7 +148,7 @@ class SlowLearning(Detector):
         return self.symptom(chart, severity, message, value=gain, confidence=0.8, since=since)
 
     def _has_moved(self, chart: Chart) -> bool:
-        """Whether most weights moved by far more of themselves before, and the loss fell by more than a tenth."""
+        """Whether update ratios were far higher before, and the loss has fallen by more than a tenth."""
         rows = chart.tensors("update_ratio").matrix()[:-1]
         with np.errstate(all="ignore"):
             before = max((median(row[np.isfinite(row)]) for row in rows if np.isfinite(row).any()), default=0.0)
@@ -154,14 +156,14 @@ class SlowLearning(Detector):
         return before > 10 * self.ratio and progress.descent > self.gained * abs(progress.start)
 
     def _is_short(self, chart: Chart) -> Symptom | None:
-        """New weights that go straight on by little, while the loss is not far from where it began."""
+        """New weights that keep moving in one direction by short steps, while the loss has hardly fallen."""
         series, since = chart["loss"], working_since(chart)
         if series.count < self.steps or since is None or not goes_straight(chart) or is_game(chart):
             return None
         if not chart["weights_fresh"].first > self.fresh or looks_up_only(chart) or _was_wild(chart):
-            return None  # a model that knows something needs no more than short steps
+            return None  # a pretrained model needs only short steps
         if median(chart["gradient_snr"].last(6)) < self.noise:
-            return None  # so does one that has nothing left to learn: what its batches agree on is gone
+            return None  # pure noise: nothing is left to learn
         ratio = typical_ratio(chart)
         if not 0 < ratio < self.short or chart["lr"].latest < 0.3 * _highest(chart):
             return None
@@ -173,18 +175,18 @@ class SlowLearning(Detector):
             return None
         severity: Severity = "warning" if ratio < self.shorter or steps >= 2 * self.steps else "info"
         message = f"loss is {number_text(level)} after {steps} steps and began at {number_text(start)}; {STRAIGHT}, "
-        message += f"by {number_text(ratio)} of themselves a step"
+        message += f"by {number_text(ratio)} of their norm per step"
         return self.symptom(chart, severity, message, value=ratio, limit=self.short, confidence=0.8, since=since)
 
     def _reason(self, chart: Chart, ratio: float, rounded: bool) -> str:
         if rounded:
             return f"{chart['update_lost'].latest:.0%} of the weights do not move: steps are rounded away"
         if ratio < self.ratio:
-            return f"weights move by {number_text(ratio)} of themselves a step"
+            return f"each step changes the weights by {number_text(ratio)} of their norm"
         return f"{ONWARD}: cosine {median(chart['momentum_cosine'].last(6)):.2f}"
 
     def _is_drowned(self, chart: Chart) -> Symptom | None:
-        """Dropout that leaves next to nothing, and a loss that has not come far for it."""
+        """A loss that has hardly fallen under very strong dropout."""
         rates = [rate for rate in chart.context.get("dropout") or () if isinstance(rate, int | float)]
         series = chart["loss"]
         if not rates or max(rates) < self.dropout or series.count < self.steps or is_game(chart):
@@ -194,7 +196,7 @@ class SlowLearning(Detector):
         validated = chart["val_loss"].latest
         chance, kept = chance_level(chart), 1 - self.drowned
         held = level > kept * start > 0 and not validated < kept * start
-        # A first loss that noise has driven up is no yardstick: it is still above a guess that ignores the input.
+        # Noise may have raised the first loss, so a loss above chance level counts as well.
         held = held or (level > chance > 0 and not validated < 0.9 * chance)
         if not held or _was_wild(chart):
             return None
@@ -202,7 +204,7 @@ class SlowLearning(Detector):
             return None
         limit = kept * start if level > kept * start else chance
         message = f"loss is {number_text(level)} after {chart.step + 1} steps and began at {number_text(start)}; "
-        message += f"dropout leaves {1 - max(rates):.0%} of what it is applied to"
+        message += f"dropout keeps only {1 - max(rates):.0%} of its inputs"
         return self.symptom(chart, "warning", message, value=level, limit=limit, since=0)
 
     def _is_aligned(self, chart: Chart, ratio: float, samples: int = 6) -> bool:
@@ -219,7 +221,7 @@ class SlowLearning(Detector):
 
 
 def is_satisfied(series: Series, samples: int = 32) -> bool:
-    """Whether every other loss is exactly 0: a margin that all samples keep has nothing more to teach.
+    """Whether at least half of the last losses are exactly 0: a margin loss that samples already satisfy.
 
     >>> is_satisfied(Chart.of(loss=[0.5, 0.0, 0.01, 0.0] * 8)["loss"])
     True
@@ -229,7 +231,7 @@ def is_satisfied(series: Series, samples: int = 32) -> bool:
 
 
 def typical_ratio(chart: Chart, samples: int = 4) -> float:
-    """The typical share of itself by which a tensor moved a step, over the last samples; NaN where unknown.
+    """The median update ratio of the tensors over the last samples; NaN if unknown.
 
     >>> typical_ratio(Chart.of(loss=[1.0]))
     nan
@@ -240,7 +242,7 @@ def typical_ratio(chart: Chart, samples: int = 4) -> float:
 
 
 def is_rounded_away(chart: Chart, share: float = 0.8) -> bool:
-    """Whether most weights in half precision do not move, gradient or not: what a step adds is under their last digit.
+    """Whether most half-precision weights do not change because their updates are rounded away.
 
     >>> is_rounded_away(Chart.of(update_lost=[0.9] * 5)), is_rounded_away(Chart.of(update_lost=[0.3] * 5))
     (True, False)
@@ -250,7 +252,7 @@ def is_rounded_away(chart: Chart, share: float = 0.8) -> bool:
 
 
 def _was_wild(chart: Chart) -> bool:
-    """Whether the run has come from somewhere else: what is left after an explosion is not slow, it is broken."""
+    """Whether the run had an explosion, spike, divergence or non-finite value: then it is broken, not slow."""
     wild = ("gradient-explosion", "loss-spike", "loss-divergence", "nan-or-inf")
     return any(episode.name in wild and episode.severity != "info" for episode in chart.episodes)
 

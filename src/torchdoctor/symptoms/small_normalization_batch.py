@@ -11,26 +11,27 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class SmallNormalizationBatch(Detector):
-    """BatchNorm takes its statistics from a handful of values, or keeps those of one batch.
+    """BatchNorm computes its statistics from only a few values, or keeps those of the last batch alone.
 
     ## What it means
-    Mean and variance of a channel are taken over the batch and, in images, over its places. From four values or fewer
-    they are noise, and from one they cannot be had: what the network sees in training changes with the company that a
-    sample keeps, and in eval mode it sees something else again. The same follows from a `momentum` near 1, the way
-    that other frameworks count: the running statistics are then those of the last batch alone. With one near 0
-    they never leave their first values.
+    The mean and variance of a channel are computed over the batch and, for images, over all positions. From four values
+    or fewer they are noise, and from one they cannot be computed: in training, the output for a sample depends on the
+    other samples in its batch, and eval mode gives yet another output. A `momentum` near 1, as in other frameworks, has
+    the same effect: the running statistics are those of the last batch alone. With a `momentum` near 0 they never leave
+    their initial values.
 
     ## How it is told apart
-    Counted are values a channel: one image of 64 × 64 gives 4,096, and a pair of such is only a note. The largest
-    batch counts, so that a short last batch of an epoch is no finding; layers in eval mode are not asked. A momentum
-    near 1 is a note where batches are large.
+    Values per channel are counted: one image of 64 × 64 gives 4,096, so a batch of two such images is only info. The
+    largest batch counts, so a short last batch of an epoch is not reported. Layers in eval mode are not judged. A
+    momentum near 1 is info if batches are large.
 
     ## What to do
-    A larger batch, or GroupNorm or LayerNorm, which need no batch; several devices: `nn.SyncBatchNorm`. Accumulating
-    gradients does not help: each micro-batch is normalized by itself. `momentum=0.1`, where 0.9 is written elsewhere.
+    Use a larger batch, or GroupNorm or LayerNorm, which do not depend on the batch; with several devices,
+    `nn.SyncBatchNorm`. Accumulating gradients does not help: each micro-batch is normalized separately. What other
+    frameworks write as a momentum of 0.9 is `momentum=0.1` in PyTorch.
 
     ## How to see that it is cured
-    The loss of one batch in train mode and in eval mode is nearly the same.
+    The loss of a batch is nearly the same in train mode and in eval mode.
 
     ## Example
     >>> chart = Chart()
@@ -47,27 +48,27 @@ class SmallNormalizationBatch(Detector):
     closes_after = 2
 
     few: int = 4
-    """Values a channel that are too few."""
+    """Values per channel up to which it is a warning; up to twice as many are info."""
     pair: int = 2
-    """Samples that are too few, however many places each has: values of one image are alike."""
+    """Samples that are too few, however many positions each has: the values of one image are similar."""
     small: int = 256
-    """Values a channel up to which that is a warning; of large images it is a note."""
+    """Values per channel up to which so few samples are a warning; with more they are info."""
     momentum: float = 0.9
-    """Share of the last batch in the running statistics from which they are its own."""
+    """Momentum from which the running statistics count as those of the last batch alone."""
     samples: int = 64
-    """Samples of a batch up to which that is a warning."""
+    """Samples per batch up to which such a momentum is a warning; with more it is info."""
     followed: float = 0.5
-    """Momentum times steps under which running statistics are still mostly their first values."""
+    """Momentum times steps below which the running statistics are still mostly their initial values."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the values a channel of the worst layer."""
+        """Test the values per channel of the worst layer, then the momentum."""
         known = chart.fact("mode.batchnorm") or {}
         values, samples = known.get("most_values", 0), known.get("most_samples", self.pair + 1)
         pair = samples <= self.pair
         if not 0 < values <= 2 * self.few and not (values and pair):
             return self._forgetful(chart, samples) if known else None
         severity: Severity = "warning" if values <= self.few or (pair and values <= self.small) else "info"
-        message = f"{worst_layer(chart)} takes its statistics from at most {values} values a channel"
+        message = f"{worst_layer(chart)} takes its statistics from at most {values} values per channel"
         if pair:
             message += f", of {samples} samples" if samples > 1 else ", of 1 sample"
         since = chart.facts["mode.batchnorm"].step
@@ -75,7 +76,7 @@ class SmallNormalizationBatch(Detector):
         return self.symptom(chart, severity, message, value=values, limit=self.few, where=where, since=since)
 
     def _forgetful(self, chart: Chart, samples: int) -> Symptom | None:
-        """Running statistics that hold the last batch only, or nothing of any."""
+        """Running statistics that hold only the last batch, or still their initial values."""
         share = chart.fact("mode.batchnorm_momentum")
         if share is None:
             return None
@@ -86,14 +87,14 @@ class SmallNormalizationBatch(Detector):
             severity: Severity = "warning" if samples <= self.samples else "info"
             return self.symptom(chart, severity, message, value=share, limit=self.momentum, since=since)
         if share < 1e-3 and share * chart.step < self.followed and chart["val_loss"].count >= 2 and chart.step >= 100:
-            message = f"momentum is {number_text(share)}: after {chart.step + 1} steps eval mode still uses the first "
-            message += "values of its statistics; 0.1 is usual"
+            message = f"momentum is {number_text(share)}: after {chart.step + 1} steps eval mode still uses mostly "
+            message += "the initial statistics; 0.1 is usual"
             return self.symptom(chart, "warning", message, value=share, since=since)
         return None
 
 
 def worst_layer(chart: Chart) -> str:
-    """The BatchNorm layer with the fewest values, in a sentence: others may have more."""
+    """Words for the BatchNorm layer with the fewest values; others may have more."""
     known = chart.fact("mode.batchnorm") or {}
     many = known.get("layers", 1)
     name = f", {chart.called(known['worst'])}," if known.get("worst") else ""

@@ -11,55 +11,57 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Series, median
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.symptoms.progress import SETTLED, Progress
 from torchdoctor.symptoms.resuming import begins_late, knows_already, resume
 
 ENOUGH = 12
-"""Losses after a place that say where the loss went."""
+"""Losses needed after a step to see where the loss went."""
 STILL = 1e-7
-"""Share of themselves that weights move by in a step that rounding takes away."""
+"""Update ratio below which weights stand still: the updates are rounded away."""
 HABIT = 2
-"""Places at which weights were written to; with more of them, that is how this loop learns."""
+"""Number of times that weights may be overwritten; if there are more, the loop does it on purpose."""
 
 
 @dataclass(frozen=True)
 class StateOverwritten(Detector):
-    """Weights or the optimizer's memory were replaced in the middle of the run, or are at each step.
+    """Weights or the optimizer state were replaced during the run, once or at every step.
 
     ## What it means
-    Something other than the optimizer wrote to the weights between two steps: a checkpoint was loaded, averaged weights
-    were put in for a validation and the others never put back, a layer was initialized anew. Or the optimizer's memory
-    was emptied: Adam counts its steps from zero again, and takes its first, large steps on trained weights. Or it is
-    emptied again and again, so that neither momentum nor Adam's scale ever builds up; or each step is undone before the
-    next, as by an average that is copied into the weights that it should only follow. Or the run was started again from
-    its weights alone.
+    - Something other than the optimizer wrote to the weights between two steps: a checkpoint was loaded, averaged
+      weights were swapped in for a validation and never swapped back, or a layer was initialized again.
+    - The optimizer state was reset: Adam counts its steps from zero again and takes large first steps on trained
+      weights. If it is reset again and again, neither momentum nor Adam's scale ever builds up.
+    - Each step is undone before the next, for example by a moving average that is copied into the weights.
+    - The run was resumed from its weights alone.
 
     ## How it is told apart
-    Averaged weights that are put in and taken out again leave the loss as it was: silence. So do a checkpoint that
-    fits and a clamp at every step; a loop that does it again and again (the outer loop of meta-learning, slow
-    weights) means it, unless it is one and the same state that comes back, every few dozen steps. So does one in
-    which all weights and the optimizer's memory begin anew together, as a next generation does. Writes among the
-    first dozens of steps are passed over: little is there to be lost, and no habit known yet. Only a rise of the
-    loss at that very place, far above its noise and a good share of all that was gained so far, is a finding; a
-    memory that is empty at sample after sample, and weights that come less far in dozens of steps than one of these
-    steps takes them, are findings by themselves. So is a run that goes on, with step numbers that follow its last
-    ones, without the optimizer's memory and at the rate that it began with: the same recipe from its start. At
-    another rate that may be a second phase, and is a note unless the loss rises.
+    The loss must rise at that very step, far above its noise and by a good share of what was gained so far. These are
+    reported without a rise:
+
+    - the optimizer state is empty at several samples in a row;
+    - weights move less in dozens of steps than a single one of these steps would move them;
+    - one and the same state is loaded again and again, every few dozen steps;
+    - a run is resumed (its step numbers continue) without its optimizer state or schedule. It is a warning if the loss
+      rises, or if the state is empty and the learning rate starts again; otherwise it may be a second phase: info.
+
+    These are not reported: averaged weights that are swapped in and out again, a matching checkpoint, a clamp at every
+    step, loops that overwrite weights again and again (meta-learning, slow weights), weights and optimizer state that
+    are reset together, as in a new generation, and writes in the first dozens of steps, when there is little to lose.
 
     ## What to do
     After a validation with other weights, copy the training weights back. Load model, optimizer and schedule together.
 
     ## How to see that it is cured
-    The loss of the step after is that of the step before.
+    The loss right after that step is the same as right before it.
 
     ## Example
     >>> chart = Chart.of(loss=[4.0 - 0.02 * step for step in range(100)] + [3.9] * 40)
     >>> chart.add({"type": "facts", "step": 124, "facts": {"state.written": [[100, 124]]}})
     >>> print(StateOverwritten().check(chart))
-    step 100: OP04 state-overwritten (warning): weights were written to between steps: loss rose from 2.09 to 3.9
+    step 100: OP04 state-overwritten (warning): weights were overwritten between steps: loss rose from 2.09 to 3.9
     """
 
     code = "OP04"
@@ -81,58 +83,60 @@ class StateOverwritten(Detector):
     closes_after = 2
 
     lost: float = 0.3
-    """Share of what was gained so far that must be lost where weights were written to."""
+    """Share of what was gained so far that must be lost if weights were overwritten."""
     loaded: float = 0.2
-    """The same where a state was loaded: which step that was is known."""
+    """The same if a state was loaded, because the exact step is known."""
     set_back: float = 0.15
-    """The same in powers of ten, where the loss has come down by several: at least to thrice what it was."""
+    """The same on a log scale, if the loss is at least three times what it was."""
     forgot: float = 0.1
-    """The same where the optimizer lost its memory: the rest is lost little by little."""
+    """The same if the optimizer state was reset: the rest is lost little by little."""
     noise: float = 4.0
-    """Times the noise of the loss about that place by which it must have risen,"""
+    """Multiple of the noise of the loss that the rise must exceed."""
     known: float = 2.0
-    """or that of a known step, where there are enough losses on either side for their medians to be told apart."""
+    """The same for a known step with enough losses on both sides to compare their medians."""
     steps: int = 16
-    """Losses on either side that are compared."""
+    """Losses on each side that are compared."""
     unlearnt: float = 0.4
-    """Share of its first loss by which a model that knows its task must lose in the first steps."""
+    """Relative rise of the loss in the first steps from which a trained model counts as having lost its knowledge."""
     recent: int = 150
-    """Steps after which it is not looked at again."""
+    """Steps after which an event is no longer judged."""
     samples: int = 3
-    """Samples in a row at which the memory is empty, or steps are undone."""
+    """Samples in a row at which the optimizer state must be empty, or steps must be undone."""
     often: int = 100
-    """Steps between two loads of one and the same state; with more, a run may begin anew on purpose."""
+    """Most steps between two loads of the same state; if there are more, a run may start over on purpose."""
     kept: float = 0.3
-    """Lengths of one step that weights come in dozens of them where each is undone."""
+    """Distance moved over dozens of steps, in lengths of one step, below which steps are undone."""
     away: float = 0.6
-    """What a walk at random would come far that weights of a run that does not learn stay under, at each sample;"""
+    """Distance moved, relative to a random walk, below which a run that does not learn stays at every sample."""
     near: float = 0.35
-    """and what they stay under at most of them: weights that swing about a plateau come further."""
+    """The same for the median of the samples: weights that swing around a plateau move farther."""
     back: float = 0.05
-    """The same where somebody else writes to them at every step, and one sample is enough."""
+    """The same if something else writes to the weights at every step; one sample is enough."""
     written: float = 1.2
-    """The same where weights were written to at every step from the start on: at random they would come further."""
+    """The limit for `kept` if weights were overwritten at every step since the start; a random walk goes farther."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """The latest place at which something was replaced, and what the loss did there."""
+        """Find the latest step at which something was replaced, and what the loss did there."""
         written: Sequence[Sequence[int]] = chart.fact("state.written") or ()
         loads: Sequence[int] = chart.fact("state.loaded") or ()
-        meant = len(written) > HABIT or len(loads) > 2 * HABIT  # from task to task: put in and taken out again are two
+        meant = len(written) > HABIT or len(loads) > 2 * HABIT  # swapping weights in and out again takes two loads
         if chart.fact("state.forgotten", 0) >= self.samples and not meant:
-            message = "the optimizer's memory is emptied again and again: no momentum, no scale ever builds up"
+            message = "the optimizer state is reset again and again: neither momentum nor gradient scale can build up"
             return self.symptom(chart, "warning", message, since=chart.facts["state.forgotten"].step, confidence=0.95)
         undone = self._undone(chart)
         if undone is not None:
-            far, since = undone
-            message = f"steps are undone: in dozens of them weights come {number_text(far)} of one step far"
-            return self.symptom(chart, "warning", message, value=far, limit=self.kept, since=since)
+            vital, far, since = undone
+            unit = "times one step" if vital == "update_kept" else "of the way that random steps would"
+            message = f"steps are undone: dozens of steps move the weights by only {number_text(far)} {unit}"
+            limit = self.kept if vital == "update_kept" else self.near
+            return self.symptom(chart, "warning", message, value=far, limit=limit, since=since)
         same = chart["state_same"].last(self.samples)
         often = len(loads) > HABIT and int(np.max(np.diff(loads))) <= self.often
         if often and same.size == self.samples and float(same.min()) == 1:
             message = (
-                f"one and the same state is loaded again and again, last before step {loads[-1]}: what was learnt "
+                f"one and the same state is loaded again and again, last before step {loads[-1]}: what was learned "
             )
-            message += "since the time before is lost"
+            message += "in between is lost"
             since = int(chart["state_same"].steps[-self.samples])
             return self.symptom(chart, "warning", message, since=since, confidence=0.95)
         resumed = self._resumed(chart)
@@ -144,17 +148,17 @@ class StateOverwritten(Detector):
         return (None if meant else self._restarted(chart)) or self._replaced(chart, written, loads) or resumed
 
     def _restarted(self, chart: Chart) -> Symptom | None:
-        """An optimizer that counts its steps anew, and a loss that rose there."""
+        """An optimizer whose step count started again, and a loss that rose there."""
         restarted = chart.fact("state.restarted")
         if restarted is not None and 0 < restarted >= chart.step - self.recent:
             rise = _rise_at(chart, int(restarted), 2 * self.steps)
             if rise is not None and rise.height > self.noise * rise.noise / 4 and rise.share > self.forgot:
-                message = "the optimizer lost its memory and counts its steps anew: loss rose from "
+                message = "the optimizer state was reset and its step count starts again: loss rose from "
                 return self._said(chart, message, rise)
         return None
 
     def _replaced(self, chart: Chart, written: Sequence[Sequence[int]], loads: Sequence[int]) -> Symptom | None:
-        """Weights that were loaded, or written to, and a loss that rose there."""
+        """Weights that were loaded or overwritten, and a loss that rose there."""
         for step in reversed(loads if len(loads) <= 2 * HABIT else ()):
             rise = _rise_at(chart, int(step), self.steps, sudden=3) if step >= chart.step - self.recent else None
             clear = rise is not None and (rise.doubles or rise.parted)
@@ -171,11 +175,11 @@ class StateOverwritten(Detector):
             place = _steepest(chart, max(int(first), SETTLED), int(last), self.steps // 2)
             rise = None if place is None else _rise_at(chart, place, self.steps // 2)
             if rise is not None and rise.height > self.noise * rise.noise and rise.share > self.lost:
-                return self._said(chart, f"{what} written to between steps: loss rose from ", rise)
+                return self._said(chart, f"{what} overwritten between steps: loss rose from ", rise)
         return None
 
     def _resumed(self, chart: Chart) -> Symptom | None:
-        """What did not come back with a run that goes on from where it was; a warning where it costs something."""
+        """What was not restored when the run was resumed; a warning if the loss rose or the recipe started again."""
         found = resume(chart)
         if found is None:
             return self._begun_late(chart)
@@ -188,7 +192,7 @@ class StateOverwritten(Detector):
         return self.symptom(chart, severity, found.text, since=found.step, confidence=0.95)
 
     def _begun_late(self, chart: Chart) -> Symptom | None:
-        """The same where the part before is not known: the first losses are those of the weights that were loaded."""
+        """The same if the earlier part is unknown: the first losses are those of the loaded weights."""
         first = begins_late(chart)
         if first is None:
             return self._taken_up(chart)
@@ -199,45 +203,51 @@ class StateOverwritten(Detector):
         rose = after.size >= ENOUGH and median(after) - float(losses[:2].mean()) > max(
             self.noise * float(after.std()) / 2, 0.05 * abs(float(losses[0]))
         )
-        message = f"steps are counted from {first} on, and the optimizer's memory is empty"
+        message = f"the step count starts at {first}, but the optimizer state is empty"
         message += f": loss rose from {number_text(float(losses[0]))} to {number_text(median(after))}" if rose else ""
         return self.symptom(
             chart, "warning" if rose else "info", message, since=first, confidence=0.95 if rose else 0.7
         )
 
     def _taken_up(self, chart: Chart) -> Symptom | None:
-        """The same where steps are counted from zero: weights that know the task, and the first steps unlearn it."""
+        """The same if steps are counted from zero: trained weights that lose their knowledge in the first steps."""
         losses = chart["loss"]
         if not knows_already(chart) or losses.count != len(losses) or not ENOUGH < losses.count <= self.recent:
             return None
         first, after = losses.first, losses.values[4 : 4 * self.steps]
         if after.size < ENOUGH or not float(after.min()) > first or not median(after) > (1 + self.unlearnt) * first:
             return None
-        message = f"the weights are not new, the optimizer's memory is empty, and loss rose from {number_text(first)} "
+        message = f"the weights look trained, the optimizer state is empty, and loss rose from {number_text(first)} "
         message += f"to {number_text(median(after))} in the first steps"
         return self.symptom(chart, "warning", message, value=median(after), limit=first, since=0, confidence=0.8)
 
-    def _undone(self, chart: Chart) -> tuple[float, int] | None:
-        """How far weights came of late, and since when, where that is next to nothing.
+    def _undone(self, chart: Chart) -> tuple[str, float, int] | None:
+        """By which vital weights have hardly moved recently, how far, and since which step; None if they have.
 
-        Where somebody else writes to them at every step, one look will do.
+        If something else writes to the weights at every step, one sample is enough.
         """
         kept, away, writes = chart["update_kept"], chart["update_away"], chart.fact("state.written_always", 0)
         if writes and float(kept.latest) < self.kept / 3:
-            return _of_last(kept, 1)
+            return _of_last(chart, "update_kept", 1)
         if writes and float(away.latest) < self.back:
-            return _of_last(away, 1)
+            return _of_last(chart, "update_away", 1)
         if writes >= self.samples and len(kept) >= self.samples and float(kept.values.max()) < self.written:
-            return _of_last(kept, len(kept))  # never came further; clamped weights do, until they reach their bounds
+            return _of_last(
+                chart, "update_kept", len(kept)
+            )  # clamped weights move farther until they reach their bounds
         if _stands_still(chart):
-            return None  # a last bias alone moves, and is drawn to its mean again and again
+            return None  # only a last bias moves, around its mean
         idle = "not-learning" in chart.open_episodes or "slow-learning" in chart.open_episodes
-        idle = idle and "collapsed-output" not in chart.open_episodes  # there the last bias goes about its mean
+        idle = idle and "collapsed-output" not in chart.open_episodes  # there the last bias moves around its mean
         near = away.last(self.samples + 1)
         if idle and near.size > self.samples and float(near.max()) < self.away and median(near) < self.near:
-            return _of_last(kept if kept else away, 1)
+            return _of_last(chart, "update_kept" if kept else "update_away", 1)
         few = kept.last(self.samples)
-        return _of_last(kept, few.size) if few.size == self.samples and float(few.max()) < self.kept else None
+        return (
+            _of_last(chart, "update_kept", few.size)
+            if few.size == self.samples and float(few.max()) < self.kept
+            else None
+        )
 
     def _said(self, chart: Chart, message: str, rise: _Rise) -> Symptom:
         message += f"{number_text(rise.before)} to {number_text(rise.before + rise.height)}"
@@ -250,32 +260,33 @@ class _Rise(NamedTuple):
     height: float
     noise: float
     share: float
-    """Of what the run had gained."""
+    """The rise as a share of what the run had gained."""
     parted: bool
-    """Whether a dozen losses there are above all of those before."""
+    """Whether a dozen losses after the step are all above those before."""
     way: float
-    """The share in powers of ten, where the loss is at more than thrice what it was; else 0."""
+    """The share on a log scale, if the loss is more than three times what it was; else 0."""
 
     @property
     def doubles(self) -> bool:
-        """Whether the loss is at more than twice what it was."""
+        """Whether the loss has more than doubled."""
         return self.height > self.before > 0
 
 
-def _of_last(series: Series, count: int) -> tuple[float, int]:
-    """The highest of the last values, and the step of the first of them."""
-    return float(series.last(count).max()), int(series.steps[-count])
+def _of_last(chart: Chart, vital: str, count: int) -> tuple[str, float, int]:
+    """The vital, the highest of its last values, and the step of the first of them."""
+    series = chart[vital]
+    return vital, float(series.last(count).max()), int(series.steps[-count])
 
 
 def _was_cut(chart: Chart, step: int) -> bool:
-    """Whether the learning rate was lowered at a step: who goes back to the best state on purpose does that."""
+    """Whether the learning rate was lowered at a step, as when a loop goes back to its best state on purpose."""
     rates = chart["lr"]
     before, after = rates.values[rates.steps < step], rates.values[rates.steps >= step]
     return bool(before.size and after.size) and float(after[:4].min()) < 0.8 * float(before[-1])
 
 
 def _stands_still(chart: Chart) -> bool:
-    """Whether steps leave most weight matrices where they were: then there is nothing that could be undone."""
+    """Whether the median weight matrix does not change at all, so that no step could be undone."""
     columns, row = list(weight_columns(chart.names)), chart.tensors("update_ratio").latest
     if not columns or row.size != len(chart.names):
         return False
@@ -284,7 +295,7 @@ def _stands_still(chart: Chart) -> bool:
 
 
 def _steepest(chart: Chart, first: int, last: int, span: int) -> int | None:
-    """The step between two at which the mean of some losses exceeds that of as many before by most."""
+    """The step between `first` and `last` at which the mean loss over `span` losses rises the most."""
     losses = chart["loss"]
     steps, sums = losses.steps, np.concatenate(([0.0], np.cumsum(losses.values)))
     places = np.flatnonzero((steps >= first) & (steps <= last))
@@ -295,9 +306,9 @@ def _steepest(chart: Chart, first: int, last: int, span: int) -> int | None:
 
 
 def _rise_at(chart: Chart, step: int, span: int, sudden: int = 0) -> _Rise | None:
-    """How the loss of the steps from one on compares with that of the steps before; None where too little is known.
+    """How the losses from a step on compare with those before it; None if too little is known.
 
-    A few losses will do, `sudden` of them, where the step is known for sure and each is above all of those before it.
+    As few as `sudden` losses are enough if all of them are above all earlier ones.
     """
     losses = chart["loss"]
     place = int(np.searchsorted(losses.steps, step))

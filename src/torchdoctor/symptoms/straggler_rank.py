@@ -13,25 +13,25 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class StragglerRank(Detector):
-    """One rank is slower than the others, which wait for it; or it alone has a NaN.
+    """One rank is slower than the others, which wait for it; or only one rank has a NaN.
 
     ## What it means
-    Ranks meet at every step. One that is slow makes all of them slow, and the time is lost as often as there are
-    ranks. One whose loss alone is not finite had a batch, or a device, that the others had not; after the next average
-    all of them have its NaN.
+    Ranks synchronize at every step, so a slow rank slows all of them down. If the loss of a single rank is not finite,
+    its batch or its device is to blame; after the next gradient average all ranks have the NaN.
 
     ## How it is told apart
-    All steps take equally long, because the fast wait for the slow. So each rank's own part is compared: its data and
-    its forward pass, in which nobody waits. A rank must be the slowest in several comparisons in a row, by a third even
-    at its quickest, and cost a tenth of every step: a first rank that writes checkpoints is always a little slower.
+    All steps take equally long, because fast ranks wait for slow ones. So each rank's own part is compared: data
+    loading and the forward pass, in which no rank waits. One rank must be the slowest in several comparisons in a row,
+    by at least 30 % each time, and cost a tenth of every step. A first rank that writes checkpoints is always a little
+    slower.
 
     ## What to do
-    `nvidia-smi -q -d PERFORMANCE,TEMPERATURE` on its machine; the same number of loader workers and processor cores for
-    each rank; batches of equal length (bucket by length over all ranks, not within each). A lone NaN: look at what that
-    rank was given at that step.
+    Run `nvidia-smi -q -d PERFORMANCE,TEMPERATURE` on its machine. Give each rank the same number of loader workers and
+    CPU cores, and batches of equal length (bucket by length over all ranks, not within each). If only one rank has a
+    NaN, look at its batch of that step.
 
     ## How to see that it is cured
-    Forward passes of all ranks take the same time, and steps are as short as those of the fastest rank alone.
+    The forward passes of all ranks take the same time, and steps are as short as those of the fastest rank alone.
 
     ## Example
     >>> chart = Chart.of(rank_waited=[0.3] * 6, rank_slowest=[2.0] * 6, rank_slowness=[1.6] * 6)
@@ -49,15 +49,15 @@ class StragglerRank(Detector):
     samples: int = 5
     """Comparisons in a row that must show the same rank."""
     waited: float = 0.1
-    """Share of a step that the others wait."""
+    """Share of a step that the other ranks must at least wait."""
     slowness: float = 1.3
-    """Times that it takes as long as they do."""
+    """Its time divided by that of the other ranks, from which it is reported."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """A lone NaN, or the last comparisons of times."""
+        """Test for a NaN on a single rank, then compare the times of the ranks."""
         if chart["rank_lost"]:
             rank, step = int(chart["rank_lost"].latest), int(chart["rank_lost_at"].latest)
-            message = f"the loss of rank {rank} alone was not finite at step {step}"
+            message = f"only the loss of rank {rank} was not finite at step {step}"
             return replace(self.symptom(chart, "warning", message, value=float(step), since=step), rank=rank)
         waited, slowness = (chart[name].last(self.samples) for name in ("rank_waited", "rank_slowness"))
         slowest = chart["rank_slowest"].last(self.samples)

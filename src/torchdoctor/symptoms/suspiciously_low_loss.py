@@ -19,9 +19,9 @@ NONNEGATIVE = (
     "CrossEntropyLoss", "BCEWithLogitsLoss", "BCELoss", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KLDivLoss",
 )
 # fmt: on
-"""Losses that no target allows to be negative."""
+"""Losses that cannot be negative for any target."""
 ABYSS = 1e4
-"""Times its start, or one, that no likelihood goes below zero."""
+"""Multiple of the start (or of 1) that no log-likelihood reaches below zero."""
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,31 @@ class SuspiciouslyLowLoss(Detector):
     """The loss is too good to be true.
 
     ## What it means
-    The model has been given the answer: a causal mask that lets later tokens through, a feature made of the target, or
-    training samples that are not new. Or the loss measures something else than you think: targets that are all the
-    same, a mask that leaves nothing, a mean over padding.
+    The model sees the answer: a causal mask that lets later tokens through, a feature computed from the target, or
+    training samples that it has seen before. Or the loss does not measure what you think: all targets are equal, a mask
+    removes everything, or the mean includes padding.
 
     ## How it is told apart
-    Easy tasks reach low losses too. What counts is a loss that the task forbids: a next-token loss at a few per
-    cent of a guess before the data has been seen twice (nobody predicts text so well), a likelihood or cross-entropy
-    below zero, or a training loss near zero in the first epoch that the validation loss contradicts from the start. A
-    log-likelihood may well be negative, and falls ever more slowly; a loss that falls ever faster below zero while the
-    weights grow has no bottom: a minus sign too many, or a missing term.
+    Easy tasks reach low losses too. Only losses that the task makes impossible are reported:
+
+    - a next-token loss below a tenth of chance level in the first epoch: no model predicts text so well;
+    - a negative value of a loss function that cannot be negative;
+    - a training loss near zero in the first epoch while the validation loss stays high;
+    - a loss that falls faster and faster below zero, while weights grow or it runs away: a minus sign too many, or a
+      missing term. A log-likelihood may be negative, but falls more and more slowly.
 
     ## What to do
-    Change one input token at position t and look at the outputs before t: none may change. Shuffle the labels: the
-    loss must now stay at chance. Train without each suspicious feature.
+    Change the input token at position t: no output before t may change. Shuffle the labels: the loss must stay at
+    chance level. Train without each suspicious feature.
 
     ## How to see that it is cured
-    The loss falls at the pace of published runs of that kind, and validation follows.
+    The loss falls as fast as in published runs of that kind, and validation follows.
 
     ## Example
     >>> chart = Chart.of(loss=[4.2 * 0.96**step for step in range(200)], lr=[1e-3] * 200)
     >>> chart.add({"type": "facts", "step": 0, "facts": {"data.next_token": True, "loss.chance": 4.2}})
-    >>> print(SuspiciouslyLowLoss().check(chart))
-    step 199: LO07 suspiciously-low-loss (warning): loss 0.00203 for the next token, 0.05 % of a guess, within one epoch
+    >>> SuspiciouslyLowLoss().check(chart).message
+    'loss 0.00203 for next tokens, 0.05 % of chance level, within one epoch'
     """
 
     code = "LO07"
@@ -63,19 +65,19 @@ class SuspiciouslyLowLoss(Detector):
     closes_after = 10
 
     steps: int = 40
-    """Values that must be known."""
+    """Losses needed before anything is reported."""
     share: float = 0.1
-    """Share of a guess that a next-token loss does not reach in one epoch."""
+    """Share of chance level below which a next-token loss is too low for one epoch."""
     near_zero: float = 0.02
-    """Share of its start at which a training loss is next to nothing."""
+    """Share of chance level (or of the start, if unknown) below which a training loss is close to zero."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """What the task forbids: four ways of being too good."""
+        """Test four ways in which a loss is too low to be true."""
         series = chart["loss"]
         if series.count < self.steps:
             return None
         chance, start = chance_level(chart), Progress.of(series).start
-        # Far from any of the limits below: nothing that costs time is asked.
+        # A cheap test first: far from all limits below.
         high = max(self.share, self.near_zero) * (chance if chance > 0 else start)
         if (median(series.last(8)) > 2 * high > 0 and series.lowest >= 0) or is_adversarial(chart):
             return None
@@ -84,13 +86,14 @@ class SuspiciouslyLowLoss(Detector):
         if level < 0 and (text := _impossible(chart)):
             return self._found(chart, level, f"{low}, and {text}")
         if level < 0 and _is_bottomless(chart, level):
-            return self._found(chart, level, f"{low}, from {number_text(start)}, falls ever faster: nothing stops it")
+            return self._found(chart, level, f"{low}, from {number_text(start)}, falls faster and faster without limit")
         yardstick = chance if chance > 0 else start
         epochs = _epochs(chart)
         if epochs > 1 or not yardstick > 0 or level < 0:
             return None
         if chart.fact("data.next_token") and level < self.share * yardstick:
-            text = f"{low} for the next token, {number_text(float(f'{100 * level / yardstick:.1g}'))} % of a guess"
+            scale = "chance level" if chance > 0 else "where the run began"
+            text = f"{low} for next tokens, {number_text(float(f'{100 * level / yardstick:.1g}'))} % of {scale}"
             return self._found(chart, level, f"{text}, within one epoch")
         validation = chart["val_loss"].values
         if (
@@ -108,7 +111,7 @@ class SuspiciouslyLowLoss(Detector):
 
 
 def _impossible(chart: Chart) -> str:
-    """Why a loss under zero cannot be, where that is known: the sign of what `loss_fn` returned was turned."""
+    """Why a loss below zero is impossible, or "": the loss function cannot be negative, or its value was negated."""
     function = chart.fact("loss.function")
     criterion, losses = chart["criterion"], chart["loss"]
     if function not in NONNEGATIVE or not criterion:
@@ -116,18 +119,18 @@ def _impossible(chart: Chart) -> str:
     at = losses.values[losses.steps == criterion.step]
     turned = at.size > 0 and abs(float(at[0]) + criterion.latest) < 1e-3 * abs(criterion.latest)
     if turned or criterion.latest < 0:
-        return f"{function} cannot be negative" + (": it is maximised" if turned else "")
+        return f"{function} cannot be negative" + (": its sign was flipped" if turned else "")
     return ""
 
 
 def _is_bottomless(chart: Chart, level: float, times: float = 5.0, growth: float = 1.7) -> bool:
-    """Whether the loss is far below zero, falls ever faster, and takes the weights with it or runs away."""
+    """Whether the loss is far below zero and falls faster and faster, while the weights grow or it runs away."""
     series = chart["loss"]
     start, jitter = Progress.of(series).start, series.baseline(128).jitter
     if series.count < 60 or not -level > times * max(abs(start), jitter):
         return False
     if is_unrolled(chart) and abs(start) < 2 * jitter:
-        return False  # actions along a path, weighed by what came of them: nothing at first, for better and worse
+        return False  # policy gradients: about zero at first, of either sign
     first, second, third, last = (median(part) for part in np.array_split(outline_levels(series), 4))
     if not (last < third < second < first and third - last > 1.2 * (first - second)):
         return False
@@ -136,7 +139,7 @@ def _is_bottomless(chart: Chart, level: float, times: float = 5.0, growth: float
 
 
 def _epochs(chart: Chart) -> float:
-    """How often the data was seen; 0 where its size is not known, for a stream has no epochs."""
+    """How many epochs have passed; 0 if the size of the data is unknown, as for a stream."""
     samples, batch = chart.context.get("dataset_size"), chart.context.get("batch_size")
     if not isinstance(samples, int) or not isinstance(batch, int) or samples <= 0:
         return 0.0

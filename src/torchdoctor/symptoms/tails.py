@@ -1,4 +1,4 @@
-"""How far a run's own values reach: the largest of many of a heavy-tailed series is expected to be large."""
+"""How far the values of a run usually reach: in a heavy-tailed series, large values are expected."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from torchdoctor.series import TINY, Array, Series, median
 
 AHEAD = 8
-"""Values before a rise that it is measured from: slow swings drop out."""
+"""Number of values before a rise that it is measured from, so that slow swings cancel out."""
 ODDS = 0.3
-"""How many rises beyond the tail are expected, by chance, in as many steps as it was taken from."""
+"""Number of rises beyond the tail expected by chance in as many steps as the tail was estimated from."""
 START = 24
-"""First values of a run, which may be as high as nothing after them."""
+"""Number of first values of a run that are ignored: they may be higher than all later ones."""
 
 
 def rises_above(values: Array) -> Array:
-    """How far each value is above the median of the values just before it; the first few have none before them.
+    """How far each value is above the median of the eight values before it; 0 for the first eight.
 
     >>> rises_above(np.array([1.0] * 8 + [2.0, 0.0, 1.0]))[8:]
     array([ 1., -1.,  0.])
@@ -32,7 +32,7 @@ def rises_above(values: Array) -> Array:
 
 
 def _log_rises(values: Array, least: float) -> Array:
-    with np.errstate(all="ignore"):  # what is not positive is not asked for
+    with np.errstate(all="ignore"):  # results for values that are not positive are not used
         return rises_above(np.log(np.abs(values) + least))
 
 
@@ -44,12 +44,12 @@ RISES: dict[float | None, Callable[[Array], Array]] = {
 
 
 def tail(series: Series, window: int, skip: int, *, log: float | None = None, habit: float = 1.4) -> float:
-    """How high a rise the earlier ones make likely; 0 where there are next to none.
+    """How high a rise is likely, given the earlier ones; 0 if there are fewer than three.
 
-    Of the last `window` values without the latest `skip`, or of their logarithms, so much added to each. The highest
-    eighth of the rises is taken as if it fell off exponentially, which in log space is a power law, with their median
-    for the scale: a few earlier leaps do not widen it. And `habit` times the third highest: two earlier outliers are no
-    habit, three are.
+    The rises are taken from the last `window` values without the latest `skip`, or from their logarithms, after `log`
+    is added to each. An exponential tail (in log space, a power law) is fitted to the highest eighth of the rises by
+    their median, so that a few earlier jumps do not widen it. The limit is at least `habit` times the third highest
+    rise: two earlier outliers may be chance, three are a habit.
 
     >>> from torchdoctor.chart import Chart
     >>> rng = np.random.default_rng(0)
@@ -73,9 +73,9 @@ def tail(series: Series, window: int, skip: int, *, log: float | None = None, ha
 
 
 def is_unheard_of(series: Series, skip: int = 4, most: int = 256, times: float = 1.7) -> bool:
-    """Whether the latest value is far above the third highest of the last few hundred, the run's first steps aside.
+    """Whether the latest value is far above the third highest of the last few hundred, without the run's first steps.
 
-    Of few values the third highest is no extreme yet: it must be further above.
+    With few values the third highest is not extreme yet, so the limit is higher.
 
     >>> from torchdoctor.chart import Chart
     >>> norms = [1.0, 1.2, 0.9, 1.1] * 32

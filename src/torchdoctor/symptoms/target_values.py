@@ -1,4 +1,4 @@
-"""Targets by their values: their size, range and sentinels, beside what the loss asks for and the model can give."""
+"""Targets by value: their size, range and placeholders, compared with what the loss expects and the model outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.progress import is_game
 
 SIGNED = ("SoftMarginLoss", "HingeEmbeddingLoss", "CosineEmbeddingLoss", "MarginRankingLoss")
-"""Losses whose labels are -1 and 1."""
+"""Losses that expect labels of -1 and 1."""
 ASKS_FOR_NUMBERS = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 RANGES = {
     "ReLU": (0.0, math.inf),
@@ -21,18 +21,18 @@ RANGES = {
     "Softmax": (0.0, 1.0),
     "Tanh": (-1.0, 1.0),
 }
-"""What activations can give."""
+"""The range of the outputs of bounded activations."""
 
 
 def are_compared(chart: Chart, classes: int) -> bool:
-    """Whether the classes are none that the model gives: one thing among others is to be found, always the first."""
+    """Whether the classes are not outputs of the model, as in contrastive losses, whose label is always the first."""
     widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
     given = [widths.get(name) for name in chart.fact("modules.outputs", ())]
     return bool(given) and all(width and width not in (1, classes) for width in given)
 
 
 def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
-    """Whether outputs are ten times as large as targets that are no yes or no, and cost more than their mean would."""
+    """Whether outputs are ten times as large as non-binary targets, with a far higher loss than the targets' mean."""
     outputs = chart["output_rms"].last(samples)
     if not size > 0 or outputs.size < samples or chart.fact("loss.kind") == "bce":
         return False
@@ -40,16 +40,16 @@ def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
 
 
 def counts_nothing(chart: Chart) -> bool:
-    """Whether a batch had labels, none of them that of a class, and its mean loss is therefore not a number."""
+    """Whether all labels of the last batch are ignored, so that the mean loss is NaN."""
     classes, losses = chart["target_classes"], chart["loss"]
     mean = chart.fact("loss.reduction", "mean") == "mean"
     return classes.latest == 0 and mean and losses.nonfinite > 0
 
 
 def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:
-    """The number that is the farthest target of several batches, to the last digit, and cannot be one; else NaN.
+    """A placeholder for missing values: the farthest target of several batches, exactly the same each time; else NaN.
 
-    It is a hundred times as far out as all targets of other batches, or nothing but nines and far from the rest.
+    It must be a hundred times as large as all targets of other batches, or all nines and far from the rest.
     """
     means, spreads = chart["target_mean"].values, chart["target_std"].values
     for name in ("target_min", "target_max"):
@@ -69,20 +69,20 @@ def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> floa
 
 
 def part_off_at_times(chart: Chart, far: float = 100.0, least: int = 2) -> float:
-    """The size of the targets of one part of a loss, where it is a hundred times the usual in a few batches; else 0."""
+    """The size of the targets of one part of a loss, if it is 100 times the median in some batches; otherwise 0."""
     sizes = chart["part_target_size"].values
     high = sizes[sizes > far * max(median(sizes), 0.01)] if sizes.size >= 3 * least else sizes[:0]
     return median(high) if high.size >= least else 0.0
 
 
 def costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3) -> bool:
-    """Whether answering the mean of the targets would still cost far less than what the model answers."""
+    """Whether the loss is still far above that of a constant guess (the mean of the targets)."""
     losses, guesses = chart["criterion"].last(samples), chart["guess_loss"].last(samples)
     return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
 
 
 def cost_nothing(chart: Chart, share: float = 0.01) -> int:
-    """The number of latest steps without a break whose loss was next to nothing beside that of a guess.
+    """The number of latest consecutive steps with a loss of practically zero compared with chance level.
 
     >>> chart = Chart.of(loss=[1.4, 0.7, 0.001, 0.9, 0.002, 0.001, 0.0])
     >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 1.386}})
@@ -95,7 +95,7 @@ def cost_nothing(chart: Chart, share: float = 0.01) -> int:
 
 
 def is_faint(chart: Chart, samples: int = 5) -> bool:
-    """Whether all targets of a binary loss are 0 or one and the same number next to it."""
+    """Whether all targets of a binary loss are 0 or one single number close to 0."""
     high, low = chart["target_max"].last(samples), chart["target_min"].last(samples)
     pairs = chart["target_two_valued"].last(samples)
     if chart.fact("loss.kind") != "bce" or not high.size == low.size == pairs.size == samples:
@@ -104,9 +104,9 @@ def is_faint(chart: Chart, samples: int = 5) -> bool:
 
 
 def is_one_number(chart: Chart, samples: int = 5, fitting: float = 0.01) -> bool:
-    """Whether a regression is asked for one number, whatever the sample, and its error is the whole loss.
+    """Whether all targets of a regression are the same number, and its error is the whole loss.
 
-    What an equation leaves over is to be 0 everywhere, and so is a distance that a loop takes by itself.
+    A target of 0 is healthy for the residual of an equation, and for a distance that the loop computes itself.
     """
     spreads, whole, part = chart["pooled_std"].last(samples), chart["loss"], chart["criterion"]
     if spreads.size < samples or spreads.any() or chart.fact("loss.function") not in ASKS_FOR_NUMBERS:
@@ -120,13 +120,13 @@ def is_one_number(chart: Chart, samples: int = 5, fitting: float = 0.01) -> bool
 
 
 def is_outside(chart: Chart, samples: int = 3) -> bool:
-    """Whether a binary loss was asked for less than 0 or more than 1 in all of the last samples."""
+    """Whether a binary loss had targets below 0 or above 1 in all of the last samples."""
     shares = chart["binary_outside"].last(samples)
     return shares.size == samples and float(shares.min()) > 0
 
 
 def is_unsigned(chart: Chart, samples: int = 3) -> bool:
-    """Whether a loss whose labels are -1 and 1 is given 0 and 1."""
+    """Whether a loss that expects labels of -1 and 1 gets 0 and 1."""
     low, high = chart["target_min"].last(samples), chart["target_max"].last(samples)
     pairs = chart["target_two_valued"].last(samples)
     if chart.fact("loss.function") not in SIGNED or not low.size == high.size == pairs.size == samples:
@@ -135,7 +135,7 @@ def is_unsigned(chart: Chart, samples: int = 3) -> bool:
 
 
 def asks_for_class_numbers(chart: Chart, samples: int = 3) -> bool:
-    """Whether a model whose answers lie between 0 and 1 is asked for 0, 1, 2, 3 ...: classes, taken for quantities."""
+    """Whether a model with outputs between 0 and 1 has targets 0, 1, 2, 3, ...: class numbers used as quantities."""
     whole, low, high = (chart[f"target_{name}"].last(samples) for name in ("whole", "min", "max"))
     if output_range(chart)[0] not in ("Sigmoid", "Softmax") or not whole.size == low.size == high.size == samples:
         return False
@@ -143,7 +143,7 @@ def asks_for_class_numbers(chart: Chart, samples: int = 3) -> bool:
 
 
 def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
-    """Whether the lowest loss so far says that targets lie outside of all that a bounded last layer can give."""
+    """Whether even the lowest loss so far shows that targets lie outside the range of a bounded last layer."""
     power = {"l1": 1, "mse": 2}.get(chart.fact("loss.kind", ""), 0)
     if not power or chart.fact("loss.reduction") != "mean" or chart["output_rms"].count < samples:
         return False
@@ -151,14 +151,14 @@ def is_beyond(chart: Chart, width: float, samples: int = 3) -> bool:
 
 
 def output_range(chart: Chart) -> tuple[str, float, float]:
-    """The activation that ends the model, and the least and the largest value it can give; empty where it is open."""
-    if (ending := chart.fact("loss.ending", "")) in RANGES:  # a function, which is no module of the model's
+    """The last activation of the model, and its smallest and largest possible output; empty if it is unbounded."""
+    if (ending := chart.fact("loss.ending", "")) in RANGES:  # a function, not a module of the model
         return (ending, *RANGES[ending])
     outputs, kinds = chart.fact("modules.outputs", ()), chart.fact("modules.kinds", ())
     size, row = chart["output_rms"].latest, chart.modules("act_rms").latest
     if len(outputs) != 1 or outputs[0] not in chart.module_names or row.size != len(kinds):
         return "", 0.0, 0.0
     index = chart.module_names.index(outputs[0])
-    if kinds[index] not in RANGES or not abs(row[index] - size) <= 1e-2 * size:  # what enters the loss is another
+    if kinds[index] not in RANGES or not abs(row[index] - size) <= 1e-2 * size:  # the loss gets another tensor
         return "", 0.0, 0.0
     return (kinds[index], *RANGES[kinds[index]])

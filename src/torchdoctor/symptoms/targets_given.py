@@ -1,4 +1,4 @@
-"""Targets that are in the inputs already, or change while the inputs do not: what is asked, beside what is given."""
+"""Targets compared with inputs: targets that the inputs contain, or that change while the inputs do not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torchdoctor.symptoms.progress import Progress
 
 
 def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> bool:
-    """Whether one column follows the label in every batch looked at, as no other does.
+    """Whether one column follows the label in every sampled batch, and no other comes near.
 
-    A normal variable correlates with its own sign by 0.8: more means two groups with a gap between them.
+    The correlation of a normal variable with its own sign is 0.8: more means two separate groups of values.
     """
     closest, another = chart["label_in_input"].last(5), chart["label_in_another"].last(5)
     if closest.size < 5 or not float(closest.min()) > close:
@@ -21,17 +21,17 @@ def is_given_away(chart: Chart, close: float = 0.95, others: float = 0.7) -> boo
 
 
 def is_copied(chart: Chart, samples: int = 3) -> bool:
-    """Whether one place of the input held the very numbers that a regression asks for, in all of the last samples."""
+    """Whether one position of the input held exactly the targets of a regression in all of the last samples."""
     shares = chart["target_in_input"].last(samples)
     return shares.size == samples and float(shares.min()) > 0.99
 
 
 def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> float:
-    """The share of samples that came again unchanged with another target, where that cannot be meant; else 0.
+    """The share of repeated samples that have a different target, if that cannot be intended; otherwise 0.
 
-    It can where a loop collects its own experience, where samples are alike from the beginning, and where numbers are
-    others every time: noise that is to be told, unless what the model could tell before is a guess since. Numbers that
-    differ by little are one thing, measured more than once.
+    It may be intended if the loop collects its own experience, if samples are alike from the start, or if the numbers
+    differ every time: predicted noise, unless the model could predict the targets before and now only guesses. Numbers
+    that differ little are repeated measurements.
     """
     changed = chart["answer_changed"].last(samples)
     if changed.size < samples or _are_alike(chart) or chart.fact("loop.acts"):
@@ -45,9 +45,9 @@ def answers_changed(chart: Chart, least: float = 0.05, samples: int = 4) -> floa
 
 
 def _are_alike(chart: Chart, looks: int = 3) -> bool:
-    """Whether samples came again before any could: at once, or, of short windows of tokens, in the first few looks.
+    """Whether samples repeat too early: in the first batch, or, for windows of tokens, in the first few samples.
 
-    Many a name begins with the same letters and goes on otherwise.
+    Different names often begin with the same letters, for example.
 
     >>> _are_alike(Chart.of(input_again=[0.0, 0.09, 0.06], token_top_share=[0.5] * 3))
     True
@@ -61,9 +61,9 @@ def _are_alike(chart: Chart, looks: int = 3) -> bool:
 
 
 def is_a_guess_again(chart: Chart, samples: int = 4, low: float = 0.5, near: float = 0.9) -> bool:
-    """Whether the error is that of one answer for the whole batch, sample after sample, and was far below it before.
+    """Whether the error is now that of a constant guess, sample after sample, and was far below it before.
 
-    Batch by batch, so that it does not matter which of them are hard.
+    Error and guess are compared on the same batch, so hard batches do not matter.
 
     >>> guesses = [1.0, 0.5, 2.0, 1.0, 0.5, 2.0, 1.0, 0.5]
     >>> errors = [1.0, 0.3, 0.4, 0.2, 0.5, 2.1, 0.95, 0.5]
@@ -79,20 +79,20 @@ def is_a_guess_again(chart: Chart, samples: int = 4, low: float = 0.5, near: flo
 
 
 def is_of_the_past(chart: Chart, samples: int = 3) -> bool:
-    """Whether the labels of tokens are the tokens before them, and not because all are alike."""
+    """Whether token labels are the previous tokens, and not the next ones as well."""
     before, following = chart["target_is_before"].last(samples), chart["target_is_next"].last(samples)
     same = before.size == following.size == samples
     return same and float(before.min()) > 0.99 and float(following.max()) < 0.5
 
 
 def copies(chart: Chart, share: float = 0.35) -> bool:
-    """Whether the loss falls to where no language has it: a model that reads backwards has not seen its labels."""
+    """Whether the loss has fallen too far for a language model; one that reads backwards has not seen its labels."""
     losses = chart["loss"]
     return losses.count >= 8 and median(losses.last(8)) < share * Progress.of(losses).start
 
 
 def is_easy(chart: Chart, share: float = 0.3) -> bool:
-    """Whether most of what a guess by frequency costs is gone, or no loss is known: copying is learnt at once."""
+    """Whether the loss is far below that of a guess by frequency, as when a model copies, or no loss is known."""
     loss, entropy = chart["loss"], chart["pooled_entropy"].latest
     if not loss:
         return True
@@ -101,7 +101,7 @@ def is_easy(chart: Chart, share: float = 0.3) -> bool:
 
 
 def counts_unmasked(chart: Chart, samples: int = 4) -> bool:
-    """Whether most labels are the tokens at their place, and one token stands at nearly all other places."""
+    """Whether most labels equal the token at their position, and nearly all other positions hold the mask token."""
     same, masked = chart["target_is_input"].last(samples), chart["target_masked"].last(samples)
     if not same.size == masked.size == samples:
         return False
@@ -109,5 +109,5 @@ def counts_unmasked(chart: Chart, samples: int = 4) -> bool:
 
 
 def looks_ahead(chart: Chart) -> float:
-    """The share of attention that goes to later tokens, in all layers and samples that were seen; 0 where unknown."""
+    """The lowest share of attention to later tokens of all samples; 0 if unknown."""
     return chart["attention_ahead"].lowest if chart["attention_ahead"].count > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Which tensors a leap of the gradient norm is of, from the samples of each tensor's norm."""
+"""Which tensors cause a jump of the gradient norm, from the sampled norms of single tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchdoctor.series import TINY
 
 
 def risen(chart: Chart, most: int = 4) -> tuple[tuple[str, ...], bool]:
-    """The tensors whose gradient norm rose most at this step against earlier samples, and whether most rose alike."""
+    """The tensors whose gradient norm rose most over earlier samples, and whether most tensors rose about as much."""
     sampled = chart.tensors("grad_norm")
     rows = sampled.matrix(9)
     if sampled.step != chart.step or len(rows) < 2 or rows.shape[1] != len(chart.names):
@@ -30,7 +30,7 @@ def risen(chart: Chart, most: int = 4) -> tuple[tuple[str, ...], bool]:
 
 
 def is_newcomers(chart: Chart, limit: float) -> bool:
-    """Whether the norm is that of tensors which had no gradient until now, as when a frozen trunk is released."""
+    """Whether the norm comes from tensors that had no gradient until now, as when a frozen trunk is unfrozen."""
     sampled = chart.tensors("grad_norm")
     rows = sampled.matrix()
     if sampled.step != chart.step or len(rows) < 4 or bool(np.isfinite(rows[:-1]).all()):

@@ -12,26 +12,26 @@ from torchdoctor.symptoms.detector import Detector
 
 @dataclass(frozen=True)
 class UnevenPositionLoss(Detector):
-    """The last position of a sequence is far harder than all before it.
+    """The loss at the last position of a sequence is far higher than at all others.
 
     ## What it means
-    A model of the next token sees the tokens 1 to T and is asked for 2 to T + 1. All answers but the last stand in the
-    input. If the model predicts those and fails at the last one, it reads the answers instead of predicting them: the
-    causal mask leaks. Such a loss is wonderful and the model cannot write a sentence. So it is with the next values of
-    a series: a convolution that is padded on both sides, or a recurrence that also runs backwards, has read them.
+    A next-token model sees the tokens 1 to T and predicts 2 to T + 1, so all answers but the last are in its input. If
+    it predicts those well and fails at the last one, it reads the answers: the causal mask leaks. The loss looks very
+    good, but the model cannot generate text. The same holds for the next values of a series, if a convolution is padded
+    on both sides or a recurrent layer also runs backwards.
 
     ## How it is told apart
-    With a sound mask later positions know more and are easier, the last one easiest of all. It is a finding when, over
-    several samples, the last position's loss is half as high again as that of the others or more, and clearly above
-    it. Losses of single positions are noisy: in a batch of few sequences the difference must be larger. Squared errors
-    of numbers, more so: there the last must have several times that of the places before it.
+    With a correct mask, later positions have more context and are easier, the last one easiest of all. It is reported
+    if, over several samples, the loss at the last position is at least 1.5 times that at the others and clearly above
+    it. Losses of single positions are noisy, so with few sequences per batch the ratio must be larger. Squared errors
+    are noisier still: the last must be more than four times the others.
 
     ## What to do
     Check the mask: `is_causal=True`, or -inf (not 0, not 1) above the diagonal, before the softmax, in every layer.
-    Test: change token t + 1 and see whether the output at t changes.
+    To test it, change token t + 1 and see whether the output at t changes.
 
     ## How to see that it is cured
-    `last_position_loss` is at or below `other_position_loss`; the training loss is higher than before, and honest.
+    `last_position_loss` is at or below `other_position_loss`; the training loss is higher than before, but correct.
 
     ## Example
     >>> chart = Chart.of(last_position_loss=[2.4] * 3, other_position_loss=[0.2] * 3)
@@ -47,13 +47,13 @@ class UnevenPositionLoss(Detector):
     closes_after = 3
 
     samples: int = 3
-    """Samples that are averaged, and that must each point the same way."""
+    """Samples that are averaged; the last position must be worse in each of them."""
     ratio: float = 1.5
-    """Times the loss of the other positions; more where a batch has so few sequences that chance could do it."""
+    """Multiple of the loss at the other positions above which it is reported; larger if a batch has few sequences."""
     distance: float = 0.5
-    """Nats above the loss of the other positions."""
+    """Distance to the loss at the other positions, in nats, that must be exceeded as well."""
     error: float = 4.0
-    """Times the squared error of the other places, where numbers are asked for."""
+    """Multiple of the squared error at the other positions above which it is reported for numbers."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare the averages of the last few samples."""
@@ -63,7 +63,7 @@ class UnevenPositionLoss(Detector):
         last, others = given_away(chart)
         if not last > self.error * others:
             return None
-        message = f"squared error {number_text(last)} at the last place of a series, {number_text(others)} before it"
+        message = f"squared error {number_text(last)} at the last position of a series and {number_text(others)} before"
         first = int(chart["last_position_error"].steps[-self.samples])
         return self.symptom(chart, "warning", message, value=last, limit=self.error * others, since=first)
 
@@ -81,9 +81,9 @@ class UnevenPositionLoss(Detector):
 
 
 def given_away(chart: Chart, samples: int = 3) -> tuple[float, float]:
-    """The error at the last place of a series, and at those before it; NaN where the last is not the harder throughout.
+    """The error at the last position of a series, and at those before it; NaN unless the last is always far worse.
 
-    Only once the others are better than at first: a model that has learnt nothing has not read the answers either.
+    The others must have improved since the start: a model that has learned nothing does not read the answers either.
     """
     last, others = chart["last_position_error"], chart["other_position_error"]
     ends, before = last.last(samples), others.last(samples)

@@ -1,4 +1,4 @@
-"""Treatments: what to change. Tables of actions, and the engine that turns diagnoses into suggestions."""
+"""Treatments: what to change. Tables of actions, and the code that turns diagnoses into suggestions."""
 
 from __future__ import annotations
 

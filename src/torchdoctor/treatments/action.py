@@ -1,4 +1,4 @@
-"""The shape of an action: what can be changed, as data; nothing here imports torch or is ever run."""
+"""The definition of an action: something to change, as data. Nothing here imports torch or is executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIORITY: dict[Kind, int] = {
     "architecture": 4,
     "process": 5,
 }
-"""Which kind of change comes first when several troubles meet: what protects the run before what reshapes it."""
+"""The order of kinds if there are several problems: what protects the run comes before what changes the model."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Action:
     slug: str
     kind: Kind
     safety: Safety
-    """"apply": may be done in the loop unasked; "ask": after a question; "show": by hand only."""
+    """"apply": may be done in the loop automatically; "ask": after confirmation; "show": by hand only."""
     prior: float
-    """Confidence where no cause or finding has a better-founded one."""
+    """Confidence if `PRIORS` has none for the cause or finding."""
     summary: str
     when: str
-    """When it helps, and when it does not."""
+    """When it helps and when it does not."""
     code: str
-    """What to paste; ``{name}`` stands for a parameter."""
+    """Code to paste; ``{name}`` stands for a parameter."""
     check: str
     """How to see that it helped."""
     blind: str = ""
-    """What to paste where the present value, and with it a parameter, is not known."""
+    """Code to paste if a parameter is unknown because the present value is."""
     parameters: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The valid range of each parameter."""
     references: tuple[str, ...] = ()
 
     @property
     def priority(self) -> int:
-        """Its place in the queue, 1 first."""
+        """Place in the queue; 1 comes first."""
         return PRIORITY[self.kind]

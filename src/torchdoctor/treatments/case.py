@@ -1,4 +1,4 @@
-"""One problem as its treatment sees it: how grave, how often, whether it is over, and which way the rate must go."""
+"""One problem to treat: its severity, how often it came back, whether it is over, where the learning rate must go."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from torchdoctor.records import Severity, Symptom, worst
 from torchdoctor.treatments.fitting import spoken
 
 WINDOW = 1000
-"""Steps within which the same finding coming back counts as repeated."""
+"""Steps within which another episode of the same finding counts as a repetition."""
 ACUTE = ("gradient-explosion", "gradient-instability", "loss-spike", "loss-divergence", "nan-or-inf")
 FAST = (*ACUTE, "loss-oscillation", "weight-growth", "activation-explosion", "skipped-steps", "dead-units")
 """Findings that ask for a lower learning rate."""
 SLOW = ("gradient-vanishing", "loss-plateau", "slow-learning", "learning-rate-vanished")
-"""Findings that, if any, ask for a higher one."""
+"""Findings that ask for a higher learning rate."""
 LEAPS = ("gradient-explosion", "gradient-vanishing", "loss-spike")
-"""Findings that are over in a step or a few, and may come back while their episode is still open."""
+"""Findings that last one or a few steps, and may come back while their episode is still open."""
 DIRECTIONS = {"lr-too-high": "down", "warmup-missing": "down", "lr-too-low": "up"}
-"""Causes that know which way the rate must go, whatever was found."""
+"""Causes that decide which way the learning rate must go, whatever the findings."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem, the cause that is being treated ("" for none), and what the engine asks about them."""
+    """One problem and the cause that is treated ("" for none)."""
 
     chart: Chart
     problem: Problem
     cause: str = ""
     evidence: tuple[str, ...] = ()
-    """What was said for and against that cause."""
+    """The evidence for and against that cause."""
 
     def says(self, word: str) -> bool:
-        """Whether what speaks for the cause speaks of this."""
+        """Whether the evidence for the cause contains this word."""
         return word in spoken(self.evidence)
 
     @property
@@ -45,17 +45,17 @@ class Case:
 
     @property
     def repeats(self) -> int:
-        """How often the finding that came back most was seen in the window: 1 is the first time."""
+        """How often the most repeated finding was seen in the window; 1 is the first time."""
         return self._most_seen[1]
 
     @property
     def repeated(self) -> str:
-        """The finding that came back most."""
+        """The most repeated finding."""
         return self._most_seen[0]
 
     @functools.cached_property
     def _most_seen(self) -> tuple[str, int]:
-        """Of the problem's findings, those that make a problem of their own nearby included: it is the same trouble."""
+        """The most repeated finding and its count, including episodes nearby that belong to other problems."""
         last, seen = self.problem.last_step, dict.fromkeys(self.problem.names, 0)
         others = (item for item in self.chart.episodes if item.severity != "info")
         for item in {id(item): item for item in (*self.problem.symptoms, *others)}.values():
@@ -65,13 +65,13 @@ class Case:
 
     @property
     def healed(self) -> bool:
-        """Whether it was brief, is over, and the loss took no harm."""
+        """Whether the problem was brief, is over, and did not harm the loss."""
         hurt = self.problem.grave("loss-spike", "loss-divergence", "nan-or-inf")
         return is_over(self.chart, self.problem) and is_brief(self.problem) and not hurt
 
 
 def sightings(chart: Chart, episode: Symptom) -> int:
-    """How often a leap came within one episode: in a row it is one, after as many calm steps as that it is another.
+    """How often a jump occurred within one episode: consecutive steps are one jump, a calm stretch as long ends it.
 
     >>> chart = Chart.of(grad_norm=[1.0] * 400)
     >>> in_a_row = Symptom("gradient-explosion", "GR01", "warning", 0.9, 300, 303, count=4)
@@ -82,15 +82,15 @@ def sightings(chart: Chart, episode: Symptom) -> int:
     if episode.name not in LEAPS or episode.count < 2:
         return 1
     steps = chart["loss" if episode.name == "loss-spike" else "grad_norm"].steps
-    every = float(steps[-1] - steps[0]) / (steps.size - 1) if steps.size > 1 else 1.0  # a log may have every tenth step
+    every = float(steps[-1] - steps[0]) / (steps.size - 1) if steps.size > 1 else 1.0  # a log may hold every tenth step
     looks = 1 + round((episode.last_step - episode.first_step) / max(every, 1.0))
     return min(episode.count, 1 + max(looks - episode.count, 0) // episode.count)
 
 
 def direction(case: Case) -> str:
-    """Which way the learning rate must go: "down", "up", or "" where nothing says so.
+    """Which way the learning rate must go: "down", "up", or "" if nothing decides it.
 
-    Something that grows outweighs what does not move, unless it is no more than a note.
+    Findings of growth outweigh those of standstill, unless they are only info and the others are not.
     """
     if case.cause in DIRECTIONS:
         return DIRECTIONS[case.cause]

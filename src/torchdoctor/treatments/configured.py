@@ -1,4 +1,4 @@
-"""The highest learning rate of a run, as measured or as logged, and which rates are usual."""
+"""The highest learning rate of a run, measured or logged, and the usual learning rates."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torchdoctor.diagnoses.findings import has_attention, highest, optimizer_nam
 from torchdoctor.diagnoses.lr_too_high import USUAL_ADAM, USUAL_ATTENTION, USUAL_SGD
 
 RATELESS = ("prodigy", "dadapt", "adadelta", "adafactor", "schedulefree", "lbfgs", "rprop")
-"""Optimizers to which a rate of 1 means something else."""
+"""Optimizers whose learning rates have a different scale: 1 may be usual."""
 LARGE, USUAL_SIZE, USUAL_RATE, SHRINKS = 1e7, 125e6, 6e-4, 0.3
-"""What Adam trains a model of this size at, and by which power of the size the rate shrinks; small models bear more."""
+"""Smallest model that is judged by size; a size and its usual learning rate with Adam; and the power it shrinks by."""
 FAR = 5.0
-"""Times the usual rate of its size from which on a rate is high."""
+"""Multiple of the usual learning rate for its size above which a learning rate is too high."""
 FIRST_ADAM, FIRST_SGD, FIRST_UNKNOWN = 1e-3, 0.1, 1e-2
-"""Rates to begin with where one is beyond all that is usual."""
+"""Learning rates to begin with if that of the run is far too high."""
 
 
 def highest_rate(chart: Chart) -> float:
-    """The highest learning rate of the run, as measured or as logged; NaN where unknown."""
+    """The highest learning rate of the run, measured or configured; NaN if unknown."""
     return highest(chart["lr"], 0, chart.step) if chart["lr"] else configured(chart, "lr")
 
 
 def usual_rate(chart: Chart, rate: float) -> float:
-    """A rate to begin with, where the run's is beyond what its optimizer and size are trained at; else NaN.
+    """A learning rate to begin with if that of the run is too high for its optimizer and size; else NaN.
 
     >>> usual_rate(Chart.of(context={"config": {"optim": "adamw_torch"}}), 5.0)
     0.001
@@ -35,7 +35,7 @@ def usual_rate(chart: Chart, rate: float) -> float:
     name = optimizer_names(chart).lower()
     if any(other in name.replace("_", "") for other in RATELESS):
         return math.nan
-    if "adam" in name or (not name and chart.context.get("source") == "Hugging Face"):  # whose default it is
+    if "adam" in name or (not name and chart.context.get("source") == "Hugging Face"):  # AdamW is its default
         size = configured(chart, "parameters")
         if size >= LARGE and rate > FAR * usual_of_size(size):
             return usual_of_size(size)
@@ -44,5 +44,5 @@ def usual_rate(chart: Chart, rate: float) -> float:
 
 
 def usual_of_size(parameters: float) -> float:
-    """What models of this size are trained with Adam at, about."""
+    """The approximate learning rate at which Adam trains models of this size."""
     return float(USUAL_RATE * (USUAL_SIZE / parameters) ** SHRINKS)

@@ -1,4 +1,4 @@
-"""Which actions the evidence speaks of, and which of their lines comes first: that is what is read in a hurry."""
+"""Which of several actions the evidence names, and which line of an action's code fits the run best and comes first."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ KNOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
     ("state.written_in_part", (), "once, before the loop"),
 )
-"""A fact of the run, what it may be (anything, if nothing is said), and words of the line of code that comes first."""
+"""A fact of the run, the values it must have (any true value if empty), and words of the line of code to put first."""
 SAID: tuple[tuple[str, str], ...] = (
     (r"float16|loss scale|overflow|rounded away", "torch.autocast"),
     (r"loss is a sum", "divided by the batch"),
-    (r"shows broadcast", "before a regression loss"),
+    (r"shows [\w, ]*broadcast", "before a regression loss"),
     (r"stepped at every batch|takes one every|never stepped|not stepped once", "scheduler.step()"),
     (r"seen in training", "no sample in both"),
+    (r"but not in model\.parameters", "torch.nn.ModuleList"),
+    (r"created anew at each step", "in __init__ instead"),
+    (r"optimizer that has not stepped", "never steps"),
     (r"next tokens|last position|last place", "subsequent_mask"),
     (r"of the input holds|column of the inputs", "made from the target"),
     (r"in training mode whenever", "model.eval()"),
@@ -29,17 +32,17 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"BatchNorm layer", "instead of BatchNorm"),
     (r"steps are undone|one and the same state", "copies from the model"),
 )
-"""What the evidence says, and words of the line of code that comes first then; of several the last."""
+"""A pattern in the evidence, and words of the line of code to put first; of several matches the last one wins."""
 SWAPS = ("use-adamw", "switch-optimizer")
-"""Another optimizer is no answer to a setting of this one that is wrong."""
+"""Actions that replace the optimizer: dropped if the evidence names a wrong setting of the present one."""
 TORCH = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
-"""Optimizers that torch brings along."""
+"""Optimizers in `torch.optim`."""
 
 
 def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
-    """Without the settings that the evidence does not speak of, where it speaks of one: a cause may have several.
+    """The actions, without settings that the evidence does not name if it names another one.
 
-    >>> in_question(["lower-dropout", "set-weight-decay"], ["weight decay takes 0.02 of each weight a step"])
+    >>> in_question(["lower-dropout", "set-weight-decay"], ["weight decay removes 0.02 of each weight per step"])
     ['set-weight-decay']
     """
     text = spoken(evidence)
@@ -50,14 +53,14 @@ def in_question(slugs: Iterable[str], evidence: Iterable[str]) -> list[str]:
 
 
 def spoken(evidence: Iterable[str]) -> str:
-    """What speaks for a cause, in one string."""
+    """The evidence for a cause, without that against it, as one string."""
     return " ".join(item for item in evidence if not item.startswith("against:"))
 
 
 def fitting(chart: Chart, code: str, evidence: Sequence[str] = ()) -> str:
-    """The code with the line first that fits what is known of the run, and with its own optimizer.
+    """The code with the line first that fits the run, and with the optimizer of the run.
 
-    >>> fitting(Chart(), "model.train()\\nmodel.eval()", ["the model is in training mode whenever it is validated"])
+    >>> fitting(Chart(), "model.train()\\nmodel.eval()", ["the model is in training mode whenever validation runs"])
     'model.eval()\\nmodel.train()'
     """
     lines, text = _own_optimizer(chart, code).split("\n"), spoken(evidence)
@@ -72,12 +75,12 @@ def fitting(chart: Chart, code: str, evidence: Sequence[str] = ()) -> str:
 
 
 def _put_first(lines: list[str], words: str) -> None:
-    """A line of a block stays where it is."""
+    """Move the matching lines to the front; indented lines stay in their block."""
     lines.sort(key=lambda line: words not in line or line.startswith(" "))
 
 
 def _own_optimizer(chart: Chart, code: str) -> str:
-    """A model that is complete at last is given to the optimizer that the run has, not to another."""
+    """The code with the optimizer of the run instead of AdamW, if the code builds the optimizer again."""
     names = {str(group.get("optimizer") or "") for group in chart.groups}
     name = names.pop() if len(names) == 1 else ""
     if not name.isidentifier() or "when the model is complete" not in code:

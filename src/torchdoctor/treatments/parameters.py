@@ -1,4 +1,4 @@
-"""What to put into an action for one problem: its parameters, or nothing where it makes no sense."""
+"""The parameters of an action for one problem, or None if the action makes no sense for it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from torchdoctor.treatments.case import ACUTE, FAST, Case, direction
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
 NEAR = 0.02
-"""Share of the best validation loss within which another is as good: noise decides between them."""
+"""Relative difference of two validation losses that counts as noise."""
 FRESH = {"step": 10, "epoch": 1, "row": 0}
-"""By what a log counts, until when a run has hardly more to go back to than its beginning."""
+"""By the unit of a run: the first step, epoch or row after which there is something worth going back to."""
 CALM = 16
-"""Pieces of the run before the trouble that tell what a norm was."""
+"""Buckets of the run before the problem that the usual gradient norm is taken from."""
 OUTGROWN = 100.0
-"""Times the first norm above which what comes before the trouble is trouble already."""
+"""Multiple of the first norm above which the usual norm is itself part of the problem."""
 LOWEST_RATE = 1e-5
 """The lowest learning rate at which models are usually trained."""
 USUAL_MOVES, FURTHEST = 1e-3, 100.0
-"""The share of themselves by which weights usually move a step, and the furthest that a rate is raised for it."""
+"""The usual relative change of weights per step, and the largest factor by which the learning rate is raised."""
 Values = dict[str, float]
 
 
 def parameters(case: Case, slug: str) -> Values | None:
-    """The parameters of an action in this case; None where it is out of place."""
+    """The parameters of an action in this case; None if it does not fit."""
     rule = RULES.get(slug)
     return {} if rule is None else rule(case)
 
 
 def _scale_lr(case: Case) -> Values | None:
-    """Down, further each time that the trouble comes back, a leap or an absurd height whole; up where nothing moves."""
+    """Lower: further with every repetition, and a jump or an absurd value at once. Raise: if nothing moves."""
     way = direction(case)
     if way == "down":
         rise = lr_rise(case.chart, case.problem.first_step)
@@ -56,7 +56,7 @@ def _scale_lr(case: Case) -> Values | None:
 
 
 def _up(rate: float, moves: float = math.nan) -> float:
-    """Twice the rate; more where weights hardly move, and where nothing can move that to the lowest rate in use.
+    """Twice the learning rate; more if weights hardly move; to the lowest usual one if it is practically zero.
 
     >>> _up(3e-4), _up(1e-6, moves=8e-6), _up(1e-14)
     (2.0, 100.0, 1000000000.0)
@@ -67,9 +67,9 @@ def _up(rate: float, moves: float = math.nan) -> float:
 
 
 def _far_too_high(chart: Chart) -> float:
-    """The factor to a usual rate where the run's is beyond all usual ones: half of 5.0 would cure nothing; else 1.
+    """The factor to a usual learning rate if that of the run is far too high: half of 5.0 would not help; else 1.
 
-    That of a loss which is a sum is too high by as many samples as are added up, unless steps do not feel it.
+    If the loss is a sum, the factor includes one over the batch size, except for Adam, which is not affected.
     """
     rate, size = highest_rate(chart), chart.context.get("batch_size")
     usual = usual_rate(chart, rate)
@@ -79,20 +79,20 @@ def _far_too_high(chart: Chart) -> float:
 
 
 def _set_clip_norm(case: Case) -> Values | None:
-    """1.0, tighter when the trouble comes back; about twice the usual norm where that is far from 1.
+    """1.0, or about twice the usual norm if that is far from 1; tighter if the problem comes back.
 
-    None where the loop clips as tightly already, and where hardly any gradient is left to clip.
+    None if the loop already clips as tightly, or if hardly any gradient is left to clip.
     """
     norms = case.chart["grad_norm"]
     clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
     if case.chart.fact("clip.after_step") and clip > 0:
-        return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: it comes too late
+        return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: clipping comes too late
     if case.cause == "unnormalized-targets" and not case.problem.has(*FAST):
         return None
     base = norms.baseline(128, log=True)
     usual = math.exp(min(base.recent, 300.0)) if base else 1.0
     calm = norms.outline.means()[: norms.outline.before(case.problem.first_step)][-CALM:]
-    if calm.size >= CALM:  # norms that have grown with the trouble are no scale for what it should be held at
+    if calm.size >= CALM:  # norms that grew with the problem are no reference
         usual = min(usual, median(calm))
     if usual > OUTGROWN * norms.first > 0:
         usual = norms.first
@@ -110,7 +110,7 @@ def _set_clip_norm(case: Case) -> Values | None:
 def _raise_dropout(case: Case) -> Values | None:
     rate = dropout(case.chart)
     if math.isnan(rate):
-        return {}  # the code says by how much, and not from where
+        return {}  # the present value is unknown: the code raises it by 0.1
     return None if rate >= 0.5 else {"rate": round(min(rate + 0.1, 0.5), 2)}
 
 
@@ -120,7 +120,7 @@ def _lower_dropout(case: Case) -> Values | None:
 
 
 def _set_weight_decay(case: Case) -> Values | None:
-    """Up one notch, or down into the range where there is too much of it."""
+    """Up by one level, or down into the usual range if there is too much."""
     decay = weight_decay(case.chart)
     if case.cause in ("over-regularized", "optimizer-misconfigured") or case.problem.has("underfitting"):
         return {"value": 0.01} if decay > 0.02 else None
@@ -128,9 +128,9 @@ def _set_weight_decay(case: Case) -> Values | None:
 
 
 def _stop_at_best(case: Case) -> Values | None:
-    """The step from which on the finding says that validation got worse, unless it was lower yet elsewhere.
+    """The step at which validation was best: that of the finding, unless another one was clearly lower.
 
-    None where it is at its best now: there is nothing to go back to.
+    None if validation is at its best now: there is nothing to go back to.
     """
     validation = case.chart["val_loss"]
     if not validation:
@@ -156,7 +156,7 @@ TIME_ONLY = {"straggler-rank", "step-time-regression", "data-starvation", "memor
 
 
 def _roll_back(case: Case) -> Values | None:
-    """To before the trouble; None where there is nothing to go back to, or nothing was lost but time."""
+    """The start of the problem; None if there is nothing to go back to, or only time was lost."""
     clock = str(case.chart.context.get("clock", "step"))
     if case.problem.first_step <= FRESH.get(clock, 0):
         return None
@@ -167,17 +167,17 @@ def _roll_back(case: Case) -> Values | None:
 
 
 def _skip_window(case: Case) -> Values:
-    """As long as in the training of large models, but no more than a fifth of what a short run has done."""
+    """200 steps, as for large models, but no more than a fifth of the steps of a short run."""
     first = max(case.problem.first_step - 10, 0)
     return {"first": float(first), "last": float(first + min(200, max(20, first // 5)))}
 
 
 def _restart_warmup(case: Case) -> Values:
-    """A thousand steps; a tenth of the run where that is known to be shorter."""
+    """1,000 steps, or a tenth of the run if that is known to be shorter."""
     chart = case.chart
     total = configured(chart, "total_steps")
     if math.isnan(total) and "source" in chart.context and chart.context.get("clock") == "step":
-        total = float(chart.step + 1)  # of a log the end is known
+        total = float(chart.step + 1)  # the end of a log is known
     return {"steps": 1000.0 if not total > 0 else min(max(float(f"{total / 10:.1g}"), 10.0), 1000.0)}
 
 
@@ -209,30 +209,30 @@ def _keep_training(case: Case) -> Values | None:
 
 
 def _for_recurrent(case: Case) -> Values | None:
-    """Where a plain recurrent layer is known, or may be: a GRU or an LSTM is there already."""
+    """Only if the model has, or may have, a plain recurrent layer: not if it uses a GRU or an LSTM already."""
     kinds = case.chart.fact("modules.kinds") or ()
     plain = any(kind in ("RNN", "RNNCell") for kind in kinds) if kinds else True
     return {} if plain and any("weight_hh" in name for name in case.chart.names) else None
 
 
 def _rebalance(case: Case) -> Values | None:
-    """None where there are no classes, or only one: no weight brings back what is not there."""
+    """None for regression, or if there is a single class: no weight brings back missing classes."""
     numbers = case.chart.fact("loss.kind") in ("mse", "l1", "huber")
     return None if numbers or case.chart["pooled_classes"].latest == 1 else {}
 
 
 def _check_labels(case: Case) -> Values | None:
-    """Rare classes are rare; only where there is a single one, labels are likely to be wrong."""
+    """None for class imbalance with several classes: only a single class suggests wrong labels."""
     return None if case.cause == "class-imbalance" and case.chart["pooled_classes"].latest > 1 else {}
 
 
 def _fix_zero_grad(case: Case) -> Values | None:
-    """Micro-batches that are added up on purpose need no other clearing, unless it is that which is wrong."""
+    """None for intended accumulation, unless the evidence says that gradients are cleared wrongly."""
     return None if case.cause == "accumulation-error" and not case.says("cleared") else {}
 
 
 def _unless_clipped_late(values: Values) -> Callable[[Case], Values | None]:
-    """Another way to clip is no answer to a clip that only has to be moved."""
+    """A rule that gives None if clipping comes after the step: it must be moved, not replaced."""
     return lambda case: None if case.chart.fact("clip.after_step") else values
 
 
@@ -275,4 +275,4 @@ RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "use-gru-or-layernorm-rnn": _for_recurrent,
     "reinitialize-dead-units": _reinitialize,
 }
-"""By action; one that is not named has no parameters and always fits."""
+"""By action; an action without a rule has no parameters and always fits."""

@@ -1,8 +1,7 @@
-"""From diagnoses to suggestions: what to change, how sure, in which order.
+"""From diagnoses to suggestions: what to change, how confidently, in which order.
 
-Which actions: those that the cause names (`Cause.suggests`), most fitting first; where no cause is sure, also those
-that the finding names (`Detector.suggests`). How sure: `PRIORS` where a pair has a number of its own, else the
-action's prior.
+Actions come from the cause (`Cause.suggests`), best first; if no cause is certain, also from the finding
+(`Detector.suggests`). Their confidence is that of the pair in `PRIORS`, otherwise the action's prior.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from torchdoctor.treatments.parameters import parameters
 from torchdoctor.treatments.priors import PRIORS
 
 LOWEST, HIGHEST = 0.5, 0.99
-"""Suggestions under the lowest confidence are withheld; nothing is ever surer than the highest."""
+"""Suggestions below the lowest confidence are withheld; no confidence exceeds the highest."""
 LIKELY = 0.2
-"""Causes at least this probable have a say in the merged list."""
+"""Causes below this probability do not contribute to the merged list."""
 SURE = 0.9
-"""From this probability on the cause alone is treated, and treated first."""
+"""From this probability, the cause alone is treated, and before other problems."""
 FINDING = 0.55
-"""The confidence of what a finding suggests, whatever its cause, where no number says more."""
+"""The confidence of an action suggested by a finding, if `PRIORS` has no value for it."""
 REPAIR = 0.8
-"""An action with this prior or more mends one definite fault: a finding alone does not ask for it."""
+"""An action with at least this prior repairs one specific fault: a finding alone does not suggest it."""
 PROTECTS = ("skip-step", "roll-back", "ask-for-help")
-"""What a finding asks for even where the cause is known: it keeps or restores what there is."""
+"""Actions that a finding suggests even if the cause is known: they protect or restore the state."""
 
 OPPOSED = {"down": SLOW, "up": FAST}
-"""By the way that the learning rate must go, the findings that ask for the other."""
+"""By the direction in which the learning rate must go: the findings that ask for the opposite."""
 
 BY_SLUG = {action.slug: action for action in ACTIONS}
 SUGGESTED = {rule.name: rule.suggests for rule in DETECTORS} | {cause.name: cause.suggests for cause in CAUSES}
@@ -52,19 +51,19 @@ class Offer:
     severity: int
     sure: bool = False
     order: int = 0
-    """Its place among those of its cause."""
+    """Its place among the suggestions of its cause."""
     problem: int = 0
     repeats: int = 1
-    """How often the trouble that it is for was seen."""
+    """How often its problem was seen."""
 
     @property
     def weight(self) -> tuple[bool, int, float, int]:
-        """Which of several offers of one action is kept: the largest; of two as sure, what goes further."""
+        """Of several offers of one action the largest is kept; if equally confident, the more repeated one."""
         return self.sure, self.severity, self.suggestion.confidence, self.repeats
 
     @property
     def place(self) -> tuple[bool, int, int, float]:
-        """Its place in the queue, the smallest first; what mends a sure cause keeps the order of its cause."""
+        """Its place in the queue, smallest first; actions against a certain cause keep the order of that cause."""
         if self.sure:
             return False, 0, -self.severity, self.order
         return True, self.suggestion.priority, -self.severity, -self.suggestion.confidence
@@ -72,40 +71,40 @@ class Offer:
 
 @dataclass(frozen=True)
 class Draft:
-    """All that one diagnosis makes one think of, however unsure."""
+    """All suggestions for one diagnosis, whatever their confidence."""
 
     diagnosis: Diagnosis
     case: Case
     first: Diagnosis
-    """The likeliest of its problem."""
+    """The most likely diagnosis of the same problem."""
     thought_of: tuple[Suggestion, ...]
 
     @property
     def severity(self) -> int:
-        """The worst of what was found: 0 is good to know."""
+        """The worst severity of the findings; 0 is info."""
         return SEVERITIES.index(self.case.severity)
 
     @property
     def is_heard(self) -> bool:
-        """Whether it has a say; in every problem there is one without a cause: findings speak for themselves."""
+        """Whether it contributes: likely causes, and the `unknown` of every problem, which stands for its findings."""
         return not self.case.cause or self.diagnosis.probability >= LIKELY
 
     @property
     def treated(self) -> Diagnosis:
-        """The diagnosis with what is sure enough."""
+        """The diagnosis with its suggestions that are confident enough."""
         return replace(self.diagnosis, suggestions=tuple(_sure_enough(self.thought_of)))
 
     @property
     def offers(self) -> list[Offer]:
-        """What of it goes into the merged list."""
+        """Its contributions to the merged list."""
         own = _sure_enough(self.thought_of) if self.is_heard else []
-        # Advice on what does no harm does not jump the queue.
+        # Advice against harmless problems does not come first.
         sure = bool(self.case.cause) and self.diagnosis.probability >= SURE and self.severity > 0
         return [self._offer(item, sure, order) for order, item in enumerate(own) if self._counts(item)]
 
     @property
     def surest(self) -> Offer:
-        """The surest of its thoughts, as sure as one must be to be told."""
+        """Its most confident suggestion, raised to the lowest confidence that is reported."""
         best = max(self.thought_of, key=lambda item: item.confidence)
         return self._offer(replace(best, confidence=max(best.confidence, LOWEST)))
 
@@ -113,7 +112,7 @@ class Draft:
         return Offer(suggestion, self.severity, sure, order, self.diagnosis.problem, self.case.repeats)
 
     def _counts(self, suggestion: Suggestion) -> bool:
-        """Whether what a finding asks for has a say beside its likeliest cause."""
+        """Whether a suggestion of a finding counts next to the most likely cause."""
         if self.case.cause or self.first.cause == "unknown" or suggestion.action in PROTECTS:
             return True
         named = any((name, suggestion.action) in PRIORS for name in self.case.problem.names)
@@ -123,10 +122,10 @@ class Draft:
 def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagnosis, ...], tuple[Suggestion, ...]]:
     """The diagnoses with their suggestions, and all suggestions merged, best first.
 
-    What mends a sure cause comes first. Then gradient control comes before regularization, that before optimizer and
-    data, that before architecture; within a kind the worse problem and then the surer suggestion. Of the worst problem,
-    the change that mends its likeliest cause comes first. Each action appears once. A problem that does harm is never
-    left without a suggestion.
+    Actions against a certain cause come first. Then follow gradient control, regularization, optimizer and data,
+    architecture, process; within a kind, the worse problem and then the more confident suggestion. Among the changes
+    for the worst problem, that against its most likely cause comes first. Each action appears once. A problem that does
+    harm always has a suggestion.
     """
     treated: list[Diagnosis] = []
     offers: list[Offer] = []
@@ -151,19 +150,19 @@ def _draft(chart: Chart, diagnosis: Diagnosis, first: Diagnosis) -> Draft:
 
 
 def _spared(drafts: list[Draft]) -> Draft | None:
-    """Of a problem that does harm, and of which nothing is sure enough to be told, the draft whose best is told."""
+    """The draft whose best suggestion is reported for a harmful problem without confident suggestions; else None."""
     heard = [draft for draft in drafts if draft.is_heard and draft.severity > 0]
     more = [replace(item, thought_of=tuple(_for_symptoms(item.case, all_of_it=True))) for item in heard]
     return next((draft for draft in (*heard, *more) if draft.thought_of), None)
 
 
 def _led(treated: list[Diagnosis], offers: list[Offer]) -> tuple[Suggestion, ...]:
-    """The queue with what mends the likeliest cause of the worst problem before all else that is for this problem."""
+    """The queue, with the change against the most likely cause of the worst problem before all others for it."""
     first = treated[0] if treated else None
     actions = [offer.suggestion.action for offer in offers]
     own = [item.action for item in first.suggestions if item.action in actions] if first is not None else []
     if first is not None and own:
-        # Another problem may have had the weightier offer of every action: then its cure leads the queue.
+        # If another problem had the larger offer of every action, its change comes first.
         place = next((place for place, offer in enumerate(offers) if offer.problem == first.problem), 0)
         leading = offers.pop(actions.index(own[0]))
         offers.insert(min(place, actions.index(own[0])), leading)
@@ -171,7 +170,7 @@ def _led(treated: list[Diagnosis], offers: list[Offer]) -> tuple[Suggestion, ...
 
 
 def _merged(offers: list[Offer]) -> list[Offer]:
-    """The priority queue: for each action its weightiest offer."""
+    """The queue by priority: for each action its largest offer."""
     best: dict[str, Offer] = {}
     for offer in offers:
         known = best.get(offer.suggestion.action)
@@ -195,16 +194,16 @@ def _sure_enough(suggestions: Iterable[Suggestion]) -> list[Suggestion]:
 
 
 def _for_symptoms(case: Case, all_of_it: bool = False) -> list[Suggestion]:
-    """What the findings themselves ask for, whatever the cause; more of it when they come back; surest first.
+    """The suggestions of the findings, whatever the cause, most confident first; more of them if findings repeat.
 
-    `all_of_it`: also what would be too much for something that has passed, and what mends one definite fault.
+    `all_of_it`: also those that are too strong for a problem that is over, and those that repair one specific fault.
     """
     found = []
     for name in case.problem.names:
         for slug in SUGGESTED.get(name, ()):
             action, known = BY_SLUG[slug], PRIORS.get((name, slug))
             if slug == "scale-lr" and name in OPPOSED.get(direction(case), ()):
-                continue  # another finding decides which way the rate goes, and speaks for itself
+                continue  # another finding decides the direction
             if known is None:
                 known = FINDING if action.prior < REPAIR else LOWEST if all_of_it else 0.0
             if all_of_it or (known and (action.kind == "gradient control" or not case.healed)):
@@ -221,13 +220,13 @@ def _for_symptoms(case: Case, all_of_it: bool = False) -> list[Suggestion]:
 
 
 def suggest(case: Case, slug: str, confidence: float, reason: str) -> Suggestion | None:
-    """One action with its parameters for this case; None where it makes no sense or is not sure enough."""
+    """One action with its parameters for this case; None if it makes no sense or is not confident enough."""
     made = thought(case, slug, confidence, reason)
     return made if made is not None and made.confidence >= LOWEST else None
 
 
 def thought(case: Case, slug: str, confidence: float, reason: str) -> Suggestion | None:
-    """The same however unsure it is; None where it makes no sense."""
+    """The same whatever its confidence; None if it makes no sense."""
     action = BY_SLUG[slug]
     values = parameters(case, slug)
     if values is None:
@@ -249,7 +248,7 @@ def thought(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
 
 
 def _what(case: Case, action: Action, values: Mapping[str, float]) -> str:
-    """What the action does; of a rate, which way, and what that comes to in this run where it is known."""
+    """What the action does; for the learning rate, the direction and the values of this run if known."""
     if action.slug != "scale-lr":
         return action.summary
     way = "Lower" if values["factor"] < 1 else "Raise"
@@ -259,5 +258,5 @@ def _what(case: Case, action: Action, values: Mapping[str, float]) -> str:
 
 
 def _word(name: str, value: float) -> str:
-    """A parameter as one would type it: steps are whole numbers, the rest are not."""
+    """A parameter as code: steps as integers, others as floats."""
     return f"{value:.0f}" if name in ("step", "steps", "first", "last") else repr(float(f"{value:.6g}"))

@@ -1,4 +1,4 @@
-"""How sure a change is, for a finding or a cause, before this run says more."""
+"""How likely a change helps against a finding or a cause, before the evidence of the run is known."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ PRIORS: dict[tuple[str, str], float] = {
     ("policy-collapse", "raise-entropy"): 0.8,
     ("batch-size-unsuited", "change-batch-size"): 0.75,
 }
-"""By finding or cause, and action: the paper's priors where it has one, else judgement, until measured."""
+"""Confidence by finding or cause, and action: from the paper if it has a value, otherwise an estimate."""

@@ -1,1 +1,1 @@
-"""Measuring: gauges, the hooks and taps that feed them, and the way of their numbers to the host."""
+"""Measurement: gauges, the hooks and taps that feed them, and the transfer of their numbers to the host."""

@@ -1,8 +1,8 @@
-"""The acting gauge: whether the loop asks its model what to do, and learns later from what came of it.
+"""The acting gauge: whether the loop lets its model choose actions and later learns from their results.
 
-A loop that collects its own experience shows itself by passes on single states, or many on a few, whose answers no
-loss is made of; or by one loss of many such passes, now more and now fewer, as long as an episode lasts. Its loss is no
-measure of progress: new experience and new targets move it up as well as down.
+A loop that collects its own experience is recognized by passes on a single state, or on a few states, whose outputs no
+loss uses; or by a loss of many single-state passes whose number varies with the length of the episode. The loss of such
+a loop does not measure progress: new experience and new targets also move it up.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torchdoctor.vitals.passes import PassGauge, entrances, is_compiled, is_plai
 from torchdoctor.vitals.transfer import Slot
 
 FEW = 8
-"""Rows of the least batch that is trained on, and passes on less than that which are a rollout or an episode."""
+"""Minimum rows of a training batch; minimum passes with fewer rows that count as a rollout or an episode."""
 EPISODES = 3
-"""Different lengths of episodes: of samples that are learnt one by one, only the last of an epoch are fewer."""
+"""Different episode lengths needed. If samples are trained on one by one, only an epoch's last group is shorter."""
 
 
 class ActingGauge(PassGauge):
@@ -30,17 +30,17 @@ class ActingGauge(PassGauge):
         super().__init__(tell)
         self._models = [model for model in entrances(models) if not is_compiled(model)]
         self._asked: list[tuple[int, list[bool]]] = []
-        """Passes that may ask for an action: how many states, and whether a gradient came back to the answer."""
+        """Passes that may choose an action: number of states, and whether a gradient came back to the output."""
         self._rows = 0
-        """Of the largest batch that is trained on."""
+        """Rows of the largest training batch."""
         self._states = 0
         """Passes on a single state since the last backward."""
         self._lengths: set[int] = set()
-        """Of episodes, each of which one loss was made of."""
+        """Lengths of the episodes, each of which was the source of one loss."""
         self._told = False
 
     def arm(self) -> None:
-        """Hooks on the models, until it is known."""
+        """Put hooks on the models until the answer is known."""
         super().arm()
         if not self._told:
             self.at_backward()
@@ -52,7 +52,7 @@ class ActingGauge(PassGauge):
         if not is_plain(state) or not state.dim() or not state.is_floating_point():
             return
         rows = state.shape[0] if state.dim() > 1 else 1
-        # A cell of a recurrent net is given what it said before.
+        # A recurrent cell gets its own earlier output as input.
         follows = any(isinstance(item, Tensor) and item.requires_grad for item in args)
         self._states += self.learns and rows == 1 and not follows
         if self.learns and rows > 1:
@@ -70,7 +70,7 @@ class ActingGauge(PassGauge):
         self._states = 0
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """A boundary point of an equation is a single row too; it is learnt from, and does not count."""
+        """Report what was found. A single row whose output gets a gradient (an equation's boundary) does not count."""
         idle = [rows for rows, used in self._asked if not used and rows < self._rows]
         asks = self._rows >= FEW and (1 in idle or len(idle) == FEW)
         if asks or len(self._lengths) >= EPISODES:
@@ -78,14 +78,14 @@ class ActingGauge(PassGauge):
             self.tell({"loop.acts": True})
 
     def forget(self) -> None:
-        """Of another mode's passes nothing is dropped: a policy may act in either."""
+        """Keep everything when the mode changes: a policy may act in either mode."""
 
     def disarm(self) -> None:
-        """Begin anew."""
+        """Start over."""
         super().disarm()
         self._asked, self._rows, self._states = [], 0, 0
 
 
 def _note(used: list[bool], gradient: Tensor) -> None:
-    """A gradient has come back to an answer."""
+    """A gradient has come back to an output."""
     used.append(True)

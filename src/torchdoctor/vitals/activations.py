@@ -1,8 +1,8 @@
-"""The activation gauge: what each module puts out, at sampled steps.
+"""The activation gauge: statistics of each module's output at sampled steps.
 
-Modules are numbered in the order in which the first sampled pass ran them, so that a row reads from input to output.
-What cannot be seen is said: a compiled module hides its children, a recurrent layer its gates, and an activation that
-is called as a function (`F.relu`, `torch.tanh`) shows only as the input of the next layer.
+Modules are numbered in the order in which the first sampled pass ran them, so a row reads from input to output. Some
+things cannot be seen, and the gauge says so: a compiled module hides its children, a recurrent layer its gates, and an
+activation that is called as a function (`F.relu`, `torch.tanh`) is visible only as the input of the next layer.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from torchdoctor.vitals.transfer import Part, Slot
 
 MOST_MODULES = 256
 SILENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, nn.modules.loss._Loss)
-"""Leaves whose output says nothing of its own."""
+"""Leaf modules whose output adds no information."""
 ZEROING = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 SPAN = 3
-"""Samples in which a unit must have been zero before it may be called dead."""
+"""Samples in which a unit must be zero before it can be called dead."""
 ROWS = 128
-"""Inputs likewise: with small batches it takes more samples."""
+"""Inputs in which it must be zero: small batches need more samples."""
 MOST_SAMPLES = 64
-"""Samples that are remembered for that."""
+"""Maximum number of samples kept for that."""
 TOKENS = 128
 """Tokens of a sample for which attention is computed."""
 SQUASHING = ("Tanh", "Sigmoid")
-"""Functions with two extremes, as autograd calls them."""
+"""Functions with two extremes, by their autograd names."""
 SHAPED = 4
-"""Changes of shape that may lie between a layer, such a function and the next layer."""
+"""Maximum number of reshaping nodes between a layer, such a function and the next layer."""
 FLAT = 3.5
-"""What enters a sigmoid beyond which it is outside of 0.03 to 0.97; a tanh is flat there all the more."""
+"""Absolute input beyond which a sigmoid is outside 0.03 to 0.97; a tanh is even flatter there."""
 ENTRIES = 256
-"""Rows of a table of embeddings in which its columns are compared."""
+"""Rows of an embedding table in which its columns are compared."""
 LOOKS_AT_WEIGHTS = 16
-"""Samples of a run at which rows of weights are compared: symmetry is there from the beginning or never."""
+"""Samples of a run at which rows of weights are compared: symmetry is there from the start or never."""
 DROWNED = 10.0
-"""Times what layers have made that a layer's input is, where that is not all of it: the rest came in as it is."""
+"""Multiple of every layer's output that a concatenated input must exceed to count as mostly raw values."""
 
 
 class ActivationGauge(PassGauge):
@@ -67,7 +67,7 @@ class ActivationGauge(PassGauge):
         super().__init__(tell)
         self._entrances = entrances(models)
         self._parts = set(self._entrances) - set(models.values())
-        """What is called instead of a model that has no forward pass of its own."""
+        """What the loop calls instead of a model without a forward pass of its own."""
         self._watched: dict[nn.Module, str] = {}
         self._left_out = 0
         self._hidden: list[str] = []
@@ -77,7 +77,7 @@ class ActivationGauge(PassGauge):
         self._seen: dict[nn.Module, dict[str, Tensor]] = {}
         self._places: dict[nn.Module, int] = {}
         self._makers: dict[int, nn.Module] = {}
-        """The modules of this pass by the number of the node that their output comes from: numbers keep no graph."""
+        """Modules of this pass by the sequence number of their output's node: numbers keep no graph alive."""
         self._squashed: dict[nn.Module, str] = {}
         self._widths: dict[nn.Module, int] = {}
         self._outputs = {model for model in models.values() if model in self._watched}
@@ -88,9 +88,9 @@ class ActivationGauge(PassGauge):
         self._inside = 0
         self._models = tuple(models.values())
         self._all_learn = False
-        """Whether no parameter is frozen: behind frozen layers, what does not learn is not what came in."""
+        """Whether no parameter is frozen: after frozen layers, a tensor without gradient may not be a raw input."""
         self._beside: Tensor | None = None
-        """The size of what entered the last layer, if that was an input."""
+        """RMS of the last layer's input, if that was a raw input."""
 
     def _walk(self, name: str, module: nn.Module) -> None:
         if is_compiled(module):
@@ -129,7 +129,7 @@ class ActivationGauge(PassGauge):
         """A model's forward pass begins."""
         super().begins(module, args, kwargs)
         self._inside += self.learns
-        if self._samples == 0 and module in self._parts:  # what goes on into the next part is no output
+        if self._samples == 0 and module in self._parts:  # what enters the next part is not a final output
             entering = {tensor.data_ptr() for tensor in plain_tensors(args)}
             self._outputs -= {known for known, place in self._places.items() if place in entering}
 
@@ -145,7 +145,7 @@ class ActivationGauge(PassGauge):
     def _passed(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self._samples == 0 and (self._inside or self.learns):
             self._runs[module] = self._runs.get(module, 0) + 1
-        # A checkpointed block runs its first forward without gradients: the pass around it decides.
+        # A checkpointed block runs its first forward without gradients: the enclosing pass decides.
         if module in self._seen or not (self._inside or self.learns):
             return
         tensor = next((item for item in plain_tensors(output) if item.is_floating_point() and item.dim() > 1), None)
@@ -171,21 +171,21 @@ class ActivationGauge(PassGauge):
         self._places[module] = tensor.data_ptr()
 
     def _measure_weights(self, module: nn.Module, measured: dict[str, Tensor]) -> None:
-        # A weight that is parametrized is made anew by whoever asks for it, which may draw numbers or count.
+        # Accessing a parametrized weight recomputes it, which may draw random numbers or change counters.
         weight = module._parameters.get("weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight")
         if weight is None or not weight.requires_grad:
             return
         if isinstance(module, (*WEIGHTED, nn.RNNBase)):
             self._compare_rows(weight, measured)
         elif isinstance(module, nn.Embedding):
-            self._compare_rows(weight[:ENTRIES].T, measured)  # its units are columns: an entry has one row
+            self._compare_rows(weight[:ENTRIES].T, measured)  # the units of an embedding are its columns
 
     def _measure_squashed(self, inputs: Any) -> None:
-        """How many values of an earlier layer are at their extremes, where a function between them has such."""
+        """Share of an earlier layer's values that a tanh or sigmoid called as a function puts at its extremes."""
         tensor = next(plain_tensors(inputs), None)
         node = None if tensor is None else self._past_shapes(tensor.grad_fn)
         kind = node_name(node)
-        if node is None or kind not in SQUASHING or node._sequence_nr() in self._makers:  # a module is seen as such
+        if node is None or kind not in SQUASHING or node._sequence_nr() in self._makers:  # modules see their own
             return
         maker = self._past_shapes(next(parents_of(node), None))
         layer = None if maker is None else self._makers.get(maker._sequence_nr())
@@ -196,7 +196,7 @@ class ActivationGauge(PassGauge):
         self._squashed.setdefault(layer, kind)
 
     def _past_shapes(self, node: Any) -> Any:
-        """The node that computed what this one may only have given another shape; a layer's own last one is kept."""
+        """Follow reshaping nodes back to the node that computed the values, or to the last node of a watched layer."""
         for _ in range(SHAPED):
             if node is None or node_name(node) not in SHAPING or node._sequence_nr() in self._makers:
                 break
@@ -221,13 +221,13 @@ class ActivationGauge(PassGauge):
             self._count_dead(module, value, 1 if value.dim() > 3 else value.dim() - 1, measured)
         elif self._functional and isinstance(module, WEIGHTED) and self._seen and inputs and is_plain(inputs[0]):
             entering = part_of(inputs[0]).float()
-            # What nothing that learns has put out is no unit's: the zeros that a recurrence begins with.
+            # Values that no layer computed, such as the zeros of an initial recurrent state, are not units.
             if entering.dim() > 1 and (inputs[0].requires_grad or not self._all_learn):
                 dimension = entering.dim() - 1 if isinstance(module, nn.Linear) else 1
                 self._count_dead(module, entering, dimension, measured)
 
     def _measure_attention(self, module: nn.MultiheadAttention, inputs: Any, measured: dict[str, Tensor]) -> None:
-        """The weights are rarely returned: they are computed again for the first tokens of one sample, without mask."""
+        """Recompute the weights, rarely returned, for the first tokens of one sample, without a mask."""
         if len(inputs) < 2 or not module._qkv_same_embed_dim or not all(is_plain(item) for item in inputs[:2]):
             return
         query, key = (item.detach() for item in inputs[:2])
@@ -264,7 +264,7 @@ class ActivationGauge(PassGauge):
                 measured["weight_same"] = ((rows - rows[:1]).abs().amax() == 0).float()
 
     def _measure_entry(self, inputs: Any) -> None:
-        """What enters the model's first layer: the input, with whatever the model does to it before."""
+        """Measure the input of the model's first layer, including whatever the model does to it before."""
         tensor = next(plain_tensors(inputs), None)
         if tensor is None or not tensor.is_floating_point() or "entry_rms" in self._scalars:
             return
@@ -278,10 +278,10 @@ class ActivationGauge(PassGauge):
             self._scalars["entry_ratio"] = features.amax() / features.median().clamp_min(1e-30)
 
     def _measure_side_entry(self, module: nn.Module, inputs: Any) -> None:
-        """What enters later layers without having passed anything that learns: a time, a second input, another model's.
+        """Measure later layers' inputs that no trainable layer has processed: a time, a second input.
 
-        The largest of them; not where a normalization follows. What is put beside something that was learnt, such as
-        numbers beside embeddings, counts where it is far larger than all that any layer has made.
+        The largest of them is kept; one that is followed by a normalization does not count. If raw numbers are
+        concatenated with learned ones, such as embeddings, they count if they are far larger than every layer's output.
         """
         if self._beside is not None and isinstance(module, NORMS):
             self._beside = None
@@ -301,7 +301,7 @@ class ActivationGauge(PassGauge):
                 self._beside = torch.where(size > DROWNED * torch.stack(made).amax(), size, torch.zeros_like(size))
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Hand over the rows; the first of them settles the order of the modules."""
+        """Hand over the rows; the first sample fixes the order of the modules."""
         if self._seen:
             if not self._order:
                 self._settle()
@@ -313,7 +313,7 @@ class ActivationGauge(PassGauge):
                 slot.parts.append(Part(vital, scalars, indices, modules=len(self._order)))
             self._samples += 1
         elif self._samples == 0 and index == 0 and self._watched:
-            self.tell({"activations.hidden": [*self._hidden, "whatever runs inside a compiled function"]})
+            self.tell({"activations.hidden": [*self._hidden, "everything inside a compiled function"]})
         super().before_step(index, slot)
         self.forget()
 
@@ -346,18 +346,18 @@ class ActivationGauge(PassGauge):
 
 
 def _share_at_extremes(value: Tensor, kind: str) -> Tensor:
-    """The share of what a tanh or a sigmoid gave that is at one of its two ends."""
+    """Share of a tanh's or sigmoid's values that are at one of its two extremes."""
     return ((value.abs() > 0.97) if kind == "Tanh" else ((value - 0.5).abs() > 0.47)).float().mean()
 
 
 class _Units:
-    """The largest value of each unit at the last few samples: as many as it takes to have seen enough inputs."""
+    """The largest value of each unit at the last few samples: as many as are needed to cover enough inputs."""
 
     def __init__(self) -> None:
         self._largest: deque[tuple[Tensor, int]] = deque(maxlen=MOST_SAMPLES)
 
     def dead(self, largest: Tensor, rows: int) -> Tensor | None:
-        """The share of units that were zero in all that is remembered; None while that is too little."""
+        """Share of units that were zero in everything that is remembered; None while that is too little."""
         kept = self._largest
         if kept and kept[-1][0].shape != largest.shape:
             kept.clear()
@@ -371,10 +371,10 @@ class _Units:
 
 
 def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
-    """What enters the gates of a recurrent layer's last level, of one sample; None where that cannot be told.
+    """Input of the gates of a recurrent layer's last level, for one sample; None if it cannot be computed.
 
-    Computed again from its input and its own outputs. Of several levels the input of the last is not known, and left
-    out; so are biases, which some recipes begin with large values of so that a layer remembers.
+    It is recomputed from the layer's input and its own outputs. With several levels, the input of the last one is
+    unknown and left out. So are biases: some recipes initialize them with large values to make a layer remember.
     """
     given, made = next(plain_tensors(inputs), None), next(plain_tensors(output), None)
     last = module.num_layers - 1
@@ -394,7 +394,7 @@ def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
 
 
 def _is_joined(tensor: Tensor) -> bool:
-    """Whether something that nothing has learnt was put beside something that was, into one tensor."""
+    """Whether a raw input was concatenated with something learned into this tensor."""
     node = tensor.grad_fn
     if node is None or not type(node).__name__.startswith("CatBackward"):
         return False
@@ -407,7 +407,13 @@ def _entering(module: nn.Module) -> int:
 
 
 def relative_entropy(weights: Tensor, dimension: int | None) -> Tensor:
-    """The mean entropy of distributions relative to that of an even one; 1 is even, 0 is one-hot."""
+    """Mean entropy of distributions relative to uniform ones: 1 is uniform, as is a single choice, and 0 is one-hot.
+
+    >>> relative_entropy(torch.eye(4), -1).item(), relative_entropy(torch.ones(4, 1), -1).item()
+    (0.0, 1.0)
+    """
     dimension = -1 if dimension is None else dimension
+    if weights.shape[dimension] < 2:
+        return weights.new_ones(())
     entropy: Tensor = -(weights * weights.clamp_min(1e-30).log()).sum(dimension)
-    return entropy.mean() / max(math.log(weights.shape[dimension]), 1e-30)
+    return entropy.mean() / math.log(weights.shape[dimension])

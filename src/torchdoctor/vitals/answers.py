@@ -1,4 +1,4 @@
-"""What is asked for, beside what is given: does the input hold the answer, or the answer belong elsewhere?"""
+"""Targets compared with inputs: does the input contain the answer, or does the answer belong to another position?"""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torchdoctor.vitals.batch_numbers import (
 from torchdoctor.vitals.passes import LARGEST, part_of
 
 SHORTEST = 7
-"""Tokens of a sequence of which an end that repeats itself says something."""
+"""Sequences of up to this many tokens are skipped: a repeating end of them means nothing."""
 FEW = 4
-"""Numbers asked for, of several, that are all looked for among the inputs."""
+"""How many of a sample's target numbers are searched for in the inputs; the one that is found least counts."""
 MOST_TOKENS = 16_384
-"""Tokens of a batch among which the mask is looked for."""
+"""Tokens of a batch in which a mask token is searched for."""
 SAME = 0.999
-"""Correlation of columns with classes that counts: less is a good feature, such as a bright place in a picture."""
+"""Correlation of a column with a class that counts; a lower one is just a good feature, such as a bright pixel."""
 
 
 def in_place(inputs: Tensor, target: Tensor, ignored: int) -> dict[str, Tensor]:
-    """Of the labels that are counted: the share that stands in the input, at its own place; and one mask for the rest.
+    """Share of counted labels that equal the input at their position; share of the other tokens that is one mask.
 
     >>> tokens, labels = torch.tensor([[5, 3, 7, 9]]), torch.tensor([[-100, 3, -100, 9]])
     >>> in_place(tokens, labels, -100)["target_is_input"]
@@ -42,7 +42,7 @@ def in_place(inputs: Tensor, target: Tensor, ignored: int) -> dict[str, Tensor]:
 
 
 def along_a_sequence(inputs: Tensor, target: Tensor, ignored: int, first: int | None) -> dict[str, Tensor]:
-    """Labels against the tokens that come next, or came before; outputs begin at token `first`, where that is known."""
+    """Compare labels with the next and previous tokens; `first` is the token at which the outputs begin, if known."""
     samples = inputs.shape[0]
     if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
         return {}
@@ -59,9 +59,9 @@ def along_a_sequence(inputs: Tensor, target: Tensor, ignored: int, first: int | 
 
 
 def in_a_column(inputs: Tensor, target: Tensor, distinct: Tensor | None) -> dict[str, Tensor]:
-    """How closely one column of a table, or one place of a picture, follows the label: 1 where it is the label.
+    """How closely one column of a table, or one place of an image, follows the label: 1 if it is the label.
 
-    Sequences are left out: to tell again what came first is a task.
+    Sequences are left out: repeating what came first is a legitimate task.
     """
     labels = target.detach().flatten().float()
     if not inputs.is_floating_point() or inputs.dim() not in (2, 4) or inputs[0].numel() < 2:
@@ -79,19 +79,19 @@ def in_a_column(inputs: Tensor, target: Tensor, distinct: Tensor | None) -> dict
     if is_whole(target):
         each = column_by_class(columns, target.detach().flatten())
         closest = torch.where(each > SAME, torch.maximum(closest, each), closest)
-    if distinct is not None:  # of a few samples, again and again, some column follows anything
+    if distinct is not None:  # with few different samples, some column follows anything
         closest = closest * (distinct >= ROWS)
     return {"label_in_input": closest * whole, "label_in_another": other * whole}
 
 
 def _in_columns(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The same for several labels of a sample: of the one that is followed least, and of the next columns."""
+    """The same for several labels per sample: the label that is followed least, and the next best columns."""
     if inputs.numel() > LARGEST or labels.shape[1] > MOST_LABELS:
         return {}
     columns, labels = inputs - inputs.mean(0), labels - labels.mean(0)
     sizes = columns.square().sum(0).sqrt() * labels.square().sum(0).sqrt().unsqueeze(1)
     closest, other = ((labels.T @ columns).abs() / sizes.clamp_min(1e-12)).topk(2, 1).values.unbind(1)
-    varies = sizes.amax(1) > 0  # of a label that no sample has, nothing can be said
+    varies = sizes.amax(1) > 0  # a label that is constant in the batch says nothing
     return {
         "label_in_input": torch.where(varies, closest, torch.ones_like(closest)).amin() * varies.any(),
         "label_in_another": torch.where(varies, other, torch.zeros_like(other)).amax(),
@@ -99,7 +99,7 @@ def _in_columns(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def copied_share(inputs: Tensor, target: Tensor) -> Tensor | None:
-    """The largest share of samples in which one place of the input holds the very number that is asked for.
+    """The largest share of samples in which one place of the input holds exactly the target number.
 
     >>> window = torch.rand(32, 24, 1)  # a series, and what comes after it
     >>> copied_share(window, window[:, -4:, 0]), copied_share(window, torch.rand(32, 4))
@@ -113,11 +113,11 @@ def copied_share(inputs: Tensor, target: Tensor) -> Tensor | None:
     if target.shape[0] != samples or samples < ROWS or not (target.numel() == samples or target.dim() == 2):
         return None
     if target.numel() > samples and (inputs.dim() != 2 or 2 * target.shape[1] > places):
-        return None  # what gives back what it is given, or a window that was moved on
+        return None  # a task that reproduces its input, or a shifted window
     shares = []
     for number in target.detach().reshape(samples, -1)[:, :FEW].unbind(1):
         asked = number.unsqueeze(1)
-        counted = asked != asked.mode(0).values  # what most targets are, a column may be as well
+        counted = asked != asked.mode(0).values  # a column may equal the most common target by chance
         same = ((inputs.detach().flatten(1) == asked) & counted).sum(0).amax()
         shares.append(same / counted.sum().clamp_min(ROWS // 2))
     return torch.stack(shares).amin()

@@ -1,7 +1,8 @@
-"""Whether attention looks ahead: what a causal mask forbids, read off the graph behind a loss.
+"""Whether attention looks ahead, which a causal mask forbids, read from the graph behind a loss.
 
-A softmax over attention scores keeps its result for its backward, a fused attention keeps whether it was causal. Read
-before backward runs, of one head of one sample, in the first few samples of a run: a mask does not change later.
+A softmax over attention scores keeps its result for backward; a fused attention keeps whether it was causal. They are
+read before backward runs, for one head of one sample, in the first few samples of a run, because a mask does not change
+later.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from torchdoctor.vitals.loss_graph import MOST_NODES
 from torchdoctor.vitals.loss_inputs import kept
 
 MOST_LAYERS = 4
-"""Attentions that are looked at: those nearest to the loss."""
+"""Number of attention nodes that are looked at, those nearest to the loss."""
 SOFTMAX = ("Softmax", "SafeSoftmax")
-"""Nodes of attention that is written by hand."""
+"""Nodes of attention written by hand."""
 MASKED = -1e3
-"""A score below this, added to another, leaves nothing of it."""
+"""Adding a score below this removes a position from attention."""
 
 
 def look_ahead(loss: Tensor, length: int) -> Tensor | None:
-    """How much of the attention of `length` tokens goes to later ones, in the layer that does so least; else None.
+    """Share of the attention over `length` tokens that goes to later ones, in the layer with the least; else None.
 
-    Where something of another length reads these tokens, they are those of an encoder, which may look at all of them.
+    If attention with another query length reads these tokens, they belong to an encoder, which may look at all of them.
     """
     shares: list[Tensor] = []
     seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
@@ -48,7 +49,7 @@ def look_ahead(loss: Tensor, length: int) -> Tensor | None:
 
 
 def _sides(node: Any, name: str) -> tuple[int, int] | None:
-    """How many look, and at how many, where this is attention."""
+    """Number of queries and keys, if this node is attention."""
     if name.startswith("ScaledDotProduct"):
         query, key = kept(node, "query"), kept(node, "key")
         return None if query is None or key is None else (query.shape[-2], key.shape[-2])

@@ -1,9 +1,10 @@
-"""The census of axes: does a layer take the samples of the batch for the steps of a sequence?
+"""The axes check: does a layer mistake the samples of the batch for the steps of a sequence?
 
 `nn.LSTM`, `nn.GRU`, `nn.MultiheadAttention` and `nn.TransformerEncoder` read (steps, batch, features) unless they are
-told `batch_first=True`. Fed with (batch, steps, features) they run without an error, and each sample's output depends
-on the other samples of its batch. Shapes tell it where the model gives one output for each sample: as many rows as the
-layer has steps, and none for what it takes for its batch. Looked at in the first samples only.
+built with `batch_first=True`. Given (batch, steps, features), they run without an error, but each sample's output
+depends on the other samples of its batch. Shapes show this if the model returns one output per sample: the output has
+as many rows as the layer has steps, and no dimension of the size that the layer takes as its batch. Only the first
+samples are checked.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from torchdoctor.vitals.passes import PassGauge, is_compiled, plain_tensors
 from torchdoctor.vitals.patient import unwrap_model
 
 LOOKS = 4
-"""Samples that are looked at."""
+"""Samples that are checked."""
 MOST_LAYERS = 64
 
 
 class AxesCensus(PassGauge):
-    """Tells `modules.batch_as_time`, where one model is watched."""
+    """Tells `modules.batch_as_time`, if one model is watched."""
 
     def __init__(self, models: Mapping[str, nn.Module], tell: Tell) -> None:
         super().__init__(tell)
@@ -35,11 +36,11 @@ class AxesCensus(PassGauge):
         self._model = model
         self._left = LOOKS if 0 < len(self._layers) <= MOST_LAYERS else 0
         self._entered: dict[str, tuple[int, int]] = {}
-        """Of this pass: steps and batch of each layer, as the layer takes them."""
+        """Steps and batch size of each layer in this pass, as the layer interprets them."""
         self._times = 0
 
     def arm(self) -> None:
-        """Hooks on the layers that take the second axis for the batch, and on the model's two ends."""
+        """Put hooks on layers that take the second axis as the batch, and on the model's input and output."""
         super().arm()
         if self._left > 0:
             self._left -= 1
@@ -65,12 +66,12 @@ class AxesCensus(PassGauge):
             return
         mixed = [path for path, sizes in self._entered.items() if _is_turned(given.shape, *sizes, result.shape)]
         self._times += bool(mixed)
-        if mixed and self._times > 1:  # twice, so that no size is what it is by chance
+        if mixed and self._times > 1:  # twice, so that no size matches by chance
             self.tell({"modules.batch_as_time": mixed})
 
 
 def _is_turned(given: Any, steps: int, batch: int, result: Any) -> bool:
-    """Whether what a layer takes for its steps is the batch of the model, whose result knows nothing of the rest.
+    """Whether a layer takes the model's batch as its steps, and the result has no dimension for the layer's batch.
 
     >>> _is_turned((32, 48, 1), 32, 48, (32, 10)), _is_turned((32, 48, 1), 48, 32, (32, 10))
     (True, False)

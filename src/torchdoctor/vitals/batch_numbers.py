@@ -1,4 +1,4 @@
-"""Numbers that tell what a batch holds: columns that follow the labels, padding, repeated tokens, counts of classes."""
+"""Numbers that describe a batch: columns that follow the labels, padding, repeated tokens, class counts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from torchdoctor.vitals.passes import LARGEST, is_plain, part_of
 
 IGNORED = -100
-"""The label that torch's losses leave out."""
+"""The label that torch's losses ignore."""
 MOST_CLASSES = 4096
 BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
 ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, *BINARY)
 ROWS = 16
-"""Rows of a table in which a column that follows the label is no chance."""
+"""Minimum rows of a table for a column that follows the label not to be chance."""
 FEW_CLASSES = 3
-"""Classes from which a weight can be seen to follow their counts."""
+"""Minimum number of classes for class weights to follow the counts visibly."""
 MOST_LABELS = 64
-"""Labels of one sample, or classes, that are looked for among the inputs."""
+"""Maximum number of labels per sample, or of classes, that are searched for in the inputs."""
 OF_A_CLASS = 3
-"""Samples of a class in a batch that a column does not tell from all others by chance."""
+"""Minimum samples of a class in a batch for a column that singles it out not to be chance."""
 
 
 def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
-    """How closely each class is followed by a column of its own, for the class that is followed least.
+    """How closely a single column follows each class, for the class that is followed least.
 
-    Classes with a sample or two are left out, and so is a batch with fewer than two others: a feature that only
-    one sample has says nothing. Columns are given without their means.
+    Classes with only one or two samples are left out, and so is a batch with fewer than two other classes: a feature
+    that only one sample has says nothing. The columns come with their means subtracted.
 
     >>> labels = torch.arange(4).repeat(4)
     >>> told = torch.nn.functional.one_hot(labels).float()
@@ -46,7 +46,7 @@ def column_by_class(columns: Tensor, labels: Tensor) -> Tensor:
 
 
 def different_rows(rows: Tensor) -> Tensor:
-    """How many samples there are that are no copies of others, by a weighted sum of each.
+    """The number of distinct samples, compared by a weighted sum of each.
 
     >>> different_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [2.0, 1.0]]))
     tensor(3)
@@ -56,9 +56,9 @@ def different_rows(rows: Tensor) -> Tensor:
 
 
 def slope_by_count(counts: Tensor, weights: Tensor) -> Tensor:
-    """How weights grow with how common classes are: 1 where they are counts, -1 where they are their inverse.
+    """How weights grow with class frequency: 1 if they are counts, -1 if they are inverse counts.
 
-    Nothing (0) where classes are about as common as each other, or weights do not follow that.
+    It is 0 if classes are about equally common or weights do not follow the counts.
 
     >>> counts = torch.tensor([400.0, 90.0, 30.0, 4.0])
     >>> [round(slope_by_count(counts, weights).item(), 3) for weights in (counts / 9, 9 / counts, torch.ones(4))]
@@ -75,21 +75,21 @@ def slope_by_count(counts: Tensor, weights: Tensor) -> Tensor:
 
 
 def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
-    """Where tokens differ from what is asked for, the share that is one and the same token: a mask.
+    """Of the tokens that differ from the target, the share that is one single token: a mask.
 
     >>> one_in_place_of(torch.tensor([7, 9, 9, 3, 9, 4]), torch.tensor([7, 2, 5, 3, 6, 1]))
     tensor(0.7500)
     """
     differs = given != asked
-    alone = -1 - torch.arange(given.numel(), device=given.device)  # a token that stays counts for itself only
+    alone = -1 - torch.arange(given.numel(), device=given.device)  # unchanged tokens never form a group
     most = torch.where(differs, given.long(), alone).mode().values
     return (differs & (given == most)).sum() / differs.sum().clamp_min(1)
 
 
 def padding(tokens: Tensor, ignored: int) -> Tensor:
-    """The share of labels that belong to a stretch of one label at the end, or at the beginning, of a sequence.
+    """Share of labels that belong to a run of one label at the end, or at the beginning, of a sequence.
 
-    A sequence with the same label at every place is asked for one thing, and padded with nothing.
+    A sequence with the same label everywhere has a constant target and no padding.
 
     >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
     tensor(0.5000)
@@ -105,7 +105,7 @@ def padding(tokens: Tensor, ignored: int) -> Tensor:
 
 
 def agreement(tokens: Tensor, labels: Tensor, ignored: int) -> Tensor:
-    """The share of labels that are the tokens at the same places, as far as there are both.
+    """Share of labels that equal the tokens at the same positions, as far as both exist.
 
     >>> agreement(torch.tensor([[3, 7, 9]]), torch.tensor([[3, 7, -100, 5]]), -100)
     tensor(1.)
@@ -117,7 +117,7 @@ def agreement(tokens: Tensor, labels: Tensor, ignored: int) -> Tensor:
 
 
 def beyond_given(given: Tensor, labels: Tensor, ignored: int) -> Tensor:
-    """Where labels differ from the tokens at their places: the share of them that is above all tokens given.
+    """Of the labels that differ from the tokens at their positions, the share that is larger than all tokens.
 
     >>> beyond_given(torch.tensor([[3, 5, 5, 1]]), torch.tensor([[3, 9, 7, 1]]), -100)
     tensor(1.)
@@ -129,7 +129,7 @@ def beyond_given(given: Tensor, labels: Tensor, ignored: int) -> Tensor:
 
 
 def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-    """What a loss compares: its first argument, and its second where that is data rather than another output."""
+    """What a loss compares: its first argument, and its second if that is data and not another output."""
     output: Any = args[0] if args else kwargs.get("input")
     target: Any = args[1] if len(args) > 1 else kwargs.get("target")
     good = is_plain(output) and output.is_floating_point() and output.dim() > 0
@@ -138,15 +138,15 @@ def output_and_target(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | No
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor holds whole numbers: tokens or labels."""
+    """Whether a tensor holds integers: tokens or labels."""
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
 
 
 def class_dimension(loss_fn: nn.Module, output: Tensor | None, target: Tensor) -> int:
-    """Which dimension of the outputs holds the scores of classes that the targets are labels of; 0 for none."""
+    """The output dimension that holds the class scores for these labels; 0 if there is none."""
     if output is None or not is_whole(target) or output.dim() != target.dim() + 1:
         return 0
-    last = output.dim() - 1  # where everybody has them but torch's own losses
+    last = output.dim() - 1  # the usual class dimension, except in torch's own losses
     for dimension in (1, last) if isinstance(loss_fn, nn.CrossEntropyLoss | nn.NLLLoss) else (last, 1):
         others = [size for index, size in enumerate(output.shape) if index != dimension]
         if others == list(target.shape) and output.shape[dimension] > 1:
@@ -155,14 +155,14 @@ def class_dimension(loss_fn: nn.Module, output: Tensor | None, target: Tensor) -
 
 
 def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """How often each class occurs, as floats; labels out of range are left out, as the ignored one is."""
+    """How often each class occurs, as floats; labels out of range, such as the ignored one, do not count."""
     classes = classes or 1024
     flat = labels.detach().flatten()[: max(64, LARGEST // classes)]
     return (flat[:, None] == torch.arange(classes, device=flat.device)).sum(0).float()
 
 
 def binary_counts(target: Tensor) -> Tensor:
-    """How many zeros and ones there are; NaN where targets are anything between.
+    """Number of zeros and ones; NaN if there are other targets.
 
     >>> binary_counts(torch.tensor([0.0, 1.0, 0.0])), binary_counts(torch.tensor([0.0, 0.5]))
     (tensor([2., 1.]), tensor([nan, nan]))

@@ -1,8 +1,8 @@
-"""The batch gauge: what the model is fed and what it is asked for, at sampled steps, as a handful of numbers.
+"""The batch gauge: a few numbers about inputs and targets at sampled steps.
 
-Inputs are seen at the model's own door, targets where `loss_fn` is called or where the loop logs its batch. Where
-neither is shown, the loss that backward begins with tells what it compares. Scale, constant features,
-values that are not finite, class balance, order, and a checksum that shows a batch coming back.
+Inputs are seen when they enter the model, targets when `loss_fn` is called or when the loop logs its batch. If neither
+happens, the loss that backward starts from shows what it compares. The numbers cover scale, constant features,
+non-finite values, class balance, order, and a checksum that recognizes a repeated batch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from torchdoctor.vitals.targets_so_far import TargetsSoFar
 from torchdoctor.vitals.transfer import Slot
 
 LOOKS = 3
-"""Samples in which it is asked whether attention looks ahead."""
+"""Samples in which attention is checked for looking ahead."""
 MOST_CALLS = 4
 """Passes of a step whose inputs are looked at."""
 BEYOND = 0.1
-"""How far under 0 or above 1 the targets of a binary loss may be: a picture that was resized swings over by less."""
+"""How far below 0 or above 1 the targets of a binary loss may be: resizing an image overshoots by less."""
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
@@ -63,34 +63,34 @@ class BatchGauge(PassGauge):
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._inputs: weakref.ref[Tensor] | None = None
         self._owner: weakref.ref[Tensor] | None = None
-        """The tensor that the inputs are a view of, with all of its rows; else the inputs."""
+        """The tensor that the inputs are a view of, if that has all of its rows; else the inputs."""
         self._decoded: weakref.ref[Tensor] | None = None
-        """Tokens that a model was given besides its inputs: those that a decoder goes on from."""
+        """Tokens that a model gets besides its inputs, such as those of a decoder."""
         self._saw_inputs = self._saw_targets = False
         self._shown = False
-        """Whether the inputs are those that the loop showed, and no model was entered since."""
+        """Whether the loop showed these inputs and no model was entered since."""
         self._shown_targets = 0
-        """How many targets the loop showed, where the loss was not looked at since."""
+        """Number of targets that the loop showed, until the loss is looked at."""
         self._blank: Tensor | None = None
         """Which samples of this batch have no content."""
         self._distinct: Tensor | None = None
-        """How many samples of this batch are no copies of others."""
+        """Number of distinct samples in this batch."""
         self._unshifted: Tensor | None = None
-        """Share of a decoder's tokens that are the labels at their own places."""
+        """Share of a decoder's tokens that equal the labels at their own positions."""
         self._looked = 0
         self._size = 0
-        """Numbers in the inputs of this batch: how much work it is."""
+        """Numbers in the inputs of this batch: a measure of its work."""
         self._door = self._calls = 0
-        """Which module the inputs entered, and how many different tensors entered it since."""
+        """The module that the inputs entered, and how many different tensors entered it since."""
         self._cuda = any(tensor.is_cuda for model in models.values() for tensor in model.parameters())
         self._entered: Moment | None = None
-        """When the batch was there."""
+        """When the batch arrived."""
         self._told = False
-        """Whether an optimizer has heard of it: what comes before another one's step is no wait."""
+        """Whether an optimizer has got this time: time before another optimizer's step is not waiting."""
         self._asked_so_far = TargetsSoFar()
 
     def arm(self) -> None:
-        """Hooks on the models' doors and on the loss."""
+        """Put hooks on the models' entrances and on the loss."""
         super().arm()
         self._entered, self._told = None, False
         for door in self._doors:
@@ -102,11 +102,11 @@ class BatchGauge(PassGauge):
 
     def batch_logged(self, tensors: tuple[Tensor, ...]) -> None:
         """The loop shows its batch: inputs first, targets last."""
-        self._entered = self._entered or Moment(cuda=self._cuda)  # it is here: what this look takes is no wait
+        self._entered = self._entered or Moment(cuda=self._cuda)  # the time this look takes is not waiting
         self.see("_logged", (tensors,))
 
     def _logged(self, tensors: tuple[Tensor, ...]) -> None:
-        if not self._practising:  # what is logged is the training batch, whatever passed before it
+        if not self._practising:  # the logged batch is the training batch, whatever passes came before
             self._practising = True
             self.forget()
         plain = [tensor for tensor in tensors if is_plain(tensor)]
@@ -128,7 +128,7 @@ class BatchGauge(PassGauge):
         given = [item for item in plain_tensors((args, kwargs)) if item.dim()]
         if given and not self._saw_inputs:
             self._measure_inputs(given[0])
-            if len(given) > 1:  # a condition that is left out, nodes without features: the others say the rest
+            if len(given) > 1:  # one of several inputs may well be blank or constant
                 for name in ("input_blank", "input_constant", "input_distinct"):
                     self._scalars.pop(name, None)
             others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
@@ -141,11 +141,11 @@ class BatchGauge(PassGauge):
         labels = next((kwargs[name] for name in LABELS if is_plain(kwargs.get(name))), None)
         if labels is not None and not self._saw_targets:
             self._measure_targets(labels)
-            # The model makes the loss itself: what it compares is seen at backward.
+            # The model computes the loss itself: backward shows what it compares.
             self._shown_targets = labels.numel()
 
     def _compare_with(self, given: list[Tensor]) -> None:
-        """Targets may be a part of what the loop showed, and are compared with what the model is given of it."""
+        """Targets may be part of the shown batch: compare them with what the model gets of it."""
         self._shown = False
         shown = self._inputs() if self._inputs is not None else None
         if shown is not None and any(item.numel() == shown.numel() for item in given):
@@ -159,13 +159,13 @@ class BatchGauge(PassGauge):
         decoded = self._decoded() if self._decoded is not None else None
         if decoded is None or self._unshifted is None or "target_is_input" not in self._scalars:
             return
-        for tokens in looked_up(loss):  # a model may shift what it is given before it looks at it
+        for tokens in looked_up(loss):  # a model may shift its tokens before looking them up
             if tokens.shape == decoded.shape:
                 told = self._unshifted * (tokens == decoded).all()
                 self._scalars["target_is_input"] = torch.maximum(self._scalars["target_is_input"], told)
 
     def _read_loss(self, loss: Tensor) -> None:
-        """A loss that is no module shows what it compares when backward begins, and any where its model looked."""
+        """When backward begins, read from the loss what it compares and whether attention looks ahead."""
         inputs = self._inputs() if self._inputs is not None else None
         if self._looked < LOOKS and inputs is not None and is_whole(inputs) and inputs.dim() == 2:
             self._looked += 1
@@ -187,14 +187,14 @@ class BatchGauge(PassGauge):
             self._asked(compared.module, (compared.output, compared.target), {}, compared.skipped)
 
     def _measure_tokens(self, target: Tensor, ignored: int, first: int | None) -> None:
-        """Labels of tokens: are they the tokens themselves, padding, the next tokens, or those after the next?"""
+        """Token labels: are they the tokens themselves, padding, the next tokens, or those after the next?"""
         inputs = self._inputs() if self._inputs is not None else None
         if inputs is None or not is_whole(target) or not is_whole(inputs):
             return
         if inputs.numel() == target.numel():
             self._scalars |= answers.in_place(inputs, target, ignored)
             decoded = self._decoded() if self._decoded is not None else None
-            if decoded is not None and decoded.numel() == target.numel():  # the inputs have to pass through a code
+            if decoded is not None and decoded.numel() == target.numel():  # an autoencoder: inputs pass through a code
                 labels = target.reshape(decoded.shape)
                 forced = decoded[:, 1:] == labels[:, :-1]
                 self._scalars["target_is_input"] = self._scalars["target_is_input"] * (forced.float().mean() < 0.99)
@@ -202,13 +202,13 @@ class BatchGauge(PassGauge):
         self._scalars |= answers.along_a_sequence(inputs, target, ignored, first)
 
     def _measure_columns(self, target: Tensor) -> None:
-        """How closely one column of a table, or one place of a picture, follows the label."""
+        """Measure how closely one column of a table, or one place of an image, follows the label."""
         inputs = self._inputs() if self._inputs is not None else None
         if inputs is not None:
             self._scalars |= answers.in_a_column(inputs, target, self._distinct)
 
     def _measure_copies(self, target: Tensor) -> None:
-        """In how many samples one place of the input holds the very number that is asked for."""
+        """Measure in how many samples one place of the input holds exactly the target number."""
         inputs = self._inputs() if self._inputs is not None else None
         share = None if inputs is None else answers.copied_share(inputs, target)
         if share is not None:
@@ -225,7 +225,7 @@ class BatchGauge(PassGauge):
         counted = self._shown_targets > 0 and self._asked_so_far.now is not None
         self._shown_targets = 0
         if isinstance(module, BINARY) and target.is_floating_point() and len(self._models) == 1 and not counted:
-            # Of each call: one may be of what is true, one of what is not.
+            # Count each call: one may have the real samples, another the fake ones.
             self._scalars |= self._asked_so_far.add_labels(binary_counts(target))
         if "guess_loss" not in self._scalars:
             self._scalars |= self._asked_so_far.guess(module, target, classes)
@@ -252,9 +252,9 @@ class BatchGauge(PassGauge):
         self._blank = self._blank if numbers.blank is None else numbers.blank
 
     def _measure_more(self, tensor: Tensor) -> None:
-        """What a model is given besides in the same step: samples without labels, the next state of a game.
+        """Include further inputs of the same step: unlabeled samples, the next state of a game.
 
-        The inputs are the same again, or all alike, only where these are too.
+        The inputs repeat, or are all equal, only if these do and are too.
         """
         seen = self._inputs() if self._inputs is not None else None
         if tensor is seen or tensor.grad_fn is not None or "input_checksum" not in self._scalars:
@@ -280,7 +280,7 @@ class BatchGauge(PassGauge):
                 counts = class_counts(tensor, classes)
                 if 0 <= ignored < counts.numel():
                     inputs = self._inputs() if self._inputs is not None else None
-                    if inputs is not None and inputs.dim() > 1 and inputs.shape[:1] == tensor.shape:  # one a sample
+                    if inputs is not None and inputs.dim() > 1 and inputs.shape[:1] == tensor.shape:  # one per sample
                         self._scalars["label_ignored"] = counts[ignored] / counts.sum().clamp_min(1)
                     counts[ignored] = 0
                 self._asked_so_far.now = counts
@@ -296,7 +296,7 @@ class BatchGauge(PassGauge):
         self._blank = self._distinct = self._unshifted = None
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Hand over, and say when the batch arrived: the monitor knows when the step before had ended."""
+        """Hand over the numbers and the batch's arrival time: the monitor knows when the step before ended."""
         super().before_step(index, slot)
         if self._size:
             slot.add("input_size", self._size)
@@ -306,6 +306,6 @@ class BatchGauge(PassGauge):
 
 
 def _owner_of(tensor: Tensor) -> Tensor:
-    """The tensor that this one is a view of, with all of its rows: the loop keeps it, and reads nothing anew."""
+    """The tensor that this one is a view of, if it has all of its rows: the loop keeps it and loads no new data."""
     base = tensor._base
     return base if base is not None and base.shape[:1] == tensor.shape[:1] else tensor

@@ -1,4 +1,4 @@
-"""The monitor's side of the short way: on which terms steps may take it, and what becomes of them afterwards."""
+"""The monitor's side of the fast path: under which terms steps may take it, and how they are recorded afterwards."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
 
 Terms = tuple[Order, bool, tuple[int, int], int, int | None, dict[str, Tensor | None], bool, bool]
-"""On which ordinary steps pass: the gradients in order, whether they are clipped, the shape of the parameter groups,
-how many steps may go before they are worked out, what the next one is called (None: it does not matter), the losses by
-name, whether the device is a CUDA one, and whether numbers are on their way."""
+"""Terms for the fast path: the gradients in order, whether they are clipped, the shape of the parameter groups, how
+many steps may pass before they are recorded, what the next step is called (None: it does not matter), the losses by
+name, whether the device is a CUDA device, and whether numbers are under way."""
 
 
 class Bunching:
-    """Enters ordinary steps of an only optimizer into the ledger, many at a time."""
+    """Enters ordinary steps of a single optimizer into the ledger, many at a time."""
 
     def __init__(
         self, ledger: Ledger, captures: Captures, looks: CloseLooks, groups: GroupGauge, stopwatch: Stopwatch
@@ -34,7 +34,7 @@ class Bunching:
         self._groups, self._stopwatch = groups, stopwatch
 
     def terms(self, layout: Layout) -> Terms | None:
-        """The terms on which the next steps may go the short way, None if they may not."""
+        """The terms under which the next steps may take the fast path; None if they may not."""
         ledger, captures = self._ledger, self._captures
         clock, transfer, last = ledger.clock, ledger.transfer, ledger.last
         if last is None or captures.pending or self._looks.armed == clock.count or transfer.hurry:
@@ -49,7 +49,7 @@ class Bunching:
         return order, clips, layout.shapes[0], room, label, previous, layout.is_cuda, transfer.under_way
 
     def absorb(self, steps: Sequence[Raw], order: Order, mark: int, *, clips: bool) -> None:
-        """Ordinary steps that are over, oldest first; `mark` is autograd's node counter after the last of them."""
+        """Record finished ordinary steps, oldest first; `mark` is autograd's node counter after the last of them."""
         ledger, stopwatch = self._ledger, self._stopwatch
         before = steps[:-1]
         if before and ledger.upcoming is None and not stopwatch.interrupted and Bunch.are_alike(before):
@@ -67,7 +67,7 @@ class Bunching:
         ledger.clock.mark = mark
 
     def resume(self, begun: Begun, order: Order | None) -> None:
-        """A step that had begun as an ordinary one goes on the long way."""
+        """Continue a step that began on the fast path on the normal path."""
         total, norms, ends, versions, clip, losses = begun
         if total is None and not losses:
             return

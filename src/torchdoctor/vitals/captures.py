@@ -1,7 +1,7 @@
-"""The gradients of the step that is being prepared: whose norms are known already, and what is left to measure.
+"""The gradients of the upcoming step: whose norms are known already, and what is left to measure.
 
-A clip computes every gradient's norm just before the step. What it saw is recognized, kept, and not computed again,
-unless somebody has changed the gradients in between.
+Clipping computes every gradient's norm just before the step. These norms are recognized and kept instead of being
+computed again, unless the gradients have changed in between.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from torchdoctor.vitals.ledger import Ledger
 from torchdoctor.vitals.slot import Part, Slot
 
 MOST_BOUNDS = 64
-"""Limits that are remembered: a loop has one, or a new one at every step."""
+"""Maximum number of limits kept: a loop has one, or a new one at every step."""
 LATE_CLIPS = 3
 """Clips after the step that make it a habit."""
 
 
 class Captures:
-    """Norms that others have computed of our gradients, and our own; `tell` takes structural facts."""
+    """Norms that others computed of the watched gradients, and our own; `tell` takes structural facts."""
 
     def __init__(self, layout: Layout, ledger: Ledger, tell: Callable[[Mapping[str, Any]], None]) -> None:
         self._ledger, self._tell = ledger, tell
         self._together = False
-        """Whether torch takes the norms of all our gradients in one go."""
+        """Whether torch computes the norms of all our gradients in one call."""
         self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
         self._clip_mark: int | None = None
-        """Autograd's node counter at a clip, if no node was made since the step before it."""
+        """Autograd's node counter at a clip, if no node was made since the previous step."""
         self._late_clips = 0
         self.order_of_clip: float | None = None
-        """By a norm of which order the step that comes is clipped, where it is not the usual one."""
+        """Order of the norm that the upcoming step is clipped by, if it is not 2; infinity for clipping by value."""
         self._bounds: dict[tuple[int, float, float], float] = {}
         self.thread = get_ident()
-        """Where the steps were last seen to be taken."""
+        """The thread that took the last step."""
         self.lay_out(layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Begin anew with other columns."""
+        """Start over with a new layout."""
         self.pending: list[Capture] = []
-        """What was captured for steps that are still to come."""
+        """What was captured for upcoming steps."""
         self._layout = layout
         self._gradients = GradientGauge(layout.tensors, layout.held)
 
     def order(self, *, clips: bool) -> Order | None:
-        """All gradients of an only optimizer in order, if one call takes the norms of them all: a clip's, or ours."""
+        """All gradients of a single optimizer in order, if one call computes all their norms: a clip's, or ours."""
         if not clips:
             return self._gradients.whole
         order = self._gradients.order
         return order if order is not None and 0 in order.complete and self._together else None
 
     def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists, sampled: int) -> None:
-        """Somebody computed a total norm: if it is of our gradients, it need not be computed again."""
+        """A total norm was computed: if it is of our gradients, keep it."""
         if isinstance(tensors, Tensor):
             tensors = [tensors]
         listed, norms = lists[0] if len(lists) == 1 else _joined(lists)
         sharded = hasattr(total, "to_local")
-        if sharded:  # what lies here, as we measure it ourselves: the whole would need a collective
+        if sharded:  # keep the local part, as we measure it ourselves: the whole would need a collective
             total, norms = local(total), [local(norm) for norm in norms]
         seen = len(listed) == len(tensors)
         order = self._gradients.recognize(listed if seen else tensors) if len(tensors) else None
@@ -75,12 +75,12 @@ class Captures:
             return
         slot = self._ledger.slot_for(order.owner)
         if self.order_of_clip is not None and any(capture.slot is slot for capture in self.pending):
-            return  # what was there before another clip is what counts
+            return  # the gradients before the other clip are what counts
         slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
         if seen:
             self._capture(slot, order, listed, norms)
             self._together = len(lists) == 1 and len(norms) > 1 and not sharded
-            if self._together and slot.number == sampled:  # what the lane would have returned
+            if self._together and slot.number == sampled:  # compare with what the fast path would return
                 same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
                 slot.keep("same_total", same.float())
 
@@ -99,7 +99,7 @@ class Captures:
         for capture in self.pending:
             capture.refresh()
         self._mark_clip()
-        if isinstance(max_norm, int | float) and max_norm < math.inf:  # at infinity a norm is asked for, nothing is cut
+        if isinstance(max_norm, int | float) and max_norm < math.inf:  # an infinite limit only asks for the norm
             slot = self._ledger.slot_for(owner)
             if self.order_of_clip is None:
                 slot.facts["clip"] = float(max_norm)
@@ -118,14 +118,14 @@ class Captures:
         return {by_gradient[id(tensor)] for tensor in tensors if id(tensor) in by_gradient}
 
     def clips_otherwise(self, index: int, order: float | None, scale: Tensor | None) -> None:
-        """One optimizer's gradients are about to be clipped by something that is no norm of ours: measure them now."""
+        """Measure an optimizer's gradients now, before they are clipped by value or by another norm than ours."""
         self.order_of_clip = math.inf if order is None else order
         captured = [capture for capture in self.pending if index in capture.owners]
         if not captured or not all(capture.untouched for capture in captured):
             self.take_all(index, scale)
 
     def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
-        """Gradients that have been measured before were clipped by value."""
+        """Already measured gradients were clipped by value."""
         captured = [capture for capture in self.pending if not capture.untouched]
         for capture in captured:
             capture.refresh()
@@ -134,7 +134,7 @@ class Captures:
             captured[0].slot.facts["clip"] = self.bound(tensors, math.inf, limit)
 
     def bound(self, tensors: Sequence[Tensor], order: float, limit: float) -> float:
-        """The largest L2 norm that is left of tensors whose norm of some order is at most the limit."""
+        """The largest L2 norm that tensors can have if their norm of this order is at most the limit."""
         key = len(tensors), order, float(limit)
         if key not in self._bounds:
             if len(self._bounds) >= MOST_BOUNDS:
@@ -152,7 +152,7 @@ class Captures:
         return capture is not None
 
     def take_rest(self, index: int, optimizer: Optimizer, slot: Slot) -> None:
-        """An optimizer is about to step: measure what was not captured, or was changed since."""
+        """An optimizer is about to step: measure what was not captured or has changed since."""
         self.thread = get_ident()
         self._judge_clip()
         if taps.recent:
@@ -163,11 +163,11 @@ class Captures:
             scale = getattr(optimizer, "grad_scale", None)
             self._gradients.measure(slot, index, "applied_norm" if known else "grad_norm", scale)
         self.order_of_clip = None
-        # another optimizer's share of a common clip stays
+        # keep another optimizer's share of a common clip
         self.pending = [item for item in self.pending if item.slot is slot and item.owners - {index}]
 
     def _judge_clip(self) -> None:
-        """A clip with no forward pass since the step before it, and one after it, cut what had been used already."""
+        """Count a clip after its step: no forward pass came before the clip, but one came before the next step."""
         mark, self._clip_mark = self._clip_mark, None
         now = sequence_number()
         if mark is not None and now is not None and now > mark:
@@ -176,7 +176,7 @@ class Captures:
                 self._tell({"clip.after_step": True})
 
     def _take_recent(self) -> None:
-        """Norms without a total, from a function that was imported before the tap was on."""
+        """Norms without a total, from a function that was imported before the tap was installed."""
         tensors, norms = _joined(taps.take_recent())
         norms = [local(norm) for norm in norms]
         order = self._gradients.recognize(tensors) if len(tensors) else None
@@ -186,22 +186,22 @@ class Captures:
             slot.detailed = slot.facts["own"] = True
 
     def mark_gradient(self) -> None:
-        """A step has been taken: remember a gradient, without keeping it alive, to know it from a later one."""
+        """A step was taken: remember a gradient weakly, to tell it from a later one."""
         grad = None if self._layout.witness is None else self._layout.witness.grad
         self._gradient_at_step = None if grad is None else (weakref.ref(grad), grad._version)
 
     def forget_gradient(self) -> None:
-        """Steps have been taken, and a forward pass since: whatever gradient there is counts as a new one."""
+        """Steps and a forward pass have happened since: any gradient now counts as new."""
         self._gradient_at_step = None
 
     def backward_seen(self) -> bool:
-        """Whether a gradient has arrived since the last step: asked so rarely that a look will do, without a hook."""
+        """Whether a gradient has arrived since the last step: asked so rarely that no hook is needed."""
         grad, known = None if self._layout.witness is None else self._layout.witness.grad, self._gradient_at_step
         return grad is not None and (known is None or known[0]() is not grad or known[1] != grad._version)
 
 
 def l2_bound(elements: int, order: float, limit: float) -> float:
-    """The largest L2 norm of so many elements whose norm of some order is at most the limit.
+    """The largest L2 norm of this many elements whose norm of this order is at most the limit.
 
     >>> l2_bound(100, math.inf, 0.5), l2_bound(100, 1, 0.5), l2_bound(16, 4, 1.0)
     (5.0, 0.5, 2.0)
@@ -210,5 +210,5 @@ def l2_bound(elements: int, order: float, limit: float) -> float:
 
 
 def _joined(lists: taps.Lists) -> tuple[list[Tensor], list[Tensor]]:
-    """One list out of those of several devices or types."""
+    """Join the lists of several devices or types into one."""
     return [tensor for part in lists for tensor in part[0]], [norm for part in lists for norm in part[1]]

@@ -1,7 +1,7 @@
-"""The graph census: which tensors the loss depends on, against those that the model has and the optimizers hold.
+"""The graph census: tensors that the loss depends on, compared with those of the model and the optimizers.
 
-A tensor takes part if it is a leaf of a logged loss's graph or has a gradient when an optimizer steps: the first is
-not to be had where losses are logged as numbers. One that an optimizer holds is absent if it never has a gradient.
+A tensor takes part if it is a leaf of a logged loss's graph or has a gradient when an optimizer steps; the graph is
+unknown if losses are logged as numbers. A tensor in an optimizer is absent if it never has a gradient.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torchdoctor.vitals.patient import Setup, optimizer_tensors, own_tensors, te
 from torchdoctor.vitals.transfer import Slot
 
 FIRST = 5
-"""Samples at the start that are all censused; later every `AGAIN`-th is."""
+"""Number of first samples that are all examined; later, every `AGAIN`-th sample is."""
 AGAIN = 10
 SURE = 3
-"""Samples after which "never so far" is worth saying."""
+"""Samples after which "never so far" is worth reporting."""
 WAITED = 90
-"""Steps of one optimizer in which another should have stepped, where there is one loss, without a name;"""
+"""Step from which every optimizer should have stepped, if there is only one, unnamed loss."""
 PLAYED = 300
-"""and where there are players: a critic may be trained a hundred ahead."""
+"""The same if losses have names: a critic may be trained a hundred steps ahead."""
 OFTEN = 2
 """Samples that must show an old graph."""
 LISTED = 32
-"""Names that a fact holds at most."""
+"""Maximum number of names in a fact."""
 MOST_ITEMS = 1000
-"""Items of a plain list that are looked at: a model may carry its data about."""
+"""Items of a plain list that are looked at: a model may hold its data there."""
 
 
 class GraphCensus(PassGauge):
@@ -45,11 +45,11 @@ class GraphCensus(PassGauge):
         self._samples = 0
         self._due = False
         self._stepped = [0] * len(setup.optimizers)
-        """Censused samples in which each optimizer stepped."""
+        """Examined samples in which each optimizer stepped."""
         self._read: dict[str, LossGraph] = {}
         """By name: losses whose graph was read at this sample."""
         self._roots: dict[str, tuple[int, int]] = {}
-        """By name: the sample at which it was last logged, and the sequence number of its root node."""
+        """By name: the sample at which the loss was last logged, and the sequence number of its root node."""
         self._reached: set[str] = set()
         """Tensors that were a leaf of a loss's graph."""
         self._pushed: set[str] = set()
@@ -57,25 +57,25 @@ class GraphCensus(PassGauge):
         self._versions: dict[str, int] = {}
         """Of tensors that take part and are in no optimizer: their version when first seen."""
         self._stepped_at = self._before = self._mark = -1
-        """Autograd's counter after the latest sample's step, after the one before, and after the one before that.
+        """Autograd's counter after the step of the last sample, of the one before it, and of the one before that.
 
-        `log_loss(4 * loss)` after a step makes a node that seems to belong to the next: one step late is not old.
+        `log_loss(4 * loss)` after a step makes a node that seems to belong to the next step: one step late is not old.
         """
         self._old = 0
-        """Samples whose loss was made of outputs that are older than an earlier sample."""
+        """Samples whose loss was computed from outputs older than an earlier sample."""
         self._trainable = -1
         self._asked = 0
-        """How many tensors require gradients, and samples that are censused because that has changed."""
+        """Number of trainable tensors; and samples that are examined because this number has changed."""
         self._frozen: set[str] = set()
         """Tensors that were seen frozen."""
         self._absent: set[str] = set()
         self._ran: set[int] = set()
-        """Ids of modules whose own tensors are absent, and that run nevertheless."""
+        """Ids of modules that run although their own tensors are absent."""
         self._left_over: dict[str, tuple[int, int]] | None = None
-        """Gradients that were there before anything was watched, by address and version: of an earlier training."""
+        """Gradients from an earlier training, present before watching began, by address and version."""
 
     def arm(self) -> None:
-        """A new sample; whoever was absent is watched: does it run, or is it not used at all?"""
+        """Start a new sample; watch whether modules with absent tensors run at all."""
         super().arm()
         if self._left_over is None:
             self._left_over = self._find_left_over()
@@ -83,15 +83,15 @@ class GraphCensus(PassGauge):
             self.before(module, "_runs")
         loss_fn = self._setup.loss_fn
         if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn):
-            self.after(loss_fn, "_loss_made")  # shows the graph where the loop logs a number, or after the step
-        self.at_backward()  # likewise, where the loss is no module either
+            self.after(loss_fn, "_loss_made")  # shows the graph if the loop logs a number, or after the step
+        self.at_backward()  # likewise, if the loss is not a module either
         self._mark, self._before = self._before, self._stepped_at
         self._samples += 1
         self._due = self._has_thawed() or self._samples <= FIRST or self._samples % AGAIN == 0
-        self._read.clear()  # ids of leaves are used again once a tensor is gone
+        self._read.clear()  # ids of leaves are reused once a tensor is gone
 
     def _has_thawed(self) -> bool:
-        """Whether what requires gradients has changed: then the next samples are censused like the first."""
+        """Whether the number of trainable tensors has changed: then the next samples are all examined."""
         setup = self._setup
         tensors = {id(tensor): tensor for model in setup.models.values() for tensor in own_tensors(unwrap_model(model))}
         tensors |= {id(tensor): tensor for optimizer in setup.optimizers for tensor in optimizer_tensors(optimizer)}
@@ -105,13 +105,13 @@ class GraphCensus(PassGauge):
         return self._asked >= 0
 
     def _has_appeared(self) -> bool:
-        """Whether something that was absent has a gradient now: it waited for its time, and is censused at once."""
+        """Whether an absent tensor has a gradient now: then it is examined at once."""
         named = self._named() if self._absent else {}
         self._due = any(tensor.grad is not None and name in self._absent for tensor, name in named.items())
         return self._due
 
     def _find_left_over(self) -> dict[str, tuple[int, int]]:
-        """Of tensors in no optimizer only: what one of them clears is soon another tensor at the same address."""
+        """Only of tensors in no optimizer: after a cleared gradient, its address is soon reused."""
         held = {id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer)}
         return {
             name: (tensor.grad.data_ptr(), tensor.grad._version)
@@ -134,10 +134,10 @@ class GraphCensus(PassGauge):
         self.loss_logged("loss", loss)
 
     def loss_logged(self, name: str, loss: Tensor) -> None:
-        """Read the graph of this loss, once a sample."""
+        """Read the graph of this loss, once per sample."""
         root = loss.grad_fn
         if root is None:
-            if loss.requires_grad:  # requires_grad_() on a loss that had no graph: backward runs, and reaches nothing
+            if loss.requires_grad:  # requires_grad_() on a loss without a graph: backward runs and reaches nothing
                 self.tell({"loss.detached": True})
             return
         again = self._look_for_repetition(name, root)
@@ -146,12 +146,12 @@ class GraphCensus(PassGauge):
             if not again:
                 self._look_for_old_outputs(self._read[name])
             facts = _loss_facts(list(self._read.values()))
-            if len(self._setup.optimizers) > 1:  # what one player minimises, the other may maximise
+            if len(self._setup.optimizers) > 1:  # what one player minimizes, the other may maximize
                 facts["loss.lint"] = [code for code in facts["loss.lint"] if code != "negated"]
             self.tell(facts)
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Gradients are there: who takes part?"""
+        """Gradients are there: which tensors take part?"""
         if not self._due and not self._has_appeared():
             return
         leaves = self._leaves()
@@ -163,13 +163,13 @@ class GraphCensus(PassGauge):
         self.tell({"graph.not_in_model": self._unregistered(leaves)})
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """What takes part, against what this optimizer and the others hold."""
+        """Compare the tensors that take part with those that the optimizers hold."""
         self._stepped_at = sequence_number() or -1
         if not self._due:
             return
         named = self._named()
         if any(hasattr(tensor, "to_local") for tensor in named):
-            return  # sharded: the graph's leaves are other tensors than these
+            return  # sharded: the leaves of the graph are different tensors
         self._stepped[index] += 1
         holders = {
             id(tensor): number
@@ -199,7 +199,7 @@ class GraphCensus(PassGauge):
         self.tell(facts)
 
     def _owners(self) -> list[nn.Module]:
-        """The modules that hold an absent tensor themselves, where a hook is possible."""
+        """The modules that directly hold an absent tensor, if they can have a hook."""
         absent = {id(t) for t, name in self._named().items() if name in self._absent}
         return [
             module
@@ -210,7 +210,7 @@ class GraphCensus(PassGauge):
         ][:LISTED]
 
     def _named(self) -> dict[Tensor, str]:
-        """Tensors by name, without empty ones: those learn nothing, and miss nothing."""
+        """Tensors by name, without empty ones, which learn nothing."""
         named = tensor_names(self._setup.models, self._setup.optimizers)
         return {tensor: name for tensor, name in named.items() if tensor.numel()}
 
@@ -221,7 +221,7 @@ class GraphCensus(PassGauge):
         return {id(tensor) for model in self._setup.models.values() for tensor in unwrap_model(model).parameters()}
 
     def _look_for_repetition(self, name: str, root: Any) -> bool:
-        """The same root at two samples is a loss that was computed once, or by a CUDA graph that is replayed."""
+        """The same root at two samples is a loss that was computed once, or by a replayed CUDA graph."""
         try:
             number = int(root._sequence_nr())
         except AttributeError:
@@ -235,14 +235,14 @@ class GraphCensus(PassGauge):
         return again
 
     def _look_for_old_outputs(self, graph: LossGraph) -> None:
-        """Where no parameter was used since an earlier sample had stepped, the outputs are those of older weights."""
+        """If no parameter was used since the step of an earlier sample, the outputs come from older weights."""
         if graph.complete and 0 <= graph.newest < self._mark:
             self._old += 1
             if self._old == OFTEN:
                 self.tell({"loss.stale": "outputs"})
 
     def _left_out(self, named: Mapping[Tensor, str], holders: Mapping[int, int]) -> list[str]:
-        """Trainable tensors that take part, are in no optimizer, and that nobody else has changed either."""
+        """Trainable tensors that take part, are in no optimizer, and that nothing else has changed."""
         left: list[str] = []
         for tensor, name in named.items():
             if not tensor.requires_grad or id(tensor) in holders or name not in self._pushed | self._reached:
@@ -254,7 +254,7 @@ class GraphCensus(PassGauge):
         return left[:LISTED]
 
     def _idle(self, named: Mapping[Tensor, str], holders: Mapping[int, int], step: int) -> list[str]:
-        """Tensors with gradients that nobody has changed, of an optimizer that never stepped while others did."""
+        """Unchanged tensors with gradients whose optimizer never stepped while others did."""
         idle: list[str] = []
         waited = step >= (WAITED if self._roots.keys() <= {"loss"} else PLAYED)
         for tensor, name in named.items():
@@ -268,7 +268,7 @@ class GraphCensus(PassGauge):
         return idle[:LISTED]
 
     def _unregistered(self, leaves: set[int]) -> list[str]:
-        """Attributes of the models with tensors that take part, and that no `parameters()` and no optimizer knows."""
+        """Model attributes with tensors that take part but are in no `parameters()` and no optimizer."""
         known = self._model_ids()
         known.update(id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer))
         found: dict[str, None] = {}
@@ -287,7 +287,7 @@ def _own(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _loss_facts(graphs: Sequence[LossGraph]) -> dict[str, Any]:
-    """What the losses of a sample say together; kind and reduction are those of the first."""
+    """The combined facts of a sample's losses; kind and reduction are those of the first."""
     first = graphs[0]
     facts: dict[str, Any] = {
         "loss.lint": sorted({code for graph in graphs for code in graph.lint}),

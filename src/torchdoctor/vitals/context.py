@@ -1,4 +1,4 @@
-"""What a colleague would ask first, for the journal's header: an allow-list, never the environment."""
+"""The run's setup for the journal's header, from an allow-list: never the environment."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ SETTINGS = frozenset(
         "weight_decay",
     ]
 )
-"""What optimizers and schedulers of torch call their numbers and flags; the rate is a vital."""
+"""Names of torch's optimizer and scheduler settings that are numbers and flags; the learning rate is a vital."""
 WORDS = frozenset({"adjust_lr_fn", "line_search_fn"})
-"""Settings that are words."""
+"""Settings that are strings."""
 
 TARGETS = frozenset({"labels", "label", "targets", "target", "y"})
-"""What dicts call the targets of a batch."""
+"""Keys of the targets in a batch that is a dict."""
 
 
 def describe(
@@ -94,7 +94,7 @@ def describe(
 
 
 def _built_with(optimizer: Optimizer) -> dict[str, float]:
-    """The rate that the optimizer begins with, before a loop sets its own."""
+    """The learning rate that the optimizer starts with, before a loop sets its own."""
     rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
     if isinstance(rate, torch.Tensor) and rate.numel() == 1 and not rate.is_meta:
         rate = rate.item()
@@ -113,9 +113,9 @@ def versions(own: str) -> dict[str, str]:
 
 
 def group_settings(group: Mapping[str, Any], defaults: Collection[str] = ()) -> dict[str, Any]:
-    """The hyper-parameters of a parameter group: numbers and flags that torch, or this optimizer, has a name for.
+    """The hyperparameters of a parameter group: numbers and flags that torch, or this optimizer, has a name for.
 
-    Whatever else somebody keeps in a group is theirs, a password perhaps.
+    Anything else in a group is private: it may be a password.
 
     >>> group_settings({"params": [], "lr": 0.1, "momentum": 0.9, "key": "secret", "pin": 1234, "d0": 1e-6}, {"d0"})
     {'momentum': 0.9, 'd0': 1e-06}
@@ -134,13 +134,13 @@ def group_settings(group: Mapping[str, Any], defaults: Collection[str] = ()) -> 
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is."""
+    """This process's rank."""
     distributed = torch.distributed
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
@@ -159,9 +159,9 @@ def batch_facts(inputs: Any) -> dict[str, Any]:
 
 
 def data_facts(loader: Any) -> dict[str, Any]:
-    """What a loader tells of its data: how many samples, how many batches, how many samples the last one has.
+    """What a loader says about its data: number of samples, number of batches, samples in the last batch.
 
-    A stream has no size, and a sampler that makes batches itself no batch size.
+    A stream has no size, and with a custom batch sampler there is no batch size.
     """
     try:
         facts = {"batch_size": loader.batch_size, "dataset_size": len(loader.dataset)}
@@ -184,7 +184,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def shown_batch(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch that was logged, inputs first and targets last; of a dict without any, the inputs.
+    """The tensors of a logged batch, inputs first and targets last; from a dict without targets, only the inputs.
 
     >>> ids, mask, labels = torch.zeros(1), torch.ones(1), torch.ones(1)
     >>> shown_batch(({"labels": labels, "ids": ids, "mask": mask},))[-1] is labels

@@ -1,9 +1,9 @@
-"""The curvature gauge, for those who ask for it: how the loss bends along the step that the optimizer takes.
+"""The curvature gauge, off by default: the curvature of the loss along the optimizer's step.
 
-The batch of a sampled step goes through a copy of the model twice more, at the weights before the step and at those
-after it. The change of the gradient, along the step, is the curvature there. Everything happens on the copy and with
-the same random numbers, which are put back: the run does not notice, but for the time (about two steps) and the
-memory (the model's weights four times) that it takes.
+The batch of a sampled step goes through a copy of the model twice more, at the weights before and after the step. The
+change of the gradient along the step is the curvature. Everything happens on the copy and with the same random numbers,
+which are restored afterwards: the run is unaffected, except for the time (about two steps) and memory (four times the
+model's weights) that it takes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.transfer import Slot
 
 COST = 2.5
-"""Steps that one look takes, generously."""
+"""Cost of one look in steps, estimated generously."""
 FIRST = 4
 """The first step that is looked at."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CurvatureGauge(PassGauge):
-    """Keeps `curvature` and `step_curvature`, at as many sampled steps as `settings.curvature` pays for."""
+    """Keeps `curvature` and `step_curvature`, at as many sampled steps as `settings.curvature` allows."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
@@ -46,7 +46,7 @@ class CurvatureGauge(PassGauge):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the batch and of the copy."""
+        """Release the batch and the copy."""
         super().forget()
         self._entered: tuple[Any, Any] | None = None
         self._output: Tensor | None = None
@@ -55,7 +55,7 @@ class CurvatureGauge(PassGauge):
         self._twin: _Twin | None = None
 
     def arm(self) -> None:
-        """Hooks that see what enters the model and the loss."""
+        """Put hooks on the model and the loss to see their inputs."""
         super().arm()
         if not self._every:
             return
@@ -82,7 +82,7 @@ class CurvatureGauge(PassGauge):
             self._output = output.detach()
 
     def _compares(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Only where the loss is taken of the output as it is, or in another shape, can it be taken again."""
+        """The loss can be computed again only if its input is the output itself or a reshaped view of it."""
         given, output = args[0] if args else None, self._output
         if not self.learns or output is None or not isinstance(given, Tensor):
             return
@@ -91,7 +91,7 @@ class CurvatureGauge(PassGauge):
         self._output = None
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """The gradient at the weights as they are."""
+        """Compute the gradient at the weights before the step."""
         if self._entered is None or self._compared is None or self._cast is None or slot.number < self._next:
             return
         self._next = slot.number + self._every
@@ -100,13 +100,13 @@ class CurvatureGauge(PassGauge):
             model = next(iter(self._setup.models.values()))
             self._twin = _Twin(model, self._setup.loss_fn, self._entered, self._compared, self._cast)
             self._twin.look()
-        except Exception as error:  # noqa: BLE001  a model that cannot be copied, or run again, is not worth a run
+        except Exception as error:  # noqa: BLE001  a model that cannot be copied or run again must not stop the run
             self._twin, self._every = None, 0
             self.tell({"curvature.hidden": f"{type(error).__name__}: {error}"})
         self._settle(began)
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """The gradient at the weights after the step, and how it has changed along it."""
+        """Compute the gradient at the weights after the step, and how it has changed along the step."""
         twin, self._twin = self._twin, None
         if twin is None:
             return
@@ -116,12 +116,12 @@ class CurvatureGauge(PassGauge):
         self._settle(began)
 
     def _settle(self, began: float) -> None:
-        # It was asked for and has a budget of its own: what it takes must not make the other looks rarer.
+        # The user asked for this and it has its own budget: it must not make other looks rarer.
         self.spent -= time.perf_counter() - began
 
 
 class _Twin:
-    """A copy of model and loss, with the batch that it is run on."""
+    """A copy of model and loss, with the batch that it runs on."""
 
     def __init__(self, model: nn.Module, loss_fn: nn.Module, entered: Any, compared: Any, cast: Any) -> None:
         self._device = next(model.parameters()).device
@@ -134,11 +134,11 @@ class _Twin:
         self._first: list[Tensor] = []
 
     def look(self) -> None:
-        """Remember the gradient at the weights as they are."""
+        """Remember the gradient at the weights before the step."""
         self._first = self._gradient()
 
     def compare(self, model: nn.Module) -> dict[str, Tensor]:
-        """Take the step as well: curvature along it, alone and against the slope that it went down."""
+        """Take the step too; returns the curvature along it, absolute and relative to the slope."""
         with torch.no_grad():
             now = [tensor.detach() for tensor in model.parameters() if tensor.requires_grad]
             step = [after - before for after, before in zip(now, self._tensors, strict=True)]
@@ -168,16 +168,16 @@ class _Twin:
 
 
 def _obstacle(setup: Setup) -> str | None:
-    """Why the loss cannot be computed a second time without a trace, None if it can."""
+    """Why the loss cannot be computed a second time without side effects; None if it can."""
     if len(setup.models) != 1 or len(setup.optimizers) != 1:
         return "there are several models or optimizers"
     model, loss_fn = next(iter(setup.models.values())), setup.loss_fn
     if not isinstance(loss_fn, nn.Module):
-        return "it needs loss_fn=, a module"
+        return "it needs loss_fn=, an nn.Module"
     if world_size() > 1 or any(is_compiled(module) for module in (*model.modules(), loss_fn)):
         return "the model is compiled or distributed"
     if any(_foreign(module) for part in (model, loss_fn) for module in part.modules()):
-        return "hooks that are not ours would run a second time"
+        return "hooks of the user would run a second time"
     return None
 
 
@@ -208,7 +208,7 @@ def _random_states(device: torch.device) -> tuple[Any, ...]:
 
 @contextmanager
 def _same_random_numbers(states: tuple[Any, ...], device: torch.device) -> Iterator[None]:
-    """Begin with these states, and put the present ones back."""
+    """Start from these states, and restore the present ones at the end."""
     present = _random_states(device)
     try:
         _set_random_states(states, device)

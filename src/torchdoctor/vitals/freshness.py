@@ -1,10 +1,10 @@
-"""Whether a weight looks as if it was never trained: numbers drawn one by one, as any initialization draws them.
+"""Whether a weight looks untrained: its entries look independently drawn, as after an initialization.
 
-Training adds to a weight what few directions ask for, so that some rows, some columns and one direction of it come to
-stand out. Of numbers that were drawn independently, rows and columns are about equally long and no direction is longer
-than chance makes it; orthogonal matrices are more even still. And they are drawn evenly up to a bound, or from a normal
-distribution, which what training adds is not. Biases begin at zero or within a bound and leave it at once, and gains
-of normalization begin at exactly one. A handful of kernels a weight, no wait; asked once a run, of some of the layers.
+Training changes a weight along few directions, so some rows, some columns and one direction of it begin to stand out.
+In independently drawn numbers, rows and columns are about equally long, and no direction is longer than chance allows;
+orthogonal matrices are even more uniform. Also, initial weights are uniform up to a bound or normal, and trained ones
+are neither. Biases start at zero or within a bound and leave it at once; gains of normalization layers start at exactly
+one. This takes a few kernels per weight and no waiting, once per run, for some layers.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 MOST_ROWS = 256
-"""Rows and columns that are looked at: a copy of all would take memory."""
+"""Rows that are looked at, and an eighth of the columns: a full copy would take memory."""
 ROUNDS = 6
 """Steps of the power method: enough for a direction that stands out."""
 UNEVEN = 0.35
-"""Mean share by which rows, or columns, may differ in squared length beyond what chance makes of them."""
+"""Standard deviation of rows' or columns' relative squared lengths, beyond chance, that shows a trained weight."""
 LONGEST = 1.25
-"""Times the longest direction that chance allows for."""
+"""The longest direction as a multiple of what chance allows, above which the weight is trained."""
 
 
 def is_new(layer: nn.Module) -> Tensor:
-    """Whether a layer looks as if it was never trained: one with a weight, a recurrent one, or one that normalizes.
+    """Whether a layer looks untrained: one with a weight, a recurrent layer, or a normalization layer.
 
     >>> bool(is_new(nn.Linear(64, 64))), bool(is_new(nn.LayerNorm(8)))
     (True, True)
@@ -43,7 +43,7 @@ def is_new(layer: nn.Module) -> Tensor:
 
 
 def is_fresh(weight: Tensor) -> Tensor:
-    """Whether the entries of a weight are as if drawn independently, about zero, with one spread.
+    """Whether the entries of a weight look independently drawn, around zero, with a single spread.
 
     >>> fresh = torch.nn.init.kaiming_normal_(torch.empty(64, 48))
     >>> trained = fresh + 0.5 * torch.randn(64, 1) @ torch.randn(1, 48)
@@ -54,7 +54,7 @@ def is_fresh(weight: Tensor) -> Tensor:
     rows, columns = sheet.shape
     squares = sheet.square()
     size = squares.mean().clamp_min(1e-30)
-    tails = (squares.square().mean() / size.square() - 1).clamp_min(0)  # of one squared entry, relative to its mean
+    tails = (squares.square().mean() / size.square() - 1).clamp_min(0)  # relative variance of a squared entry
     worst = sheet.mean().abs() / size.sqrt() * (rows * columns) ** 0.5 / 4
     for lengths, count in ((squares.mean(1), columns), (squares.mean(0), rows)):
         beyond = (lengths / size).var(correction=0) - tails / count

@@ -1,8 +1,8 @@
-"""The shape of a gauge that looks at sampled steps only.
+"""The interface of a gauge that looks at sampled steps only.
 
-A sampled step, in order: `arm` (right after the step before it), the loop's forward passes, `loss_logged` where the
-loop logs before it steps, `before_step`, the optimizer's step, `after_step`, `disarm`. Between two samples a gauge has
-no hook on anything and costs nothing.
+The order of calls in a sampled step: `arm` (right after the step before), the loop's forward passes, `loss_logged` if
+the loop logs before it steps, `before_step`, the optimizer's step, `after_step`, `disarm`. Between two samples, a gauge
+has no hooks and costs nothing.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torch import Tensor
 from torchdoctor.vitals.transfer import Slot
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Takes structural facts by dotted key, from `arm` on; only what is new or has changed reaches the journal."""
+"""Takes structural facts by dotted key, from `arm` on; only new or changed facts reach the journal."""
 
 
 class Gauge:
-    """Does nothing at every point; a gauge overrides what it needs.
+    """Does nothing at any point; a gauge overrides what it needs.
 
-    Numbers on the device go into the slot (`Slot.keep` for a scalar vital, a `Part` for one number a tensor or module)
-    and reach the journal without anybody waiting for them. Nothing here may draw random numbers, change a mode, keep a
-    graph alive or wait for the device.
+    Numbers on the device go into the slot (`Slot.keep` for a scalar vital, a `Part` for one number per tensor or
+    module) and reach the journal without anything waiting for them. A gauge must not draw random numbers, change a
+    mode, keep a graph alive or wait for the device.
     """
 
     spent = 0.0
-    """Seconds that its hooks took inside the loop's own calls, so far."""
+    """Seconds that its hooks have taken inside the loop's own calls so far."""
     stepped = -1
-    """The optimizer whose step has just been taken when it is armed, -1 at the start."""
+    """The optimizer that has just stepped when the gauge is armed; -1 at the start."""
 
     def arm(self) -> None:
-        """The forward passes of a sampled step come next: put hooks on."""
+        """Put hooks on: the forward passes of a sampled step come next."""
 
     def loss_logged(self, name: str, loss: Tensor) -> None:
         """A loss with its graph was logged for the sampled step."""
@@ -47,4 +47,4 @@ class Gauge:
         """Optimizer number `index` has stepped."""
 
     def disarm(self) -> None:
-        """The sampled step is over: take everything off again."""
+        """Take everything off again: the sampled step is over."""

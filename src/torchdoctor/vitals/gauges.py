@@ -1,4 +1,4 @@
-"""The gauges of sampled steps: one file a gauge, one line here."""
+"""The gauges of sampled steps: one file per gauge, one line here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchdoctor.vitals.zeroing import ZeroingLedger
 
 
 def build_gauges(setup: Setup, tell: Tell) -> list[Gauge]:
-    """All of them; `tell` takes structural facts."""
+    """Build all gauges; `tell` takes structural facts."""
     return [
         GraphCensus(setup, tell),
         LeftBehind(setup, tell),

@@ -1,4 +1,4 @@
-"""What a loop hands over: numbers, or tensors that hold one, under a name; whatever else comes is said once."""
+"""Numbers that the loop logs by name, as floats or single-element tensors; anything else causes one note."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ OURS = """
     update_lost views_same weight_by_count weight_of_common weights_fresh
 """
 RESERVED = OTHERS.union(OURS.split())
-"""What the doctor calls numbers of its own: a loss of such a name would be taken for one, or lost among them."""
+"""Names that the doctor uses for its own numbers: a loss with such a name would be mistaken for one, or be lost."""
 
 
 class Given:
-    """Turns what was given into what can be recorded.
+    """Converts logged values and names into what can be recorded.
 
     >>> said = []
     >>> given = Given(lambda key, text: said.append(text))
     >>> given.scalar(torch.tensor([2.0]), "loss")[0], given.scalar("high", "loss")[0], given.name(5)
     (2.0, None, '5')
     >>> said[0]
-    'loss was given as str, expected a number or a tensor: left out.'
+    'loss was given as str, expected a number or a tensor: not recorded.'
     >>> given.name("total"), given.is_fit("total_loss")
     ('total_loss', True)
     """
 
     longest_name = 200
-    """Letters that a loss may be called by: of many more, a journal's reader would think that a line is damaged."""
+    """Maximum length of a loss's name: a journal reader takes a much longer one for a damaged line."""
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
         self._note = note
@@ -54,15 +54,15 @@ class Given:
         return name not in RESERVED and len(name) <= self.longest_name and not name.startswith("lr/")
 
     def name(self, name: object) -> str:
-        """The text that stands for a name which is none, or too long for one, or that of something else."""
-        text, why = str(name)[: self.longest_name], "a name is a short text"
+        """The replacement for a name that is not a string, is too long or is reserved."""
+        text, why = str(name)[: self.longest_name], "a name must be a short string"
         if not self.is_fit(text):
-            text, why = f"{text}_loss"[-self.longest_name :], "the doctor has a number of its own of that name"
-        self._note(f"name {text}", f"log_loss(name={name!r:.40}): {why}, so {text!r:.40} is recorded.")
+            text, why = f"{text}_loss"[-self.longest_name :], "torchdoctor uses this name for a number of its own"
+        self._note(f"name {text}", f"log_loss(name={name!r:.40}): {why}, so it is recorded as {text!r:.40}.")
         return text
 
     def scalar(self, value: Any, name: str) -> tuple[Any, Any]:
-        """A number, or a detached scalar on a device, and the tensor whose graph tells its step."""
+        """A number, or a detached scalar on a device; and the tensor whose graph shows its step."""
         if type(value) is float:
             return value, None
         if not isinstance(value, Tensor):
@@ -89,5 +89,5 @@ class Given:
         return (float(scalar.item()) if scalar.device.type == "cpu" else scalar), value
 
     def _left_out(self, key: str, name: str, why: str) -> tuple[None, None]:
-        self._note(f"{key} {name}", f"{name} {why}: left out.")
+        self._note(f"{key} {name}", f"{name} {why}: not recorded.")
         return None, None

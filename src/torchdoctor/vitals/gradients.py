@@ -1,8 +1,8 @@
-"""The gradient gauge: every watched tensor's gradient norm, computed once.
+"""The gradient gauge: computes every watched tensor's gradient norm once.
 
-Where the loop clips, the norms that clipping computes are kept. Otherwise one multi-tensor reduction is made just
-before the optimizer's step. If anything but clipping touches the gradients between a capture and the step, which
-their version counters tell without reading a value, they are measured again as they will be applied.
+If the loop clips, the norms that clipping computes are kept. Otherwise, one multi-tensor reduction runs just before the
+optimizer's step. If anything but clipping changes the gradients between a capture and the step, their version counters
+show it without reading a value, and they are measured again as they will be applied.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torch import Tensor
 from torchdoctor.vitals.reduction import Reduction
 from torchdoctor.vitals.transfer import Indices, Part, Slot
 
-foreach_norm = torch._foreach_norm  # before any tap: our own reduction is not news to us
+foreach_norm = torch._foreach_norm  # the original: our own reduction must not trigger our taps
 
 VERIFY_EVERY = 128
-"""Captures between two full comparisons of a clipped list with our gradients; in between its ends are compared."""
+"""Captures between two full comparisons of a clipped list with our gradients; otherwise, only its ends are compared."""
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a sharded tensor that lives here: a norm of it needs no collective."""
+    """The local part of a sharded tensor: its norm needs no collective."""
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
 
 
 def norms_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The norms of tensors of one device and type, in one go; of half precision in single, which does not overflow."""
+    """The norms of tensors of one device and type in one call; half precision is summed in float32."""
     return list(foreach_norm(list(tensors), 2, dtype=torch.promote_types(tensors[0].dtype, torch.float32)))
 
 
 def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[list[Tensor], Indices]]:
-    """Tensors by device and type: what a multi-tensor kernel can take in one go."""
+    """Group tensors by device and type: a multi-tensor kernel takes one group per call."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, int]]] = {}
     for tensor, index in zip(tensors, indices, strict=True):
         groups.setdefault((tensor.device, tensor.dtype), []).append((tensor, index))
@@ -48,21 +48,21 @@ def grouped(tensors: Sequence[Tensor], indices: Sequence[int]) -> list[tuple[lis
 
 @dataclass(slots=True, frozen=True)
 class Order:
-    """Tensors of ours in the order in which somebody handed over their gradients."""
+    """Watched tensors in the order in which their gradients were passed."""
 
     tensors: list[Tensor]
     indices: Indices
     owner: int
-    """The optimizer that holds the first of them, -1 if none does."""
+    """The optimizer that holds the first of them; -1 if none does."""
     complete: frozenset[int]
     """The optimizers all of whose tensors are among them."""
     reduction: Reduction | None = None
-    """How we measure them ourselves, where nobody else does."""
+    """How we measure them ourselves if nothing else does."""
 
 
 @dataclass(slots=True)
 class Capture:
-    """Norms that were taken, and the state of the first and last of their gradients at that moment."""
+    """Captured norms, and the versions of the first and last of their gradients at that moment."""
 
     slot: Slot
     first: Tensor
@@ -71,12 +71,12 @@ class Capture:
     owners: frozenset[int]
 
     def refresh(self) -> None:
-        """The gradients were scaled by clipping: that is expected."""
+        """Accept the change: clipping scaled the gradients."""
         self.versions = self.first._version, self.last._version
 
     @property
     def untouched(self) -> bool:
-        """Whether the gradients are as they were."""
+        """Whether the gradients have not changed."""
         return (self.first._version, self.last._version) == self.versions
 
 
@@ -96,12 +96,12 @@ class GradientGauge:
         }
         self._sharded = any(hasattr(tensor, "to_local") for tensor in tensors)
         self.order: Order | None = None
-        """The order in which our gradients were last handed over."""
+        """The order in which our gradients were last passed."""
         self._uses = 0
 
     @cached_property
     def whole(self) -> Order | None:
-        """All tensors of an only optimizer, if one multi-tensor reduction takes them; None otherwise."""
+        """All tensors of a single optimizer, if one multi-tensor reduction can take them; else None."""
         groups = self._groups.get(0, [])
         if self._sharded or len(self._groups) != 1 or len(groups) != 1:
             return None
@@ -109,9 +109,9 @@ class GradientGauge:
         return Order(tensors, indices, 0, frozenset({0}), Reduction(tensors))
 
     def measure(self, slot: Slot, owner: int, vital: str, scale: Tensor | None = None) -> Capture | None:
-        """Own reduction over one optimizer's gradients; a loss scale that is still in them is kept beside."""
+        """Reduce one optimizer's gradients ourselves; a loss scale that they still contain is kept too."""
         ends: list[Tensor] = []
-        # Measured again within a step (a second call, another micro-batch): the later measurement counts.
+        # If the gradients are measured again within a step (a second call, another micro-batch), the later one counts.
         slot.parts = [part for part in slot.parts if part.vital != vital or self._owners[part.indices[0]] != owner]
         with torch.no_grad():
             for tensors, indices in self._groups.get(owner, ()):
@@ -136,7 +136,7 @@ class GradientGauge:
         return Capture(slot, ends[0], ends[-1], (ends[0]._version, ends[-1]._version), frozenset({owner}))
 
     def recognize(self, tensors: Sequence[Tensor]) -> Order | None:
-        """Whose gradients these tensors are, None if they are not all ours."""
+        """The order of these tensors if all are gradients of ours; else None."""
         order = self.order
         if order is not None and len(order.tensors) == len(tensors):
             self._uses += 1
@@ -161,7 +161,7 @@ class GradientGauge:
 
 
 def _norm(grad: Tensor) -> Tensor:
-    """The norm of a gradient that the multi-tensor kernels do not take."""
+    """The norm of a gradient that the multi-tensor kernels do not support."""
     grad = local(grad)
     if grad.is_sparse:
         grad = grad.coalesce().values()

@@ -1,4 +1,4 @@
-"""Nodes of an autograd graph: what they are called, what feeds them, and the shape of what they computed."""
+"""Nodes of an autograd graph: their names, their inputs, and the shapes of their results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 HEAD = 24
-"""Nodes nearest to the loss: arithmetic there is the loss's own, further away it is the model's."""
+"""Number of nodes nearest to the loss: arithmetic there belongs to the loss, further away to the model."""
 # fmt: off
 SHAPING = frozenset({
     "View", "UnsafeView", "Reshape", "ReshapeAlias", "Transpose", "Permute", "T", "Slice", "Select", "Squeeze",
     "Unsqueeze", "Index", "Clone", "ToCopy", "Contiguous", "Alias", "Expand",
 })
-"""Nodes that move values about and leave them as they are."""
+"""Nodes that only reshape, move or copy values."""
 # fmt: on
 ARITHMETIC = frozenset({"Neg", "Mean", "Sum", "Add", "Sub", "Rsub", "Mul", "Div", *SHAPING})
-"""Nodes that put terms of a loss together."""
+"""Nodes that combine the terms of a loss."""
 LINEAR = frozenset({"Addmm", "Mm", "Bmm", "Baddbmm", "Linear", "Convolution"})
 REGRESSION = {"MseLoss": "mse", "L1Loss": "l1", "SmoothL1Loss": "smooth-l1", "HuberLoss": "huber"}
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def node_name(node: Any) -> str:
-    """A node's name without the ending that autograd gives it: LogSoftmaxBackward0 is LogSoftmax; "" of no node."""
+    """A node's name without autograd's suffix: LogSoftmaxBackward0 is LogSoftmax; "" if there is no node."""
     return "" if node is None else type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
@@ -39,7 +39,7 @@ def parents_of(node: Any) -> Iterator[Any]:
 
 
 def source_of(node: Any) -> Any:
-    """What a node is fed with first, past nodes that only move values about; None at a constant."""
+    """The first input of a node, skipping nodes that only reshape; None if it is a constant."""
     source = next(parents_of(node), None)
     for _ in range(HEAD):
         if source is None or node_name(source) not in SHAPING:
@@ -49,13 +49,13 @@ def source_of(node: Any) -> Any:
 
 
 def is_loss_node(node: Any) -> bool:
-    """Whether a node is that of one of torch's own losses."""
+    """Whether a node belongs to one of torch's own losses."""
     name = node_name(node)
     return name.startswith("NllLoss") or name in KINDS.keys() - {"LogSoftmax"}
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
-    """The shape of what a node computed."""
+    """The shape of a node's result."""
     known = getattr(node, "_input_metadata", ())
     return tuple(known[0].shape) if known else ()
 
@@ -63,12 +63,12 @@ def shape_of(node: Any) -> tuple[int, ...]:
 def softmax_dimension(node: Any) -> int:
     """The dimension of a softmax, counted from the first."""
     dimension = int(getattr(node, "_saved_dim", -1))
-    dimension = dimension - 2**64 if dimension >= 2**63 else dimension  # kept without a sign
+    dimension = dimension - 2**64 if dimension >= 2**63 else dimension  # stored as unsigned
     return dimension % max(1, len(shape_of(node)))
 
 
 def is_made_of_older(node: Any, mark: int) -> bool:
-    """Whether a node is but arithmetic on what was computed before a mark: `4 * loss`, written after the step.
+    """Whether a node is only arithmetic on values computed before a mark, such as `4 * loss` after the step.
 
     >>> import torch
     >>> loss = torch.ones(3, requires_grad=True).exp().mean()

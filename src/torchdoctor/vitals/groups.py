@@ -1,4 +1,4 @@
-"""The group gauge: learning rates at every step, the other hyper-parameters within about sixty steps of a change."""
+"""The group gauge: learning rates at every step, other hyperparameters within about sixty steps of a change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchdoctor.vitals.context import group_settings
 from torchdoctor.vitals.transfer import Slot
 
 LOOK_EVERY = 8
-"""Steps between two looks at what is not a learning rate."""
+"""Steps between two looks at everything but learning rates."""
 
 
 class GroupGauge:
@@ -23,16 +23,16 @@ class GroupGauge:
         self._first = [sum(len(opt.param_groups) for opt in optimizers[:number]) for number in range(len(optimizers))]
         self._settings: list[list[dict[str, Any]]] = [[] for _ in optimizers]
         self._seen: list[list[tuple[int, list[str], list[Any]]]] = [[] for _ in optimizers]
-        """(number of keys, names, values) of each group when it was last written down: a quick look for changes."""
+        """(number of keys, names, values) of each group when last recorded, to find changes quickly."""
 
     def read(self, index: int, slot: Slot) -> None:
-        """After a step of one optimizer: its rates, and now and then the settings of its groups."""
+        """After a step of one optimizer: read its learning rates, and from time to time the settings of its groups."""
         self.enter_rates(index, slot, [group.get("lr") for group in self._optimizers[index].param_groups])
         if slot.number % LOOK_EVERY == 0 or len(self._seen[index]) != len(self._optimizers[index].param_groups):
             self.look(index, slot)
 
     def enter_rates(self, index: int, slot: Slot, rates: Sequence[Any]) -> None:
-        """The learning rates of one optimizer's groups: the first, and those that differ from it."""
+        """Enter the learning rates of one optimizer's groups: the first, and those that differ from it."""
         facts, position = slot.facts, self._first[index]
         for rate in rates:
             if type(rate) is not float:

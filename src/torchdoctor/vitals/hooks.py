@@ -1,4 +1,4 @@
-"""Callbacks that can sit on a user's model, optimizer or parameter without getting in the way."""
+"""Hooks for a user's model, optimizer or parameters that do not interfere with them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Handle(Protocol):
 
 
 class Hook:
-    """Forwards to a method of an object that it does not keep alive.
+    """Forwards to a method of an object without keeping the object alive.
 
-    A copied or unpickled hook is a function of the standard library that does nothing: `deepcopy`,
-    `AveragedModel` and `torch.save` of a watched model work, the copies report nothing, and a file can be loaded
-    where torchdoctor is not installed.
+    A copied or unpickled hook becomes a standard library function that does nothing. So `deepcopy`, `AveragedModel` and
+    `torch.save` of a watched model work, copies report nothing, and a file can be loaded where torchdoctor is not
+    installed.
 
     >>> import copy
     >>> class Monitor:
@@ -49,14 +49,14 @@ class Hook:
 def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """An optimizer's step hook; it keeps its monitor alive, so that ``Doctor(model, optimizer)`` alone is enough.
 
-    Optimizers drop their hooks when they are copied or pickled. When a compiled step traces the hook, the call is
-    handed to a version that Dynamo leaves alone: it breaks the graph at the edge of the step, where nothing is lost.
+    Optimizers drop their hooks when they are copied or pickled. When a compiled step traces the hook, the call goes to
+    a version that Dynamo does not trace: the graph breaks at the edge of the step, where that costs nothing.
     """
 
     def safely(*args: Any) -> Any:
         try:
             return call(*args)
-        except Exception as error:  # noqa: BLE001  the run's life is worth more than our reading
+        except Exception as error:  # noqa: BLE001  the run matters more than a measurement
             monitor.failed(call.__name__, error)
             return None
 
@@ -74,7 +74,7 @@ def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def after_first(function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
-    """A function after whose first call something else is done.
+    """A function that calls `then` once, after its own first call.
 
     >>> noted = after_first(lambda number: 2 * number, lambda: print("now"))
     >>> noted(1), noted(2)
@@ -94,5 +94,5 @@ def after_first(function: Callable[..., Any], then: Callable[[], None]) -> Calla
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # imports Dynamo when first called, as torch's optimizers do
 def eagerly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function outside of any graph that is being traced."""
+    """Call a function outside any graph that is being traced."""
     return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What the inputs of one batch are: their scale, what is not finite, what all samples share, and copies."""
+"""Statistics of one batch's inputs: scale, non-finite values, constant features and duplicates."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torchdoctor.vitals.batch_numbers import class_counts, different_rows, is_wh
 from torchdoctor.vitals.passes import LARGEST, checksum, content, largest, part_of, share_of_zeros
 
 LEAST_VALUES = 8
-"""Values of a sample that are not all the same by chance."""
+"""Minimum values per sample for it not to be constant by chance."""
 LEAST_SAMPLES = 8
-"""Samples of a batch that do not share a value by chance."""
+"""Minimum samples per batch for them not to share a value by chance."""
 
 
 class InputNumbers(NamedTuple):
-    """Numbers about a batch, and about each of its samples."""
+    """Numbers about a batch and its samples."""
 
     vitals: dict[str, Tensor]
     distinct: Tensor | None = None
-    """How many samples are no copies of others."""
+    """Number of distinct samples."""
     blank: Tensor | None = None
     """Which samples have no content."""
 
 
 def input_numbers(tensor: Tensor) -> InputNumbers:
-    """All that is measured of the inputs alone; of whole numbers, as of tokens.
+    """Measure everything that depends on the inputs alone; integers are treated as tokens.
 
     >>> numbers = input_numbers(torch.tensor([[1.0, -1.0], [3.0, 1.0]]))
     >>> round(numbers.vitals["input_mean"].item(), 2), round(numbers.vitals["input_absmax"].item(), 2)
@@ -68,12 +68,12 @@ def _of_floats(value: Tensor, vitals: dict[str, Tensor]) -> InputNumbers:
 
 
 def constant_share(batch: Tensor) -> Tensor:
-    """The share of places at which all samples have the same value."""
+    """Share of positions at which all samples have the same value."""
     return (batch.amax(0) == batch.amin(0)).float().mean()
 
 
 def blanks_that_matter(share: Tensor, blank: Tensor, target: Tensor) -> Tensor:
-    """The share of blank samples; none where they all ask for the same: a slice outside the body, a message of no word.
+    """Share of blank samples; 0 if all of those have the same target (a slice outside the body, an empty message).
 
     >>> blank, share = torch.tensor([True, False, True]), torch.tensor(0.5)
     >>> [blanks_that_matter(share, blank, torch.tensor(labels)).item() for labels in ([1, 0, 1], [1, 1, 0])]

@@ -1,8 +1,8 @@
-"""Whether the graphs of steps that are over are still held: a loss in a list, a sum of losses, outputs that are kept.
+"""Whether graphs of finished steps are still alive: a list or sum of losses, or outputs that are kept.
 
-A node of autograd takes no weak reference, but it has a place for notes (`metadata`). A mark is laid down there, at the
-end of the graph that is furthest from the loss: whoever holds the loss, an output or a hidden layer's output holds that
-node, and with it the mark. The gauge has a weak reference to the mark, and keeps no graph alive itself.
+An autograd node takes no weak reference, but it has a `metadata` dict. A mark is stored there, at the end of the graph
+furthest from the loss: anything that holds the loss, an output or a hidden layer's output holds that node and thus the
+mark. The gauge only has a weak reference to the mark and keeps no graph alive.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torchdoctor.vitals.passes import PassGauge
 from torchdoctor.vitals.transfer import Slot
 
 DEEPEST = 10_000
-"""Nodes on the way from the loss to the end of its graph."""
+"""Maximum number of nodes from the loss to the end of its graph."""
 SAMPLES, STEPS = 6, 64
-"""Samples in a row whose graphs must still be held, and steps that they span: a window of a few steps is a method."""
+"""Consecutive samples whose graphs must still be alive, and steps that they span: a few steps may be intended."""
 FEWER, BEFORE = 4, 8
-"""Samples that are enough where so many had been let go at once before: looks are far apart later in a run."""
+"""Fewer samples suffice after this many whose graphs were released at once: later in a run, looks are far apart."""
 TIMES = 3
-"""Times as long as graphs were ever held and let go: what is collected for an epoch is let go after it."""
+"""Multiple of the longest time after which graphs were released: what is collected per epoch is released after it."""
 MOST = 64
 KEY = "torchdoctor"
 
 
 class Mark:
-    """What is laid down at a node."""
+    """What is stored at a node."""
 
     __slots__ = ("__weakref__",)
 
@@ -40,17 +40,17 @@ class KeptGraphs(PassGauge):
     def __init__(self, tell: Tell) -> None:
         super().__init__(tell)
         self._fresh: list[weakref.ref[Mark]] = []
-        """Marks of the sample that is under way."""
+        """Marks of the current sample."""
         self._held: dict[int, list[weakref.ref[Mark]]] = {}
-        """By step: marks that were not gone when last looked at."""
+        """By step: marks that were alive at the last look."""
         self._longest = 0
-        """Steps for which graphs were held and then let go."""
+        """Longest number of steps for which graphs were kept and then released."""
         self._let_go = 0
         """Samples whose graphs were gone at the next look."""
         self._told = False
 
     def arm(self) -> None:
-        """A new sample: the loss shows itself at backward, or where it is logged."""
+        """Start a new sample: the loss is seen at backward or when it is logged."""
         super().arm()
         self._fresh = []
         self.at_backward()
@@ -70,7 +70,7 @@ class KeptGraphs(PassGauge):
         self._fresh.append(weakref.ref(mark))
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """Which of the earlier samples' graphs are still there?"""
+        """Check which of the earlier samples' graphs are still alive."""
         self._look(slot.number)
         if self._fresh and len(self._held) < MOST:
             self._held.setdefault(slot.number, []).extend(self._fresh)
@@ -82,7 +82,7 @@ class KeptGraphs(PassGauge):
         for step in gone:
             del self._held[step]
             later = [other for other in steps if other > step]
-            if len(later) > 1:  # it was there at the sample after it
+            if len(later) > 1:  # it was alive at the next sample
                 self._longest = max(self._longest, later[-1] - step)
             else:
                 self._let_go += 1
@@ -98,7 +98,7 @@ class KeptGraphs(PassGauge):
 
 
 def _furthest(node: Any) -> Any:
-    """The last node on the way from a loss to a leaf, by the first input each time; None where there is no graph."""
+    """The last node from a loss to a leaf, following the first input that has a graph; None if there is no graph."""
     for _ in range(DEEPEST):
         if node is None:
             return None

@@ -1,14 +1,14 @@
-"""The short way of an ordinary step.
+"""The fast path for ordinary steps.
 
 Most steps of most loops are alike: one optimizer, one clip that sees every gradient or none, losses with their graphs.
-Such a step leaves references behind, and up to sixty-four of them are worked out together: a line of Python costs a
-microsecond when the caches are full of the loop's own work, and a fifth of that in a burst. Whatever is not ordinary
-goes to the monitor, after what was left behind has been worked out. So the monitor alone decides what anything means.
+Such a step only stores references, and up to 64 of them are processed together: a line of Python costs a microsecond
+when the caches are full of the loop's own work, and a fifth of that in a burst. Anything that is not ordinary goes to
+the monitor, after the stored steps have been processed. So the monitor alone decides what anything means.
 
-The clip's total norm is computed here, by the calls that torch's own function would make, because of what is kept:
-torch drops the vector of norms that it takes the total of, and keeping its many scalars instead would cost more than
-everything else (they would be freed long after they have left the caches). Now and then torch's own function is let
-through, and its total compared with ours.
+The clip's total norm is computed here, with the same calls as in torch's own function. The reason is memory: torch
+drops the vector of norms that it reduces, and keeping its many scalars instead would cost more than everything else
+(they would be freed long after they have left the caches). From time to time torch's own function runs, and its total
+is compared with ours.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 is_capturing = torch.cuda.is_current_stream_capturing
 NO_NUMBER = 2**63
-"""What a node without a sequence number says at least."""
+"""Lowest value that stands for a missing sequence number."""
 MOST_LOSSES = 64
-"""Losses that an ordinary step has; of more, the ledger says what it thinks."""
+"""Maximum number of losses in an ordinary step; if there are more, the monitor decides."""
 _rate = operator.itemgetter("lr")
 
 
 class Lane(taps.Listener):
-    """Stands between the loop and its monitor; `is_open` while steps are ordinary."""
+    """Sits between the loop and its monitor; `is_open` while steps are ordinary."""
 
     def __init__(self, monitor: Monitor, bunching: Bunching, captures: Captures) -> None:
         self.failed = monitor.failed
@@ -60,11 +60,11 @@ class Lane(taps.Listener):
         self._has_stepped = False
         """Whether steps have passed since the lane was opened."""
         self._label: int | None = 0
-        """What its owner calls the step after those that have been worked out; None where that is not followed."""
+        """What the user calls the step after the processed ones; None if step numbers are not followed."""
         self._previous: dict[str, Tensor | None] = {}
-        """The latest loss of every name that is known to have memory of its own, alive so that it keeps it."""
+        """The latest loss of every name whose losses have memory of their own; kept alive so that it is not reused."""
         self._places: dict[str, int] = {}
-        """Where each of those lies."""
+        """Memory address of each of those."""
         self._steps: list[Raw] = []
         self._stepping = False
         self._forget()
@@ -80,11 +80,11 @@ class Lane(taps.Listener):
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
 
     def is_elsewhere(self) -> bool:
-        """Whether another thread took the last step that was looked at closely."""
+        """Whether another thread took the last step that went the normal path."""
         return self._captures.thread != get_ident()
 
     def total_of(self, tensors: Any) -> Tensor | None:
-        """The total norm of all our gradients, if these are they, in the order that is known."""
+        """The total norm, if these tensors are all our gradients in the known order."""
         order = self._order
         if not (self.is_open and self._clips) or self._stepping or self._total is not None or type(tensors) is not list:
             return None
@@ -118,7 +118,7 @@ class Lane(taps.Listener):
             and self._clips
             and type(max_norm) is float
             and type(parameters) is list
-            and sequence_number() != self._mark  # else no forward pass lies between the step and this clip
+            and sequence_number() != self._mark  # else there was no forward pass between the step and this clip
         ):
             self._clip = max_norm if max_norm < math.inf else None
             self._versions = ends[0]._version, ends[1]._version
@@ -156,16 +156,16 @@ class Lane(taps.Listener):
             self._monitor.clipped_by_value(tensors, limit)
 
     def scaler_updates(self, scaler: Any) -> None:
-        """Scaled gradients are not for the short way."""
+        """Scaled gradients leave the fast path."""
         self.leave()
         self._monitor.scaler_updates(scaler)
 
     def loader_begins(self, loader: Any) -> None:
-        """An epoch begins, or a validation."""
+        """An epoch or a validation begins."""
         self._monitor.loader_begins(loader)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let the step pass if all of it is known, or can be measured in one go."""
+        """Let the step pass if everything about it is known or can be measured in one call."""
         if self.is_open:
             ends, groups = self._ends, optimizer.param_groups
             if (
@@ -186,7 +186,7 @@ class Lane(taps.Listener):
         return self._monitor.before_step(optimizer, args, kwargs)
 
     def _measure(self) -> bool:
-        """The norms of all gradients of a loop that does not clip; False where one is missing or unlike the others."""
+        """Measure the norms of all gradients if the loop does not clip; False if one is missing or different."""
         order = self._order
         assert order is not None
         try:
@@ -225,13 +225,13 @@ class Lane(taps.Listener):
             self._awaited = self._monitor.read()
 
     def take_loss(self, loss: Any, name: str, step: int | None) -> bool:
-        """Take a loss that has its graph and memory of its own; False if it is not for the short way."""
+        """Take a loss that has a graph and memory of its own; False if it cannot take the fast path."""
         if not self.is_open or type(loss) is not Tensor or self._stepping:
             return False
         known = self._previous
         if name not in known or not loss.requires_grad or loss.dim():
             return False
-        # Where nothing has been computed since the step, the loss is that step's.
+        # If nothing was computed since the step, the loss belongs to that step.
         number = -1 if sequence_number() == self._mark else _number_of(loss)
         early = number >= self._mark and not is_made_of_older(loss.grad_fn, self._mark)
         if number >= NO_NUMBER or (step is not None and not self._is_called(step, early)):
@@ -253,19 +253,19 @@ class Lane(taps.Listener):
             self._losses.append((name, value, version))
         elif self._steps:
             self._steps[-1][-1].append((name, value, version))
-        else:  # of a step that has been worked out already, but not read yet
+        else:  # of a step that has been processed but not read yet
             self._monitor.put_loss(value, loss, name)
         return True
 
     def _is_called(self, step: Any, early: bool) -> bool:
-        """Whether a step has the name that its owner gives it, or names are not followed."""
+        """Whether this is what the user calls the step, or the user's numbers are not followed."""
         label = self._label
         return label is None or (type(step) is int and step == label + len(self._steps) - (not early))
 
     # ── in and out ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _enter(self) -> None:
-        """Open for the steps that come, if the one just taken was ordinary."""
+        """Open for the next steps if the one just taken was ordinary."""
         terms = self._monitor.ordinary()
         self.is_open = terms is not None
         if terms is not None:
@@ -283,7 +283,7 @@ class Lane(taps.Listener):
             self._mark = sequence_number() or 0
 
     def settle(self) -> None:
-        """Have the steps that are over worked out."""
+        """Have the finished steps processed."""
         if self._steps:
             steps, self._steps = self._steps, []
             if self._label is not None:
@@ -293,16 +293,16 @@ class Lane(taps.Listener):
             self._has_stepped = True
 
     def curtail(self) -> None:
-        """Have the step that comes be the last of these."""
+        """Make the next step the last of these."""
         self._room = min(self._room, 1)
 
     def leave(self) -> None:
-        """Hand everything over to the monitor, the step in progress too."""
+        """Hand everything to the monitor, including the step in progress."""
         if not self.is_open:
             return
         self.is_open = self._stepping = False
         self.settle()
-        if self._has_stepped:  # rather than at every step: hardly anybody asks
+        if self._has_stepped:  # not at every step: this is rarely needed
             self._has_stepped = False
             if sequence_number() == self._mark:
                 self._captures.mark_gradient()
@@ -316,6 +316,6 @@ class Lane(taps.Listener):
 
 
 def _number_of(loss: Tensor) -> int:
-    """The number that autograd has given to the node which made this loss."""
+    """The sequence number of the autograd node that made this loss."""
     node = loss.grad_fn
     return NO_NUMBER if node is None else int(node._sequence_nr())

@@ -1,7 +1,7 @@
-"""The ledger: which slot a reading goes into, and what comes out of it when the slot's numbers have arrived.
+"""The ledger: assigns readings to slots, and makes records of a slot when its numbers have arrived.
 
-Two slots are open at a time: that of the step just taken, because a loss may be logged late, and that of the step
-which is being prepared.
+Two slots are open at a time: that of the step just taken, because a loss may be logged late, and that of the upcoming
+step.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Note = Callable[[str, str], None]
 Told = Callable[[int], bool]
 
 PATIENCE, TIMES = 40, 4
-"""Losses since the last step that make it worth a word, besides so many times what a step has had at most."""
+"""Losses without a step that are worth a fact: this many, plus this multiple of the most that one step has had."""
 MOST_KEPT = 4096
-"""Losses on a device that a step keeps: of more, the first ones make its mean."""
+"""Maximum number of device losses that a step keeps: if there are more, the first ones make its mean."""
 COPIED_FIRST = 3
-"""Losses of a name that are copied before it is believed that each has memory of its own."""
+"""Losses of a name that are copied before each is trusted to have memory of its own."""
 
 
 class Ledger:
@@ -39,23 +39,23 @@ class Ledger:
         self.last: Slot | None = None
         """The step just taken."""
         self.upcoming: Slot | None = None
-        """The step that is being prepared, once something is known of it."""
+        """The upcoming step, once something is known of it."""
         self._note = note
         self._unstepped = unstepped
-        """Told of how many losses have come since the last step where they are too many, and of none once it steps;
-        answers whether they count."""
+        """Called with the number of losses since the last step if they are too many, and with 0 at the next step;
+        returns whether they count."""
         self._seen: dict[str, tuple[int, Tensor | None]] = {}
-        """By name: how many losses had memory of their own, and the latest; -1: they share it (a CUDA graph's)."""
+        """By name: number of losses with memory of their own, and the latest; -1 if they share it (a CUDA graph)."""
         self._numbers: set[str] = set()
-        """Names of losses that came as numbers."""
+        """Names of losses that were logged as numbers."""
         self._since = self._most = 0
-        """Losses since the last step, and the most that one has had."""
+        """Losses since the last step, and the most that one step has had."""
         self._labelled: dict[str, int] = {}
-        """By kind, what the latest step that was read is called."""
+        """By kind, the label of the latest step that was read."""
         self.lay_out(device, tensors)
 
     def lay_out(self, device: torch.device, tensors: int) -> None:
-        """Begin anew with other columns; what was measured before must have been drained."""
+        """Start over with other columns; earlier measurements must have been drained."""
         pending, self.upcoming, self.last = self.upcoming, None, None
         self.transfer = Transfer(device, tensors)
         self._decoder = Decoder(tensors, self._note)
@@ -64,14 +64,14 @@ class Ledger:
 
     @property
     def next(self) -> Slot:
-        """The slot of the step that comes."""
+        """The slot of the upcoming step."""
         slot = self.upcoming
         if slot is None:
             slot = self.upcoming = self.transfer.open("vitals", self.clock.count)
         return slot
 
     def slot_for(self, optimizer: int) -> Slot:
-        """The slot of this optimizer's next step: a second optimizer of the same step shares the first one's."""
+        """The slot of this optimizer's next step: a second optimizer in the same step shares the first one's."""
         if self._single:
             return self.upcoming or self.next
         last = self.last
@@ -80,7 +80,7 @@ class Ledger:
         return self.next
 
     def put_loss(self, name: str, value: Tensor | float, graph: Tensor | None, keep_first: bool = False) -> int:
-        """Enter a loss where it belongs; returns its step's number."""
+        """Enter a loss at its step; returns that step's number."""
         late = False
         if self.clock.belongs_to_next(name, graph):
             slot = self.next
@@ -91,7 +91,7 @@ class Ledger:
         if not (keep_first and slot.has(name)):
             self._put(slot, name, value)
         slot.finished = slot.finished or late
-        if graph is not None and graph.requires_grad:  # else it may be that of a validation
+        if graph is not None and graph.requires_grad:  # without a graph, it may be a validation loss
             self._since += 1
             overdue = self._since == PATIENCE + TIMES * self._most and self.clock.count > 0
             if overdue and not self._unstepped(self._since):
@@ -104,7 +104,7 @@ class Ledger:
             self._unstepped(0)
 
     def owned(self) -> dict[str, Tensor | None] | None:
-        """The names of losses, with the latest of each, if all are known to have memory of their own."""
+        """The names of losses with the latest of each, if all are known to have memory of their own."""
         if any(count < COPIED_FIRST for count, _ in self._seen.values()):
             return None
         return {name: None for name in self._numbers} | {name: value for name, (_, value) in self._seen.items()}
@@ -114,7 +114,7 @@ class Ledger:
         return bool(self._seen or self._numbers)
 
     def is_loss(self, name: str) -> bool:
-        """Whether a vital is a loss: of a gauge's number, NaN says no more than that it does not apply."""
+        """Whether a vital is a loss: NaN in a gauge's number only means that it does not apply."""
         return name in self._seen or name in self._numbers
 
     def put_validation(self, values: Mapping[str, Tensor | float]) -> None:
@@ -125,7 +125,7 @@ class Ledger:
         slot.finished = True
 
     def advance(self, optimizer: int, slot: Slot) -> bool:
-        """A step is over; True if it was a new one, False if it was another optimizer's part of the last."""
+        """A step is over; True if it was a new one, False if it was another optimizer's part of the last one."""
         self.clock.stepped(optimizer)
         if slot is self.upcoming:
             if self.last is not None:
@@ -140,7 +140,7 @@ class Ledger:
         return False
 
     def enter(self, bunch: Bunch) -> None:
-        """Ordinary steps of an only optimizer are over; another one's slot follows."""
+        """Ordinary steps of a single optimizer are over; the next step gets a new slot."""
         if self.last is not None:
             self.last.finished = True
             self.last = None
@@ -149,9 +149,9 @@ class Ledger:
         self.transfer.add(bunch)
 
     def arrived(self, rows: Rows, *, wait: bool) -> Iterator[tuple[Slot, Iterator[Record]]]:
-        """The slots whose numbers have arrived, with their records; with `wait`, all that was measured.
+        """The slots whose numbers have arrived, with their records; with `wait`, everything that was measured.
 
-        What was bunched goes into `rows` at once.
+        Bunched steps go into `rows` at once.
         """
         if wait and self.last is not None:
             self.last.finished = True
@@ -169,7 +169,7 @@ class Ledger:
                 rows.add(decoder.decode(single, label + single.number - slot.number, self.is_loss))
 
     def _label(self, slot: Slot | Bunch) -> int:
-        """What a slot's first step is called; never less than that of the slot of its kind before it."""
+        """The label of a slot's first step, never below that of the previous slot of its kind."""
         kind = slot.kind if isinstance(slot, Slot) else "vitals"
         label = max(self.clock.label(slot.number), self._labelled.get(kind, 0))
         self._labelled[kind] = label + len(slot) - 1
@@ -187,15 +187,15 @@ class Ledger:
             return
         count, previous = self._seen.get(name, (0, None))
         if count >= 0 and previous is not None:
-            # While the previous loss is alive its memory cannot be given out again; if this one lies there, somebody
-            # writes every loss to the same place, and a reference would soon show another step's value.
+            # While the previous loss is alive, its memory cannot be reused. If this loss is at the same address, every
+            # loss is written to the same place, and a reference would soon show another step's value.
             count = -1 if _place_of(previous) in (value.data_ptr(), None) else count + 1
         self._seen[name] = count, value if count >= 0 else None
         slot.keep(name, value, copy=count < COPIED_FIRST)
 
 
 def _place_of(scalar: Tensor) -> int | None:
-    """Where a scalar lies; None where a compiled CUDA graph has taken its memory back."""
+    """A scalar's address; None if a compiled CUDA graph has taken back its memory."""
     try:
         return scalar.data_ptr()
     except RuntimeError:
@@ -203,7 +203,7 @@ def _place_of(scalar: Tensor) -> int | None:
 
 
 def _hand_over(source: Slot, target: Slot) -> None:
-    """Losses that were waiting for a step which turned out to be part of the one already open."""
+    """Move losses that waited for a step that turned out to be part of the one already open."""
     for name, (total, count) in source.cells.items():
         mine = target.cells.get(name, (0.0, 0))
         target.cells[name] = mine[0] + total, mine[1] + count

@@ -1,9 +1,9 @@
-"""The census of those left behind: an optimizer that steps for nobody, and a loss's own parameters that nobody steps.
+"""Finds parameters that are left behind: an optimizer whose tensors get no gradients, or a loss's untrained parameters.
 
-The first had gradients, has none any more and steps on: its tensors were frozen for the other player's turn and never
-thawed, or the loop trains a copy of them. The second are the weights of a criterion, such as class centres, where the
-optimizer has the model's alone. Likewise the weights of a layer that is made inside `forward`, another one at each
-call. Gradients, shapes and versions of tensors only: no kernel, no wait.
+In the first case, the optimizer had gradients, has none anymore and keeps stepping: its tensors were frozen for the
+other player's turn and never unfrozen, or the loop trains a copy of them. In the second case, a criterion has
+parameters, such as class centers, but the optimizer only holds the model's. A third case is a layer that `forward`
+builds anew at each call. Only gradients, shapes and versions of tensors are read: no kernel, no waiting.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torchdoctor.vitals.patient import Setup, optimizer_tensors, tensor_names, u
 from torchdoctor.vitals.transfer import Slot
 
 WITNESSES = 3
-"""Tensors an optimizer whose versions are watched: somebody may write to them between two samples."""
+"""Tensors per optimizer whose versions are watched, because the loop may write to them between two samples."""
 BARE, STEPS = 5, 60
-"""Samples in a row, and steps, without a gradient or a write: players take turns, and samples may miss some."""
+"""Consecutive samples, and steps, without a gradient or a write: players take turns, and samples may miss some."""
 SURE = 3
-"""Samples at which a criterion's parameter must have had a gradient and not moved."""
+"""Samples at which a criterion's parameter must have had a gradient and not changed."""
 LISTED = 16
 
 
 COPIED = 2
-"""Samples in a row at which the loss must be that of tensors like those of the optimizer, and of none of them."""
+"""Consecutive samples at which the loss must depend on tensors like the optimizer's, and on none of its own."""
 ANEW = 2
-"""Samples in a row at which layers between known ones must be other tensors than at the sample before,"""
+"""Consecutive samples at which layers between known ones must be different tensors than at the sample before."""
 FIRST = 4
-"""and samples that are looked at for it: from the start, or not at all."""
+"""Samples that are checked for this: it happens from the start or never."""
 
 
 class LeftBehind(PassGauge):
@@ -45,10 +45,10 @@ class LeftBehind(PassGauge):
         super().__init__(tell)
         self._setup, self._tell = setup, tell
         self._root: Any = None
-        """The last node of the loss of this sample; let go of when the step is taken."""
+        """The last node of this sample's loss; released when the step is taken."""
         self._copied = 0
         self._strangers: list[weakref.ref[Tensor]] = []
-        """Weights of layers of nobody's at the sample before."""
+        """Weights at the sample before of layers that belong to no model and no optimizer."""
         self._anew = self._walked = 0
         count = len(setup.optimizers)
         self._versions: list[list[int]] = [[] for _ in range(count)]
@@ -56,10 +56,10 @@ class LeftBehind(PassGauge):
         """The last sample at which an optimizer had something to do."""
         self._bare = [0] * count
         self._own: dict[str, tuple[int, int]] = {}
-        """Of each parameter of the criterion's own: its version when first seen, and samples since."""
+        """By parameter of the criterion: its version when first seen, and samples with a gradient since."""
 
     def arm(self) -> None:
-        """A sampled step comes: whose loss will it be?"""
+        """Start a sampled step: wait for its loss."""
         super().arm()
         self.at_backward()
 
@@ -67,12 +67,12 @@ class LeftBehind(PassGauge):
         self._root = loss.grad_fn
 
     def disarm(self) -> None:
-        """Let go of the loss's graph."""
+        """Release the loss's graph."""
         self._root = None
         super().disarm()
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Whether there is anything for this optimizer to do, and for the criterion's parameters."""
+        """Check whether this optimizer has anything to do, and look at the criterion's parameters."""
         self._look_at_criterion()
         tensors = list(optimizer_tensors(self._setup.optimizers[index]))
         versions = self._witness(tensors)
@@ -88,14 +88,14 @@ class LeftBehind(PassGauge):
             self._tell({"graph.resting": self._resting(tensors, since)})
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """Versions are compared with those after the last sampled step."""
+        """Keep the versions, to compare them at the next sampled step."""
         self._versions[index] = self._witness(list(optimizer_tensors(self._setup.optimizers[index])))
 
     def _look_for_strangers(self) -> None:
-        """Whether layers that no model and no optimizer knows, behind which known ones lie, are others each time.
+        """Check whether layers that follow known ones but belong to no model or optimizer are new each time.
 
-        Copies of a whole model, as for a task of meta-learning, have nothing known behind them; nor have convolutions
-        that are drawn to augment a batch.
+        Copies of a whole model, as in meta-learning, follow nothing known; nor do convolutions with random weights that
+        augment a batch.
         """
         if self._root is None or self._walked >= FIRST:
             return
@@ -110,7 +110,7 @@ class LeftBehind(PassGauge):
             self._tell({"graph.made_anew": [list(weight.shape) for weight in found][:LISTED]})
 
     def _look_for_copies(self, tensors: list[Tensor], number: int) -> None:
-        """Whether what is trained are tensors of the same shapes as those that have no gradient."""
+        """Check whether the loss depends on tensors of the same shapes as those without a gradient."""
         root, self._root = self._root, None
         if len(self._setup.optimizers) > 1 or (not self._copied and (not tensors or root is None)):
             return
@@ -119,7 +119,7 @@ class LeftBehind(PassGauge):
         self._tell({"graph.copied": {"tensors": alike, "samples": self._copied} if alike else None})
 
     def _alike(self, tensors: list[Tensor], root: Any) -> int:
-        """How many trainable leaves of a loss have the shape of a tensor without a gradient; 0 where they are few."""
+        """Number of trainable leaves of a loss with the shape of a tensor without a gradient; 0 if they are few."""
         known = {id(tensor) for tensor in tensors}
         known.update(id(item) for model in self._setup.models.values() for item in unwrap_model(model).parameters())
         leaves = [leaf for leaf in leaf_tensors(root) if leaf.requires_grad]
@@ -137,7 +137,7 @@ class LeftBehind(PassGauge):
         criterion = self._setup.loss_fn
         if not isinstance(criterion, nn.Module):
             return
-        # Not those of modules inside it: a network that only judges is not meant to learn, frozen or not.
+        # Parameters of modules inside it do not count: a network that only judges is not meant to learn, frozen or not.
         own = [(name, tensor) for name, tensor in criterion._parameters.items() if tensor is not None]
         if not own:
             return
@@ -158,9 +158,9 @@ class LeftBehind(PassGauge):
 
 
 def _weights_between(root: Any, known: set[int]) -> list[nn.Parameter]:
-    """The weights of the linear layers and convolutions of a graph that take what known tensors have had a part in."""
+    """Weights of the linear layers and convolutions in a graph whose input depends on known tensors."""
     fed: dict[Any, list[Any]] = {root: []}
-    """What each node feeds."""
+    """The nodes that each node feeds."""
     waiting = [root]
     while waiting and len(fed) < MOST_NODES:
         node = waiting.pop()
@@ -187,7 +187,7 @@ def _leaf(node: Any) -> Tensor | None:
 
 
 def _weight(node: Any) -> nn.Parameter | None:
-    """The parameter of two dimensions or more that a node is, or turns round; None of any other node."""
+    """The parameter with two or more dimensions that a node is or transposes; None for any other node."""
     node = next(parents_of(node), None) if node_name(node) in ("T", "Transpose", "Permute") else node
     leaf = None if node is None else _leaf(node)
     return leaf if isinstance(leaf, nn.Parameter) and leaf.dim() > 1 else None

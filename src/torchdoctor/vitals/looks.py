@@ -13,21 +13,21 @@ from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.transfer import Slot
 
 BUDGET_EVERY = 100
-"""Steps after which the time that was spent is compared with what may be."""
+"""Steps between two checks of the time spent against the budget."""
 
 CALM = 25
-"""Steps between two looks that are taken because of something that has happened."""
+"""Minimum steps between two extra looks, which follow an event."""
 
 
 class CloseLooks:
-    """Arms the gauges for a step, and takes them off after it; `tell` receives structural facts that are news."""
+    """Arms the gauges for a step and disarms them after it; `tell` receives structural facts that are new."""
 
     def __init__(
         self, sampling: Sampling, optimizers: int, tell: Callable[[Mapping[str, Any]], None], *, cuda: bool
     ) -> None:
         self.sampling = sampling
         self.armed = -1
-        """The number of the step that the gauges are armed for, -1 for none."""
+        """The number of the step that the gauges are armed for; -1 for none."""
         self._gauges: list[Gauge] = []
         self._tell = tell
         self._known: dict[str, Any] = {}
@@ -35,25 +35,25 @@ class CloseLooks:
         self._to_come: set[int] = set()
         """The optimizers whose part of the armed step is still to come."""
         self._stepped = -1
-        """The optimizer that has stepped last."""
+        """The optimizer that stepped last."""
         self._latest = -1
         """The number of the sampled step that has just been taken: its loss may be logged late."""
         self._cuda = cuda
         self._ready = Moment()
-        """When the loop was let go after the step before a sampled one."""
+        """When the loop continued after the step before a sampled one."""
         self._budget_at = BUDGET_EVERY
         self._hastened = -CALM
-        """The step after which a look was taken out of turn."""
+        """The step at which the last extra look was taken."""
         self._spent = 0.0
         """Seconds that looks had taken when the gauges were armed."""
 
     def use(self, gauges: Iterable[Gauge]) -> None:
-        """Look with these from now on."""
+        """Use these gauges from now on."""
         self.disarm()
         self._gauges = list(gauges)
 
     def arm(self, number: int) -> None:
-        """The step that comes is looked at closely."""
+        """Look closely at the upcoming step."""
         self.sampling.next = self.sampling.after(number)
         self.disarm()
         self.armed, self._to_come = number, set(self._optimizers)
@@ -74,22 +74,23 @@ class CloseLooks:
                     gauge.disarm()
 
     def loss_logged(self, number: int, name: str, loss: Tensor) -> None:
-        """A loss with its graph, of this step."""
-        # A late loss is for gauges that are not armed for the next step yet: they would take it for that one's.
+        """A loss of this step, with its graph, was logged."""
+        # A late loss is only for gauges that are not armed for the next step yet: armed ones would assign it to that
+        # step.
         if number == (self.armed if self.armed >= 0 else self._latest):
             with self.sampling:
                 for gauge in self._gauges:
                     gauge.loss_logged(name, loss)
 
     def batch_logged(self, number: int, tensors: tuple[Tensor, ...]) -> None:
-        """The batch of this step."""
+        """The batch of this step was logged."""
         if number == self.armed:
             with self.sampling:
                 for gauge in self._gauges:
                     gauge.batch_logged(tensors)
 
     def before_step(self, index: int, slot: Slot, *, interrupted: bool) -> None:
-        """An optimizer is about to step; `interrupted`: more than a step lies behind, so that waiting means nothing."""
+        """An optimizer is about to step; if `interrupted`, other work came in between: waiting time means nothing."""
         if slot.number != self.armed:
             return
         slot.detailed = slot.sampled = True
@@ -102,15 +103,15 @@ class CloseLooks:
 
     def after_step(self, index: int, slot: Slot) -> None:
         """An optimizer has stepped."""
-        if slot.sampled and slot.number == self.armed:  # else another one's step has begun the next look already
+        if slot.sampled and slot.number == self.armed:  # else another optimizer's step has already begun the next look
             with self.sampling:
                 for gauge in self._gauges:
                     gauge.after_step(index, slot)
 
     def took(self, excess: float | None) -> None:
-        """The step took so much longer than others: a look has cost no more than that.
+        """The step took this much longer than others: the look cannot have cost more than that.
 
-        A device that has more to do than it is given lets the host wait in whatever call comes next, also in ours.
+        A device with a full queue makes the host wait in the next call, which may be one of ours.
         """
         if excess is not None:
             self.sampling.waited += max(0.0, self._inside() - self._spent - excess)
@@ -128,7 +129,7 @@ class CloseLooks:
                 self.disarm()
 
     def keep_up(self, count: int) -> None:
-        """After so many steps: keep the budget, and get ready if the one that comes is looked at closely."""
+        """After this many steps: keep the budget, and get ready if the next step is looked at closely."""
         if count > self._budget_at:
             self._budget_at = count - 1 + BUDGET_EVERY
             self.sampling.keep_budget(count - 1, sum(gauge.spent for gauge in self._gauges))
@@ -136,14 +137,14 @@ class CloseLooks:
             self.arm(count)
 
     def hasten(self, count: int) -> bool:
-        """Something has happened by this step: look at the next one, unless that was done of late; whether it is."""
+        """Something happened: look at the next step unless an extra look was recent. Returns whether it does."""
         if count - self._hastened < CALM or count >= self.sampling.next:
             return False
         self._hastened = self.sampling.next = count
         return True
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        """Structural facts, as far as they are news."""
+        """Pass on the structural facts that are new."""
         news = {key: value for key, value in facts.items() if key not in self._known or self._known[key] != value}
         if news:
             self._known.update(news)

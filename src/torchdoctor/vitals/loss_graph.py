@@ -1,6 +1,6 @@
-"""What the graph behind a loss says of it: its leaves, its kind, and mistakes that show in the order of its nodes.
+"""What the graph behind a loss shows: its leaves, its kind, and mistakes visible in the order of its nodes.
 
-Names and numbers only: a node that is kept keeps every activation behind it alive. The graph can be walked before and
+Only names and numbers are kept: a node would keep every activation behind it alive. The graph can be walked before and
 after backward; a compiled function hides what is inside it, but keeps the parameters as its leaves.
 """
 
@@ -24,42 +24,42 @@ from torchdoctor.vitals.graph_nodes import (
 from torchdoctor.vitals.loss_lint import mistakes, mistakes_at_the_end, shared_out
 
 MOST_NODES = 20_000
-"""Nodes that are looked at: some ten milliseconds at the most."""
+"""Maximum number of nodes that are visited: about ten milliseconds at most."""
 # fmt: off
 FRAGILE = {
     "Log": "log", "Log1P": "log", "Log2": "log", "Log10": "log", "Sqrt": "sqrt", "Rsqrt": "sqrt", "Pow": "root",
     "Cdist": "norm", "Norm": "norm", "LinalgVectorNorm": "norm", "Div": "division", "Reciprocal": "division",
     "Acos": "acos", "Asin": "asin", "Atan2": "atan2",
 }
-"""Operations that are not finite, or whose derivative is not, at some finite number."""
+"""Operations whose value or derivative is not finite at some finite input."""
 # fmt: on
 REDUCTIONS = {1: "mean", 2: "sum"}
 BOUNDED = {"Relu": "ReLU", "Softplus": "Softplus", "Sigmoid": "Sigmoid", "Softmax": "Softmax", "Tanh": "Tanh"}
-"""Operations that cannot give every number, and the modules that do the same."""
+"""Bounded operations, and the modules that compute the same."""
 
 
 @dataclass(frozen=True)
 class LossGraph:
-    """What was read off a graph."""
+    """What was read from a graph."""
 
     leaves: frozenset[int]
-    """The ids of the tensors that it ends in: parameters, mostly."""
+    """The ids of its leaf tensors, mostly parameters."""
     kind: str | None
-    """"cross-entropy", "nll", "mse", "l1", "bce" and so on; None where the nodes do not say."""
+    """"cross-entropy", "nll", "mse", "l1", "bce" and so on; None if the nodes do not show it."""
     reduction: str | None
-    """"mean" or "sum", where the loss's own node says it."""
+    """"mean" or "sum", if the loss's own node shows it."""
     lint: tuple[str, ...]
     """Codes of mistakes, such as "softmax-before-cross-entropy"."""
     fragile: tuple[str, ...]
-    """Operations next to the loss that may be undefined: "log", "sqrt", "norm" ..."""
+    """Operations near the loss that may be undefined: "log", "sqrt", "norm" ..."""
     hidden: bool
     """Whether a compiled function is part of it."""
     complete: bool
-    """Whether all of it was looked at."""
+    """Whether the whole graph was visited."""
     newest: int
-    """The sequence number of the last node that was made of a parameter itself; -1 where there is none."""
+    """The largest sequence number of a node that uses a parameter directly; -1 if there is none."""
     ending: str = ""
-    """The bounded activation whose values, as they are, an error against targets is taken of; "" of no other."""
+    """The bounded activation whose output the loss compares directly with targets; "" if there is none."""
 
 
 def read_graph(root: Any) -> LossGraph:
@@ -106,7 +106,7 @@ def read_graph(root: Any) -> LossGraph:
 
 
 def leaf_tensors(root: Any) -> list[Any]:
-    """The tensors that a graph ends in: for a look at once, not to be kept."""
+    """The leaf tensors of a graph, for immediate use: do not keep them."""
     seen, waiting, leaves = {root}, [root], []
     while waiting and len(seen) < MOST_NODES:
         node = waiting.pop()
@@ -119,19 +119,19 @@ def leaf_tensors(root: Any) -> list[Any]:
 
 
 def _is_straight(node: Any, name: str) -> bool:
-    """Whether a node bends nothing: a layer with weights of its own, a sum, what moves values about, the loss."""
+    """Whether a node is linear: a layer with its own weights, a sum, a reshape, or the loss itself."""
     if name in ("Addmm", "Mm", "Linear", "Convolution"):
         return any(type(parent).__name__ == "AccumulateGrad" or _is_leaf(parent) for parent in parents_of(node))
     return name in SHAPING or name in ("Add", "Mean", "Sum") or name in KINDS or name.startswith("NllLoss")
 
 
 def _is_leaf(node: Any) -> bool:
-    """Whether a node does nothing but turn a parameter round."""
+    """Whether a node only transposes a parameter."""
     return node_name(node) == "T" and node_name(next(parents_of(node), None)) == "AccumulateGrad"
 
 
 def _can_fail(node: Any, name: str) -> bool:
-    """Whether it can: a square cannot, nor a division by a number or by something that has no graph."""
+    """Whether it can fail: a square cannot, nor can a division by a constant."""
     if name == "Pow":
         exponent = getattr(node, "_saved_exponent", 2)
         return isinstance(exponent, int | float) and exponent < 1
@@ -152,14 +152,14 @@ def _kind(node: Any, name: str, *, in_head: bool) -> str | None:
 
 
 def _ending(root: Any) -> str:
-    """Only of a loss that is one error, and of outputs against something without a graph."""
+    """Only for a loss that is a single error of outputs against something without a graph."""
     if node_name(root) not in REGRESSION or sum(1 for _ in parents_of(root)) != 1:
         return ""
     return BOUNDED.get(node_name(source_of(root)), "")
 
 
 def _reduction(node: Any, root: Any) -> str | None:
-    """How a loss is reduced: its own node says it, or, of one that is put together, the last node of all."""
+    """How a loss is reduced: its own node says so, or the last node, if the loss is composed of several operations."""
     if hasattr(node, "_saved_reduction"):
         return REDUCTIONS.get(node._saved_reduction)
     return node_name(root).lower() if node_name(root) in ("Mean", "Sum") and source_of(root) is node else None

@@ -1,7 +1,7 @@
-"""What a loss compares, from the node that computed it: for loops that call a function rather than a module.
+"""What a loss compares, read from the node that computed it: for loops that call a function and not a module.
 
-A node keeps what its backward needs, output and target among it. It is read before backward runs, and nothing of it is
-kept. Tensors that were packed away (offloaded, or to be computed again) stay where they are.
+A node keeps what its backward needs, including output and target. It is read before backward runs, and nothing of it is
+kept. Tensors that were packed away (offloaded, or to be recomputed) are left alone.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ MODULES: dict[str, type[nn.Module]] = {
 
 
 class Compared(NamedTuple):
-    """A loss as the module that would compute it, what entered it, and what it was asked for."""
+    """A loss as the module that would compute it, with its output and target."""
 
     module: nn.Module
     output: Tensor
     target: Tensor
     between_outputs: bool
-    """Whether the target is no data, but an output that learns too."""
+    """Whether the target is not data but an output that also gets gradients."""
     skipped: int | None
-    """The first position of a sequence of outputs that is compared; None where that is not to be seen."""
+    """The first position of an output sequence that is compared; None if unknown."""
     weight: float = 1.0
-    """What it is multiplied by in the loss, where that is a number."""
+    """The constant factor of this comparison in the loss."""
 
 
 def what_is_compared(loss: Tensor) -> Compared | None:
-    """The one comparison that a loss is made of; None where there is none, or more than one."""
+    """The only comparison that a loss consists of; None if there is none or more than one."""
     found = _comparisons(loss)
     return _compared(*found[0][:2]) if len(found) == 1 else None
 
 
 def parts_compared(loss: Tensor) -> list[Compared]:
-    """The comparisons of a loss that is a sum of several, as for boxes and classes; empty where it is none."""
+    """The comparisons of a loss that is a sum of several, such as for boxes and classes; else empty."""
     found = _comparisons(loss, (*MODULES, "Abs"))
     parts = [(_compared(name, node), weight) for name, node, weight in found] if len(found) > 1 else []
     known = [part._replace(weight=weight) for part, weight in parts if part is not None]
@@ -57,7 +57,7 @@ def parts_compared(loss: Tensor) -> list[Compared]:
 
 
 def part_numbers(parts: Sequence[Compared]) -> dict[str, Tensor]:
-    """Of a loss that is a sum of several: the size of the largest targets, and how unequal the parts are in it.
+    """For a loss that is a sum: the size of its largest targets, and the ratio of its largest part to its smallest.
 
     >>> output, labels = torch.ones(4, requires_grad=True) * 1, torch.ones(4, dtype=torch.long)
     >>> loss = 1e-4 * nn.functional.mse_loss(output, torch.full((4,), 101.0))
@@ -76,7 +76,7 @@ def part_numbers(parts: Sequence[Compared]) -> dict[str, Tensor]:
 
 
 def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[str, Any, float]]:
-    """The nodes of torch's losses next to the end of the graph, and what each is multiplied by on the way there."""
+    """The nodes of torch's losses near the end of the graph, each with the constant factor in front of it."""
     found: list[tuple[str, Any, float]] = []
     seen, waiting = {loss.grad_fn}, deque([(loss.grad_fn, 1.0)])
     for _ in range(HEAD):
@@ -86,7 +86,7 @@ def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[st
         name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
         if name in names:
             found.append((name, node, weight))
-            continue  # what lies behind it is the model
+            continue  # everything behind it is the model
         if name in ("Mul", "Div"):
             number = _number(node)
             weight = weight * number if name == "Mul" else weight / (number or 1.0)
@@ -98,9 +98,9 @@ def _comparisons(loss: Tensor, names: Container[str] = MODULES) -> list[tuple[st
 
 
 def _number(node: Any) -> float:
-    """The number that a product or a quotient was taken with; 1 where that is a tensor of the device, or another one.
+    """The constant of a product or quotient; 1 if it is a device scalar or a tensor with dimensions.
 
-    A number of Python's is kept as one on the host: nobody waits for it.
+    A Python number is stored on the host, so reading it needs no waiting.
     """
     other = kept(node, "other")
     return float(other) if other is not None and not other.dim() and other.device.type == "cpu" else 1.0
@@ -113,7 +113,7 @@ def _compared(name: str, node: Any) -> Compared | None:
     if output is None or target is None or not target.dim():
         return None
     if name == "NllLoss" and output.dim() == 2 and abs(output.shape[0] - output.shape[1]) <= 1:
-        return None  # scores of each sample against each: labels are places in the batch
+        return None  # scores of each sample against each: labels are positions in the batch
     settings: dict[str, Any] = {"reduction": REDUCTIONS.get(node._saved_reduction, "none")}
     if name == "HuberLoss":
         settings["delta"] = node._saved_delta
@@ -123,14 +123,14 @@ def _compared(name: str, node: Any) -> Compared | None:
         settings["weight"] = node._saved_weight
     if name.startswith("NllLoss"):
         ignored = int(node._saved_ignore_index)
-        settings["ignore_index"] = ignored - (1 << 64) if ignored >= 1 << 63 else ignored  # torch gives it unsigned
+        settings["ignore_index"] = ignored - (1 << 64) if ignored >= 1 << 63 else ignored  # torch stores it unsigned
     if name == "BinaryCrossEntropyWithLogits":
         settings["pos_weight"] = node._saved_pos_weight
     return Compared(MODULES[name](**settings), output.detach(), target.detach(), target.requires_grad, skipped(node))
 
 
 def _distance(node: Any) -> Compared | None:
-    """The mean absolute error has no node of its own: the size of a difference, of which neither side is kept."""
+    """The mean absolute error has no node of its own: it is the size of a difference whose two sides are not kept."""
     before, difference = node.next_functions[0][0], kept(node, "self")
     if difference is None or not difference.dim() or not type(before).__name__.startswith("SubBackward"):
         return None
@@ -139,7 +139,7 @@ def _distance(node: Any) -> Compared | None:
 
 
 def difference_of(loss: Tensor) -> Tensor | None:
-    """What a loss takes the size or the square of, where that is one difference, by hand or for `l1_loss`; else None.
+    """The single difference whose absolute value or power a loss takes, by hand or in `l1_loss`; else None.
 
     >>> import torch
     >>> output, target = torch.ones(3, 2, requires_grad=True) * 2, torch.ones(3, 2)
@@ -156,7 +156,7 @@ def difference_of(loss: Tensor) -> Tensor | None:
 
 
 def sides_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Two sets of outputs that a loss compares all with all, made apart from each other; None where there are none.
+    """Two separately computed sets of outputs that a loss compares all with all; None if there are none.
 
     >>> import torch
     >>> one, other = torch.eye(3, requires_grad=True) * 2, torch.eye(3, requires_grad=True) * 1
@@ -176,7 +176,7 @@ def sides_of(loss: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def looked_up(loss: Tensor, most: int = 4000) -> list[Tensor]:
-    """The tokens that tables of embeddings were asked for, on the way to a loss.
+    """The tokens looked up in embedding tables on the way to a loss.
 
     >>> import torch
     >>> table = nn.Embedding(5, 2)
@@ -197,16 +197,16 @@ def looked_up(loss: Tensor, most: int = 4000) -> list[Tensor]:
 
 
 def _unturned(node: Any) -> Any:
-    """What is behind nodes that only turn a matrix round."""
+    """The node behind nodes that only transpose a matrix."""
     while node is not None and _name(node) in ("T", "Transpose", "Permute"):
         node = node.next_functions[0][0]
     return node
 
 
 def is_attraction(loss: Tensor) -> bool:
-    """Whether a loss is made of cosines or differences alone, and both sides of each learn.
+    """Whether a loss consists only of cosines or differences of which both sides get gradients.
 
-    It is smallest where all outputs are the same. One term that is taken from another pushes something apart.
+    Such a loss is smallest if all outputs are equal. A term that is subtracted from another pushes something apart.
 
     >>> import torch
     >>> one, other = torch.ones(3, 2, requires_grad=True) * 2, torch.ones(3, 2, requires_grad=True) * 1
@@ -239,7 +239,7 @@ def is_attraction(loss: Tensor) -> bool:
 
 
 def _is_distance(node: Any, name: str, parents: Sequence[Any]) -> bool:
-    """Whether a node is the size of a difference of which both sides learn."""
+    """Whether a node is the size of a difference of which both sides get gradients."""
     if name in ("MseLoss", "SmoothL1Loss", "HuberLoss"):
         return len(parents) == 2
     squared = name == "Pow" and getattr(node, "_saved_exponent", 0) == 2
@@ -250,7 +250,7 @@ def _is_distance(node: Any, name: str, parents: Sequence[Any]) -> bool:
 
 
 def _is_unit(node: Any) -> bool:
-    """Whether a node divides something that learns by its norm."""
+    """Whether a node divides something that gets gradients by its norm."""
     if _name(node) != "Div" or any(parent is None for parent, _ in node.next_functions):
         return False
     norm = node.next_functions[1][0]
@@ -264,7 +264,7 @@ def _name(node: Any) -> str:
 
 
 def skipped(node: Any) -> int | None:
-    """At which position of its sequence an output begins that was sliced on its way from a model into a loss.
+    """The position of its sequence at which an output begins that was sliced between the model and a loss.
 
     >>> import torch
     >>> scores = torch.zeros(2, 5, 3, requires_grad=True) * 1
@@ -285,9 +285,9 @@ def skipped(node: Any) -> int | None:
 
 
 def kept(node: Any, name: str) -> Tensor | None:
-    """A tensor that a node saved, unless getting at it would run somebody's hook."""
+    """A tensor that a node saved, unless reading it would run a user's hook."""
     saved = getattr(node, f"_raw_saved_{name}", None)
-    if saved is None or getattr(saved, "unpack_hook", saved) is not None:  # older torch cannot tell: it stays unread
+    if saved is None or getattr(saved, "unpack_hook", saved) is not None:  # older torch cannot tell, so it is not read
         return None
     tensor = getattr(node, f"_saved_{name}")
     return tensor if is_plain(tensor) else None

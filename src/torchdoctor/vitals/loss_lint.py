@@ -1,6 +1,6 @@
-"""Mistakes that show in the graph behind a loss: what is fed with what, over which dimension, in which order.
+"""Mistakes visible in the graph behind a loss: wrong inputs, wrong dimensions, wrong order.
 
-Each is a code, such as "softmax-before-cross-entropy"; the findings and causes that read them say it in words.
+Each is a code, such as "softmax-before-cross-entropy"; the findings and causes that read it put it into words.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torchdoctor.vitals.graph_nodes import (
 
 VIEWS = ("View", "UnsafeView", "Reshape", "ReshapeAlias")
 OF_LOGITS = {"LogSoftmax": "cross-entropy", "BinaryCrossEntropyWithLogits": "bce-with-logits"}
-"""What takes raw scores."""
+"""Losses that expect raw scores."""
 MANY = 8
-"""Classes from which a softmax of plain cosines stays near even: at best e² to 1 for each of the others."""
+"""Classes from which a softmax of unscaled cosines stays nearly uniform: at most e² to 1 against each other class."""
 
 
 def shared_out(node: Any, name: str, rows: int) -> Iterator[str]:
-    """Whether values are weighted by a softmax over as many samples as the loss counts: each gets what others leave."""
+    """Whether a softmax across all samples of the loss weights values: each sample then gets what the others leave."""
     for source in parents_of(node) if name == "Mul" and rows > 1 else ():
         source = source_of(source) if node_name(source) in SHAPING else source
         sizes = shape_of(source) if node_name(source) == "Softmax" else ()
@@ -41,7 +41,7 @@ def shared_out(node: Any, name: str, rows: int) -> Iterator[str]:
 
 
 def mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
-    """Mistakes of the last node of all."""
+    """Mistakes of the last node."""
     if name == "Neg" and is_loss_node(source_of(root)):
         yield "negated"
     if name in REGRESSION and _is_dropout(source_of(root)):
@@ -52,9 +52,10 @@ def mistakes_at_the_end(root: Any, name: str) -> Iterator[str]:
 
 
 def _cancels_out(root: Any, name: str) -> bool:
-    """Whether errors are averaged first, so that they cancel, and made positive then: (output - target).mean() ** 2.
+    """Whether errors are averaged before they are made positive, so that they cancel: (output - target).mean() ** 2.
 
-    Over all of them, or over the samples, output by output; over the outputs of one sample it may be meant.
+    The average may be over everything, or over the samples for each output; over one sample's outputs it may be
+    intended.
     """
     if name in ("Mean", "Sum") and shape_of(root) == ():
         root = source_of(root)
@@ -73,7 +74,7 @@ def _cancels_out(root: Any, name: str) -> bool:
 
 
 def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
-    """Mistakes of one node; `in_head`: it is near the loss."""
+    """Mistakes of one node; `in_head`: the node is near the loss."""
     source = source_of(node) if name in KINDS or name.startswith("NllLoss") else None
     fed_by = "" if source is None else node_name(source)
     if name in OF_LOGITS and fed_by in ("Softmax", "Sigmoid", "Relu"):
@@ -115,7 +116,7 @@ def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
 
 
 def _adds_a_bias(node: Any, name: str) -> bool:
-    """Whether a node is the second half of a linear layer: inputs that are not contiguous are multiplied first."""
+    """Whether a node adds the bias of a linear layer: for non-contiguous inputs, the product is a separate node."""
     parents = list(parents_of(node)) if name == "Add" else []
     rest = [parent for parent in parents if node_name(parent) != "AccumulateGrad"]
     if len(parents) != 2 or len(rest) != 1:
@@ -137,7 +138,7 @@ def _mistakes_in_the_model(node: Any, name: str, *, in_head: bool) -> Iterator[s
 
 
 def _normalizes_one(node: Any, name: str) -> bool:
-    """Whether a layer normalizes each value by itself: what is left is its bias, whatever came in."""
+    """Whether a normalization layer normalizes each value by itself: the result is its bias, whatever the input."""
     if name == "NativeLayerNorm":
         return math.prod(getattr(node, "_saved_normalized_shape", (2,))) == 1
     sizes = [int(getattr(node, f"_saved_{size}", 0)) for size in ("C", "HxW", "group")]
@@ -145,12 +146,12 @@ def _normalizes_one(node: Any, name: str) -> bool:
 
 
 def _is_dropout(node: Any) -> bool:
-    """Whether a node is a dropout: a node of its own, or, on a CPU, a product with zeros and one other number."""
+    """Whether a node is dropout: its own node, or, on a CPU, a product with zeros and one other number."""
     if node_name(node) != "Mul" or sum(1 for _ in parents_of(node)) > 1:
         return node_name(node) == "NativeDropout"
     try:
         mask = node._saved_other
-    except RuntimeError:  # backward has been there
+    except RuntimeError:  # backward has already run
         return False
     device = getattr(mask, "device", None)  # a number has none
     if device is None or device.type != "cpu" or tuple(mask.shape) != shape_of(node) or mask.numel() < 2:
@@ -161,7 +162,7 @@ def _is_dropout(node: Any) -> bool:
 
 
 def _attends_wrongly(node: Any) -> bool:
-    """Whether attention takes its softmax over queries, heads or samples: what one query gets does not sum to 1."""
+    """Whether the softmax of attention runs over queries, heads or samples: a query's weights then do not sum to 1."""
     source = next(parents_of(node), None)
     while source is not None and (node_name(source) in (*VIEWS, "Expand") or _is_dropout(source)):
         source = next(parents_of(source), None)
@@ -172,7 +173,7 @@ def _attends_wrongly(node: Any) -> bool:
 
 
 def _is_too_short(node: Any) -> bool:
-    """Whether sequences have fewer steps than their targets have letters, as far as the host knows their lengths."""
+    """Whether a quarter or more of the sequences have fewer steps than their targets need, if lengths are known."""
     given, asked = (getattr(node, f"_saved_{name}_lengths", None) for name in ("input", "target"))
     if not isinstance(given, tuple) or not isinstance(asked, tuple) or not given:
         return False
@@ -182,7 +183,7 @@ def _is_too_short(node: Any) -> bool:
 
 
 def _doubles(node: Any, lengths: Sequence[int]) -> list[int]:
-    """How many letters of each target are the same as the one before, and need a blank between; 0 where unknown."""
+    """Number of repeated letters per target, each of which needs a blank in between; 0 if unknown."""
     targets: Any = getattr(node, "_saved_targets", None)
     if targets is None or targets.device.type != "cpu" or targets.dim() != 2:
         return [0] * len(lengths)
@@ -190,10 +191,10 @@ def _doubles(node: Any, lengths: Sequence[int]) -> list[int]:
 
 
 def _is_turned(node: Any) -> bool:
-    """Whether a view inside of a model exchanges sizes, or puts heads of attention together without turning them back.
+    """Whether a view inside a model swaps dimensions, or merges attention heads without transposing them back.
 
-    Sizes that differ by one are left out: relative positions are shifted by such a view, on purpose. So are those of
-    which one is a multiple of the other: heads are split off, and samples and heads put together, by such views.
+    Sizes that differ by one are left out, because relative positions are shifted by such a view on purpose. So are
+    sizes of which one is a multiple of the other: such views split off heads, or merge samples and heads.
     """
     before, after = tuple(getattr(node, "_saved_self_sym_sizes", ())), shape_of(node)
     old, new = [size for size in before if size > 1], [size for size in after if size > 1]
@@ -211,7 +212,7 @@ def _is_turned(node: Any) -> bool:
 
 
 def _log_softmax(node: Any) -> Any:
-    """The softmax of which an NLL is given the logarithm, taken in one or by hand; None where there is none."""
+    """The softmax whose logarithm an NLL gets, as log_softmax or computed by hand; None if there is none."""
     if node_name(node) == "LogSoftmax":
         return node
     if node_name(node) != "Log":
@@ -223,9 +224,9 @@ def _log_softmax(node: Any) -> Any:
 
 
 def _misses_classes(node: Any, softmax: Any) -> bool:
-    """Whether the softmax before an NLL runs along something else than the classes, which it has as well.
+    """Whether the softmax before an NLL runs along a dimension other than the classes, although it has that one too.
 
-    A class more than is asked for, such as a blank that is cut off, is no mistake.
+    One class more than in the loss, such as a blank that is cut off, is not a mistake.
     """
     taken, sizes = next(parents_of(node), None), shape_of(softmax)
     classes = shape_of(taken)[1:2] or shape_of(taken)
@@ -240,7 +241,7 @@ def _mistakes_of_kl(node: Any, name: str) -> Iterator[str]:
 
 
 def _is_kl_of_probabilities(node: Any) -> bool:
-    """Whether `kl_div`, t log t - t x, was given probabilities as x, which it takes for their logarithms."""
+    """Whether `kl_div`, t log t - t x, got probabilities as x, where it expects their logarithms."""
     for name in ("Sub", "Mul"):
         node = next(parents_of(node), None)
         if node is None or node_name(node) != name or node.next_functions[0][0] is not None:  # the target has no graph
@@ -250,18 +251,18 @@ def _is_kl_of_probabilities(node: Any) -> bool:
 
 
 def _is_cosine(node: Any) -> bool:
-    """Whether a product of matrices is one of unit vectors, for so many classes that cosines cannot tell them apart."""
+    """Whether a matrix product is one of unit vectors, with so many classes that cosines cannot separate them."""
     operands = [parent if node_name(parent) not in SHAPING else source_of(parent) for parent in parents_of(node)]
     return shape_of(node)[-1:] >= (MANY,) and len(operands) == 2 and all(map(_is_unit, operands))
 
 
 def _unscaled(node: Any) -> Any:
-    """What a node multiplies by a number of 1 or less, which makes nothing of it any larger; else the node itself."""
+    """The input of a node that multiplies by a number of at most 1, which enlarges nothing; else the node itself."""
     if node_name(node) != "Mul" or sum(1 for _ in parents_of(node)) > 1:
         return node
     try:
         factor = node._saved_other if node._saved_other is not None else node._saved_self
-    except RuntimeError:  # backward has been there
+    except RuntimeError:  # backward has already run
         return node
     number = factor is not None and factor.dim() == 0 and factor.device.type == "cpu" and abs(float(factor)) <= 1
     return source_of(node) if number else node
@@ -277,7 +278,7 @@ def _is_unit(node: Any) -> bool:
 
 
 def _is_scrambled(node: Any) -> bool:
-    """Whether a view on the way to a loss stands for a transpose: sizes change places, values stay where they are."""
+    """Whether a view on the way to a loss is used as a transpose: sizes swap, but values stay in place."""
     source = next(parents_of(node), None)
     for _ in range(HEAD):
         if source is None or node_name(source) not in SHAPING:
@@ -289,7 +290,7 @@ def _is_scrambled(node: Any) -> bool:
 
 
 def exchanges(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a view exchanges dimensions, or makes rows that begin in the middle of others.
+    """Whether a view swaps dimensions, or makes rows that begin in the middle of others.
 
     >>> exchanges((12, 24, 65), (12, 65, 24)), exchanges((4, 10, 6, 6), (144, 10))
     (True, True)
@@ -310,7 +311,7 @@ def exchanges(before: Sequence[int], after: Sequence[int]) -> bool:
 
 
 def _spread_out(root: Any, name: str) -> Iterator[str]:
-    """Whether a mean error is one of differences between what does not belong together: outputs that were broadcast."""
+    """Whether broadcasting makes a mean error compare outputs with targets that do not belong to them."""
     node = root if name in REGRESSION else None
     if name in ("Mean", "Sum"):
         error = next(parents_of(root), None)
@@ -330,14 +331,14 @@ def _spread_out(root: Any, name: str) -> Iterator[str]:
 
 
 def _is_crossed(node: Any, name: str) -> bool:
-    """Whether N predictions and N targets were spread out against each other, to N × N differences."""
+    """Whether N predictions and N targets were broadcast to N × N differences."""
     parents = list(parents_of(node))
     if not parents or (name not in REGRESSION and len(parents) > 1):  # two operands with a graph: pairs on purpose
         return False
     operand, spread = parents[0], shape_of(node)
     if name in REGRESSION and node_name(operand) != "Expand":
         return False
-    if node_name(operand) == "Expand":  # the functions of torch spread their operands out themselves
+    if node_name(operand) == "Expand":  # torch's loss functions expand their operands themselves
         spread, operand = shape_of(operand), next(parents_of(operand), None)
     if operand is None or len(spread) != 2 or spread[0] != spread[1] or spread[0] < 2:
         return False

@@ -1,6 +1,6 @@
-"""The machine gauge: what the device and the host say of themselves, at most once a second and well under 1 ms a look.
+"""The machine gauge: device and host measurements, at most once per second, in well under 1 ms.
 
-NVML (``nvidia-ml-py``) and psutil are optional: ``pip install torchdoctor[machine]``. What cannot be had is left out.
+NVML (``nvidia-ml-py``) and psutil are optional: ``pip install torchdoctor[machine]``. Anything unavailable is left out.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from torchdoctor.vitals.transfer import Slot
 Reader = Callable[[], float]
 
 LEAST_SECONDS = 1.0
-"""Time between two looks: NVML asks the driver, and its answers change no faster."""
+"""Time between two looks: NVML asks the driver, and its answers do not change faster."""
 CHEAP = ("host_memory", "processor_seconds", "host_load")
-"""Read at every look: the kernel answers in some microseconds, and a short run has few seconds."""
+"""Read at every look: the kernel answers in a few microseconds, and a short run has few seconds."""
 OWN = ("RssAnon:", "RssShmem:")
-"""What the kernel calls the memory that is the process's own, or that it shares with its workers."""
+"""What the kernel calls memory that the process owns, or shares with its workers."""
 SLOWED = (
     "nvmlClocksThrottleReasonHwSlowdown",
     "nvmlClocksThrottleReasonSwThermalSlowdown",
     "nvmlClocksThrottleReasonHwThermalSlowdown",
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
 )
-"""Reasons for a lower clock that mean trouble; a power cap is how busy devices live."""
+"""Reasons for a lower clock that mean trouble; a power cap is normal for busy devices."""
 
 
 class Machine:
-    """Reads utilisation, temperature, throttling, errors and memory of a device, memory and time of the process, disk.
+    """Reads utilization, temperature, throttling, errors and memory of a device, memory and time of the process, disk.
 
     >>> sorted(Machine(torch.device("cpu"), Path()).read())
     ['disk_free', 'host_load', 'host_memory', 'processor_seconds']
@@ -48,7 +48,7 @@ class Machine:
         self._looked_at = float("-inf")
 
     def read(self) -> dict[str, float]:
-        """What can be had now, by name of vital; within a second of the last look what costs nothing. Never raises."""
+        """The available values by vital; only the cheap ones within a second of the last look. Never raises."""
         now = time.monotonic()
         soon = now - self._looked_at < LEAST_SECONDS
         self._looked_at = self._looked_at if soon else now
@@ -58,13 +58,13 @@ class Machine:
                 continue
             try:
                 values[name] = float(reader())
-            except Exception:  # noqa: BLE001  what fails once is not asked again
+            except Exception:  # noqa: BLE001  a reader that fails once is not used again
                 del self._readers[name]
         return values
 
 
 class MachineGauge(Gauge):
-    """The machine's vitals, at sampled steps."""
+    """The machine's vitals at sampled steps."""
 
     def __init__(self, setup: Setup) -> None:
         tensor = next((item for model in setup.models.values() for item in model.parameters()), None)
@@ -74,23 +74,23 @@ class MachineGauge(Gauge):
         self._machine = Machine(torch.device("cpu") if tensor is None else tensor.device, folder)
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """Read what can be had."""
+        """Read everything available."""
         for name, value in self._machine.read().items():
             slot.add(name, value)
 
 
 def _readers(device: torch.device, folder: Path | None) -> dict[str, Reader]:
-    """Found once, outside of the loop: starting NVML takes a fifth of a second."""
+    """Set up once, outside the loop: starting NVML takes 0.2 seconds."""
     readers: dict[str, Reader] = {}
     if device.type == "cuda":
         try:
             readers.update(_device_readers(device))
-        except Exception:  # noqa: BLE001  no NVML, or none that knows this device
+        except Exception:  # noqa: BLE001  no NVML, or it does not know this device
             readers.clear()
     readers["host_memory"] = _host_reader()
-    readers["processor_seconds"] = time.process_time  # what the process worked, all its threads; waiting is not in it
-    # Threads that wait for a turn, of all processes, by processor. Above one, a process works more for the same: its
-    # threads spin while they wait for each other.
+    readers["processor_seconds"] = time.process_time  # CPU time of all threads of the process, without waiting
+    # Threads of all processes that wait to run, per processor. Above one, a process uses more CPU time for the same
+    # work, because its threads spin while they wait for each other.
     if hasattr(os, "getloadavg"):
         readers["host_load"] = lambda: os.getloadavg()[0] / (os.cpu_count() or 1)
     if folder is not None:
@@ -102,7 +102,7 @@ def _device_readers(device: torch.device) -> dict[str, Reader]:
     nvml: Any = importlib.import_module("pynvml")
     nvml.nvmlInit()
     properties = torch.cuda.get_device_properties(device)
-    # The order of devices is CUDA's own affair (CUDA_VISIBLE_DEVICES): only the identity tells which one is ours.
+    # CUDA orders devices in its own way (CUDA_VISIBLE_DEVICES): only the UUID identifies ours.
     handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
     mask = sum(int(getattr(nvml, name, 0)) for name in SLOWED)
     uncorrected, volatile = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
@@ -116,7 +116,7 @@ def _device_readers(device: torch.device) -> dict[str, Reader]:
 
 
 def _host_reader() -> Reader:
-    """The memory that this process holds itself: from the kernel where it tells, else through psutil."""
+    """The process's own memory: from the kernel if available, else through psutil."""
     table = Path("/proc/self/status")
     if table.exists() and own_memory(table.read_text(encoding="utf-8", errors="replace")) > 0:
         return lambda: own_memory(table.read_text(encoding="utf-8", errors="replace"))
@@ -124,7 +124,7 @@ def _host_reader() -> Reader:
 
 
 def own_memory(status: str) -> int:
-    """Bytes in use, without pages of mapped files: a corpus that is read through a mapping fills memory that is free.
+    """Bytes in use, without pages of mapped files: a memory-mapped dataset fills memory that is otherwise free.
 
     >>> own_memory("VmRSS:\\t  900 kB\\nRssAnon:\\t  300 kB\\nRssFile:\\t  500 kB\\nRssShmem:\\t  100 kB\\n")
     409600

@@ -1,8 +1,8 @@
-"""The mode census: what is in eval mode, and what is frozen, in the forward passes that are trained on.
+"""The mode check: what is in eval mode and what is frozen during training passes.
 
-Read at the outermost model's forward pass of a sampled step, where gradients are on; of several passes the last
-before the step counts, so that a validation in between does not. Inside a compiled model the flags can be read as
-well; the batch that a layer sees cannot.
+Modes are read at the outermost model's forward pass of a sampled step, with gradients enabled. Of several passes, the
+last one before the step counts, so a validation in between does not. Inside a compiled model the flags can also be
+read, but not the batch that a layer gets.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MOST_PARTS = 8
 LISTED = 32
 BatchNorm = nn.modules.batchnorm._BatchNorm
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)
-"""Modules whose weights are there to be learnt; a frozen table or gain is often meant to be fixed."""
+"""Modules whose weights are meant to be learned; frozen embeddings or gains are often intended."""
 TURNS = 8
-"""Looks in a row at which a tensor must be frozen: players of a game are, for the other's turn."""
+"""Consecutive looks at which a tensor must be frozen: a player is frozen during the other one's turn."""
 OTHERS = (nn.RNNBase, BatchNorm, nn.LayerNorm, nn.GroupNorm)
-"""Layers beside those with a weight that begin in a known way."""
+"""Further layers with a known initial state."""
 ENOUGH = 100
-"""Numbers that a weight must have for it to be told whether it is new."""
+"""Minimum numbers in a weight for telling whether it is untrained."""
 
 
 class ModeCensus(PassGauge):
@@ -42,31 +42,31 @@ class ModeCensus(PassGauge):
         self._models, self._optimizers = setup.models, setup.optimizers
         self._names: dict[int, str] = {}
         self._whole: dict[int, tuple[str, nn.Module]] = {}
-        """By what a loop calls: the name of the model that it belongs to, and that model."""
+        """By the module that a loop calls: the name of the model that it belongs to, and that model."""
         self._eval: dict[str, tuple[list[str], bool]] = {}
-        """By model: the modules that were in eval mode, and whether all that could be were."""
+        """By model: its modules in eval mode, and whether all that depend on the mode were."""
         self._batches: dict[str, tuple[int, int]] = {}
-        """By BatchNorm layer: the most values a channel, and the most samples, that any training pass has had."""
+        """By BatchNorm layer: the most values per channel, and the most samples, in any training pass."""
         self._momentum: float | None = None
-        """The share of a new batch in the running statistics of the last BatchNorm layer that ran."""
+        """The weight of a new batch in the running statistics of the last BatchNorm layer that ran."""
         self._frozen: set[str] = set()
         self._thawed: set[str] = set()
-        """Modules that were seen with frozen weights behind something that learns, and with weights that learn."""
+        """Modules that were seen with frozen weights behind something that learns, and with trainable weights."""
         self._resting: list[nn.Module] = []
-        """BatchNorm layers that learn, of the models that ran; those that are in eval mode are looked at."""
+        """Trainable BatchNorm layers of the models that ran; those in eval mode are checked."""
         self._looks = 0
         self._learnt: dict[int, int] = {}
         """By tensor: the last look at which it required gradients."""
         self._passes = self._most = 0
-        """Passes of whole models that make a graph: those of the step that is looked at, and the most for one step."""
+        """Passes of whole models with a graph: those of the current step, and the most in one step."""
         self._compared = False
 
     def arm(self) -> None:
-        """Hooks on the models, and on what can be told from its own input only."""
+        """Put hooks on the models, and on modules whose own input matters."""
         super().arm()
         self._passes = 0
         for prefix, model in self._models.items():
-            for part in entrances({prefix: model})[:MOST_PARTS]:  # of a model without forward(), what is called instead
+            for part in entrances({prefix: model})[:MOST_PARTS]:  # the called parts of a model without forward()
                 self._whole[id(part)] = prefix, unwrap_model(model)
                 self.before(part, "_model_runs")
             if is_compiled(model):
@@ -95,7 +95,7 @@ class ModeCensus(PassGauge):
         self._resting += [norm for norm in norms if norm.weight is None or norm.weight.requires_grad]
 
     def _read_hidden(self) -> None:
-        """Compiled code calls no hooks: where gradients have come all the same, the modes are those of its pass."""
+        """Compiled code calls no hooks: if gradients arrived anyway, the current modes are those of its pass."""
         if len(self._models) == 1:
             for prefix, model in self._models.items():
                 if any(tensor.grad is not None for tensor in unwrap_model(model).parameters()):
@@ -115,14 +115,14 @@ class ModeCensus(PassGauge):
             return
         name = self._names[id(module)]
         if not _is_frozen(module):
-            self._thawed.add(name)  # frozen for some passes only, as one player of a GAN is for the other's
+            self._thawed.add(name)  # frozen in some passes only, as a GAN's player is during the other's
         elif args[0].requires_grad:
             self._frozen.add(name)
 
     def _frozen_in_between(self) -> list[str]:
-        """Frozen modules behind something that learns, if they are one stretch of the model and not most of it.
+        """Frozen modules behind something that learns, if they form a single stretch and not most of the model.
 
-        Adapters leave many frozen stretches, or freeze nearly everything: methods, not mistakes.
+        Adapters leave many frozen stretches, or freeze nearly everything: that is intended.
         """
         found = self._frozen - self._thawed
         if not found:
@@ -140,13 +140,14 @@ class ModeCensus(PassGauge):
         return sorted(found)[:LISTED]
 
     def _compare_frozen(self, slot: Slot) -> None:
-        """How much of what does not learn looks as if it never did.
+        """Measure how much of what does not learn looks untrained.
 
-        What does not learn is frozen, or in no optimizer. A copy of layers that do, as a teacher is, is not meant.
+        A tensor does not learn if it is frozen or in no optimizer. A copy of learning layers, such as a teacher, is
+        left out.
         """
         modules = [module for model in self._models.values() for module in unwrap_model(model).modules()]
         held = {id(tensor) for optimizer in self._optimizers for tensor in optimizer_tensors(optimizer)}
-        # One whose weight is made of others, at each pass, has none of its own.
+        # A layer whose weight is computed from others at each pass has none of its own.
         layers = [m for m in modules if isinstance(m, WEIGHTED[:2]) and is_plain(m._parameters.get("weight"))]
         still = [layer for layer in layers if not layer.weight.requires_grad or id(layer.weight) not in held]
         self._look_at_learning(slot, [module for module in modules if isinstance(module, WEIGHTED)])
@@ -166,7 +167,7 @@ class ModeCensus(PassGauge):
             slot.keep("frozen_fresh", torch.stack(new).float().mean())
 
     def _look_at_learning(self, slot: Slot, layers: Sequence[nn.Module]) -> None:
-        """How much of what learns looks as if it had not begun to: a run from scratch, or one that goes on."""
+        """Measure how much of what learns looks untrained: is this a run from scratch or a continued one?"""
         first = [(layer, layer._parameters.get("weight", layer._parameters.get("weight_ih_l0"))) for layer in layers]
         learns = [layer for layer, weight in first if is_plain(weight) and weight is not None and weight.requires_grad]
         large = [layer for layer in learns if _first(layer).numel() >= ENOUGH]
@@ -176,7 +177,7 @@ class ModeCensus(PassGauge):
             slot.keep("weights_fresh", torch.stack(new).float().mean())
 
     def _look_at_statistics(self, slot: Slot) -> None:
-        """The share of BatchNorm layers in eval mode whose statistics are still those of a new layer: of no data."""
+        """Measure the share of BatchNorm layers in eval mode whose statistics are still the initial ones."""
         resting, self._resting = [layer for layer in self._resting if not layer.training], []
         means = [layer.running_mean for layer in resting if is_plain(layer.running_mean)]
         spreads = [layer.running_var for layer in resting if is_plain(layer.running_var)]
@@ -186,7 +187,7 @@ class ModeCensus(PassGauge):
             slot.keep("resting_as_new", (zero & one).float().mean())
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """The passes since `arm` were for training: say what they were like."""
+        """The passes since `arm` were for training: report their modes."""
         if not self._eval:
             self._read_hidden()
         if not self._eval:
@@ -223,20 +224,20 @@ class ModeCensus(PassGauge):
 
 
 def _first(module: nn.Module) -> Any:
-    """A module's first tensor, None where it has none of its own."""
+    """A module's first own tensor; None if it has none."""
     return next((tensor for tensor in module._parameters.values() if tensor is not None), None)
 
 
 def _is_frozen(module: nn.Module) -> bool:
-    # not `parameters(False)`, which is four generators deep: this is asked of every module at every look
+    # not `parameters(False)`, which nests four generators: this is asked of every module at every look
     if any(tensor is not None and tensor.requires_grad for tensor in module._parameters.values()):
         return False
-    # a weight that is computed of others (weight norm, spectral norm) has them below it
+    # a weight computed from others (weight norm, spectral norm) has those in submodules
     return not module._modules or not any(tensor.requires_grad for tensor in module.parameters())
 
 
 def _is_at_rest(norm: nn.Module) -> bool:
-    """Whether its gains are frozen; one without gains is as its neighbours are."""
+    """Whether its gains are frozen; False if it has none."""
     weight = norm._parameters.get("weight")
     return weight is not None and not weight.requires_grad
 
@@ -246,9 +247,9 @@ def _joined(prefix: str, name: str) -> str:
 
 
 def _mode_dependent(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that behave otherwise in eval mode, and beside which something learns.
+    """Modules that behave differently in eval mode and have something trainable next to them.
 
-    BatchNorm that is frozen rests with its trunk, also where the head that learns stands beside it in one Sequential.
+    Frozen BatchNorm may be in eval mode with its trunk, even if the trainable head is in the same Sequential.
     """
     for path, parent in model.named_modules():
         children = [(_joined(path, name), child) for name, child in parent.named_children() if _depends_on_mode(child)]

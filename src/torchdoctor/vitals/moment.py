@@ -1,4 +1,4 @@
-"""A moment of a loop: by the host's clock and, where the device works on its own, in the order of the device's work."""
+"""A point in time of a loop: by the host's clock and, for a CUDA device, in the order of its work."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 
 class Moment:
-    """Now; `until` a later one is the time that passed, as far as the device had nothing to do in it.
+    """The current time; `until` gives the time to a later moment during which the device was idle.
 
-    A copy from ordinary memory, and an index that is made on the host, wait until the device has done all that it was
-    given before. That is work that goes on, not a wait for whatever is copied. Nor does a loop wait whose device has
-    still work to do when the later moment comes.
+    A copy from unpinned memory, or an index made on the host, waits until the device has finished its earlier work.
+    That is ongoing work, not waiting for the data. If the device is still busy at the later moment, the loop has not
+    waited either.
     """
 
     __slots__ = ("_at", "_event", "_idle")
@@ -27,7 +27,7 @@ class Moment:
             self._event.record()
 
     def until(self, later: Moment) -> float | None:
-        """Seconds; None where the device has not come so far.
+        """Seconds until then; None if the device has not got there yet.
 
         >>> 0 <= Moment().until(Moment()) < 1
         True

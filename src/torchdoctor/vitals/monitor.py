@@ -1,6 +1,6 @@
 """The monitor sits in the loop: hooks and taps feed the gauges, and the ledger turns their numbers into records.
 
-Nothing here waits for the device, and nothing here raises into the loop: every way in is guarded.
+Nothing here waits for the device, and nothing here raises into the loop: every entry point is guarded.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
 ORIGIN_SEARCHES = 3
-"""How often a run may be searched for the origin of a non-finite value: each search slows one step."""
+"""How often a run may be searched for the origin of a non-finite value: each search slows down one step."""
 
 
 class Monitor(taps.Listener):
-    """Watches models and optimizers; `emit` receives records in order, `note` a key and a sentence to say once."""
+    """Watches models and optimizers; `emit` receives records in order, `note` a key and a sentence to show once."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Monitor(taps.Listener):
     ) -> None:
         self.failed = failed
         self.owner: object = None
-        """Whoever attached this monitor."""
+        """The object that attached this monitor."""
         self._setup, self._optimizers, self._scaler = setup, list(setup.optimizers), setup.scaler
         self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(self._optimizers)}
@@ -83,12 +83,12 @@ class Monitor(taps.Listener):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The watched tensors, in order."""
+        """The names of the watched tensors, in order."""
         return self._layout.names
 
     @property
     def silent_for(self) -> int:
-        """Steps that were taken without a loss ever being logged."""
+        """Steps taken without a loss ever being logged."""
         return 0 if self._ledger.has_losses() else self._ledger.clock.count
 
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +108,7 @@ class Monitor(taps.Listener):
         self._looks.arm(self._ledger.clock.count)
 
     def detach(self) -> None:
-        """Take everything off and let go of the model."""
+        """Take everything off and release the model."""
         taps.remove(self.lane)
         self.lane.leave()
         for handle in self._handles + self._batch_handles:
@@ -125,8 +125,8 @@ class Monitor(taps.Listener):
 
     @guarded
     def first_batch(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """The first forward pass tells the batch size and the precision; then this hook goes."""
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # an evaluation has batches of its own
+        """Read batch size and precision from the first forward pass, then remove this hook."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # batches of an evaluation may differ
             return
         for handle in self._batch_handles:
             handle.remove()
@@ -140,12 +140,12 @@ class Monitor(taps.Listener):
 
     @guarded
     def loader_begins(self, loader: Any) -> None:
-        """The first training batch comes from the loader that was begun last before it; it may be gone by then."""
+        """The first training batch comes from the loader that began last before it: read its facts now."""
         if self._batch_handles:
             self._data = data_facts(loader)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Measure what the step is about to apply; with a closure, after its first call."""
+        """Measure what the step is about to apply; if there is a closure, after its first call."""
         if self._capturing():
             return None
         closure = args[1] if len(args) > 1 and callable(args[1]) else kwargs.get("closure")
@@ -161,7 +161,7 @@ class Monitor(taps.Listener):
 
     @guarded
     def measure_in_closure(self, index: int) -> None:
-        """The closure has made its gradients."""
+        """The closure has computed its gradients."""
         self._measure(index)
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Monitor(taps.Listener):
         self._advance(index, slot)
 
     def scaler_updates(self, scaler: GradScaler) -> None:
-        """Steps that the scaler skipped fire no hook: they are closed here."""
+        """Close steps that the scaler skipped, for which no hook fires."""
         if not scaler.is_enabled():
             return
         for index, optimizer in enumerate(self._optimizers):
@@ -196,7 +196,7 @@ class Monitor(taps.Listener):
                 slot.facts.setdefault("skipped", 0.0)
 
     def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: taps.Lists) -> None:
-        """Somebody computed a total norm, perhaps of our gradients."""
+        """A total norm was computed, perhaps of our gradients."""
         if not (self._stepping or self._capturing()):
             self._captures.total_computed(tensors, total, lists, self._looks.armed)
 
@@ -205,23 +205,23 @@ class Monitor(taps.Listener):
         self._captures.clipped(parameters, max_norm)
 
     def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
-        """Something is about to be clipped by value or by another norm than ours, perhaps our gradients."""
+        """Tensors are about to be clipped by value or by another norm than ours, perhaps our gradients."""
         if self._stepping or self._capturing():
             return
         for index in self._captures.owners_of(tensors):
             self._captures.clips_otherwise(index, order, self._pending_scale(self._optimizers[index]))
 
     def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
-        """Something was clipped by value, perhaps our gradients."""
+        """Tensors were clipped by value, perhaps our gradients."""
         if not (self._stepping or self._capturing()):
             self._captures.clipped_by_value(tensors, limit)
 
-    # ── what the loop says ───────────────────────────────────────────────────────────────────────────────────────
+    # ── what the loop logs ───────────────────────────────────────────────────────────────────────────────────────
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
-        """A loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
+        """Log a loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
         self.lane.leave()
-        self._stepping = False  # a step that raised has left it set
+        self._stepping = False  # it is still set if a step raised
         number = self.put_loss(value, graph, name)
         if step is not None and not self._ledger.clock.call(number, step):
             self._mind_the_step("log_loss", step, number)
@@ -234,7 +234,7 @@ class Monitor(taps.Listener):
         return number
 
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
-        """The results of a validation, at the step just taken."""
+        """Enter the results of a validation at the step just taken."""
         self.lane.leave()
         self.stopwatch.interrupted = True
         if step is not None:
@@ -249,7 +249,7 @@ class Monitor(taps.Listener):
         return any([self._captures.take_all(index, scale) for index, scale in enumerate(scales)])
 
     def log_batch(self, batch: Sequence[Any]) -> None:
-        """Note how much in a batch is not finite, for the step that comes."""
+        """Count the non-finite values in a batch, for the upcoming step."""
         self.lane.leave()
         self._looks.batch_logged(self._ledger.clock.count, tuple(shown_batch(batch)))
         floating = [tensor for tensor in tensors_in(batch) if tensor.is_floating_point() and not tensor.is_sparse]
@@ -261,7 +261,7 @@ class Monitor(taps.Listener):
             slot.keep("batch_nonfinite", bad[0] if len(bad) == 1 else torch.stack(bad).sum())
 
     def drain(self, *, wait: bool = False) -> None:
-        """Turn what has arrived on the host into records; with `wait`, all that was measured."""
+        """Turn what has arrived on the host into records; with `wait`, everything that was measured."""
         if self._draining:  # a listener asked for a report
             return
         self.lane.settle()
@@ -279,7 +279,7 @@ class Monitor(taps.Listener):
                 else:
                     rows.add(records)
                 if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
-                    self._single = False  # torch's total is made otherwise than ours: no short way here
+                    self._single = False  # torch's total differs from ours: no fast path here
                 if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
                     self._origin_searches += 1
                     self._origin.arm()
@@ -287,16 +287,16 @@ class Monitor(taps.Listener):
         finally:
             self._draining = False
 
-    # ── the short way of ordinary steps ──────────────────────────────────────────────────────────────────────────
+    # ── the fast path for ordinary steps ─────────────────────────────────────────────────────────────────────────
 
     def ordinary(self) -> Terms | None:
-        """The terms on which the next steps may go the short way, None if they may not."""
+        """The terms under which the next steps may take the fast path; None if they may not."""
         if not self._single or self._scaler is not None or (self._origin_searches and self._origin.armed):
             return None
         return self._bunching.terms(self._layout)
 
     def settled(self) -> None:
-        """After some steps were absorbed: read what has arrived, and see what the step that comes needs."""
+        """After some steps were processed: read what has arrived, and check what the next step needs."""
         self._groups.look(0, self._ledger.last)
         self._ledger.transfer.close()
         if self._ledger.transfer.is_due():
@@ -304,12 +304,12 @@ class Monitor(taps.Listener):
         self._looks.keep_up(self._ledger.clock.count)
 
     def hasten(self) -> None:
-        """Something was found: what a close look says of the next step may be what explains it."""
+        """Something was found: a close look at the next step may explain it."""
         if self._looks.hasten(self._ledger.clock.count):
             self.lane.curtail()
 
     def read(self) -> bool:
-        """Read numbers that were on their way, while ordinary steps go on; True if they still are."""
+        """Read numbers that were under way while ordinary steps continue; True if some still are."""
         transfer = self._ledger.transfer
         if not transfer.has_landed():
             return True
@@ -322,7 +322,7 @@ class Monitor(taps.Listener):
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _capturing(self) -> bool:
-        """Whether a CUDA graph is being recorded: what we did there would be replayed for ever."""
+        """Whether a CUDA graph is being recorded: it would replay whatever we did here."""
         return self._layout.is_cuda and is_capturing()
 
     def _measure(self, index: int) -> None:
@@ -345,7 +345,7 @@ class Monitor(taps.Listener):
                 slot.facts["memory"] = float(torch.cuda.memory_allocated(self._layout.device))
                 self._looks.took(self.stopwatch.excess(slot))
         self._looks.step_over(index, slot)
-        if slot.sampled:  # what a close look shows is told at once: now what came before it, then itself
+        if slot.sampled:  # deliver a close look at once: first what came before it, then the look itself
             ledger.transfer.hurry = max(ledger.transfer.hurry, 2)
         self._captures.mark_gradient()
         self._groups.read(index, slot)
@@ -358,14 +358,14 @@ class Monitor(taps.Listener):
         self._looks.keep_up(ledger.clock.count)
 
     def _unstepped(self, losses: int) -> bool:
-        """So many losses have come without a step: whether they should have had one, or are a validation's."""
+        """Report this many losses without a step, unless they belong to a validation; returns whether they count."""
         count = any(model.training for model in self._setup.models.values())
         if count or not losses:
             self._tell({"loop.unstepped": losses})
         return count
 
     def _place_validation(self, step: Any) -> None:
-        """A validation says what its step is called: the losses' own numbers, where they have any, have the say."""
+        """Use the validation's step number only if the losses have none of their own."""
         clock = self._ledger.clock
         number = max(clock.count - 1, 0)
         if not clock.is_told:
@@ -378,9 +378,9 @@ class Monitor(taps.Listener):
         shown = f"{given!r:.40}" if isinstance(given, int | float | str) else f"a {type(given).__name__}"
         self._note(
             "steps",
-            f"{call}(step={shown}) came where the run was at step {self._ledger.clock.label(number)}: steps are whole "
-            "numbers, from 0 to 1e11, that never go back. So it was not followed, and steps are counted on from there "
-            "as the optimizer takes them.",
+            f"{call}(step={shown}) was not followed: the run was at step {self._ledger.clock.label(number)}, and "
+            "steps must be integers from 0 to 1e11 that never go back. From here on, torchdoctor counts the "
+            "optimizer's steps itself.",
         )
 
     def _tell(self, facts: Mapping[str, Any]) -> None:
@@ -388,7 +388,7 @@ class Monitor(taps.Listener):
         self._emit([{"type": "facts", "step": clock.label(clock.count), "facts": dict(facts)}])
 
     def _pending_scale(self, optimizer: Optimizer) -> Tensor | None:
-        """The loss scale that is still in the gradients, if a scaler is at work and has not taken it out."""
+        """The loss scale that the gradients still contain, if a scaler is active and has not removed it."""
         scaler = self._scaler
         if scaler is None or not scaler.is_enabled() or scaler._scale is None:
             return None
@@ -396,7 +396,7 @@ class Monitor(taps.Listener):
         return scaler._scale if not state or state["stage"] is OptState.READY else None
 
     def _relayout(self) -> None:
-        """The optimizers' tensors have changed: read what was measured, then give out the columns again."""
+        """The optimizers' tensors have changed: read what was measured, then assign the columns anew."""
         self.drain(wait=True)
         layout = self._layout = Layout(self._setup.models, self._optimizers)
         self._captures.lay_out(layout)

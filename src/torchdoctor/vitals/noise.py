@@ -1,9 +1,9 @@
-"""The noise gauge: how much of a batch's gradient is signal, from the gradients of its single samples.
+"""The noise gauge: how much of a batch's gradient is signal, from the gradients of single samples.
 
-A linear layer's gradient is a sum over the batch of what enters it times what comes back to it, and both are there in
-any case. On a part of the weights of a few layers the summands are made at sampled steps: their spread, against their
-sum, is the gradient noise scale (McCandlish et al. 2018), without a second batch. Transformers need no more layers than
-that (Gray et al. 2024).
+A linear layer's gradient is a sum over the batch of its input times the gradient of its output; both exist anyway. For
+a part of the weights of a few layers, the single terms are computed at sampled steps. Their spread relative to their
+sum gives the gradient noise scale (McCandlish et al. 2018) without a second batch. Transformers need no more layers
+than that (Gray et al. 2024).
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from torchdoctor.vitals.transfer import Slot
 LAYERS = 4
 """Layers that are looked at, spread over the model."""
 SIDE, CHANNELS = 32, 4
-"""Rows and columns of a weight that are looked at, and channels that enter a convolution."""
+"""Rows and columns of a weight that are looked at, and input channels of a convolution."""
 ELEMENTS = 1 << 22
-"""Numbers that the gradients of all samples of one layer may have."""
+"""Maximum numbers in the gradients of all samples of one layer."""
 BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 WIDEST = 8192
-"""Outputs of a layer beyond which it is a vocabulary: most of its rows are hardly ever used."""
+"""Outputs above which a layer is taken as a vocabulary: most of its rows are rarely used."""
 
 
 @dataclass
 class _Layer:
-    """What one layer has seen of a sampled step."""
+    """What one layer has collected in a sampled step."""
 
     weight: float = 0.0
-    """Elements of its weight for each one that is looked at."""
+    """Elements of its weight per element that is looked at."""
     samples: int = 0
     total: Tensor | None = None
     """The sum of the samples' gradients."""
     squares: Any = 0.0
     """The sum of their squared norms."""
     passes: int = 0
-    """The pass in which it last ran: twice in one, and a sample's gradient is no longer in one piece."""
+    """The pass in which it last ran: if it runs twice in one pass, a sample's gradient comes in several parts."""
     usable: bool = True
 
 
 class _Arrival:
-    """Waits at a layer's output for its gradient; holds the gauge weakly and a part of the layer's input."""
+    """Waits at a layer's output for its gradient; holds the gauge weakly, and a part of the layer's input."""
 
     def __init__(self, gauge: NoiseGauge, module: nn.Module, entered: Tensor, rows: int) -> None:
         self._gauge, self._module = weakref.ref(gauge), weakref.ref(module)
@@ -61,7 +61,7 @@ class _Arrival:
         self._rows = rows
 
     def failed(self, call: str, error: Exception) -> None:
-        """An odd layer tells nothing."""
+        """A layer that fails is dropped."""
         self._entered = None
 
     @guarded
@@ -81,17 +81,17 @@ class _Arrival:
 
 
 class NoiseGauge(PassGauge):
-    """Keeps `gradient_snr` and `gradient_samples`, for one model with one optimizer."""
+    """Keeps `gradient_snr` and `gradient_samples`, for a single model with a single optimizer."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
-        alone = len(setup.models) == len(setup.optimizers) == 1 == world_size()  # ranks average: a batch is larger then
+        alone = len(setup.models) == len(setup.optimizers) == 1 == world_size()  # ranks average over a larger batch
         self._model = next(iter(setup.models.values())) if alone else None
         self._watched: list[nn.Module] = []
         self._coupling: list[nn.Module] = []
-        """Layers that normalize by the batch: in training mode they tie its samples together."""
+        """Layers that normalize by the batch: in training mode, they couple its samples."""
         self._time_first = False
-        """Whether a layer takes sequences with time before the batch: then only rows of plain features are samples."""
+        """Whether a layer takes sequences time first: then only rows of plain features count as samples."""
         if self._model is not None and not any(is_compiled(module) for module in self._model.modules()):
             held = {id(tensor) for tensor in optimizer_tensors(setup.optimizers[0])}
             found = [
@@ -103,13 +103,13 @@ class NoiseGauge(PassGauge):
             self._coupling = [module for module in self._model.modules() if isinstance(module, BATCH_NORMS)]
         self._layers: dict[nn.Module, _Layer] = {}
         self._arrivals: list[_Arrival] = []
-        """Alive as long as the sampled step: a torch hook does not keep them."""
+        """Kept alive during the sampled step, because a torch hook does not do that."""
         self._pass = 0
         self._size = 0
-        """Samples in the pass that is under way."""
+        """Samples in the current pass."""
 
     def arm(self) -> None:
-        """Hooks on the model, to know the size of a batch, and on the layers."""
+        """Put hooks on the model, to know the batch size, and on the layers."""
         super().arm()
         if self._model is not None and self._watched:
             self.before(self._model, "begins")
@@ -140,7 +140,7 @@ class NoiseGauge(PassGauge):
         register(Hook(arrival, "arrived"))
 
     def _fits(self, module: nn.Module, entered: Tensor) -> bool:
-        """Whether the first dimension of what enters a layer is the batch."""
+        """Whether the first dimension of a layer's input is the batch."""
         if not entered.is_floating_point() or entered.shape[0] != self._size:
             return False
         if isinstance(module, nn.Conv2d):
@@ -148,11 +148,11 @@ class NoiseGauge(PassGauge):
         return entered.dim() == 2 or (entered.dim() > 2 and not self._time_first)
 
     def spoil(self, module: nn.Module) -> None:
-        """A layer's samples cannot be told apart in this step."""
+        """A layer's samples cannot be separated in this step."""
         self._layers.setdefault(module, _Layer()).usable = False
 
     def add(self, module: nn.Module, gradients: Tensor) -> None:
-        """The gradients of one pass's samples, a row each."""
+        """Add the gradients of one pass's samples, one per row."""
         layer = self._layers.get(module)
         if layer is None:
             return
@@ -170,7 +170,7 @@ class NoiseGauge(PassGauge):
         self._layers, self._arrivals = {}, []
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Signal and noise of all layers together."""
+        """Compute signal and noise of all layers together."""
         usable = [layer for layer in self._layers.values() if layer.usable and layer.total is not None]
         size = max((layer.samples for layer in usable), default=0)
         if size < 2:
@@ -185,7 +185,7 @@ class NoiseGauge(PassGauge):
                 if layer.samples == size and layer.total.device == device:
                     power = power + layer.weight * layer.total.square().sum()
                     squares = squares + layer.weight * layer.squares
-            # The sum of n samples has n times the variance of one, which their spread tells without bias.
+            # The sum of n samples has n times the variance of one, which their spread estimates without bias.
             noise = (size * squares - power) / (size - 1)
             signal = power - noise
             slot.keep("gradient_snr", signal / noise.clamp_min(1e-6 * signal.abs() + 1e-30))
@@ -193,7 +193,7 @@ class NoiseGauge(PassGauge):
 
 
 def _weight_of(module: nn.Module) -> Tensor | None:
-    """A layer's own weight; one that is parametrized is made anew by whoever asks, which may change the run."""
+    """A layer's own weight; accessing a parametrized one recomputes it, which may change the run."""
     return module._parameters.get("weight")
 
 
@@ -204,13 +204,13 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _spread(tensor: Tensor, dimension: int, count: int) -> Tensor:
-    """Some evenly spread places of a dimension: a view, as indices would have to travel to the device."""
+    """Evenly spaced places of a dimension: a view, because indices would have to be copied to the device."""
     stride = max(1, tensor.shape[dimension] // count)
     return tensor.movedim(dimension, -1)[..., ::stride][..., :count].movedim(-1, dimension)
 
 
 def _part(module: nn.Module, entered: Tensor, columns: int) -> Tensor:
-    """The part of what enters a layer that meets the part of its weight: samples, places, columns."""
+    """The part of a layer's input that meets the part of its weight: samples, places, columns."""
     if isinstance(module, nn.Conv2d):
         sizes: Any = module.kernel_size, module.dilation, module.padding, module.stride
         return nn.functional.unfold(_spread(entered, 1, CHANNELS).float(), *sizes).transpose(1, 2)
@@ -218,7 +218,7 @@ def _part(module: nn.Module, entered: Tensor, columns: int) -> Tensor:
 
 
 def _by_sample(module: nn.Module, entered: Tensor, grad: Tensor, rows: int) -> Tensor:
-    """The gradient of each sample, a row each."""
+    """The gradient of each sample, one per row."""
     if isinstance(module, nn.Conv2d):
         returned = _spread(grad, 1, rows).float().flatten(2)
     else:

@@ -1,6 +1,6 @@
-"""The optimizer's memory at sampled steps: whether Adam's averages still fit the gradients, and whether updates arrive.
+"""The optimizer's state at sampled steps: whether its averages still fit the gradients, and whether updates arrive.
 
-On slices of the tensors, as the update gauge does, joined to one vector: a handful of kernels a sample, no wait.
+It reads slices of the tensors, as the update gauge does, joined into one vector: a few kernels per sample, no waiting.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from torchdoctor.vitals.transfer import Slot
 
 SLICE = 512
 MOST_TENSORS = 32
-"""Tensors that are looked at, spread over the model: a share of many elements needs no more."""
+"""Number of tensors that are looked at, spread over the model: enough for a share of many elements."""
 HALF = (torch.bfloat16, torch.float16)
 APART = 5
-"""Steps between two samples from which it is looked at how far the weights have come."""
+"""Minimum steps between two samples for measuring how far the weights have moved."""
 AWAY, ANCHORED = 60, 240
-"""Steps after which weights should have left a place, and after which another place is taken."""
+"""Steps after which weights should have left a place, and after which a new place is taken."""
 
 
 class OptimizerStateGauge(Gauge):
-    """Of the first optimizer: `adam_*`, `momentum_cosine`, `update_*`, `course`, `outside_*`."""
+    """Measures of the first optimizer: `adam_*`, `momentum_cosine`, `update_*`, `course`, `outside_*`."""
 
     def __init__(self, setup: Setup) -> None:
         self._optimizers = setup.optimizers
         self._before: tuple[Tensor, Tensor] | None = None
         """Weights in half precision before the step, and where their gradient is not zero."""
         self._whole: Tensor | None = None
-        """Weights before the step, where there is one optimizer only."""
+        """Weights before the step, if there is only one optimizer."""
         self._moved: tuple[int, Tensor, Tensor] | None = None
         """Of the sample before: its step, the weights before it, and how far it moved them."""
         self._way: Tensor | None = None
-        """How weights came from the sample before that to it."""
+        """How the weights moved between the two samples before this one."""
         self._after: tuple[int, Tensor] | None = None
-        """The step after which weights were as they are here."""
+        """The last sampled step, and the weights after it."""
         self._anchor: tuple[int, Tensor] | None = None
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Gradients against the averages that the step is about to mix them into."""
+        """Compare gradients with the averages that the step is about to mix them into."""
         self._before = None
         if index:
             return
@@ -61,7 +61,7 @@ class OptimizerStateGauge(Gauge):
                 self._keep_cosine(slot, gradients, _joined([state["momentum_buffer"] for _, state, _ in held]))
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """The share of weights that a gradient did not move: in half precision small updates are rounded away."""
+        """Measure the share of weights with a gradient that did not change: half precision rounds off small updates."""
         if self._whole is not None and not index:
             with torch.no_grad():
                 now = _joined([tensor for tensor, _, _ in self._usable(index)])
@@ -79,13 +79,14 @@ class OptimizerStateGauge(Gauge):
         self._before = None
 
     def disarm(self) -> None:
-        """Let go of the copies."""
+        """Release the copies."""
         self._before = self._whole = None
 
     def _compare_whole(self, slot: Slot, held: list[tuple[Tensor, dict[str, Any], dict[str, Any]]]) -> None:
-        """How far the weights have come since the sample before, in lengths of that sample's one step, and which way.
+        """Measure how far, and in which direction, the weights have moved since the sample before.
 
-        How far, after an odd number of steps, so that weights that swing to and fro are elsewhere.
+        The distance is relative to that sample's step. It is taken after an odd number of steps, so that oscillating
+        weights are not back where they were.
         """
         self._whole = _joined([tensor for tensor, _, _ in held]) if held and len(self._optimizers) == 1 else None
         if self._whole is None or self._moved is None:
@@ -106,7 +107,7 @@ class OptimizerStateGauge(Gauge):
         self._way = way
 
     def _look_outside(self, slot: Slot, now: Tensor) -> None:
-        """What was done to the weights since the step before, where that one was looked at too."""
+        """Measure what was done to the weights since the step before, if that one was also sampled."""
         if self._after is None or self._after[0] != slot.number - 1 or self._after[1].shape != now.shape:
             return
         left = self._after[1]
@@ -115,7 +116,7 @@ class OptimizerStateGauge(Gauge):
         self._keep_cosine(slot, change, left, "outside_cosine")
 
     def _look_away(self, slot: Slot, now: Tensor, moved: Tensor) -> None:
-        """How far weights have come from where they were long ago, against a walk of such steps at random."""
+        """Compare the distance from where the weights were long ago with that of a random walk of such steps."""
         if self._anchor is None or self._anchor[1].shape != now.shape:
             self._anchor = slot.number, now
             return
@@ -127,7 +128,7 @@ class OptimizerStateGauge(Gauge):
             self._anchor = slot.number, now
 
     def _usable(self, index: int) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
-        """Some tensors on one device with a dense gradient, their state and their group: evenly spread."""
+        """Evenly spaced tensors on one device with a dense gradient, each with its state and group."""
         optimizer = self._optimizers[index]
         pairs = [(tensor, group) for group in optimizer.param_groups for tensor in group["params"]]
         chosen = pairs[:: max(1, len(pairs) // MOST_TENSORS)]
@@ -142,14 +143,14 @@ class OptimizerStateGauge(Gauge):
         _, state, group = held[0]
         beta = group["betas"][1] if "betas" in group else 0.999
         taken = state.get("step", slot.number)
-        hidden = isinstance(taken, Tensor) and taken.device.type != "cpu"  # a fused optimizer's: to read it is to wait
+        hidden = isinstance(taken, Tensor) and taken.device.type != "cpu"  # on the device: reading it means waiting
         taken = taken if hidden else float(taken)
         if not isinstance(beta, float) or not (hidden or taken):
             return
         passed = (1 - beta**taken).clamp_min(1e-8) if hidden else 1 - beta**taken
         gradients = _joined([tensor.grad for tensor, _, _ in held])
         scale = getattr(self._optimizers[0], "grad_scale", None)
-        if isinstance(scale, Tensor):  # a fused step takes the scaler's factor out by itself
+        if isinstance(scale, Tensor):  # a fused step removes the scaler's factor itself
             gradients /= scale
         roots = _joined([state["exp_avg_sq"] for _, state, _ in held]).div_(passed).sqrt_()
         eps = group.get("eps", 1e-8)
@@ -157,7 +158,7 @@ class OptimizerStateGauge(Gauge):
         if eps:
             moving = roots > 0
             slot.keep("adam_eps_share", ((roots < eps) & moving).sum() / moving.sum().clamp_min(1))
-        # Under eps, eps is what Adam divides by; an element that never had a gradient is not late.
+        # Below eps, Adam divides by eps; an element that never had a gradient is not stale.
         ratios = torch.where(roots > 1e-20, gradients / roots.clamp_min(max(eps, 1e-30)), 0.0)
         slot.keep("adam_staleness", ratios.square().mean().sqrt())
         self._keep_cosine(slot, gradients, _joined([state["exp_avg"] for _, state, _ in held]))
@@ -178,10 +179,10 @@ def _is_plain(grad: Any) -> bool:
 
 
 def _middle(tensor: Any) -> Tensor:
-    """Some neighbouring elements of a tensor's middle; the same places in a weight, its gradient and its state."""
+    """Adjacent elements from a tensor's middle; the same places in a weight, its gradient and its state."""
     size = tensor.numel()
     start, length = max(0, (size - SLICE) // 2), min(size, SLICE)
-    if type(tensor) is Tensor and tensor.is_contiguous():  # one view instead of three: there are a hundred at each look
+    if type(tensor) is Tensor and tensor.is_contiguous():  # one view instead of three: about a hundred per look
         middle: Tensor = tensor.as_strided((length,), (1,), tensor.storage_offset() + start)
         return middle
     flat: Tensor = tensor.detach().reshape(-1)

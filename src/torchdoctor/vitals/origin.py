@@ -1,11 +1,11 @@
-"""Where does a non-finite value come from? Asked once, at the first forward pass after one was seen.
+"""Finds where a non-finite value comes from, at the first forward pass after one was seen.
 
-Hooks on every module would cost each step; so they are put on for a single training pass when gradients or losses have
-turned non-finite, and taken off again. What they find tells a bad input from broken weights and from a module that
-makes the value itself; and, where all that the model was given and holds is finite, from arithmetic between modules.
-Of weights it says which: one update with a gradient that is not finite breaks all that learn, and names nothing; where
-few are broken, or some that do not learn, it began in these.
-Inside a compiled model there is nothing to hook: then nothing is claimed.
+Hooks on every module would cost time at each step. So they are put on for a single training pass when gradients or
+losses have become non-finite, and taken off again. The search separates a bad input from broken weights and from a
+module that makes the value itself. If all inputs and weights are finite, the value comes from arithmetic between
+modules. Broken weights are named: one update with a non-finite gradient breaks all trainable weights and points to
+none; if only a few are broken, or some that do not learn, it started there. A compiled model has nothing to hook
+inside, so nothing is claimed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchdoctor.vitals.patient import tensor_names, unwrap_model
 
 MOST_MODULES = 2000
 MOST_NAMES = 8
-"""Broken weights that are named."""
+"""Maximum number of broken weights that are named."""
 
 
 class OriginSearch:
@@ -36,7 +36,7 @@ class OriginSearch:
         self._found: list[tuple[str, str, Tensor]] = []
         self._flags: list[Tensor] = []
         self._entries = 0
-        """Tensors that whole models were given."""
+        """Tensors that whole models got as input."""
 
     @property
     def armed(self) -> bool:
@@ -59,7 +59,7 @@ class OriginSearch:
                 self._handles.append(module.register_forward_hook(Hook(self, "_passed")))
 
     def _entered(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """What a whole model is given, and holds beside its layers' own: tokens are finite, and count as well."""
+        """Look at a whole model's inputs and at parameters outside its layers; tokens count as finite inputs."""
         given = [*tensors_in(args), *tensors_in(kwargs)]
         self._entries += len(given)
         self._look("", "entry", given)
@@ -89,7 +89,7 @@ class OriginSearch:
                     self._flags.append(torch.isfinite(tensor.detach()).all())
 
     def disarm(self) -> dict[str, Any] | None:
-        """Take the hooks off and say where the first non-finite value was: module and kind, None if all was finite."""
+        """Take the hooks off; returns module and kind of the first non-finite value, or None if all were finite."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -98,7 +98,7 @@ class OriginSearch:
         if not flags:
             return None
         device = flags[0].device
-        # A wait for the device, once, after training has already gone wrong.
+        # This waits for the device, once, after training has already failed.
         finite = torch.stack([flag.to(device) for flag in flags]).tolist()
         pairs = list(zip(found, finite, strict=True))
         spoilt = {item[2]: names[item[2]] for item, fine in pairs if not fine and item[2] in names}
@@ -118,7 +118,7 @@ class OriginSearch:
 
 
 def _weights(spoilt: Mapping[Tensor, str]) -> dict[str, Any]:
-    """What is said of weights that are not finite: those that do not learn first, which no update has broken."""
+    """Describe non-finite weights; first those that do not learn, because no update has broken them."""
     resting = [name for tensor, name in spoilt.items() if not tensor.requires_grad]
     learning = [name for tensor, name in spoilt.items() if tensor.requires_grad]
     named = (resting or learning)[:MOST_NAMES]

@@ -1,6 +1,6 @@
 """The output gauge: what enters the loss, at sampled steps.
 
-With a `loss_fn` that is a module, outputs are seen beside their targets; else the model's own output is taken.
+If `loss_fn` is a module, outputs are seen together with their targets; else the model's own output is used.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torchdoctor.vitals.passes import LARGEST, PassGauge, deviation, is_compiled
 from torchdoctor.vitals.transfer import Slot
 
 SHORTEST = 6
-"""Places of a series, of which the last may be compared with others."""
+"""Minimum length of a series for comparing its last position with others."""
 FEWEST = 8
-"""Samples, and values of each, of which directions are told apart."""
+"""Minimum samples, and values per sample, for measuring directions."""
 
 
 class OutputGauge(PassGauge):
@@ -45,29 +45,29 @@ class OutputGauge(PassGauge):
         self._asked = False
         """Whether the loss was called in this sample."""
         self._trusted = self._loss_fn is not None
-        """Whether the loss is called at all: if not, the model's output has to do."""
+        """Whether the loss is called at all: if not, the model's output is used."""
         self._returned: set[nn.Module] = set()
         self._tokens: Tensor | None = None
-        """The sequences of this step, if inputs are tokens."""
+        """The token sequences of this step, if inputs are tokens."""
         self._series: Tensor | None = None
-        """Likewise, if they are numbers."""
+        """The inputs of this step, if they are numeric series."""
         self._made: Tensor | None = None
-        """What a model made of them."""
+        """The model's output for them."""
 
     def arm(self) -> None:
-        """Hooks on the loss and on the models."""
+        """Put hooks on the loss and on the models."""
         super().arm()
         if self._loss_fn is not None:
             self.before(self._loss_fn, "_compares")
             self.after(self._loss_fn, "_judged")
         for model in self._models:
             self.before(model, "begins")
-        for model in self._models:  # from the first sample on: a hook that comes later makes a compiler start anew
+        for model in self._models:  # from the first sample on: a later hook makes a compiler start over
             self.after(model, "_returns")
         self.at_backward()
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """A batch enters a model: tokens are remembered for this step, to tell one position from another."""
+        """A batch enters a model: keep tokens or series for this step, to compare positions."""
         super().begins(module, args, kwargs)
         tensor = next((item for item in plain_tensors((args, kwargs)) if item.dim()), None)
         if self.learns and tensor is not None:
@@ -84,7 +84,7 @@ class OutputGauge(PassGauge):
         if tensor is None:
             return
         self._returned.add(module)
-        if several and tensor.shape[0] > 1:  # the last state of an RNN has its one layer first, and the batch second
+        if several and tensor.shape[0] > 1:  # the last state of an RNN has its layers first
             value = part_of(tensor).float()
             self._scalars[f"output_spread/{self._models[module]}"] = deviation(value) / rms(value).clamp_min(1e-30)
         if not self._trusted and len(self._returned) == 1:
@@ -115,7 +115,7 @@ class OutputGauge(PassGauge):
         self.tell(_chance(module, output, target))
 
     def _backward(self, loss: Tensor) -> None:
-        """A loss that is no module shows what it compares when backward begins."""
+        """A loss that is not a module shows what it compares when backward begins."""
         compared = None if self._asked or "criterion" in self._scalars else what_is_compared(loss)
         if compared is None:
             self._measure_difference(loss)
@@ -128,7 +128,7 @@ class OutputGauge(PassGauge):
         if between or len(self._models) > 1:
             return
         dimension = class_dimension(module, output, target)
-        if dimension:  # logarithms of probabilities: what was returned says more of the outputs' scale
+        if dimension:  # these are log-probabilities: the returned output shows the scale better
             self._measure_predictions(output.movedim(dimension, 1), target)
             self._scalars.pop("logit_drift", None)
         elif isinstance(module, ELEMENTWISE):
@@ -136,12 +136,12 @@ class OutputGauge(PassGauge):
             self._measure_sides(module, output)
             self._measure_errors(output, target)
         value = module.forward(output, target)
-        if value.numel() == 1:  # one value for each sample is put together by the loop itself
+        if value.numel() == 1:  # with one value per sample, the loop reduces them itself
             self._scalars["criterion"] = value
         self.tell(_chance(module, output, target))
 
     def _measure_sides(self, module: nn.Module, output: Tensor) -> None:
-        """On which side of the middle the outputs of a binary loss are."""
+        """On which side of the decision threshold the outputs of a binary loss are."""
         if isinstance(module, BINARY) and len(self._models) == 1:
             value = part_of(output)
             share = (value > (0.5 if isinstance(module, nn.BCELoss) else 0.0)).float().mean()
@@ -163,14 +163,14 @@ class OutputGauge(PassGauge):
             self._scalars["output_spread"] = self._scalars["output_std"] / size.clamp_min(1e-30)
 
     def _measure_directions(self, output: Tensor) -> None:
-        """How far apart outputs point: 0 where they differ in length alone, as embeddings that have collapsed may."""
+        """How much directions of outputs differ: 0 if they differ in length only, as collapsed embeddings may."""
         rows = part_of(output).float().flatten(1) if output.dim() > 1 else output[:, None]
         if rows.shape[0] >= FEWEST and rows.shape[1] >= FEWEST:
             mean = nn.functional.normalize(rows, dim=1).mean(0)
             self._scalars["output_directions"] = 1 - mean.square().sum()
 
     def _measure_predictions(self, output: Tensor, target: Tensor | None = None) -> None:
-        """Of scores by class, in dimension 1."""
+        """Measure class scores, in dimension 1."""
         classes = output.shape[1]
         rows = output.detach().movedim(1, -1).reshape(-1, classes)[: max(1, LARGEST // classes)].float()
         if classes <= MOST_CLASSES:
@@ -194,9 +194,9 @@ class OutputGauge(PassGauge):
         self._scalars["output_probability"] = probable.float()
 
     def _measure_positions(self, tokens: Tensor, likelihood: Tensor, labels: Tensor, known: Tensor) -> None:
-        """The loss at the last position, whose answer no input holds, and at all before it.
+        """The loss at the last position, whose answer is in no input, and at all positions before it.
 
-        Only where the task is to name the next token, and the last is not mostly padding, which the loss may leave out.
+        Only for next-token tasks whose last position is not mostly padding, which the loss may ignore.
         """
         follows = (tokens[:, 1:] == labels[:, :-1]) | ~known[:, :-1]
         ends = labels[:, -1]
@@ -206,7 +206,7 @@ class OutputGauge(PassGauge):
             self._scalars[vital] = -(likelihood[:, part] * counted).sum() / counted.sum()
 
     def _measure_difference(self, loss: Tensor) -> None:
-        """A loss that takes the size of a difference: the target is what the difference makes of the output."""
+        """A loss of the size of a difference: the difference and the output give the target."""
         made = self._made
         if made is None or self._asked or len(self._models) > 1:
             return
@@ -216,9 +216,9 @@ class OutputGauge(PassGauge):
             self._measure_errors(made, made + difference)
 
     def _measure_errors(self, output: Tensor, target: Tensor) -> None:
-        """The error at the last place of a series whose next values are asked for, and in the later half of the others.
+        """The error at the last position of a series whose next values are the targets, and in the rest's later half.
 
-        No input holds the answer of the last, which has the longest past: a causal model is no worse there.
+        The answer of the last position is in no input, but it has the longest past: a causal model is not worse there.
         """
         given, series = self._series, target.detach().squeeze()
         if given is None or output.shape != target.shape or given.shape[0] != target.shape[0]:
@@ -253,7 +253,7 @@ class OutputGauge(PassGauge):
 
 
 def _chance(module: nn.Module, output: Tensor, target: Tensor) -> dict[str, Any]:
-    """The loss of a model that knows nothing, where the kind of loss tells, and what kind it is."""
+    """The chance level of the loss, if the kind of loss determines it, and facts about the loss function."""
     facts: dict[str, Any] = {"loss.function": type(module).__name__}
     reduction = getattr(module, "reduction", None)
     if reduction in ("mean", "sum"):

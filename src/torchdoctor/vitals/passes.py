@@ -1,7 +1,7 @@
-"""What the gauges of forward passes have in common: hooks that are on for one sampled step, and numbers about a tensor.
+"""Base class for gauges of forward passes, with hooks that are on for one sampled step; and statistics of tensors.
 
-Everything here is a reduction on the device of a tensor that the loop has made anyway, or of a part of it where it is
-large. Nothing is waited for, nothing is kept but the result, and no number leaves that a sample could be read from.
+Everything here reduces, on the device, a tensor that the loop has made anyway, or a part of a large one. Nothing waits,
+only results are kept, and no number leaves that a sample could be reconstructed from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchdoctor.vitals.hooks import Handle, Hook
 from torchdoctor.vitals.transfer import Slot
 
 LARGEST = 1 << 20
-"""Elements of a tensor that are looked at: of a larger one, the first samples of the batch."""
+"""Maximum elements of a tensor that are looked at: for a larger one, the first samples of the batch."""
 TOLERATED_FAILURES = 3
 
 
@@ -34,16 +34,16 @@ class PassHook(Hook):
         self.fired = False
 
     def __call__(self, *args: Any) -> None:
-        """What torch calls; a traced call and one under capture would be repeated for ever, so they do nothing."""
+        """What torch calls; it does nothing while a compiler traces or a CUDA graph records, which would repeat it."""
         if torch.compiler.is_compiling():
             return
         self.fired = True
         gauge = self._target()
-        if gauge is None or torch._C._current_graph_task_id() != -1:  # a checkpoint is being computed again
+        if gauge is None or torch._C._current_graph_task_id() != -1:  # a checkpoint is being recomputed
             return
         if (
             torch._C._len_torch_dispatch_stack()
-        ):  # selective checkpoints count operations: ours would be cached for theirs
+        ):  # selective checkpointing counts operations: ours would be cached in place of the model's
             return
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
@@ -51,10 +51,10 @@ class PassHook(Hook):
 
 
 class PassGauge(Gauge):
-    """Puts hooks on when it is armed and takes them off when it is not; its own mistakes stay with it.
+    """Puts hooks on when armed and takes them off when disarmed; its errors do not reach the loop.
 
-    A hook that has not fired may have been traced by a compiler, which would compile again if it went: it stays where
-    it is, and does nothing, until it fires or the gauge is gone.
+    A compiler may have traced a hook that has not fired, and would recompile if it were removed. Such a hook stays and
+    does nothing until it fires or the gauge is gone.
     """
 
     def __init__(self, tell: Tell) -> None:
@@ -66,19 +66,19 @@ class PassGauge(Gauge):
         self._scalars: dict[str, Tensor] = {}
         """What was measured in this step, by vital."""
         self.learns = False
-        """Whether the pass that a hook has fired in makes a graph: validation does not."""
+        """Whether the current pass records a graph: validation passes do not."""
         self._practising = False
-        """Whether what was measured came from a pass in training mode."""
+        """Whether the measurements come from a pass in training mode."""
         self.spent = 0.0
-        """Seconds taken inside the loop's forward passes, so far."""
+        """Seconds taken inside the loop's forward passes so far."""
 
     def arm(self) -> None:
-        """A sampled step comes."""
+        """A sampled step comes next."""
         self._armed = True
         self._practising = False
 
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """A model's forward pass begins: one in training mode counts more than a validation that makes a graph."""
+        """A forward pass begins: one in training mode replaces measurements from a validation with a graph."""
         if self.learns and module.training and not self._practising:
             self._practising = True
             self.forget()
@@ -104,25 +104,25 @@ class PassGauge(Gauge):
         roots.watch(self)
 
     def backward_begins(self, loss: Tensor) -> None:
-        """The loop calls backward; a loss that is recorded into a CUDA graph is left alone."""
+        """The loop calls backward; ignored while a CUDA graph is recorded."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
         self.see("_backward", (loss,))
 
     def _backward(self, loss: Tensor) -> None:
-        """A loss from which backward is about to run."""
+        """Backward is about to run from this loss."""
 
     def see(self, method: str, args: tuple[Any, ...]) -> None:
-        """One hook has fired."""
+        """Run the method for a hook that has fired."""
         if not self._armed or self._failures >= TOLERATED_FAILURES:
             return
         began = time.perf_counter()
         self.learns = torch.is_grad_enabled()
         try:
-            # What is made in inference mode cannot be kept: it has no version, and nobody may write to it later.
+            # Tensors made in inference mode cannot be kept: they have no version, and nothing may write to them later.
             with torch.inference_mode(False), torch.no_grad(), full_precision():
                 getattr(self, method)(*args)
-        except Exception as error:  # noqa: BLE001  an odd module is not worth a run
+        except Exception as error:  # noqa: BLE001  an unusual module must not stop the run
             self._failures += 1
             if self._failures == TOLERATED_FAILURES:
                 self.tell({f"gauges.{type(self).__name__}": f"switched off: {type(error).__name__}: {error}"})
@@ -135,7 +135,7 @@ class PassGauge(Gauge):
         self._scalars = {}
 
     def disarm(self) -> None:
-        """Take the hooks off that have done their work."""
+        """Take off the hooks that have fired."""
         self._armed = False
         self.forget()
         roots.leave(self)
@@ -146,7 +146,7 @@ class PassGauge(Gauge):
 
 
 def full_precision() -> contextlib.AbstractContextManager[Any]:
-    """Hooks fire under the loop's autocast, which would make our sums of products in half precision."""
+    """Disable the loop's autocast, under which our sums of products would be in half precision."""
     kind = next((kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)), None)
     return contextlib.nullcontext() if kind is None else torch.autocast(kind, enabled=False)
 
@@ -163,7 +163,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def entrances(models: Mapping[str, nn.Module]) -> list[nn.Module]:
-    """What a loop calls: the models; of one that has no forward pass of its own, the parts that have one.
+    """What a loop calls: the models, or, for a model without a forward pass of its own, its parts that have one.
 
     >>> [type(part).__name__ for part in entrances({"": nn.ModuleDict({"actor": nn.Linear(4, 2), "old": nn.ReLU()})})]
     ['Linear', 'ReLU']
@@ -176,7 +176,7 @@ def entrances(models: Mapping[str, nn.Module]) -> list[nn.Module]:
 
 
 def is_plain(value: Any) -> TypeGuard[Tensor]:
-    """Whether a value is an ordinary dense tensor with something in it, on which a reduction is cheap and local."""
+    """Whether a value is an ordinary, dense, non-empty tensor, so that reducing it is cheap and local."""
     return (
         type(value) in (Tensor, nn.Parameter)
         and value.layout is torch.strided
@@ -188,7 +188,7 @@ def is_plain(value: Any) -> TypeGuard[Tensor]:
 
 
 def plain_tensors(value: Any) -> Iterator[Tensor]:
-    """The ordinary tensors of nested arguments, in order."""
+    """The ordinary tensors in nested arguments, in order."""
     if is_plain(value):
         yield value
     elif isinstance(value, Mapping):
@@ -200,7 +200,7 @@ def plain_tensors(value: Any) -> Iterator[Tensor]:
 
 
 def part_of(tensor: Tensor) -> Tensor:
-    """The tensor without its graph, cut to its first samples where it is large."""
+    """The detached tensor, cut to its first samples if it is large."""
     tensor = tensor.detach()
     if tensor.numel() <= LARGEST or tensor.dim() == 0:
         return tensor
@@ -214,7 +214,7 @@ def rms(tensor: Tensor) -> Tensor:
 
 
 def deviation(tensor: Tensor) -> Tensor:
-    """How far a tensor is from its mean over the batch, exactly 0 where all samples are the same.
+    """How far a tensor is from its mean over the batch; exactly 0 if all samples are equal.
 
     On a CPU, `var` takes ten times as long.
     """
@@ -223,31 +223,31 @@ def deviation(tensor: Tensor) -> Tensor:
 
 
 def spread(tensor: Tensor, size: Tensor) -> Tensor:
-    """How much of a tensor varies with the sample: the deviation over the batch relative to the root mean square."""
+    """How much of a tensor varies between samples: the deviation over the batch relative to the root mean square."""
     return deviation(tensor) / size.clamp_min(1e-30)
 
 
 def largest(tensor: Tensor) -> Tensor:
-    """The largest absolute value, NaN where there is a NaN."""
+    """The largest absolute value; NaN if there is a NaN."""
     if not tensor.is_cpu:
-        size: Tensor = torch.linalg.vector_norm(tensor, math.inf)  # one kernel, but twenty times as long on a CPU
+        size: Tensor = torch.linalg.vector_norm(tensor, math.inf)  # one kernel, but 20 times slower on a CPU
         return size
     low, high = tensor.aminmax()
     return torch.maximum(-low, high)
 
 
 def share_of_zeros(tensor: Tensor) -> Tensor:
-    """How much of a tensor of numbers is exactly zero."""
+    """Share of a tensor's elements that are exactly zero."""
     return torch.eq(tensor, 0, out=torch.empty_like(tensor)).mean()
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Complex numbers as pairs of real ones: a cast would drop half of each, and warn of it."""
+    """Complex numbers as pairs of real ones: a cast would drop half of each and warn about it."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """A number that another batch will not have: a sum with weights that depend on the place."""
+    """A number that another batch does not have: a sum with weights that depend on the position."""
     flat = real(part_of(tensor)).flatten()
     places = torch.arange(flat.numel(), device=flat.device, dtype=torch.float32)
     weights = torch.frac(places * 0.7548777) + 1
@@ -255,7 +255,7 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 def content(batch: Tensor) -> Tensor:
-    """A number that another set of samples will not have, whatever their order: a mean of squared sums by sample."""
+    """A number that another set of samples does not have, in any order: a mean of squared sums by sample."""
     rows = real(batch.detach()).flatten(1).float()
     weights = torch.frac(torch.arange(rows.shape[1], device=rows.device, dtype=torch.float32) * 0.7548777) - 0.5
     return torch.mv(rows, weights).square().mean()

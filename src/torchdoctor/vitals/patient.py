@@ -1,4 +1,4 @@
-"""Who is being watched: models, optimizers and their tensors, by the names that their owner gave them."""
+"""What is being watched: models, optimizers and their tensors, with the user's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "Opti
 
 @dataclass(frozen=True)
 class Setup:
-    """What was handed to the doctor."""
+    """What was passed to the doctor."""
 
     models: Mapping[str, nn.Module]
     optimizers: Sequence[Optimizer]
@@ -26,13 +26,13 @@ class Setup:
     scheduler: Any = None
     scaler: Any = None
     folder: Path | None = None
-    """Where the journal is written."""
+    """Folder of the journal."""
     curvature: float = 0.0
-    """The share of the run's time that measuring curvature may take."""
+    """Share of the run's time that measuring curvature may take."""
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """The module inside DDP, DataParallel and compiled wrappers, however they are nested."""
+    """The module inside DDP, DataParallel and compiled wrappers, in any nesting."""
     while (attribute := WRAPPERS.get(type(model).__name__)) is not None and hasattr(model, attribute):
         model = getattr(model, attribute)
     return model
@@ -46,7 +46,7 @@ def unwrap_optimizer(optimizer: Any) -> Any:
 
 
 def named_models(model: Any) -> dict[str, nn.Module]:
-    """The models by name; a single one has the empty name, so that its tensors keep their own."""
+    """The models by name; a single one has the empty name, so that its tensors keep their own names."""
     if isinstance(model, nn.Module):
         models = {"": model}
     elif isinstance(model, Mapping):
@@ -58,7 +58,7 @@ def named_models(model: Any) -> dict[str, nn.Module]:
     for item in models.values():
         if not isinstance(item, nn.Module):
             raise PatientError(
-                f"model must be an nn.Module, or a list or dict of them, but {_kind(item)} came. "
+                f"model must be an nn.Module, or a list or dict of them, not {_kind(item)}. "
                 "Pass the module whose parameters the optimizer updates."
             )
     parameters = [tensor for item in models.values() for tensor in item.parameters()]
@@ -67,15 +67,15 @@ def named_models(model: Any) -> dict[str, nn.Module]:
             "the model has no parameters, so there is nothing to watch. Pass the module that is being trained."
         )
     if any(is_lazy(tensor) for tensor in parameters):
-        raise PatientError("the model has parameters without a shape: a lazy model must see one batch first.")
+        raise PatientError("the model has parameters without a shape: run one batch through a lazy model first.")
     if any(tensor.is_meta and tensor.requires_grad for tensor in parameters) or all(p.is_meta for p in parameters):
         raise PatientError(
-            "the model has parameters on the meta device, which hold no numbers: give it memory first, with "
-            "model.to_empty(device=...) and its weights, and build the optimizer from what it has then."
+            "the model has parameters on the meta device, which hold no values: allocate them first, with "
+            "model.to_empty(device=...), load the weights, and build the optimizer from the new parameters."
         )
     names: dict[nn.Module, str] = {}
     for name, item in models.items():
-        names.setdefault(item, name)  # one that was given twice is watched once
+        names.setdefault(item, name)  # one that was passed twice is watched once
     return {name: item for item, name in names.items()}
 
 
@@ -90,13 +90,13 @@ def listed_optimizers(optimizer: Any) -> list[Optimizer]:
     for item in optimizers:
         if not isinstance(item, Optimizer):
             raise PatientError(
-                f"optimizer must be a torch.optim.Optimizer, or a list of them, but {_kind(item)} came. "
+                f"optimizer must be a torch.optim.Optimizer, or a list of them, not {_kind(item)}. "
                 "Pass the object whose step() the loop calls."
             )
         if not (hasattr(item, "param_groups") and hasattr(item, "_optimizer_step_pre_hooks")):
             raise PatientError(
-                f"{type(item).__name__} is not ready: its __init__ has not called super().__init__(params, defaults), "
-                "so that it has no parameter groups."
+                f"{type(item).__name__} is not ready: its __init__ did not call super().__init__(params, defaults), "
+                "so it has no parameter groups."
             )
     if not optimizers:
         raise PatientError("no optimizer was given: pass the one whose step() the loop calls.")
@@ -104,7 +104,7 @@ def listed_optimizers(optimizer: Any) -> list[Optimizer]:
 
 
 def tensor_names(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> dict[Tensor, str]:
-    """Every watched tensor and its name: the models' in their order, then what only an optimizer holds."""
+    """Every watched tensor and its name: first the models' in order, then those that only an optimizer holds."""
     names: dict[Tensor, str] = {}
     for prefix, model in models.items():
         for name, parameter in unwrap_model(model).named_parameters():
@@ -117,7 +117,7 @@ def tensor_names(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer
 
 
 def own_tensors(model: nn.Module) -> list[Tensor]:
-    """The parameters of a model in no order, some of them twice: in a tenth of the time that naming them takes."""
+    """The parameters of a model in any order, some of them twice: ten times faster than naming them."""
     modules = {id(model): model}
     waiting = [model]
     while waiting:
@@ -134,9 +134,10 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def check_match(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Optimizers that hold no tensor of any model belong to another model; one beside others may hold a tensor alone.
+    """Raise an error if no optimizer holds any tensor of the models.
 
-    So it is with a temperature or a multiplier that is learnt beside the networks.
+    One of several optimizers may hold only other tensors, such as a temperature or a multiplier learned with the
+    networks.
     """
     known = {id(tensor) for model in models.values() for tensor in model.parameters()}
     if not any(id(tensor) in known for optimizer in optimizers for tensor in optimizer_tensors(optimizer)):

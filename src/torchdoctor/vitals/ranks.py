@@ -1,7 +1,7 @@
 """The rank gauge: how long each rank needs for its own part of a step, and how the ranks compare.
 
-Where several processes train together and write journals, each measures its forward pass, in which no rank waits for
-another, and the first one reads the journals of all in a thread of its own: see `torchdoctor.ranks`.
+If several processes train together and write journals, each measures its forward pass, in which no rank waits for
+another. The first rank reads all journals in a separate thread: see `torchdoctor.ranks`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 
 class RankGauge(PassGauge):
-    """Times the forward passes of sampled steps; on the first rank it hands over what the comparison has found."""
+    """Times the forward passes of sampled steps; on the first rank, it also hands over the comparison's results."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
         self._entrances = [_inside(module) for module in entrances(setup.models)]
         self._began: Any = None
         self._passed: list[tuple[Any, Any]] = []
-        """Beginnings and ends of this step's forward passes."""
+        """Start and end of each forward pass of this step."""
         self._waiting: list[tuple[Any, Any]] = []
-        """Those of an earlier step, whose end the device has not reached yet."""
+        """Those of an earlier step whose end the device has not reached yet."""
         self._reader = None
         if rank() == 0 and setup.folder is not None:
             self._reader = _Reader(Ranks(_journal(setup.folder), world_size(), kind_of(setup.models.values())))
@@ -47,7 +47,7 @@ class RankGauge(PassGauge):
 
     @staticmethod
     def wanted(setup: Setup) -> bool:
-        """Whether several processes train, and write down what they do."""
+        """Whether several processes train and write journals."""
         return setup.folder is not None and world_size() > 1
 
     def arm(self) -> None:
@@ -68,7 +68,7 @@ class RankGauge(PassGauge):
             self._began = None
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """What this rank's passes took, and what is known about all ranks."""
+        """Hand over what this rank's passes took, and what is known about all ranks."""
         waiting, self._waiting, self._passed = self._waiting or self._passed, self._passed, []
         taken = [_between(*pair) for pair in (waiting if _is_device(waiting) else self._waiting)]
         if taken and None not in taken:
@@ -79,7 +79,7 @@ class RankGauge(PassGauge):
 
 
 class _Reader:
-    """Reads the journals of all ranks now and then, in a thread that nobody waits for."""
+    """Reads the journals of all ranks at intervals, in a thread that nothing waits for."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -94,19 +94,19 @@ class _Reader:
         return found
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._over.set()
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
             try:
                 self._found = self._ranks.compare()
-            except Exception:  # noqa: BLE001  a journal may hold anything
+            except Exception:  # noqa: BLE001  a journal may contain anything
                 return
 
 
 def kind_of(models: Iterable[nn.Module]) -> str:
-    """What each rank holds: "replicas" of a model, "shards" of it, or "" where the model does not say.
+    """What each rank holds: "replicas" of a model, "shards" of it, or "" if the model does not show it.
 
     >>> kind_of([nn.Linear(2, 2)])
     ''
@@ -131,7 +131,7 @@ def _journal(folder: Path) -> Path:
 
 
 def _now(module: nn.Module) -> Any:
-    """The time on the module's device: an event that nobody waits for, or the host's clock."""
+    """The time on the module's device: an event that nothing waits for, or the host's clock."""
     tensor = next(module.parameters(), None)
     if tensor is None or tensor.device.type != "cuda":
         return time.perf_counter()
@@ -145,7 +145,7 @@ def _is_device(pairs: list[tuple[Any, Any]]) -> bool:
 
 
 def _between(began: Any, ended: Any) -> float | None:
-    """Seconds between two times; None where the device is not there yet."""
+    """Seconds between two times; None if the device has not got there yet."""
     if isinstance(began, float):
         return float(ended) - began
     return float(began.elapsed_time(ended)) / 1000 if ended.query() else None

@@ -1,4 +1,4 @@
-"""From the numbers of a step to its records."""
+"""Turns the numbers of a step into its records."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from torchdoctor.records import Record
 from torchdoctor.vitals.slot import Bunch, Slot, Vector
 
 EXTRA_ROWS = 8
-"""How many per-tensor records out of turn fifty steps may have: a wild run must not flood its journal."""
+"""Maximum number of extra per-tensor records per fifty steps: a wild run must not flood its journal."""
 HIDDEN_AFTER = 20
-"""Steps of the same norm that show a clip which cannot be seen."""
+"""Steps with the same norm that indicate a hidden clip."""
 NOISE = 1e-3
-"""Share of itself by which a loss goes up and down where batches differ: then gradients differ as well."""
+"""Relative change by which a loss goes up and down if batches differ: gradients then differ too."""
 HOST_FACTS = ("seconds", "memory")
 SMALLEST, LARGEST = 1e-15, 1e7
-"""Between these, the powers of ten that make seven digits a whole number are whole numbers themselves, and exact."""
+"""Between these limits, the powers of ten that turn seven digits into an integer are themselves exact integers."""
 POWERS = np.array([10.0**power for power in range(22)])
 INTERNAL = frozenset({"total", "found_inf", "grad_scale", "same_total"})
-"""Device scalars that are read for others' sake; every other one is a vital of its own name."""
+"""Device scalars that other code reads; every other one is a vital with its own name."""
 
 
 class Decoder:
-    """Makes records out of slots, and decides when the per-tensor values are worth one."""
+    """Makes records of slots, and decides when per-tensor values are worth one."""
 
     def __init__(self, tensors: int, note: Callable[[str, str], None]) -> None:
         self._tensors = tensors
         self._note = note
         self._typical = math.nan
-        """A slow mean of the logarithm of the norm; non-finite and wild values do not move it far."""
+        """A slow mean of the logarithm of the norm; non-finite and extreme values move it little."""
         self._was_finite = True
         self._was_well = True
         self._allowance = EXTRA_ROWS
@@ -42,16 +42,16 @@ class Decoder:
         """The latest losses by name."""
         self._clip: float | None = None
         self._rate = (math.nan, math.nan)
-        """The latest learning rate, as it is and shortened: most are the one before."""
+        """The latest learning rate, as it is and shortened: it rarely changes."""
 
     def is_odd(self, slot: Slot | Bunch) -> bool:
-        """Whether the norms by tensor of this step, out of turn, would tell where something happened."""
+        """Whether an extra per-tensor record of this step would show where something happened."""
         if isinstance(slot, Bunch):
             return not self._is_calm(slot)
         if slot.kind != "vitals" or not slot.parts:
             return False
         norm = self._total(slot)
-        if math.isnan(norm):  # somebody has written to the total since: the norms that it was made of are asked for
+        if math.isnan(norm):  # the total has been overwritten: get the norms that it consists of
             return True
         slot.facts["total"] = norm
         if slot.number % 50 == 0:
@@ -65,14 +65,14 @@ class Decoder:
                 self._typical = level
             distance = level - self._typical
             self._typical += 0.1 * max(-1.0, min(1.0, distance))
-            odd = abs(distance) > 1.1 and self._allowance > 0  # three times as much, or as little
+            odd = abs(distance) > 1.1 and self._allowance > 0  # a factor of three up or down
             self._allowance -= odd
         self._was_finite = math.isfinite(norm)
         slot.facts["odd"] = odd
         return odd
 
     def _is_calm(self, bunch: Bunch) -> bool:
-        """Whether none of these steps is odd and all is finite; if so, their norms are taken note of."""
+        """Whether none of these steps is odd and all values are finite; if so, their norms update the typical norm."""
         if not bunch.is_true or not bunch.is_finite():
             return False
         typical = self._typical
@@ -87,7 +87,7 @@ class Decoder:
         return True
 
     def _is_calm_in_turn(self, bunch: Bunch) -> bool:
-        """The same where a norm is far off, or the first: then its neighbours count."""
+        """The same step by step, if a norm is far off or there is no typical norm yet: the order then matters."""
         typical, allowance, number = self._typical, self._allowance, bunch.number
         log = math.log
         for norm in bunch.totals:
@@ -108,15 +108,15 @@ class Decoder:
         return True
 
     def columns(self, bunch: Bunch) -> dict[str, list[float]] | None:
-        """The vitals of calm steps, as `decode` would have them one by one; None where it must."""
-        # All in one go, and in the order in which `decode` has them.
+        """The vitals of calm steps, as `decode` would return them one by one; None if `decode` is needed."""
+        # All in one call, and in the same order as `decode`.
         measured = {**bunch.losses, "seconds": bunch.seconds, **bunch.rates, "grad_norm": bunch.totals}
         numbers, size = shortened([*chain.from_iterable(measured.values())]), len(bunch)
         columns = {name: numbers[size * place : size * (place + 1)] for place, name in enumerate(measured)}
         if bunch.clip is None:
             value, count = self._same_norm
             for place, norm in enumerate(columns["grad_norm"]):
-                if norm > 0 and -1e-4 * norm <= norm - value <= 1e-4 * norm:  # `_is_same`, without a call
+                if norm > 0 and -1e-4 * norm <= norm - value <= 1e-4 * norm:  # `_is_same`, inlined
                     count += 1
                     if count == HIDDEN_AFTER:
                         if self._is_cut_to(value, {name: columns[name][: place + 1] for name in bunch.losses}):
@@ -130,11 +130,11 @@ class Decoder:
         elif bunch.clip != self._clip:
             return None
         self._was_well = True
-        columns["seconds"] = np.round(bunch.seconds, 7).tolist()  # a tenth of a microsecond, however long it takes
+        columns["seconds"] = np.round(bunch.seconds, 7).tolist()  # tenths of a microsecond, at any duration
         return columns
 
     def decode(self, slot: Slot, step: int, is_loss: Callable[[str], bool]) -> Iterator[Record]:
-        """The records of one slot whose numbers have arrived, in the order in which detectors want them."""
+        """The records of a slot whose numbers have arrived, in the order in which detectors need them."""
         if slot.groups is not None:
             yield {"type": "groups", "step": step, "groups": slot.groups}
         vitals, unused = _means(slot)
@@ -161,11 +161,11 @@ class Decoder:
         if vitals:
             yield {"type": "vitals", "step": step, "vitals": vitals}
         finite = finite or bool(vitals.get("skipped"))
-        slot.facts["nonfinite"] = self._was_well and not finite  # news only when the step before was well
+        slot.facts["nonfinite"] = self._was_well and not finite  # news only if the step before was well
         self._was_well = finite
 
     def _make_up_for_total(self, slot: Slot) -> None:
-        """The total norm of the norms by tensor, where somebody has written to the one that was computed."""
+        """Compute the total norm from the norms by tensor, if the original was overwritten."""
         if slot.parts and "total" not in slot.facts and not math.isnan(total := self._total(slot)):
             slot.facts["total"], slot.facts["odd"] = total, False
 
@@ -184,14 +184,14 @@ class Decoder:
             waited = ready.until(entered)
             if waited is not None:
                 vitals["data_seconds"] = round(waited, 7)
-        if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # said when it changes: most loops have one clip
+        if "clip" in slot.facts and slot.facts["clip"] != self._clip:  # only when it changes: most loops have one clip
             self._clip = vitals["clip"] = slot.facts["clip"]
         if "skipped" in slot.facts or "found_inf" in slot.values:
             overflowed = any(value > 0 for value in slot.values.get("found_inf", ()))
             vitals["skipped"] = 1.0 if slot.facts.get("skipped") or overflowed else 0.0
 
     def _total(self, slot: Slot) -> float:
-        """The total norm, infinite where any part of it is not finite; NaN where nothing of it has arrived."""
+        """The total norm, infinite if any part of it is not finite; NaN if nothing has arrived."""
         known = slot.values.get("total")
         if known is not None and not ("own" in slot.facts and "captured" in slot.facts):
             total = known[0] if len(known) == 1 else math.sqrt(sum(value * value for value in known))
@@ -203,7 +203,7 @@ class Decoder:
         return total if math.isfinite(total) else math.inf
 
     def _norms(self, slot: Slot) -> Vector:
-        """The gradient norm of every tensor, NaN where it has none, infinite where it is not finite."""
+        """The gradient norm of every tensor: NaN if it has none, infinite if it is not finite."""
         norms = _reconcile(self._gather(slot, "grad_norm"), self._gather(slot, "applied_norm"))
         if norms is None:
             return np.zeros(0)
@@ -232,7 +232,7 @@ class Decoder:
         if weights is not None and slices is not None and changes is not None:
             with np.errstate(all="ignore"):
                 ratios = changes / slices
-            ratios[~np.isfinite(ratios)] = np.nan  # weights of zero have no relative movement
+            ratios[~np.isfinite(ratios)] = np.nan  # zero weights have no relative change
             result["weight_norm"] = _listed(weights)
             result["update_ratio"] = _listed(ratios)
         return result
@@ -254,15 +254,15 @@ class Decoder:
                 self._clip = vitals["clip"] = value
                 self._note(
                     "hidden clip",
-                    f"the gradient norm is {value:.4g} at step after step: gradients are clipped where it cannot be "
-                    "seen (in compiled code or in a library), and the norm before clipping is unknown. "
-                    "Call doctor.log_gradients() before clipping to see it.",
+                    f"the gradient norm is {value:.4g} at every step: gradients are clipped where torchdoctor cannot "
+                    "see it (in compiled code or in a library), so the norm before clipping is unknown. "
+                    "Call doctor.log_gradients() before clipping to record it.",
                 )
         else:
             self._same_norm = norm, 0
 
     def _take_losses(self, losses: Mapping[str, float]) -> bool:
-        """Remember the losses of a step; whether all are finite."""
+        """Remember the losses of a step; returns whether all are finite."""
         for name, value in losses.items():
             self._follow(name, (value,))
         return all(map(math.isfinite, losses.values()))
@@ -271,10 +271,10 @@ class Decoder:
         self._courses.setdefault(name, deque(maxlen=HIDDEN_AFTER)).extend(losses[-HIDDEN_AFTER:])
 
     def _is_cut_to(self, norm: float, coming: Mapping[str, Sequence[float]]) -> bool:
-        """Whether a norm that stays is due to a clip, rather than to gradients that stay; `coming` follows on losses.
+        """Whether a constant norm is due to a clip and not to constant gradients; `coming` holds further losses.
 
-        Where a loss goes up and down with its batch, so does the norm of its gradient. Where it does not, all batches
-        may be the same and the weights may hardly move; where none is logged, limits of clips are round numbers.
+        If a loss goes up and down with its batch, so does its gradient norm. If it does not, all batches may be the
+        same and the weights may hardly move. If no loss is logged, the norm counts as a clip if it is a round number.
         """
         if not self._courses and not coming:
             return _is_round(norm)
@@ -283,7 +283,7 @@ class Decoder:
 
 
 def _is_round(norm: float) -> bool:
-    """Whether a number has no more than two digits, as far as a clip leaves it so.
+    """Whether a number has at most two digits, up to a clip's precision.
 
     >>> _is_round(0.24999995), _is_round(0.2503)
     (True, False)
@@ -308,10 +308,10 @@ def _is_same(norm: float, other: float) -> bool:
 
 
 def _means(slot: Slot) -> tuple[dict[str, float], dict[str, float]]:
-    """Losses and gauges by name, averaged over micro-batches; and those that have no part in the step.
+    """Losses and gauges by name, averaged over micro-batches; and losses that have no part in the step.
 
-    A loss that is not finite has gradients that are not. Where the step's are, and another loss of that name is finite,
-    the loop has passed over that batch: it is told by itself, and the step's loss stays its own.
+    A non-finite loss has non-finite gradients. If the step's gradients are finite, and so is another loss of that name,
+    the loop has skipped that batch: its loss is recorded separately and not mixed into the step's loss.
     """
     means: dict[str, float] = {}
     unused: dict[str, float] = {}
@@ -340,7 +340,7 @@ def _mean(slot: Slot, name: str, values: Sequence[float], unused: dict[str, floa
 
 
 def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector | None:
-    """Norms at the capture and at the step: a moderate decrease between them is a clip that was not seen."""
+    """Norms at the capture and at the step: a moderate decrease in between is a hidden clip."""
     if raw is None or applied is None:
         return applied if raw is None else raw
     if (np.isnan(raw) & ~np.isnan(applied)).any():  # clipping saw only some of the tensors
@@ -350,7 +350,7 @@ def _reconcile(raw: Vector | None, applied: Vector | None) -> Vector | None:
 
 
 def _listed(values: Vector) -> list[float | None]:
-    """A row for the journal, each number as `short` would make it, None for NaN."""
+    """A row for the journal, each number shortened as by `short`; None for NaN."""
     with np.errstate(all="ignore"):
         digits = 10.0 ** (6 - np.floor(np.log10(np.abs(values))))
         rounded = np.where(np.isfinite(digits) & (digits > 0), np.round(values * digits) / digits, values)
@@ -358,7 +358,7 @@ def _listed(values: Vector) -> list[float | None]:
 
 
 def short(value: float) -> float:
-    """A number with the seven digits that a 32-bit float has: half the journal, and the same live and read back.
+    """A number with a float32's seven digits: it halves the journal, and is the same live and when read back.
 
     >>> short(0.30000001192092896)
     0.3
@@ -367,9 +367,9 @@ def short(value: float) -> float:
 
 
 def shortened(values: Sequence[float]) -> list[float]:
-    """Finite numbers, each as `short` would make it; a quarter of the time that printing and reading them takes.
+    """Finite numbers, each shortened as by `short`, but four times faster than formatting and parsing.
 
-    A whole number of seven digits divided by a power of ten that is exact is the nearest number to that decimal.
+    A seven-digit integer divided by an exact power of ten is the float nearest to that decimal.
 
     >>> shortened([0.30000001192092896, 0.0, -12.3456789])
     [0.3, 0.0, -12.34568]

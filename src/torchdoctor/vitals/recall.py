@@ -1,8 +1,8 @@
-"""The recall gauge: whether samples were seen before, in training or before a validation, and with the same answer.
+"""The recall gauge: whether samples were seen before, in training or before a validation, and with the same target.
 
-Of some samples of each batch looked at, a code is kept on the device: a sum of whole numbers, the same wherever the
-sample comes. A sample that comes back unchanged was not augmented; one that comes back with another answer was paired
-anew; one of a validation that training has seen does not test anything. Only shares leave.
+For some samples of each sampled batch, a code is kept on the device: a sum of integers that does not depend on where
+the sample comes. A sample that comes back unchanged was not augmented. One that comes back with another target was
+paired differently. A validation sample that training has seen tests nothing. Only shares leave the device.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from torchdoctor.vitals.transfer import Slot
 from torchdoctor.vitals.validation import IdleHook
 
 LEAST_VALUES = 8
-"""Values of a sample that do not come again by chance."""
+"""Minimum values per sample for it not to come again by chance."""
 FEWEST = 8
-"""Samples of a batch that say something."""
+"""Minimum samples per batch."""
 ROWS, IDLE_ROWS = 64, 256
 """Samples of a batch that are looked at, in training and without gradients."""
 VALUES = 128
-"""Values of a sample that are looked at, evenly spread."""
+"""Values of a sample that are looked at, evenly spaced."""
 KEPT = 2048
-"""Samples that are remembered."""
+"""Maximum number of samples remembered."""
 APART = 0.5
-"""Deviations of all answers by which two answers to one sample differ that are not the same, measured twice."""
+"""Standard deviations of all targets by which two targets of a sample must differ to count as moved, not just noisy."""
 PASSES = 64
-"""Passes without gradients in a row that are looked at: a loop may evaluate its training data first."""
+"""Maximum consecutive passes without gradients that are looked at: a loop may evaluate its training data first."""
 
 
 class RecallGauge(PassGauge):
@@ -45,23 +45,23 @@ class RecallGauge(PassGauge):
         self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
         self._loss_fn = loss_fn if isinstance(loss_fn, nn.Module) and not is_compiled(loss_fn) else None
         self._memory: Tensor | None = None
-        """The codes of samples, and below them those of their answers: 0 where none was seen."""
+        """The codes of samples, and in a second row those of their targets: 0 if none was seen."""
         self._now: Tensor | None = None
         """The codes of this step's samples."""
         self._samples = torch.Size()
-        """How many there are."""
+        """Their number, as a shape."""
         self._answers: Tensor | None = None
         self._numbers: Tensor | None = None
-        """The answers of this step where each is one number, and those remembered beside the codes."""
+        """The targets of this step if each is one number, and those remembered with the codes."""
         self._kept: Tensor | None = None
         self._learnt = False
-        """Whether backward has come since this step's samples were seen."""
+        """Whether backward has run since this step's samples were seen."""
         self._least: Tensor | None = None
-        """The least share of known samples in a pass without gradients since a sampled step."""
+        """The smallest share of known samples in any pass without gradients since a sampled step."""
         self._passes = 0
 
     def arm(self) -> None:
-        """Hooks on the model and on the loss; the one for passes without gradients stays."""
+        """Put hooks on the model and the loss; the one for passes without gradients stays."""
         super().arm()
         if self._model is None:
             return
@@ -74,7 +74,7 @@ class RecallGauge(PassGauge):
             self._on[0, "_idles"] = hook, self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
     def see(self, method: str, args: tuple[Any, ...]) -> None:
-        """Passes without gradients are seen between sampled steps too."""
+        """Passes without gradients are also seen between sampled steps."""
         self._armed, armed = self._armed or method == "_idles", self._armed
         super().see(method, args)
         self._armed = armed
@@ -82,7 +82,7 @@ class RecallGauge(PassGauge):
     def begins(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A batch enters the model."""
         super().begins(module, args, kwargs)
-        if self.learns and (self._now is None or not self._learnt):  # a pass that nothing was learnt from tested
+        if self.learns and (self._now is None or not self._learnt):  # a pass without backward was a test
             given = list(plain_tensors((args, kwargs)))
             self._now, self._samples = codes(given, ROWS), given[0].shape[:1] if given else torch.Size()
             self._answers = self._numbers = None
@@ -149,7 +149,7 @@ class RecallGauge(PassGauge):
         self._learnt = False
 
     def disarm(self) -> None:
-        """The hook for passes without gradients stays."""
+        """Take the hooks off, except the one for passes without gradients."""
         staying = self._on.pop((0, "_idles"), None)
         super().disarm()
         if staying is not None:
@@ -157,14 +157,14 @@ class RecallGauge(PassGauge):
 
 
 def _looked_up(memory: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Which numbers are among those remembered, and the place of each, or any place."""
+    """Which numbers are among those remembered, and the position of each; any position if not found."""
     ordered, places = memory.sort(stable=True)  # of equal ones, the latest stays first
     found = torch.searchsorted(ordered, wanted).clamp_max(ordered.numel() - 1)
     return ordered[found] == wanted, places[found]
 
 
 def codes(tensors: list[Tensor], most: int, least: int = LEAST_VALUES) -> Tensor | None:
-    """A whole number for each of the first samples of a batch; 0 for one whose values are all the same.
+    """An integer for each of the first samples of a batch; 0 for a sample whose values are all equal.
 
     >>> batch = torch.arange(320.0).view(20, 16)
     >>> bool((codes([batch], 64)[5:] == codes([batch[5:]], 64)).all())
@@ -189,7 +189,7 @@ def codes(tensors: list[Tensor], most: int, least: int = LEAST_VALUES) -> Tensor
 
 
 def _weights(count: int, device: torch.device) -> Tensor:
-    """Whole numbers without a pattern: rows of zeros and ones must not come to the same sum."""
+    """Integers without a pattern: rows of zeros and ones must not have the same sum."""
     mixed = torch.arange(1, count + 1, device=device)
     for factor in (0x9E3779B97F4A7C15 - (1 << 64), 0x3F58476D1CE4E5B9):
         mixed = mixed * factor
@@ -198,7 +198,7 @@ def _weights(count: int, device: torch.device) -> Tensor:
 
 
 def _has_answers(module: nn.Module, output: Tensor | None, target: Tensor) -> bool:
-    """Whether a target is an answer to each sample: not its place in the batch, nor a label of each of its parts."""
+    """Whether there is one target per sample: not its position in the batch, nor a label for each of its parts."""
     if output is None or not target.numel():
         return False
     dimension = class_dimension(module, output, target)

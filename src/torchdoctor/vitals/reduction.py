@@ -1,11 +1,10 @@
 """The norms of many gradients in one launch, for CUDA loops that do not clip.
 
-torch's multi-tensor norm makes an output tensor for each of its inputs: at 150 tensors that takes ten times as long on
-the host as everything else that a watched step costs. Here a small kernel is handed the gradients' addresses, which
-are others at every step, among its arguments, and writes all norms into one vector. It is compiled by torch's own
-run-time compiler, in a thread, while the first steps go on; the thread never touches the device, which may be recording
-a graph. Where all this is not to be had (torch before 2.9, other devices, types that the kernel does not read) the
-multi-tensor norm is used.
+torch's multi-tensor norm makes an output tensor for each input: with 150 tensors, that takes ten times as long on the
+host as everything else in a watched step. Here, a small kernel gets the gradients' addresses, which change at every
+step, as arguments and writes all norms into one vector. It is compiled by torch's own run-time compiler, in a thread,
+while the first steps run; the thread never touches the device, which may be recording a graph. If any of this is
+unavailable (torch before 2.9, other devices, unsupported types), the multi-tensor norm is used.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from torch import Tensor
 logger = logging.getLogger("torchdoctor")
 
 FEWEST = 24
-"""Tensors from which a launch of ours is cheaper than one output for each."""
+"""Number of tensors from which our launch is cheaper than one output for each."""
 MOST = 480
-"""Addresses that fit among the arguments of a launch, which take 4 KB at most: more tensors take more launches."""
+"""Addresses that fit into the arguments of a launch, at most 4 KB: more tensors take more launches."""
 CHUNK = 1 << 16
 """Elements that one block of threads adds up."""
 LANES = 256
-"""Threads of a block."""
+"""Threads per block."""
 READ = {torch.float32: "p[i]", torch.bfloat16: "__uint_as_float((unsigned)p[i] << 16)"}
-"""How an element is read; bfloat16 is the upper half of a float."""
+"""How an element is read; bfloat16 is the upper half of a float32."""
 STORED = {torch.float32: "float", torch.bfloat16: "unsigned short"}
 ROWS = 32
-"""Steps whose results are given room at a time: making two tensors a step would cost as much as a launch."""
+"""Steps whose results are allocated at a time: making two tensors per step would cost as much as a launch."""
 GLANCES = 8
-"""How often the gradients' form is learnt anew; where it changes more often than that, it is looked at by itself."""
+"""How often the gradients' layout is learned anew; if it changes more often, it is checked tensor by tensor."""
 _grad = operator.attrgetter("grad")
 
 SOURCE = r"""
@@ -87,7 +86,7 @@ extern "C" __global__ void norms_of(const __grid_constant__ Addresses address, i
 
 
 class Reduction:
-    """The norms of the gradients of these tensors, again and again; `None` while, or where, it cannot tell."""
+    """The norms of the gradients of these tensors, at each call; returns None while it is not ready or not possible."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
@@ -96,19 +95,19 @@ class Reduction:
         self._binary: bytes | None = None
         self._launches: list[_Launch] | None = None
         self._known: list[int] = []
-        """Where the gradients were last seen."""
+        """Addresses of the gradients at the last call."""
         self._has_known_form: Callable[..., bool] | None = None
-        """Whether types, devices, sizes and strides are those that were last found to be in order."""
+        """Whether types, devices, sizes and strides are those that were last found valid."""
         self._glances = GLANCES
         self._room: list[tuple[Tensor, Tensor]] = []
-        """For steps to come: where the norms go, and the total."""
+        """For upcoming steps: memory for the norms and for the total."""
         self._stream = 0
         if self._device.type == "cuda" and len(tensors) >= FEWEST and all(self._sizes) and self._type in READ:
-            # No daemon: a compiler that the interpreter leaves behind at its exit may crash it.
+            # Not a daemon thread: a compiler still running at the interpreter's exit may crash it.
             threading.Thread(target=self._compile, name="torchdoctor-compile").start()
 
     def __call__(self) -> tuple[Tensor, Tensor] | None:
-        """Norm by tensor and total norm of the gradients as they are now; raises where a tensor has none."""
+        """Norm by tensor and total norm of the gradients as they are now; raises an error if a tensor has none."""
         if self._launches is None and self._binary is None:
             return None
         if torch._C._cuda_getDevice() != self._device.index or (self._launches is None and not self._load()):
@@ -131,13 +130,13 @@ class Reduction:
         return norms, total
 
     def _make_room(self, stream: int) -> None:
-        """Room for some steps on this stream, in two pieces: they live until the last of these steps has been read."""
+        """Allocate memory for some steps on this stream, in two blocks that live until the last of them is read."""
         norms = torch.empty(ROWS, len(self._tensors), device=self._device)
         totals = torch.empty(ROWS, device=self._device)
         self._room, self._stream = list(zip(norms.unbind(), totals.unbind(), strict=True)), stream
 
     def _are_whole(self, grads: list[Tensor]) -> bool:
-        """Whether each of the gradients is a whole, dense one, as the kernel reads it; if so, their form is known."""
+        """Whether each gradient is dense and complete, as the kernel expects; if so, their layout is remembered."""
         whole = all(
             grad.dtype == self._type and grad.numel() == size and grad.device == self._device and _is_dense(grad)
             for grad, size in zip(grads, self._sizes, strict=True)
@@ -153,8 +152,8 @@ class Reduction:
         try:
             with torch.cuda.device(self._device):
                 self._binary = _runtime()._nvrtc_compile(source, "norms_of")[0]
-        except Exception as error:  # noqa: BLE001  an optional short cut: whatever is missing, there is the long way
-            logger.debug("norms are measured by torch's multi-tensor kernel: %s", error)
+        except Exception as error:  # noqa: BLE001  an optional shortcut: the multi-tensor kernel remains
+            logger.debug("using torch's multi-tensor kernel for gradient norms: %s", error)
 
     def _load(self) -> bool:
         """Put the kernel and its tables on the device, once it is compiled."""
@@ -170,7 +169,7 @@ class Reduction:
                 for row, kind in rows
             ]
             sums = torch.empty(len(owner), dtype=torch.float64, device=self._device)
-            self._kept = kernels, tables, sums  # the launches hold their addresses only
+            self._kept = kernels, tables, sums  # the launches only hold their addresses
             sizes, owners, firsts, done = tables
             arguments = [sizes, owners, firsts, sums, done, None, None, len(chunks), len(owner)]
             self._launches = []
@@ -179,33 +178,33 @@ class Reduction:
                 self._launches.append(_Launch(kernels["norms_of"], end - begin, [start, begin, *arguments]))
         except Exception as error:  # noqa: BLE001
             self._launches = None
-            logger.debug("norms are measured by torch's multi-tensor kernel: %s", error)
+            logger.debug("using torch's multi-tensor kernel for gradient norms: %s", error)
         return self._launches is not None
 
 
 def _form_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
-    """A test of tensors for having the form of these, in one call: two passes over 150 of them take twice as long."""
+    """A test whether tensors have this layout, in one call: two Python passes over 150 tensors take twice as long."""
     try:
         from torch._C._dynamo import guards
 
         make: Any = guards.TensorGuards
         sizes, strides = [list(tensor.shape) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
         test: Callable[..., bool] = make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-    except Exception as error:  # noqa: BLE001  as with the kernel, there is the long way
-        logger.debug("the form of gradients is looked at one by one: %s", error)
+    except Exception as error:  # noqa: BLE001  an optional shortcut, like the kernel
+        logger.debug("checking the layout of gradients one by one: %s", error)
         return None
     return test
 
 
 def _runtime() -> Any:
-    """torch's own bridge to the run-time compiler and to the driver."""
+    """torch's own interface to the run-time compiler and the driver."""
     from torch.cuda import _utils
 
     return _utils
 
 
 class _Launch:
-    """A kernel with its arguments laid out, so that a launch is one foreign call; None: an address that it is given."""
+    """A kernel with prepared arguments: a launch is one foreign call. None stands for an address given later."""
 
     def __init__(self, kernel: Any, blocks: int, arguments: Sequence[Tensor | int | None]) -> None:
         values: list[Any] = [
@@ -220,7 +219,7 @@ class _Launch:
         self._launch: Any = _runtime()._get_gpu_runtime_library().cuLaunchKernel
 
     def place(self, addresses: list[Any]) -> None:
-        """Where the gradients lie; a launch takes a copy along."""
+        """Set the gradients' addresses; each launch copies them."""
         self._places[: len(addresses)] = addresses
 
     def __call__(self, stream: int, *addresses: int) -> None:
@@ -232,5 +231,5 @@ class _Launch:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill one stretch of memory, in any order."""
+    """Whether its elements fill one contiguous block of memory, in any order."""
     return tensor.layout is torch.strided and bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))

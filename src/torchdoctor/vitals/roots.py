@@ -1,8 +1,8 @@
-"""Where backward begins: the loss itself, whatever the loop shows of it.
+"""Where backward begins: the loss itself, even if the loop does not show it.
 
-Most loops call ``F.cross_entropy`` and log ``loss.item()``: no module to hook and no graph to read. But each of them
-calls ``loss.backward()``, which goes through ``torch.autograd.backward``. The tap is on for sampled steps only; it is
-counted, and taken off only if nobody else has replaced it since.
+Most loops call ``F.cross_entropy`` and log ``loss.item()``: there is no module to hook and no graph to read. But each
+of them calls ``loss.backward()``, which goes through ``torch.autograd.backward``. The tap is on during sampled steps
+only. It is reference-counted, and removed only if nothing else has replaced it since.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 
 class Watcher(Protocol):
-    """Who wants to know."""
+    """An object that wants to be told."""
 
     def backward_begins(self, loss: Tensor) -> None:
-        """Backward is about to run from this loss, with its graph still whole; must not raise."""
+        """Backward is about to run from this loss, with its graph still complete; must not raise."""
 
 
-# A patch is process-wide, so its watchers are.
+# A patch is process-wide, and so are its watchers.
 _watchers: list[weakref.ref[Any]] = []
 _tap: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 
@@ -38,7 +38,7 @@ def watch(watcher: Watcher) -> None:
 
 
 def leave(watcher: Watcher) -> None:
-    """Stop telling a watcher; the last one takes the tap off."""
+    """Stop telling a watcher; when the last one leaves, the tap is removed."""
     _forget(next((known for known in _watchers if known() is watcher), None))
 
 

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from torchdoctor.settings import Settings
 
 EARLY = (1, 2, 4, 8, 16)
-"""Steps of the run's first moments that are looked at closely."""
+"""The first steps of a run that are looked at closely."""
 AHEAD = 2
-"""Steps by which a sample comes before a round number: just after one, loops validate, and epochs begin."""
+"""A sample comes this many steps before a round number: just after one, loops validate and epochs begin."""
 YOUNG = 300
-"""Steps during which samples are twice as frequent, and are not held against the budget."""
+"""First steps in which samples are twice as frequent and not counted against the budget."""
 RAREST = 10_000
 SHARE = 0.3
-"""Of the overhead that is allowed, what close looks may take; the rest is for what is done at every step."""
+"""Share of the allowed overhead for close looks; the rest is for what is done at every step."""
 CUDA_SHARE = 0.1
-"""The same beside a CUDA device, whose steps are short: a look every second or two is as many as anybody reads."""
+"""The same for a CUDA device, whose steps are short: more than a look every second or two is of no use."""
 GRACE = 1.0
-"""Seconds that close looks may take in any run on the host: nobody notices one, and short runs are made there."""
+"""Seconds of close looks that are free in any run on the host: nobody notices one, and short runs are common there."""
 
 
 class Sampling:
@@ -35,7 +35,7 @@ class Sampling:
     [0, 1, 2, 4, 8, 16, 23, 48, 73, 98, 123]
     >>> sampling.looks, sampling.spent, sampling.watched = 10, 2.0, 100.0
     >>> sampling.keep_budget(1000)  # doctest: +ELLIPSIS
-    budget 667 layers, batches and outputs are looked at every 667 steps from here on, ...
+    budget 667 layers, batches and outputs are now looked at only every 667 steps ...
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Sampling:
     ) -> None:
         self.every = self._wanted = every
         self.next = 0
-        """The step that is looked at next."""
+        """The next step that is looked at."""
         self.looks = 0
         self.spent = self.watched = 0.0
         """Seconds of close looks, and of the run."""
@@ -58,18 +58,18 @@ class Sampling:
         self._allowed, self._note = share * overhead, note
         self._began = 0.0
         self._youth = (0.0, 0, 0.0, 0)
-        """Seconds of looks, looks, seconds of the run and steps when it was no longer young: compilers work before."""
+        """After the first steps, which include compilation: seconds of looks, looks, seconds of the run, steps."""
         self._free = grace if overhead > 0 else 0.0
-        """Seconds that are not held against the budget."""
+        """Seconds that are not counted against the budget."""
         self._said = every
         self._before = 0.0
         """Seconds that looks had taken when the latest one began."""
         self._prices: deque[float] = deque(maxlen=8)
-        """Seconds of the latest looks, what was made of their numbers included."""
+        """Seconds of the latest looks, including the processing of their numbers."""
 
     @classmethod
     def on(cls, settings: Settings, note: Callable[[str, str], None], *, cuda: bool) -> Sampling:
-        """As the settings say, beside a CUDA device or on the host."""
+        """As configured in the settings, for a CUDA device or the host."""
         every, overhead = settings.sample_every, settings.overhead
         return cls(every, overhead, note, 0.0, CUDA_SHARE) if cuda else cls(every, overhead, note)
 
@@ -81,7 +81,7 @@ class Sampling:
         return min((early for early in EARLY if number < early < regular), default=regular)
 
     def begin(self, elsewhere: float = 0.0) -> None:
-        """A look begins; the one before it has taken all that was spent since then."""
+        """A look begins; the time spent since the previous one began is that one's cost."""
         spent = self.spent + elsewhere - self.waited
         if self.looks:
             self._prices.append(spent - self._before)
@@ -89,7 +89,7 @@ class Sampling:
         self.looks += 1
 
     def _price(self, mean: float) -> float:
-        """What a look takes: the mean of the latest few without the dearest, which may have met a compiler."""
+        """The cost of a look: the mean of the latest few without the highest, which may include compilation."""
         prices = sorted(self._prices)[:-1]
         return sum(prices) / len(prices) if len(prices) > 2 else mean
 
@@ -101,13 +101,13 @@ class Sampling:
         self.spent += time.perf_counter() - self._began
 
     def keep_budget(self, number: int, elsewhere: float = 0.0) -> None:
-        """Look more rarely if looking takes more of the run than it may; `elsewhere`: seconds inside hooks."""
+        """Look less often if looks take more of the run than allowed; `elsewhere`: seconds inside hooks."""
         spent = self.spent + elsewhere - self.waited
         then_spent, then_looks, then_watched, then = self._youth
         look = self._price((spent - then_spent) / max(1, self.looks - then_looks))
         step = (self.watched - then_watched) / max(1, number - then)
         if number <= YOUNG and self._allowed:
-            if spent > self._free and then and self.looks > then_looks:  # what the latest ones took, compilers aside
+            if spent > self._free and then and self.looks > then_looks:  # cost of the latest ones, without compilation
                 self._look_every(self._affordable(look, step), look)
             self._youth = spent, self.looks, self.watched, number
         elif spent > max(self._free, then_spent) + self._allowed * (self.watched - then_watched):
@@ -115,7 +115,7 @@ class Sampling:
             self._look_every(self._young, look)
 
     def _affordable(self, look: float, step: float) -> int:
-        """How rarely looks of so many seconds must be taken, among steps of so many."""
+        """Minimum steps between looks of this many seconds, with steps of this many seconds."""
         return min(RAREST, max(self._wanted, math.ceil(look / max(self._allowed * step, 1e-12))))
 
     def _look_every(self, every: int, look: float) -> None:
@@ -124,7 +124,7 @@ class Sampling:
             self._said = every
             self._note(
                 f"budget {every}",
-                f"layers, batches and outputs are looked at every {every} steps from here on, losses and gradients "
-                f"still at each: a close look takes {1e3 * look:.1f} ms, and {self._allowed:.2%} of the run's time is "
-                "for them (settings.overhead).",
+                f"layers, batches and outputs are now looked at only every {every} steps (losses and gradients "
+                f"still at every step): a close look takes {1e3 * look:.1f} ms, and looks may take {self._allowed:.2%} "
+                "of the run's time (settings.overhead).",
             )

@@ -1,4 +1,4 @@
-"""The schedule gauge: what a scheduler says of itself, and whether and how often it is stepped."""
+"""The schedule gauge: a scheduler's settings, and whether and how often it is stepped."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.transfer import Slot
 
 TOTALS = ("T_max", "total_steps", "total_iters", "T_0", "step_size")
-"""Attributes of torch's schedulers that say after how many of their steps something is over."""
+"""Attributes of torch's schedulers that say after how many of their steps something ends."""
 SURE = 2
-"""Steps of the scheduler from which the number of the optimizer's between two is believed."""
+"""Scheduler steps needed before the number of optimizer steps per scheduler step is trusted."""
 APART = 8
-"""Optimizer steps between two looks from which a cadence is believed."""
+"""Optimizer steps between two looks from which a cadence is trusted."""
 
 
 class ScheduleGauge(Gauge):
@@ -39,12 +39,12 @@ class ScheduleGauge(Gauge):
         self._tell(self._watched())
         passed = count - self._first
         if passed >= SURE:
-            # right after a step of the scheduler it is exact, later it is too much: the least is nearest
+            # exact right after a scheduler step and too large later: the smallest is the closest
             self._interval = min(self._interval, round((slot.number + 1) / passed))
             self._tell({"schedule.interval": self._interval})
         total = self._total()
         if total and type(self._scheduler).__name__ == "CosineAnnealingLR":
-            # it does not stop at its end: the rate rises again, down and up for as long as it is stepped
+            # it does not stop at its end: the learning rate goes up and down for as long as it is stepped
             self._tell({"schedule.rounds": min(count // total, 5)})
         if self._before is None:
             self._before = count, slot.number
@@ -55,7 +55,7 @@ class ScheduleGauge(Gauge):
                 self._tell({"schedule.per_batch": passed >= 0.9 * taken})
 
     def _watched(self) -> dict[str, Any]:
-        """What a schedule that waits for a plateau takes for better, and the best that it has seen."""
+        """What a plateau scheduler counts as better, and the best value that it has seen."""
         mode, best = getattr(self._scheduler, "mode", None), getattr(self._scheduler, "best", None)
         if mode not in ("min", "max") or not isinstance(best, int | float) or not math.isfinite(best):
             return {}

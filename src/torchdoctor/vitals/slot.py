@@ -1,4 +1,4 @@
-"""What is being measured of a step: a slot; and of ordinary steps that are over: a bunch of them in columns."""
+"""The measurements of a step (a slot), and of many finished ordinary steps in columns (a bunch)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Vector = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 Kept = tuple[str, Tensor, int]
-"""A device scalar: what it is, itself, and its version when it was kept."""
+"""A device scalar: its key, the scalar, and its version when it was kept."""
 Loss = tuple[str, Any, int]
 """Name, number or device scalar, and the scalar's version."""
 Raw = tuple[Tensor, int, Tensor | None, float | None, list[float], float, list[Loss]]
-"""One step: total norm and its version, norms by tensor, clip threshold, learning rates, when it ended, losses."""
+"""One step: total norm and its version, norms by tensor, clip threshold, learning rates, end time, losses."""
 OTHERS = frozenset({"total", "found_inf", "grad_scale", "same_total", "grad_norm", "lr", "seconds", "clip", "memory"})
-"""Names that a loss in a bunch may not have: they are those of other numbers."""
+"""Names that a loss in a bunch must not have, because other numbers have them."""
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class Part:
     indices: Indices
     values: Vector | None = None
     modules: int = 0
-    """For values by module instead: how many modules there are."""
+    """For values by module: the number of modules."""
 
 
 class Slot:
-    """What is being measured of one step, or of one validation."""
+    """The measurements of one step or one validation."""
 
     __slots__ = (
         "cells",
@@ -63,23 +63,23 @@ class Slot:
         self.cells: dict[str, tuple[float, int]] = {}
         """Sum and count of numbers that were known on the host, by name."""
         self.nonfinite: dict[str, list[float]] | None = None
-        """Those among them that were not finite."""
+        """The non-finite numbers among them."""
         self.kept: list[Kept] = []
-        """Device scalars: what each is, itself, and its version when it was kept."""
+        """Device scalars: key, scalar, and its version when it was kept."""
         self.parts: list[Part] = []
         self.detailed = False
-        """Whether the per-tensor values travel with the block, rather than only if the total turns out to be odd."""
+        """Whether the per-tensor values always travel with the block, not only if the total is odd."""
         self.sampled = False
         """Whether this step is looked at closely."""
         self.facts: dict[str, Any] = {}
-        """What the host knows by itself: learning rate, step time, clip threshold."""
+        """Values known on the host: learning rate, step time, clip threshold."""
         self.groups: list[dict[str, Any]] | None = None
         self.finished = False
         self.values: dict[str, list[float]] = {}
         """The numbers of what was kept, by key, once they have arrived."""
 
     def keep(self, key: str, scalar: Tensor, *, copy: bool = False) -> None:
-        """Keep a device scalar; `copy` where its owner writes to it later."""
+        """Keep a device scalar; use `copy` if its owner overwrites it later."""
         if copy:
             scalar = scalar.clone()
         if scalar.dim():
@@ -99,11 +99,11 @@ class Slot:
         self.cells[name] = total + value, count + 1
 
     def has(self, name: str) -> bool:
-        """Whether there is anything under this name."""
+        """Whether there is anything with this name."""
         return name in self.cells or name in (self.nonfinite or ()) or any(item[0] == name for item in self.kept)
 
     def enter_losses(self, losses: Sequence[Loss]) -> None:
-        """The losses of an ordinary step."""
+        """Enter the losses of an ordinary step."""
         for name, value, version in losses:
             if type(value) is float:
                 self.add(name, value)
@@ -113,7 +113,7 @@ class Slot:
     def enter_norms(
         self, total: tuple[Tensor, int], norms: Tensor | None, clip: float | None, indices: Indices, *, clips: bool
     ) -> None:
-        """The norms of an ordinary step, and what it was clipped at; `clips`: whether clipping has measured them."""
+        """Enter the norms of an ordinary step and its clip threshold; `clips`: whether clipping has computed them."""
         self.kept.append(("total", *total))
         if norms is not None:
             self.parts.append(Part("grad_norm", norms, indices))
@@ -125,14 +125,14 @@ class Slot:
         return 1
 
     def scalars(self) -> list[Tensor]:
-        """What is to be sent."""
+        """The scalars to be sent."""
         return [item[1] for item in self.kept]
 
     def receive(self, numbers: Sequence[float], position: int) -> int:
         """Take the numbers of what was sent, from that position on; returns where they end."""
         self.values = {}
         for key, scalar, version in self.kept:
-            # A scalar that its owner has written to since is not what was logged: better none.
+            # A scalar that its owner has overwritten is no longer what was logged: drop it.
             if scalar._version == version:
                 self.values.setdefault(key, []).append(numbers[position])
             position += 1
@@ -141,10 +141,10 @@ class Slot:
 
 
 class Bunch:
-    """Ordinary steps that are over and measured the same: a number or scalar of each, by what it is.
+    """Finished ordinary steps with the same measurements: for each of these, a number or scalar per step.
 
     Sixteen slots are a hundred objects, and each costs a microsecond when the caches are full of the loop's own work.
-    So does a line of Python a step: what can be said of all steps at once is.
+    So does a line of Python per step: whatever can be done for all steps at once is.
     """
 
     __slots__ = ("_kept", "_steps", "clips", "indices", "is_true", "losses", "number", "seconds", "totals")
@@ -153,9 +153,9 @@ class Bunch:
         self.number, self._steps, self.seconds = number, steps, seconds
         self.indices, self.clips = indices, clips
         self._kept: list[tuple[str | None, Sequence[Tensor], Sequence[int]]] = []
-        """What was sent: the name of a loss (None: the total norms), a scalar of each step and its version."""
+        """What was sent: the name of a loss (None: the total norms), a scalar per step, and the scalars' versions."""
         self.is_true = True
-        """Whether nobody has written to the scalars since they were kept."""
+        """Whether no scalar has been overwritten since it was kept."""
         self.totals: list[float] = []
         """The total norms, once they have arrived."""
         self.losses: dict[str, list[float]] = {}
@@ -163,7 +163,7 @@ class Bunch:
 
     @staticmethod
     def are_alike(steps: Sequence[Raw]) -> bool:
-        """Whether these steps can be a bunch: the same losses, clip, and groups with rates of their own."""
+        """Whether these steps can form a bunch: same losses, same clip, usable learning rates."""
         _, _, norms, clips, rates, _, losses = zip(*steps, strict=True)
         count, names = len(steps), [item[0] for item in losses[0]]
         if clips.count(clips[0]) != count or type(None) in map(type, norms) or set(map(len, losses)) != {len(names)}:
@@ -189,16 +189,16 @@ class Bunch:
 
     @property
     def clip(self) -> float | None:
-        """What the steps were clipped at."""
+        """The clip threshold of the steps."""
         return self._steps[0][3]
 
     @property
     def rates(self) -> dict[str, Sequence[float]]:
-        """The learning rates: of the first group, and of those whose rate is another."""
+        """The learning rates: of the first group, and of those that differ from it."""
         return _rates([step[4] for step in self._steps]) or {}
 
     def scalars(self) -> list[Tensor]:
-        """What is to be sent: the totals, then the losses by name."""
+        """The scalars to be sent: the totals, then the losses by name."""
         totals, versions, *_, losses = zip(*self._steps, strict=True)
         self._kept = [(None, totals, versions)]
         for lot in zip(*losses, strict=True):
@@ -225,7 +225,7 @@ class Bunch:
         return position
 
     def slots(self, *, calm: bool = False) -> list[Slot]:
-        """The same as a slot for each step, with its numbers; `calm`: none of them is odd."""
+        """A slot for each step, with its numbers; `calm`: none of the steps is odd."""
         slots, by_group = [], self.rates.items()
         for place, (total, version, norms, clip, _, _, losses) in enumerate(self._steps):
             slot = Slot(self.number + place, "vitals")
@@ -241,7 +241,7 @@ class Bunch:
         return slots
 
     def is_finite(self) -> bool:
-        """Whether all that was measured is finite."""
+        """Whether all measured numbers are finite."""
         return all(map(math.isfinite, chain(self.totals, *self.losses.values())))
 
 
@@ -249,9 +249,9 @@ _version = operator.attrgetter("_version")
 
 
 def _rates(rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[float]] | None:
-    """The learning rates of some steps, each a row by group, as `GroupGauge.enter_rates` has them at each step.
+    """The learning rates of some steps, one row by group for each, as `GroupGauge.enter_rates` records them.
 
-    None where they are no numbers, not finite, or the same in two groups at some of the steps only.
+    None if they are not finite floats, or if two groups have the same one at some of the steps only.
 
     >>> _rates([[0.1, 0.1, 0.2], [0.1, 0.1, 0.3]])
     {'lr': (0.1, 0.1), 'lr/2': (0.2, 0.3)}

@@ -1,10 +1,10 @@
-"""The state witness: did anybody but the optimizer write to the weights, and did the optimizer keep its memory?
+"""The state witness: did anything but the optimizer write to the weights, and did the optimizer keep its state?
 
-An in-place write adds to a tensor's version. How many writes a step makes is seen at each sample, so what the steps
-between two samples account for is known, and what is left over is somebody else's: a checkpoint that was loaded, an
-average that was put in for a validation, a clamp. Adam counts its own steps, and a count that falls was started anew.
-A `load_state_dict` says so itself, at once. Numbers of the host only: no kernel, no wait. Writes through
-`tensor.data` leave no trace, and are not seen.
+An in-place write increases a tensor's version. Each sample shows how many writes a step makes, so the writes of the
+steps between two samples are known. Any others come from elsewhere: a loaded checkpoint, averaged weights swapped in
+for a validation, a clamp. Adam counts its own steps, and a falling count means that its state was reset.
+`load_state_dict` is seen directly. Only numbers on the host are read: no kernel, no waiting. Writes through
+`tensor.data` leave no trace and are not seen.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from torchdoctor.vitals.transfer import Slot
 
 Item = TypeVar("Item")
 WITNESSES = 3
-"""Tensors that must all have been written to: a norm that is kept on an embedding writes to that one alone."""
+"""Tensors that must all have been written to: a norm constraint on an embedding writes to that one alone."""
 LISTED = 4
-"""Stretches of steps that the fact holds: the last ones."""
+"""Maximum number of step ranges in the fact: the last ones."""
 MOST_LOADS = 8
-"""Steps before which a state was loaded that the fact holds: the last ones."""
+"""Maximum number of load steps in the fact: the last ones."""
 ENOUGH = 5
-"""Samples with a write at each step, or with an empty memory, after which no more are counted."""
+"""Samples with a write at each step, or with an empty state, after which counting stops."""
 MEMORIES = ("momentum_buffer", "exp_avg", "square_avg")
 SLICE = 64
-"""Elements of each witness by which a state is known again."""
+"""Elements of each witness by which weights are recognized."""
 YOUNG = 10
-"""Steps that a memory must reach back at least, once it has been there for longer."""
+"""Minimum steps that a state must cover once it has existed for longer."""
 
 
 class StateWitness(Gauge):
-    """Tells `state.*`, where there is one optimizer: of several it is not known how often each has stepped."""
+    """Tells `state.*`, if there is one optimizer: with several, it is unknown how often each has stepped."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         self._optimizer, self._tell = setup.optimizers[0], tell
@@ -54,20 +54,20 @@ class StateWitness(Gauge):
         self._parts: list[list[Any]] = []
         self._always = 0
         self._count: int | None = None
-        """Steps that the optimizer says it has taken."""
+        """Steps that the optimizer has taken by its own count."""
         self._left: tuple[int, int] | None = None
-        """The last sample at which a step left something in the optimizer's memory, and of how many steps."""
+        """The last sample at which a step left something in the optimizer's state, and how many steps that covered."""
         self._forgotten = 0
         self._restarted: int | None = None
-        """The step at which the count was found to have begun anew, at this sample."""
+        """The step at which the count restarted, if this sample shows it."""
         self._anew: list[int] = []
         self._loaded: list[int] = []
         self._in_parts = False
         """Whether the last of them was into a part of a model."""
         self._first_loaded: Tensor | None = None
-        """A part of the weights after the first load."""
+        """Some of the weights after the first load."""
         self._same: Tensor | None = None
-        """Whether the latest load has brought that state again: a number of the device, for the sample that comes."""
+        """Whether the latest load restored the same weights: a device scalar, for the next sample."""
         self._begun = False
         self._models = [unwrap_model(model) for model in setup.models.values()]
         for inner in self._models:
@@ -76,12 +76,12 @@ class StateWitness(Gauge):
                 weakref.finalize(self, handle.remove).atexit = False
 
     def loaded(self, part: nn.Module, keys: Any) -> None:
-        """Weights were loaded into a model or a part of it; whoever loads them must not learn of our mistakes."""
+        """Weights were loaded into a model or part of it; the caller must not see our errors."""
         with contextlib.suppress(Exception):
             self._note_load(part)
 
     def _note_load(self, part: nn.Module) -> None:
-        """Which step comes next is told by how often the weights were written to."""
+        """Find the next step from how often the weights were written to."""
         known, tensors = self._after, self._tensors()
         if not self._alone or known is None or not _are_the_same(tensors, known[1]):
             return
@@ -93,13 +93,13 @@ class StateWitness(Gauge):
         told, self._in_parts = self._in_parts and step in self._loaded[-1:], part not in self._models
         if not self._in_parts:
             self._know_again([tensor for tensor, _, _ in rows])
-        if told:  # a whole is loaded part by part
+        if told:  # a whole model loaded part by part
             return
         self._loaded = [*self._loaded, step][-MOST_LOADS:]
         self._tell({"state.loaded": self._loaded})
 
     def _know_again(self, tensors: Sequence[Tensor]) -> None:
-        """Compare what was loaded with what was loaded first; the sample that comes takes the answer along."""
+        """Compare the loaded weights with those of the first load, for the next sample."""
         now = torch.cat([tensor.detach().reshape(-1)[:SLICE].float() for tensor in tensors])
         if self._first_loaded is None or self._first_loaded.shape != now.shape:
             self._first_loaded = now
@@ -107,7 +107,7 @@ class StateWitness(Gauge):
             self._same = (now == self._first_loaded).all()
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Versions before the step, and the optimizer's own count of steps."""
+        """Read versions before the step, and the optimizer's own step count."""
         if not self._alone:
             return
         if self._same is not None:
@@ -128,7 +128,7 @@ class StateWitness(Gauge):
         self._compare_memory(count, slot.number)
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """What was written since the last sample; then whether the optimizer began anew, which that may explain."""
+        """Report writes since the last sample, then an optimizer restart, which they may explain."""
         if not self._alone:
             return
         self._compare_versions(slot)
@@ -136,7 +136,7 @@ class StateWitness(Gauge):
             self._tell({"state.restarted": self._restarted})
 
     def _compare_versions(self, slot: Slot) -> None:
-        """What was written since the last sample, less what the steps in between account for."""
+        """Find writes since the last sample that the steps in between do not explain."""
         tensors, known, before = self._tensors(), self._after, self._before
         if tensors and (left := _remembered(self._optimizer.state.get(tensors[0]))):
             self._left = slot.number, left
@@ -153,7 +153,7 @@ class StateWitness(Gauge):
         same, least = _witnesses(writes) == _witnesses(known[3]), min(_witnesses(extra))
         if not same or not min(_witnesses(writes)) > 0:
             return
-        if least > between:  # at every step, the one that is coming included
+        if least > between:  # at every step, including the current one
             self._always += 1
             self._tell({"state.written_always": min(self._always, ENOUGH)})
         elif least > 0:
@@ -163,23 +163,23 @@ class StateWitness(Gauge):
             self._note_parts([known[0] + 1, slot.number], tensors, extra)
 
     def _beginning(self, since: int) -> dict[str, list[int]]:
-        """Weights and memory that are both new at the same place: nobody does that by mistake; a load may be one."""
+        """New weights and a new state at the same point are intended, unless a checkpoint was loaded."""
         if self._restarted is None or any(step > since for step in self._loaded):
             return {}
         self._anew = [*self._anew, self._restarted][-MOST_LOADS:]
         return {"state.begun_anew": self._anew}
 
     def _note_parts(self, stretch: list[int], tensors: list[Tensor], extra: list[int]) -> None:
-        """Some tensors were written to and others were not, and not at each step: a layer was initialized anew."""
+        """Some tensors were written to, others not, and not at each step: a layer was reinitialized."""
         written = [tensor for tensor, count in zip(tensors, extra, strict=True) if 0 < count < stretch[1] - stretch[0]]
         if not written:
             return
         self._parts = [*self._parts, [*stretch, self._names()[written[0]]]][-LISTED:]
-        if len(written) > 1 or len(self._parts) > 1:  # one tensor, once: a bit that flipped, or a value set by hand
+        if len(written) > 1 or len(self._parts) > 1:  # one tensor, once: a flipped bit, or a value set by hand
             self._tell({"state.written_in_part": self._parts})
 
     def _compare_memory(self, count: int | None, number: int) -> None:
-        """Whether what the last sample left is gone, so that the memory reaches back a few steps only."""
+        """Check whether what the last sample left is gone, so that the state covers only a few steps."""
         if self._left is None:
             return
         step, left = self._left
@@ -193,7 +193,7 @@ class StateWitness(Gauge):
 
 
 def _witnesses(rows: list[Item]) -> list[Item]:
-    """The first, one in the middle and the last: what was written to all tensors was written to these."""
+    """The first, a middle and the last one: what was written to all tensors was written to these."""
     places = sorted({(len(rows) - 1) * part // (WITNESSES - 1) for part in range(WITNESSES)}) if rows else []
     return [rows[place] for place in places]
 
@@ -203,7 +203,7 @@ def _are_the_same(tensors: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def _count_of(state: Any) -> int | None:
-    """An optimizer's count of steps for a tensor: 0 where it has no state; None where that is not to be had."""
+    """An optimizer's step count for a tensor: 0 if it has no state; None if the count is not available."""
     if not state:
         return 0
     count = state.get("step")
@@ -213,7 +213,7 @@ def _count_of(state: Any) -> int | None:
 
 
 def _remembered(state: Any) -> int:
-    """Of how many steps, at least, an optimizer's memory of a tensor is; 0 where it has none or does not say."""
-    if state and any(isinstance(state.get(name), Tensor) for name in MEMORIES):  # a count on the device is not read
+    """Minimum number of steps that an optimizer's state of a tensor covers; 0 if it has none or does not show it."""
+    if state and any(isinstance(state.get(name), Tensor) for name in MEMORIES):  # counts on the device are not read
         return max(1, _count_of(state) or 1)
     return (_count_of(state) or 0) if state else 0

@@ -1,4 +1,4 @@
-"""How long steps take: from the end of one to the end of the next, validations and pauses left out."""
+"""Step times: from the end of one step to the end of the next, without validations and pauses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.slot import Slot
 
 PACED_EVERY = 32
-"""Steps between two looks at how many of them may travel together."""
+"""Steps between two updates of how many steps travel together."""
 
 
 class Stopwatch:
-    """Times steps, and sets the transfer's pace and the budget of close looks by them."""
+    """Times steps, and uses the times to set the transfer's pace and the budget of close looks."""
 
     def __init__(self, ledger: Ledger, sampling: Sampling) -> None:
         self._ledger, self._sampling = ledger, sampling
         self._stepped_at = 0.0
         self.interrupted = True
-        """Whether more than a step lies between the last one's end and the next one's."""
+        """Whether more than one step lies between the last end and the next one."""
         self._usual: deque[float] = deque(maxlen=8)
-        """The seconds of the last few steps that were not looked at closely."""
+        """Seconds of the last few steps that were not looked at closely."""
 
     def enter(self, slot: Slot, now: float) -> None:
         """A step has ended."""
@@ -35,17 +35,17 @@ class Stopwatch:
         self._stepped_at, self.interrupted = now, False
 
     def excess(self, slot: Slot) -> float | None:
-        """How many seconds more than others a step took that has just ended; None where that is not known."""
+        """How many seconds longer than usual the step took that has just ended; None if unknown."""
         if "seconds" not in slot.facts or len(self._usual) < 4:
             return None
         return max(0.0, float(slot.facts["seconds"]) - median(self._usual))
 
     def seconds(self, number: int, ends: Sequence[float]) -> list[float]:
-        """The seconds of some steps, the first of which has this number, by the times at which they ended."""
+        """The seconds of some steps from their end times; the first step has this number."""
         seconds = list(map(operator.sub, ends, (self._stepped_at, *ends)))
         self._stepped_at, sampling = ends[-1], self._sampling
         sampling.watched += sum(seconds)
-        if len(seconds) > 1:  # ordinary ones
+        if len(seconds) > 1:  # ordinary steps
             self._usual.extend(seconds[-8:])
         place = (5 - number) % PACED_EVERY
         if place < len(seconds):

@@ -1,11 +1,11 @@
-"""Taps on the few functions of torch that compute what we would otherwise compute again.
+"""Taps on the few torch functions that compute what we would otherwise compute again.
 
 Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may have been imported before us under any
-name, so the tap is on what it calls: ``torch._foreach_norm`` (which also serves the public `get_total_norm`) and the
+name, so the taps are on what it calls: ``torch._foreach_norm`` (which the public `get_total_norm` also uses) and the
 two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes nothing
-that is of use: whoever listens is told before it cuts. ``GradScaler.update`` tells of steps that were skipped, for
-which no hook fires, and ``DataLoader.__iter__`` where the batches of an epoch come from. The taps are process-wide
-and counted: they go on with the first listener, off with the last, and only if nobody else has replaced them since.
+useful, so listeners are told before it happens. ``GradScaler.update`` shows skipped steps, for which no hook fires, and
+``DataLoader.__iter__`` shows where an epoch's batches come from. The taps are process-wide and reference-counted: they
+are installed with the first listener and removed with the last, but only if nothing else has replaced them since.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ Lists = list[tuple[Sequence[Tensor], Sequence[Tensor]]]
 
 
 class Listener:
-    """Who wants to know; `failed` hears of a method that raised, the loop does not."""
+    """An object that wants to be told; if one of its methods raises, `failed` is called and the loop continues."""
 
     def is_elsewhere(self) -> bool:
-        """Whether another thread is the one that trains: its gradients must not be touched from this one."""
+        """Whether another thread does the training: its gradients must not be touched from this one."""
         return False
 
     def total_of(self, tensors: Any) -> Tensor | None:
-        """The total L2 norm, from a listener who needs it anyway and computes it just as torch would; or None."""
+        """The total L2 norm, if the listener needs it anyway and computes it exactly as torch would; else None."""
         return None
 
     def total_computed(self, tensors: Sequence[Tensor], total: Tensor, lists: Lists) -> None:
-        """Somebody computed the total L2 norm of these tensors, on the way to it perhaps the norms in `lists`."""
+        """The total L2 norm of these tensors was computed, perhaps with the norms in `lists` on the way."""
 
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """The gradients of these parameters were scaled down to max_norm."""
 
     def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
-        """These are about to be clipped by their norm of an order that is not 2, or by value (None)."""
+        """These tensors are about to be clipped by a norm of another order than 2, or by value (None)."""
 
     def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
-        """No element of these is larger than the limit any more."""
+        """These tensors were clipped by value to this limit."""
 
     def scaler_updates(self, scaler: GradScaler) -> None:
-        """A gradient scaler is about to look at what its optimizers found and change its scale."""
+        """A gradient scaler is about to check what its optimizers found and update its scale."""
 
     def loader_begins(self, loader: Any) -> None:
-        """Somebody has begun to go through a data loader."""
+        """An iteration over a data loader has begun."""
 
     failed: Callable[[str, Exception], None]
-    """Told when one of the methods above raised."""
+    """Called when one of the methods above raises an error."""
 
 
-# The one piece of module state: a patch is process-wide, so its listeners are. Plain weak references in a list,
-# because going through a WeakSet costs more than all that is done with one listener.
+# The only module state: a patch is process-wide, and so are its listeners. Plain weak references in a list, because
+# iterating over a WeakSet costs more than everything that is done for one listener.
 _listeners: list[weakref.ref[Listener]] = []
 _taps: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []
 recent: Lists = []
-"""Tensors whose norms were computed of late, and the norms, until it is known whose they are; see `take_recent`."""
+"""Tensors whose norms were computed recently, and the norms, until their owner is known; see `take_recent`."""
 MOST_RECENT = 8
-"""One list for each device and type of a clip; more are somebody else's."""
+"""One list for each device and type of a clip; if there are more, they belong to something else."""
 
 
 def take_recent() -> Lists:
-    """The norms computed since this was last asked; they are forgotten, so that no gradient is kept alive."""
+    """Return and forget the norms computed since the last call, so that no gradient is kept alive."""
     lists = recent.copy()
     recent.clear()
     return lists
@@ -81,12 +81,12 @@ def add(listener: Listener) -> None:
 
 
 def remove(listener: Listener) -> None:
-    """Stop telling a listener; the last one takes the taps off."""
+    """Stop telling a listener; when the last one leaves, the taps are removed."""
     _forget(next((known for known in _listeners if known() is listener), None))
 
 
 def _forget(reference: weakref.ref[Listener] | None) -> None:
-    """A listener has gone, by itself or because it was let go of."""
+    """A listener has been removed or garbage-collected."""
     _listeners[:] = [known for known in _listeners if known is not reference]
     if not _listeners:
         for owner, name, original, tap in _taps:
@@ -113,7 +113,7 @@ def _install() -> None:
             setattr(owner, name, tap)
 
 
-# Dynamo must see the originals alone: with state in a traced function it would recompile at every call.
+# Dynamo must only see the originals: with state in a traced function, it would recompile at every call.
 
 
 def _tap_foreach_norm() -> Callable[..., Any]:
@@ -145,7 +145,7 @@ def _tap_total_norm() -> Callable[..., Any]:
                     ready = listener.total_of(tensors)
                     if ready is not None:
                         return ready
-                except Exception as error:  # noqa: BLE001  torch's own way is still open
+                except Exception as error:  # noqa: BLE001  torch's own way still works
                     listener.failed("total_of", error)
         recent.clear()
         total = original(tensors, norm_type, *args, **kwargs)
@@ -215,5 +215,5 @@ def _tell(method: str, *args: Any) -> None:
         if listener is not None and not listener.is_elsewhere():
             try:
                 getattr(listener, method)(*args)
-            except Exception as error:  # noqa: BLE001  the loop's life is worth more than our reading
+            except Exception as error:  # noqa: BLE001  the loop matters more than a measurement
                 listener.failed(method, error)

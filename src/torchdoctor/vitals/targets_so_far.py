@@ -1,6 +1,6 @@
-"""What was asked for in all batches that were looked at: how common each class is, how numbers are spread.
+"""The targets of all batches that were looked at: how common each class is, how numbers are distributed.
 
-A guess needs no more than that, and so it is the yardstick for a loss.
+A constant guess needs only this, so it gives a baseline for the loss.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class TargetsSoFar:
 
     def __init__(self) -> None:
         self._counts: Tensor | None = None
-        """How often each class was seen at all samples so far."""
+        """How often each class was seen in all samples so far."""
         self.now: Tensor | None = None
-        """How often in this one."""
+        """How often in the current one."""
         self._moments: Tensor | None = None
-        """Number, sum and sum of squares of the float targets of all samples so far."""
+        """Number of batches with float targets so far, and the sums of their means and mean squares."""
 
     def add_labels(self, counts: Tensor) -> dict[str, Tensor]:
-        """How classes are spread in this batch, and in all of them."""
+        """Measure how classes are distributed in this batch and in all so far."""
         if self._counts is None or self._counts.shape != counts.shape or self._counts.device != counts.device:
             self._counts = torch.zeros_like(counts)
         self._counts = self._counts + counts
@@ -35,12 +35,12 @@ class TargetsSoFar:
             vitals[f"{prefix}_classes"] = (numbers > 0).sum()
             vitals[f"{prefix}_top_share"] = shares.amax()
             vitals[f"{prefix}_entropy"] = -(shares * shares.clamp_min(1e-30).log()).sum()
-            # The chance that two of them are of one class: unlike an entropy, unbiased in a small batch.
+            # The chance that two of them have the same class: unlike entropy, unbiased in a small batch.
             vitals[f"{prefix}_collision"] = (numbers * (numbers - 1)).sum() / (total * (total - 1)).clamp_min(1)
         return vitals
 
     def add_numbers(self, target: Tensor) -> dict[str, Tensor]:
-        """The scale of what is asked for in this batch, and its deviation in all of them."""
+        """Measure the scale of this batch's targets, and the standard deviation over all so far."""
         value = part_of(target).float()
         low, high = value.aminmax()
         vitals = {
@@ -59,7 +59,7 @@ class TargetsSoFar:
         return vitals | {"pooled_std": (squares / number - (total / number).square()).clamp_min(0).sqrt()}
 
     def guess(self, module: nn.Module, target: Tensor, classes: int) -> dict[str, Tensor]:
-        """What a guess by all that was seen so far would have cost on this very batch, to compare the loss with."""
+        """The loss of a constant guess, based on all targets so far, on this batch."""
         if getattr(module, "reduction", "") != "mean" or getattr(module, "label_smoothing", 0):
             return {}
         if isinstance(module, ELEMENTWISE) and target.is_floating_point() and self._moments is not None:
@@ -79,7 +79,7 @@ class TargetsSoFar:
         return {"guess_loss": -(now * shares.log()).sum() / now.sum().clamp_min(1)}
 
     def weights(self, module: nn.Module, classes: int) -> dict[str, Tensor]:
-        """The weight that the loss gives the most common class, against the mean of what it gives the others."""
+        """The weight of the most common class relative to the mean weight of the others."""
         counts, weights = self._counts, getattr(module, "weight", None)
         if isinstance(module, nn.BCEWithLogitsLoss):
             weights = getattr(module, "pos_weight", None)

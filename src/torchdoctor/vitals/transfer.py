@@ -1,9 +1,9 @@
-"""From the device to the host without waiting, and with hardly a launch.
+"""Transfers numbers from the device to the host without waiting and almost without launches.
 
-Readings are device scalars that exist anyway (a loss, the norms that clipping computed): a slot keeps references to
-them. A block of slots is gathered with one launch, copied to pinned memory in one asynchronous copy, and read when the
-event behind it has passed. So a step costs no kernel of ours; one launch serves up to `BLOCK` steps, and judging them
-in one go costs a third of judging each by itself, when the caches are full of the loop's own work.
+Readings are device scalars that exist anyway (a loss, the norms that clipping computed), and a slot keeps references to
+them. A block of slots is gathered with one launch, copied to pinned memory asynchronously, and read when the event
+behind the copy has completed. So a step costs no kernel of ours: one launch serves up to `BLOCK` steps. Judging them
+together costs a third of judging each separately, when the caches are full of the loop's own work.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from torchdoctor.vitals.slot import Slot as Slot
 from torchdoctor.vitals.slot import Vector as Vector
 
 BLOCK = 64
-"""Steps that travel together at most."""
+"""Maximum number of steps that travel together."""
 LATENCY, PROMPT = 0.65, 0.1
-"""Seconds that a reading may wait for its block, on its way from a device and where it is on the host already: slow
-steps travel alone."""
+"""Seconds that a reading may wait for its block, on a device and on the host: slow steps travel alone."""
 KEPT = 4096
-"""Device scalars that a block may keep alive: each takes 512 bytes of the device's memory."""
+"""Device scalars that a block may keep alive: each takes 512 bytes of device memory."""
 VALUES = 1 << 20
-"""Norms by tensor that the ordinary steps of a block may keep alive, a vector a step."""
+"""Norms by tensor that the ordinary steps of a block may keep alive, one vector per step."""
 
 
 class Cargo:
-    """Room for some scalars on the device and, pinned, on the host; used again and again.
+    """Reusable memory for scalars, on the device and pinned on the host.
 
-    The scalars go into it with one multi-tensor copy: stacking them would make a view of each first.
+    One multi-tensor copy fills it: stacking the scalars would first make a view of each.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -52,18 +51,18 @@ class Cargo:
         return len(self._places)
 
     def load(self, scalars: list[Tensor]) -> None:
-        """Send these scalars off."""
+        """Send these scalars."""
         self._count = len(scalars)
         torch._foreach_copy_(self._places[: self._count], scalars)
         self._host.copy_(self._device, non_blocking=True)
         self._event.record()
 
     def has_landed(self) -> bool:
-        """Whether the numbers are here."""
+        """Whether the numbers have arrived."""
         return bool(self._event.query())
 
     def unload(self, *, wait: bool) -> list[float] | None:
-        """The numbers, None while they are under way."""
+        """The numbers; None while they are under way."""
         if not self._event.query():
             if not wait:
                 return None
@@ -78,22 +77,22 @@ class Block:
 
     slots: list[Slot | Bunch] = field(default_factory=list)
     sent: list[tuple[Slot | Bunch, Part | None]] = field(default_factory=list)
-    """What the copy holds, in order: the scalars of a slot or bunch (None), or one of a slot's parts."""
+    """The contents of the copy, in order: the scalars of a slot or bunch (None), or one of a slot's parts."""
     stage: str = "open"
-    """"open", "first" (scalars under way), "second" (the details of odd steps under way)."""
+    """"open", "first" (scalars under way) or "second" (details of odd steps under way)."""
     cargo: Cargo | None = None
     """The copy that is under way."""
     numbers: list[float] = field(default_factory=list)
-    """What has arrived."""
+    """The numbers that have arrived."""
     opened: int = 0
-    """Slots that were opened one by one: their norms may be a scalar each."""
+    """Slots that were opened one by one: their norms may be one scalar each."""
 
     def __len__(self) -> int:
         return sum(map(len, self.slots))
 
 
 class Transfer:
-    """Hands out slots and gives them back, in order, once their numbers have arrived."""
+    """Hands out slots and returns them in order once their numbers have arrived."""
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self._device = device
@@ -102,17 +101,17 @@ class Transfer:
         self._most_opened = max(1, KEPT // max(1, tensors))
         self.size = 1
         self.hurry = 0
-        """How many more looks shall not wait for a block to be full: something is known to be wrong."""
+        """How many more looks do not wait for a full block, because something is known to be wrong."""
         self._queue: deque[Block] = deque()
         self._idle: list[Cargo] = []
 
     def pace(self, seconds: float) -> None:
-        """Let as many steps travel together as pass within the latency."""
+        """Let as many steps travel together as happen within the latency."""
         if seconds > 0:
             self.size = max(1, min(self._most, int(self._latency / seconds)))
 
     def open(self, kind: str, number: int) -> Slot:
-        """A slot for one step or one validation."""
+        """Open a slot for one step or one validation."""
         slot = Slot(number, kind)
         block = self._open_block(self._most_opened)
         block.opened += 1
@@ -120,7 +119,7 @@ class Transfer:
         return slot
 
     def add(self, bunch: Bunch) -> None:
-        """Ordinary steps that are over."""
+        """Add finished ordinary steps."""
         while len(bunch):
             block = self._open_block()
             room = self._most_in(block, bunch.number) - len(block)
@@ -135,10 +134,10 @@ class Transfer:
         return block
 
     def _most_in(self, block: Block, number: int = 0) -> int:
-        """Steps that a block holds; an empty one begins with this number.
+        """Maximum number of steps in this block; an empty one begins with this number.
 
-        One of full size ends where baselines are taken anew, at a round number of steps: so few parts of it have to be
-        judged by themselves. The last step of it stays behind (see `close`).
+        A full-size block ends at a round step number, where baselines are recomputed: then fewer of its parts must be
+        judged separately. Its last step stays behind (see `close`).
         """
         if self.size < BLOCK:
             return self.size
@@ -154,14 +153,14 @@ class Transfer:
         return bool(self._queue) and self._queue[0].stage != "open"
 
     def room(self, number: int) -> int:
-        """Steps that the open block still takes; the next one has this number."""
+        """Number of steps that the open block can still take; the next one has this number."""
         block = self._queue[-1] if self._queue else None
         if block is None or block.stage != "open" or self._is_full(block):
             block = Block()
         return self._most_in(block, number) - len(block)
 
     def close(self) -> None:
-        """Let a full block go, but for the step just taken, whose loss may still come: it would hold up the others."""
+        """Send a full block, except the step just taken: its loss may still come, and it would delay the others."""
         block = self._queue[-1] if self._queue else None
         if block is None or block.stage != "open" or self.size < 2 or not self._is_full(block):
             return
@@ -169,20 +168,20 @@ class Transfer:
             self._queue.append(Block([block.slots.pop()], opened=1))
 
     def has_landed(self) -> bool:
-        """Whether reading now would bring anything of what is under way."""
+        """Whether reading now would return any of what is under way."""
         cargo = self._queue[0].cargo if self._queue else None
         return cargo is None or cargo.has_landed()
 
     def is_due(self) -> bool:
-        """Whether a look is worth its while: a block is under way, or as full as it gets."""
+        """Whether a look is worthwhile: a block is full or under way, or there is a hurry."""
         queue = self._queue
         return len(queue) > 1 or self.hurry > 0 or (len(queue) == 1 and queue[0].stage != "open")
 
     def arrived(self, odd: Any, *, wait: bool = False) -> Iterator[Slot | Bunch]:
         """The slots whose numbers have reached the host, oldest first; with `wait`, all that are finished.
 
-        `odd(slot)` is asked of each, in order, once its scalars are there: whether its details are wanted too. A bunch
-        of which it is true falls apart into slots.
+        `odd(slot)` is called for each, in order, once its scalars are there: whether its details are needed too. A
+        bunch for which it is true is split into slots.
         """
         early = wait or self.hurry > 0
         self.hurry = max(0, self.hurry - 1)
@@ -203,7 +202,7 @@ class Transfer:
 
     @staticmethod
     def _wanted(block: Block, odd: Any) -> list[Slot]:
-        """The slots whose details are wanted."""
+        """The slots whose details are needed."""
         slots, wanted = [], []
         for item in block.slots:
             parts = item.slots() if isinstance(item, Bunch) and odd(item) else (item,)
@@ -224,7 +223,7 @@ class Transfer:
         if done < len(slots):
             if not early or not done:
                 return False
-            rest = Block(slots[done:])  # somebody wants to know now: the steps still going on stay behind
+            rest = Block(slots[done:])  # unfinished steps stay behind
             del slots[done:]
             self._queue.insert(1, rest)
         elif not self._is_full(block) and not early and len(self._queue) == 1:
@@ -249,7 +248,7 @@ class Transfer:
                 scalars.extend(part.norms.unbind() if isinstance(part.norms, Tensor) else part.norms)
         try:
             self._load(block, scalars)
-        except Exception:  # what cannot be sent must not stand in the way of all that comes after it
+        except Exception:  # what cannot be sent must not block everything after it
             block.slots, block.sent, block.numbers = [], [], []
             raise
 
@@ -260,7 +259,7 @@ class Transfer:
         if self._device.type != "cuda":
             block.numbers = _stacked(scalars).tolist()  # no events here: one wait for every few steps
             return
-        with torch.inference_mode(False), torch.no_grad():  # the room is used again outside of a validation
+        with torch.inference_mode(False), torch.no_grad():  # the memory is also used outside a validation
             cargo = self._cargo(len(scalars))
             cargo.load(scalars)
             block.cargo = cargo
@@ -293,7 +292,7 @@ class Transfer:
 
 
 def _stacked(scalars: list[Tensor]) -> Tensor:
-    """Scalars of any type and device in one vector."""
+    """Stack scalars of any type and device into one vector."""
     first = scalars[0]
     if all(item.dtype == first.dtype and item.device == first.device for item in scalars):
         return torch.stack(scalars)

@@ -1,7 +1,7 @@
-"""The update gauge: how large the weights are and how far a step moves them, relative to themselves.
+"""The update gauge: how large the weights are, and how far a step moves them relative to their size.
 
-Sampled. A copy of all weights would cost as much memory as the model, so the movement is measured on a slice of each
-tensor (`SLICE` neighbouring elements in its middle); the weights' norms are those of whole tensors.
+It runs at sampled steps. A copy of all weights would cost as much memory as the model, so the movement is measured on a
+slice of each tensor (`SLICE` adjacent elements from its middle); weight norms are those of whole tensors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchdoctor.vitals.transfer import Part, Slot
 
 SLICE = 2048
 DEVICE_BYTES = 4_000_000
-"""What the copies of the slices may take on the device: slices shrink when there are very many tensors."""
+"""Maximum device memory for copies of the slices: slices shrink if there are very many tensors."""
 
 
 class UpdateGauge(Gauge):
-    """Weight norms and update ratios of all tensors that an optimizer holds; `owners` tells which one, -1 for none."""
+    """Weight norms and update ratios of all tensors in an optimizer; `owners` gives the optimizer, -1 for none."""
 
     def __init__(self, tensors: Sequence[Tensor], owners: Sequence[int]) -> None:
         moving = [
@@ -38,7 +38,7 @@ class UpdateGauge(Gauge):
         self._before: list[list[Tensor]] = []
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """Just before the step: keep the slices as they are."""
+        """Just before the step: copy the slices."""
         with torch.no_grad():
             self._before = [
                 list(torch._foreach_mul(self._slices(index, number), 1.0))
@@ -46,7 +46,7 @@ class UpdateGauge(Gauge):
             ]
 
     def after_step(self, index: int, slot: Slot) -> None:
-        """Just after the step: norms of the weights, of the slices, and of what the step changed in them."""
+        """Just after the step: norms of the weights, of the slices, and of the change of the slices."""
         with torch.no_grad():
             for number, before in enumerate(self._before):
                 tensors, indices = self._groups[index][number]
@@ -67,7 +67,7 @@ class UpdateGauge(Gauge):
         return views
 
     def _middle(self, tensor: Tensor) -> Tensor:
-        # as_strided rather than reshape: reshape would copy a weight that is not contiguous (channels_last)
+        # as_strided and not reshape, which would copy a non-contiguous weight (channels_last)
         size = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
         length = min(tensor.numel(), self._slice, size)
         start = (min(tensor.numel(), size) - length) // 2

@@ -1,8 +1,8 @@
 """The validation gauge: what the loop feeds the model between steps, without gradients, and in which mode.
 
-Its hook stays on, because a validation comes when it likes; in a training pass it costs a look at one flag. Of each
-stretch between two steps the first such pass is measured, and handed over with the next sampled step. Whether it was a
-validation is for those to judge who know when one was logged.
+Its hook stays on, because a validation may come at any time; in a training pass it only checks one flag. Between two
+steps, the first such pass is measured, and handed over with the next sampled step. Whether it was a validation is
+decided by code that knows when one was logged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchdoctor.vitals.passes import PassGauge, PassHook, is_compiled, part_of,
 from torchdoctor.vitals.transfer import Slot
 
 OF_SCORES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
-"""Losses that make probabilities of what they are given themselves."""
+"""Losses that convert their input to probabilities themselves."""
 COUNTED = 5
-"""Passes in either mode that are counted; more say nothing new."""
+"""Passes in either mode that are counted; more add nothing."""
 
 
 class IdleHook(PassHook):
-    """Fires in passes without gradients only."""
+    """Fires only in passes without gradients."""
 
     def __call__(self, *args: Any) -> None:
         """What torch calls."""
@@ -35,7 +35,7 @@ class IdleHook(PassHook):
 
 
 class ValidationGauge(PassGauge):
-    """Scale of inputs and targets, and the mode, in passes that no step follows; and what a loss of scores is given."""
+    """Scale of inputs and targets, mode, and outputs given to a loss of scores, in passes that no step follows."""
 
     def __init__(self, models: Mapping[str, nn.Module], tell: Tell, loss_fn: Any = None) -> None:
         super().__init__(tell)
@@ -44,15 +44,15 @@ class ValidationGauge(PassGauge):
         self._model = known[0] if len(known) == 1 and not is_compiled(known[0]) else None
         self._modes = {"train": 0, "eval": 0}
         self._waiting: dict[str, Tensor] = {}
-        """What was measured since a sampled step took it."""
+        """What was measured since the last sampled step."""
         self._measured = self._judged = False
         self._judgements = 0
 
     def arm(self) -> None:
-        """The hook goes on with the first sampled step, and stays."""
+        """Put the hook on at the first sampled step; it stays."""
         super().arm()
         self._measured = self._judged = False
-        evaluates = any(self._modes.values())  # else there is nothing to wait for, and each step calls the loss
+        evaluates = any(self._modes.values())  # else there is nothing to wait for
         if evaluates and self._loss_fn is not None and (1, "_judges") not in self._on:
             hook = IdleHook(self, "_judges")
             self._on[1, "_judges"] = hook, self._loss_fn.register_forward_pre_hook(hook, with_kwargs=True)
@@ -64,7 +64,7 @@ class ValidationGauge(PassGauge):
             self._on[0, "_idles"] = hook, self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
     def see(self, method: str, args: tuple[Any, ...]) -> None:
-        """Between sampled steps too."""
+        """Passes are also seen between sampled steps."""
         self._armed, armed = True, self._armed
         super().see(method, args)
         self._armed = armed
@@ -105,12 +105,12 @@ class ValidationGauge(PassGauge):
         super().before_step(index, slot)
 
     def disarm(self) -> None:
-        """Stay."""
+        """The hooks stay on."""
         self._armed = False
 
 
 def depends_on_mode(model: nn.Module) -> bool:
-    """Whether a model computes something else in training mode: dropout, or batch statistics."""
+    """Whether a model computes something different in training mode: dropout, or batch statistics."""
     return any(
         (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
         or (isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats)

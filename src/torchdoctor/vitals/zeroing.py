@@ -1,8 +1,8 @@
 """The zeroing ledger: were gradients cleared between a step and the next backward, and how many backwards made a step?
 
-A few witnesses an optimizer have a hook during sampled steps. Clearing is told from identity and version of the
-gradient, never from its values: a gradient that was set to None comes back as another tensor, one that was zeroed has
-been written to once more than backward alone does.
+A few witnesses per optimizer have a hook during sampled steps. Clearing is recognized from a gradient's identity and
+version, never from its values: a gradient that was set to None comes back as another tensor, and one that was zeroed
+has one more write than backward makes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from torchdoctor.vitals.patient import Setup, optimizer_tensors
 from torchdoctor.vitals.transfer import Slot
 
 WITNESSES = 3
-"""Tensors an optimizer that are watched: one may be routed around."""
+"""Tensors per optimizer that are watched, because a pass may not use one of them."""
 THROWN_AWAY = 40
-"""Gradients that come, are cleared and come again, while no weight moves, before the step is called missing."""
+"""Gradients that arrive and are cleared, while no weight changes, after which the step is called missing."""
 LATELY = 3
-"""Samples whose backwards count: a loop may change its habits in the middle of a run."""
+"""Samples whose backwards count: a loop may change its behavior during a run."""
 MEAN = 1
-"""How torch's losses note that they take a mean."""
+"""The code that torch's losses use for a mean."""
 MICRO_BATCHES = 4
-"""Calls of one loss function, each with a backward of its own, that are micro-batches: tasks and players are fewer."""
+"""Calls of one loss function, each with its own backward, that make micro-batches: tasks and players are fewer."""
 
 
 @dataclass
 class _Witness:
-    """One tensor: its gradient and itself as last seen, and what happened since its last step."""
+    """One tensor: its state and its gradient's when last seen, and what happened since its last step."""
 
     optimizer: int
     tensor: Tensor
     tell: Tell
     known: bool
-    """Whether it is known that the gradient as last seen had been applied by a step."""
+    """Whether the gradient as last seen is known to have been applied by a step."""
     gradient: weakref.ref[Tensor] | None = None
     version: int = 0
     weight_version: int = 0
@@ -53,19 +53,19 @@ class _Witness:
     cleared: bool = False
     cleared_between: bool = False
     waited: bool = False
-    """Whether another optimizer has stepped since a gradient came that was not used yet;"""
+    """Whether another optimizer has stepped since an unused gradient arrived."""
     mixed: bool = False
-    """whether the next one was added to it."""
+    """Whether the next gradient was added to that one."""
     thrown: int = 0
-    """Gradients that were cleared before any step had used them."""
+    """Gradients that were cleared before any step used them."""
     handles: list[Handle] = field(default_factory=list)
 
     def failed(self, call: str, error: Exception) -> None:
-        """An odd tensor is no witness."""
+        """A tensor that fails is no witness."""
         self.known = False
 
     def remember(self) -> None:
-        """The state from which the next change is told."""
+        """Remember the present state, to recognize the next change."""
         grad = self.tensor.grad
         self.gradient = None if grad is None else weakref.ref(grad)
         self.version = 0 if grad is None else grad._version
@@ -79,10 +79,10 @@ class _Witness:
             return
         same = self.gradient is not None and self.gradient() is grad
         kept = same and grad._version == self.version + 1
-        if tensor._version != self.weight_version:  # the weights have moved since: by a step, or by SAM's look ahead
+        if tensor._version != self.weight_version:  # the weights have changed: by a step, or by SAM's perturbation
             self.known, self.backwards, self.thrown, self.cleared, self.cleared_between = True, 0, 0, False, False
         self.cleared |= not kept
-        if not same and self.backwards:  # what is the same was clipped, or summed over ranks, as likely as zeroed
+        if not same and self.backwards:  # an identical tensor may have been clipped or reduced over ranks
             self.cleared_between = True
             self.thrown += 1
             if self.thrown == THROWN_AWAY:
@@ -94,7 +94,7 @@ class _Witness:
 
 
 class ZeroingLedger(PassGauge):
-    """Tells `zeroing.*`: per optimizer, in their order."""
+    """Tells `zeroing.*`: by optimizer, in their order."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
@@ -103,26 +103,26 @@ class ZeroingLedger(PassGauge):
         self._witnesses: list[_Witness] = []
         self._looks = [0] * count
         self._kept = [0] * count
-        """How often a gradient of before was still there when backward came."""
+        """How often an old gradient was still there at backward."""
         self._row = [0] * count
-        """How often in a row, of late."""
+        """How often in a row, up to now."""
         self._between = [0] * count
         self._shared = False
-        """Whether a backward pass went through these parameters to those of somebody else, who learns from them."""
+        """Whether a backward also reached parameters outside the watched ones, which learn through these."""
         self._mixed = [0] * count
         self._backwards: list[deque[int]] = [deque(maxlen=LATELY) for _ in range(count)]
         self._logged: dict[str, int] = {}
         self._weights: list[Tensor] = []
-        """What backward began with at each logged loss of this sample: 1/k where the loss was divided by k."""
+        """The gradient at each logged loss of this sample: 1/k if the loss was divided by k."""
         self._made: list[Tensor] = []
-        """The same for each loss that the loss function made."""
+        """The same for each loss that the loss function computed."""
         self._divided: list[float] = []
-        """What each mean was multiplied with before a backward of this sample began there."""
+        """The factor in front of each mean at which a backward of this sample began."""
         self._whole = 0
-        """Backwards of this sample that began at a mean that nothing had divided."""
+        """Backwards of this sample that began at an undivided mean."""
 
     def arm(self) -> None:
-        """The step before is over, its gradients are still there: remember them, and wait for the next."""
+        """The previous step is over and its gradients are still there: remember them, and wait for the next ones."""
         self.disarm()
         super().arm()
         self._logged.clear()
@@ -142,7 +142,7 @@ class ZeroingLedger(PassGauge):
                     self._watch(number, usable[min(position, len(usable) - 1)])
 
     def _watch(self, number: int, tensor: Tensor) -> None:
-        # Of several optimizers, the gradients of the one that has just stepped are used; those of others may wait.
+        # With several optimizers, only the one that has just stepped has used its gradients; others may wait.
         known = (len(self._setup.optimizers) == 1 or number == self.stepped) and tensor.grad is not None
         witness = _Witness(number, tensor, self.tell, known)
         witness.remember()
@@ -151,7 +151,7 @@ class ZeroingLedger(PassGauge):
         self._witnesses.append(witness)
 
     def loss_logged(self, name: str, loss: Tensor) -> None:
-        """Logged before backward, a loss can tell how it is weighted; one that is a quotient was divided already."""
+        """If logged before backward, a loss shows its weight; one that is a quotient or product is weighted already."""
         if loss.grad_fn is not None and not type(loss.grad_fn).__name__.startswith(("Div", "Mul")):
             self._logged[name] = self._logged.get(name, 0) + 1
             self._weigh(loss, self._weights)
@@ -161,7 +161,7 @@ class ZeroingLedger(PassGauge):
             self._weigh(loss, self._made)
 
     def _backward(self, loss: Tensor) -> None:
-        """Where backward begins at a mean itself, nothing has divided it; a quotient says by what it was."""
+        """If backward begins at a mean, nothing has divided it; a quotient shows its divisor."""
         node = loss.grad_fn
         if node is not None and self._between[0] and not self._shared:  # walking a graph costs milliseconds
             self._shared = self._goes_further(node)
@@ -170,9 +170,9 @@ class ZeroingLedger(PassGauge):
         self._whole += node is not None and is_loss_node(node) and getattr(node, "_saved_reduction", 0) == MEAN
 
     def _goes_further(self, node: Any) -> bool:
-        """Whether a graph ends in these parameters and in others: a player or an actor learns through its critic.
+        """Whether a graph ends in these parameters and in others: a generator or an actor learns through its critic.
 
-        What is left of that in the critic is rightly cleared before its own backward.
+        What this leaves in the critic is rightly cleared before its own backward.
         """
         own = {id(tensor) for optimizer in self._setup.optimizers for tensor in optimizer_tensors(optimizer)}
         own |= {id(tensor) for model in self._setup.models.values() for tensor in model.parameters()}
@@ -188,11 +188,11 @@ class ZeroingLedger(PassGauge):
         self._weights.append(grad.detach())
 
     def weighed_made(self, grad: Tensor) -> None:
-        """Backward has reached a loss that the loss function made."""
+        """Backward has reached a loss that the loss function computed."""
         self._made.append(grad.detach())
 
     def before_step(self, index: int, slot: Slot) -> None:
-        """What the witnesses of this optimizer have seen."""
+        """Report what the witnesses of this optimizer have seen."""
         mine = [witness for witness in self._witnesses if witness.optimizer == index]
         self._witnesses = [witness for witness in self._witnesses if witness.optimizer != index]
         for witness in self._witnesses:
@@ -200,7 +200,7 @@ class ZeroingLedger(PassGauge):
         for witness in mine:
             _release(witness)
             if witness.gradient is None or witness.gradient() is not witness.tensor.grad:
-                witness.cleared_between = False  # somebody put a gradient of his own there: backwards were only parts
+                witness.cleared_between = False  # the user assigned another gradient
         if not mine:
             return
         verdicts = [witness.cleared for witness in mine if witness.known and witness.backwards]
@@ -218,7 +218,8 @@ class ZeroingLedger(PassGauge):
         self.tell(self._facts())
 
     def _keep_weight(self, slot: Slot, backwards: int) -> None:
-        # Several losses of one name are micro-batches; of several names, parts of one objective that is rightly a sum.
+        # Several losses with one name are micro-batches; with several names, they are parts of an objective that is
+        # rightly a sum.
         weights = self._weights if list(self._logged.values()) == [backwards] else []
         if not weights and len(self._made) >= MICRO_BATCHES:
             weights = self._made
@@ -257,7 +258,7 @@ def _release(witness: _Witness) -> None:
 
 
 def divided(node: Any) -> float | None:
-    """What a mean was multiplied with last, where that is a number of the host; None where it is not to be seen.
+    """The last factor of a mean, if it is a number on the host; None if it is unknown.
 
     >>> mean = nn.functional.mse_loss(torch.zeros(2, requires_grad=True), torch.ones(2))
     >>> divided((mean / 4).grad_fn), divided((0.5 * mean).grad_fn), divided(mean.grad_fn)

@@ -1,9 +1,9 @@
-"""Hindsight: what was found on the way through a log, judged once more now that its end is known.
+"""Hindsight: the findings of a run, judged again once its end is known.
 
-A live run must be warned when it happens. Of a finished one people ask how it went: a start that was slow and then
-learnt, a gradient that leapt and harmed nothing, validation that rose for a while and came back are notes. Only logs of
-other people's runs are judged like this; a journal gives the report that the live run gave, in which a start without
-any gain is a note once the run has learnt all the same, and an end in the middle of a descent is one as well.
+A live run must be warned at once. For a finished run, what counts is how it went: a slow start that then learned, a
+gradient jump without harm, or validation that rose for a while and came back is reported as info. Only imported logs
+are judged like this. A journal gives the same report as the live run, in which a start without progress becomes info
+once the run has learned, and so is an end in the middle of a descent.
 
 >>> chart = Chart.of(loss=[3.0] * 30 + [3.0 * 0.9**step for step in range(30)], context={"source": "CSV"})
 >>> chart.episodes.append(Symptom("not-learning", "LO04", "warning", 0.8, 0, 29, message="loss has stayed at 3"))
@@ -25,7 +25,7 @@ from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing
 from torchdoctor.symptoms.hindsight.departures import dead, diverged, set_back, spiked, unlearnt
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing, worsened
 from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
-from torchdoctor.symptoms.hindsight.guessing import at_chance, part_at_rest, unlearnable
+from torchdoctor.symptoms.hindsight.guessing import at_chance, cannot_rank, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, counted, left_empty, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned, unmoved
@@ -38,21 +38,21 @@ from torchdoctor.symptoms.hindsight.unstable import ends_beyond, unstable
 __all__ = ["at_the_end", "in_hindsight"]
 
 MANY = 3
-"""Notes of one name that are shown one by one."""
+"""Findings of one name at severity info that are listed one by one; more of them are merged into one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, dead),
-    *(idle, hardly, at_chance, part_at_rest, unlearnable, one_answer),
+    *(idle, hardly, at_chance, part_at_rest, unlearnable, cannot_rank, one_answer),
     *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good),
     *(vanished, not_finite, left_empty, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
 )
-"""All looks at a whole run but that at overfitting, which replaces what was said on the way."""
+"""All checks of a whole run, except the one for overfitting, which replaces the findings made on the way."""
 
 
 def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
-    """The chart with its episodes as they look from the end; of a live run, with few of them changed.
+    """The chart with its episodes judged from the end of the run; for a live run only a few of them change.
 
-    `names` are the findings that are asked for, None: all.
+    `names` are the findings to report; None means all.
     """
     judged = copy.copy(chart)
     if "source" not in chart.context:
@@ -73,30 +73,30 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
 
 
 def _seen(look: Callable[[Chart], Iterator[Symptom]], chart: Chart, judged: Chart) -> list[Symptom]:
-    """What a look finds; where it stumbles over what a log has made up, the others are not lost, and it is said."""
+    """What a check finds. If it fails on a strange log, the failure is noted and the other checks still run."""
     try:
         return list(look(chart))
     except Exception as error:  # noqa: BLE001
-        said = f"one look at the whole log ({look.__name__}) failed: {type(error).__name__}: {error}"
+        said = f"one check of the whole log ({look.__name__}) failed: {type(error).__name__}: {error}"
         judged.notes = [*judged.notes, (chart.step, said)]
         return []
 
 
 def at_the_end(chart: Chart, names: Collection[str] | None = None) -> list[Symptom]:
-    """What only the end of a live run tells; where something is wrong with it, more steps are no remedy."""
+    """Findings that only the end of a live run shows; none if something else is wrong: more steps would not help."""
     asked = "source" not in chart.context and (names is None or "slow-learning" in names)
     wrong = any(episode.name == "slow-learning" or episode.severity != "info" for episode in chart.episodes)
     return list(unfinished(chart)) if asked and not wrong else []
 
 
 def _enter(chart: Chart, found: Symptom) -> None:
-    """Add what the whole run shows, in place of what was found of it on the way, unless that was graver."""
+    """Add a finding of the whole run; it replaces those of the same name, unless one of them is more severe."""
     same = [episode for episode in chart.episodes if episode.name == found.name]
     if any(SEVERITIES.index(episode.severity) > SEVERITIES.index(found.severity) for episode in same):
         return
     found = replace(found, first_step=min(episode.first_step for episode in (found, *same)))
     if found.name == "loss-divergence" and not chart["loss"] and _overfits(chart):
-        return  # one curve that rose is one finding
+        return  # a single rising curve is a single finding
     chart.episodes = [episode for episode in chart.episodes if episode.name != found.name] + [found]
 
 
@@ -105,7 +105,7 @@ def _overfits(chart: Chart) -> bool:
 
 
 def _gathered(episodes: list[Symptom]) -> Iterator[Symptom]:
-    """Episodes as they are, but many notes of one name as one: a log of a million steps would fill a page with them."""
+    """The episodes, with many infos of one name merged into one: a log of a million steps would fill a page."""
     notes: dict[str, list[Symptom]] = {}
     for episode in episodes:
         if episode.severity == "info":

@@ -1,4 +1,4 @@
-"""Overfitting as accuracies show it: they part, they fall, or training alone is always right."""
+"""Overfitting seen in accuracies: they move apart, validation falls, or only training is nearly perfect."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from torchdoctor.symptoms.overfitting import Overfitting, level_at, smoothed
 from torchdoctor.symptoms.progress import is_game
 
 FEW = 10
-"""Evaluations that show that a metric falls, where a loss is known beside it."""
+"""Evaluations needed to see that a metric falls, if a validation loss is logged as well."""
 METRICS = ("val_acc", "val_map", "val_f1", "val_iou", "val_miou", "val_dice", "val_auc", "val_bleu")
-"""Metrics by which people choose their models."""
+"""Metrics by which models are commonly selected."""
 APART = 0.15
-"""How much more often training is right than validation, where both are all that is known."""
+"""Least difference between training and validation accuracy at the end, if nothing else is known."""
 SHORT = 8
-"""Epochs under which accuracies that part are all that can be seen."""
+"""Number of epochs below which only accuracies that move apart are looked for."""
 
 
 def unlearns(chart: Chart) -> Iterator[Symptom]:
-    """An accuracy of validation lost a third of its gain while training went on; a quarter of it all, beside a loss.
+    """The validation accuracy lost a third of its gain while the training loss fell.
+
+    If a validation loss is logged, it must be above its best, and the metric must have lost a quarter of its value.
 
     >>> scores = [0.5 + 0.02 * min(step, 13) - 0.006 * max(step - 15, 0) for step in range(40)]
     >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
     ...     context={"source": "CSV", "better": {"val_accuracy": "higher"}})
     >>> print(*unlearns(chart))
-    step 13: GE01 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.625 while training went on
+    step 13: GE01 overfitting (warning): validation accuracy fell from 0.76 at step 13 to 0.625 while the training ...
     """
     held_out = chart["val_loss"].values
     beside = bool(chart["val_loss"].count)
@@ -54,19 +56,19 @@ def unlearns(chart: Chart) -> Iterator[Symptom]:
             continue
         message = (
             f"validation {curve.name} fell from {number_text(highest)} at step {step} to {number_text(now)} "
-            "while training went on"
+            "while the training loss fell"
         )
         yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
         return
 
 
 def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
-    """Training is always right, validation seldom, and that has been so for many times the loss of training.
+    """Training accuracy is nearly perfect, validation accuracy low, and its loss far above the training loss.
 
     >>> chart = Chart.of(loss=[0.41, 0.03, 0.017, 0.015, 0.012], val_loss=[6.8, 8.6, 5.1, 6.7, 6.2],
     ...     train_accuracy=[0.88, 0.99, 0.99, 0.99, 0.99], val_accuracy=[0.26, 0.24, 0.36, 0.35, 0.35])
     >>> print(*learnt_by_heart(chart))
-    step 1: GE01 overfitting (warning): training is right at 0.99 of the data and validation at 0.35, with a loss of 6.2
+    step 1: GE01 overfitting (warning): training accuracy is 0.99, but validation accuracy is 0.35 with a loss of 6.2
     """
     right, held_out = chart["train_accuracy"].values, Curve.of(chart["val_accuracy"], "accuracy")
     curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
@@ -77,18 +79,18 @@ def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
     level, best = median(curve.values[-3:]), float(curve.values.min())
     if known > 0.95 and now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start:
         message = (
-            f"training is right at {number_text(known)} of the data and validation at {number_text(now)}, "
+            f"training accuracy is {number_text(known)}, but validation accuracy is {number_text(now)} "
             f"with a loss of {number_text(level)}"
         )
         yield shown(Overfitting, curve, 1, "warning", message, value=level)
 
 
 def parts_ways(chart: Chart) -> Iterator[Symptom]:
-    """Of few epochs, the accuracy of validation falls in each while that of training rises, and they are far apart.
+    """In a short log, validation accuracy falls while training accuracy rises, and they end far apart.
 
     >>> chart = Chart.of(train_accuracy=[0.55, 0.58, 0.60], val_accuracy=[0.41, 0.40, 0.38], context={"source": "CSV"})
     >>> print(*parts_ways(chart))
-    step 0: GE01 overfitting (warning): validation accuracy fell from 0.41 to 0.38 while that of training rose to 0.6
+    step 0: GE01 overfitting (warning): validation accuracy fell from 0.41 to 0.38 while training accuracy rose to 0.6
     """
     held_out, train = (Curve.of(chart[name], "accuracy") for name in ("val_accuracy", "train_accuracy"))
     if min(held_out.values.size, train.values.size) < 3 or held_out.values.size >= SHORT:
@@ -100,6 +102,6 @@ def parts_ways(chart: Chart) -> Iterator[Symptom]:
     if first - now > 0.05 * first:
         message = (
             f"validation accuracy fell from {number_text(first)} to {number_text(now)} "
-            f"while that of training rose to {number_text(learnt)}"
+            f"while training accuracy rose to {number_text(learnt)}"
         )
         yield shown(Overfitting, held_out, 0, "warning", message, value=now, limit=first)

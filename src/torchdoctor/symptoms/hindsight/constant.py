@@ -1,8 +1,8 @@
-"""Losses that are one and the same number to the last digit, and metrics that never leave their worst.
+"""Losses that are exactly constant, and metrics that never leave their worst value.
 
 >>> chart = Chart.of(loss=[1.9112] + [1.9105] * 5, context={"source": "CSV", "clock": "epoch"})
 >>> print(*frozen(chart))
-step 1: LO04 not-learning (warning): loss is exactly 1.91 at 5 of 6 records: nothing moves
+step 1: LO04 not-learning (warning): loss is exactly 1.91 in 5 of 6 records: nothing changes
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.progress import is_game
 
 FEW = 4
-"""Equal numbers that are no accident, where an accuracy is equal too; one more where there is none."""
+"""Equal losses needed for a finding if an accuracy is constant too; one more if no accuracy is logged."""
 EQUAL = 2e-4
-"""Share of itself within which a number is the same: it was rounded."""
+"""Relative difference below which two numbers count as equal, because logs round."""
 FALLEN = 0.1
-"""Share of its first value that a loss may have lost before it stood still; what fell further has converged."""
+"""Share of its first value that a constant loss may have lost; a loss that fell further has converged."""
 RIGHT = 0.9
 """Accuracy above which there may be nothing left to learn."""
 NOTHING = 1e-12
-"""Gradient norm that moves no weight."""
+"""A gradient norm below this counts as zero."""
 LONG = 10
-"""Equal numbers, each far from zero, that are no end of a run either."""
+"""Equal losses of 1 or more that are reported even if the log does not begin at the start of the run."""
 PLAYERS = ("d_loss", "g_loss")
 WRONG = 0.98
-"""Share of all words, or more, that are wrong."""
+"""An error rate of at least this counts as everything wrong."""
 LATE = {"epoch": 10, "step": 2000, "row": 2000}
-"""From which count on a metric should have moved."""
+"""Epoch, step or row from which a metric should have left its worst value."""
 EVALUATIONS, SOME = 15, 8
-"""Evaluations after which something should be right once; and after which three metrics are proof, or an idle loss."""
+"""Evaluations at zero needed for a finding; the second suffices with three metrics or a loss without progress."""
 
 
 def frozen(chart: Chart) -> Iterator[Symptom]:
-    """The loss is the same number from its second record on, and so is the accuracy where there is one."""
+    """The loss is constant from its second record on (or from later), and so is the accuracy if logged."""
     if is_game(chart):
         yield from _players(chart)
         return
@@ -63,15 +63,15 @@ def frozen(chart: Chart) -> Iterator[Symptom]:
     top = 1.0 if all(float(rate.max()) <= 1 for rate in rates) else 100.0
     begins = curve.steps[0] <= (1 if chart.context.get("clock") == "epoch" else 0.2 * curve.steps[-1])
     converged = float(rates[0][-1]) > RIGHT * top if rates else values.size < LONG or level < 1
-    if not begins and converged:  # it is told from the midst on
+    if not begins and converged:  # the log begins in the middle of a run
         return
     count = round(curve.thinned * int(same.sum()))
-    message = f"{curve.name} is exactly {number_text(level)} at {count} of {curve.records} records: nothing moves"
+    message = f"{curve.name} is exactly {number_text(level)} in {count} of {curve.records} records: nothing changes"
     yield shown(NotLearning, curve, since, "warning", message, value=level)
 
 
 def _same_since(values: Array) -> int:
-    """From which record on a loss is what it is at the end: the second, or one of the first half of a longer log.
+    """The record from which the loss equals its last value: 1, or a later one in the first half of a long log.
 
     >>> _same_since(np.array([9.0, 8.0, 8.0, 8.0])), _same_since(np.array([9.0, 8.5, 9.2, 10.1] + [9.5] * 12))
     (1, 4)
@@ -82,7 +82,7 @@ def _same_since(values: Array) -> int:
 
 
 def _both(chart: Chart) -> Iterator[Symptom]:
-    """Three epochs, in which neither the loss nor that of validation has moved."""
+    """Neither training nor validation loss changes in a log of three epochs."""
     curves = [Curve.of(chart[name], "") for name in ("loss", "val_loss")]
     if any(curve.values.size != FEW - 1 or _is_coarse(curve.values) for curve in curves):
         return
@@ -91,35 +91,36 @@ def _both(chart: Chart) -> Iterator[Symptom]:
         and curves[1].start > 0
     ):
         level = curves[0].level
-        message = f"loss is {number_text(level)} and validation {number_text(curves[1].level)} in each of three epochs"
+        held_out = number_text(curves[1].level)
+        message = f"loss is {number_text(level)} and validation loss {held_out} in each of three epochs"
         yield shown(NotLearning, Curve("loss", *curves[0][1:]), 0, "warning", message, value=level)
 
 
 def no_gradient(chart: Chart) -> Iterator[Symptom]:
-    """Most gradients are exactly nothing, and the loss is where it was.
+    """Most gradient norms are zero, and the loss does not fall.
 
     >>> chart = Chart.of(
     ...     loss=[9.7, 9.6, 9.8, 9.7, 9.6] * 3, grad_norm=[1e-5, 1e-18] + [0.0] * 13, context={"source": "CSV"}
     ... )
     >>> print(*no_gradient(chart))
-    step 0: LO04 not-learning (warning): the gradient norm is 0 at 14 of 15 records, and the loss stays at 9.7
+    step 0: LO04 not-learning (warning): gradient norm is 0 in 14 of 15 records, and the loss stays at 9.7
     """
     norms, curve = Curve.of(chart["grad_norm"], "gradient norm"), loss_of(chart)
     none = norms.values < NOTHING
     if norms.values.size < LONG or curve.values.size < LONG or is_game(chart) or float(none.mean()) < 0.5:
         return
     if curve.level > (1 - FALLEN) * median(curve.values[:3]) > 0:
-        said = f"the gradient norm is 0 at {int(none.sum())} of {none.size} records"
+        said = f"gradient norm is 0 in {int(none.sum())} of {none.size} records"
         level = number_text(curve.level)
         yield shown(NotLearning, norms, 0, "warning", f"{said}, and the loss stays at {level}", value=curve.level)
 
 
 def _every_epoch(chart: Chart) -> Iterator[Symptom]:
-    """Batches differ, but the mean of every epoch is the same number: the weights do not move.
+    """Batch losses differ, but the mean of every epoch is the same number: the weights do not change.
 
     >>> chart = Chart.of(loss=[9.0, 1.5, 4.0] * 12, context={"source": "CSV", "steps_per_epoch": 3})
     >>> print(*_every_epoch(chart))
-    step 0: LO04 not-learning (warning): the mean loss is exactly 4.83 in 12 of 12 epochs: nothing moves
+    step 0: LO04 not-learning (warning): mean loss is exactly 4.83 in 12 of 12 epochs: nothing changes
     """
     curve = of_epochs(chart)
     if curve.values.size < LONG or not float(np.abs(curve.values[-1])) > 0:
@@ -127,34 +128,34 @@ def _every_epoch(chart: Chart) -> Iterator[Symptom]:
     same = np.abs(curve.values - curve.values[-1]) <= EQUAL * abs(float(curve.values[-1]))
     if float(same.mean()) >= RIGHT:
         level = number_text(float(curve.values[-1]))
-        message = f"the mean loss is exactly {level} in {int(same.sum())} of {same.size} epochs: nothing moves"
+        message = f"mean loss is exactly {level} in {int(same.sum())} of {same.size} epochs: nothing changes"
         yield shown(NotLearning, curve, int(np.argmax(same)), "warning", message, value=float(curve.values[-1]))
 
 
 def _players(chart: Chart) -> Iterator[Symptom]:
-    """Both players' losses are the same numbers at every record."""
+    """The losses of generator and discriminator are both constant."""
     curves = [Curve.of(chart[name], name.replace("_", " ")) for name in PLAYERS]
     if any(curve.values.size < FEW + 1 or float(np.ptp(curve.values)) > 0 for curve in curves):
         return
     said = " and ".join(f"{curve.name} {number_text(curve.start)}" for curve in curves)
-    message = f"both players' losses are the same at every record, {said}: neither learns"
+    message = f"both players' losses are constant, {said}: neither learns"
     yield shown(NotLearning, curves[0], 0, "warning", message, value=curves[0].start)
 
 
 def _is_coarse(values: Array) -> bool:
-    """Whether the numbers were rounded so far that equal ones say nothing: 0.04, 0.35."""
+    """Whether the numbers are rounded so coarsely that equal ones mean nothing, such as 0.04 or 0.35."""
     last = float(values[-1])
     return abs(last) < 1 and abs(last * 1000 - round(last * 1000)) < 1e-9
 
 
 def nothing_right(chart: Chart) -> Iterator[Symptom]:
-    """Late in a run every word is wrong still, or no metric of validation has ever left zero.
+    """Late in a run, the error rate is still 100 %, or no validation metric has ever left zero.
 
     >>> chart = Chart.of(loss=[80.0, 79.0, 81.0], val_wer=[100.0, 99.9, 100.0],
     ...     context={"source": "CSV", "clock": "epoch", "better": {"val_wer": "lower"}})
     >>> chart.step = 20
     >>> print(*nothing_right(chart))
-    step 0: LO04 not-learning (warning): wer is 100 at all 3 evaluations: nothing is right
+    step 0: LO04 not-learning (warning): wer is 100 at all 3 evaluations: no prediction is right
     """
     better = chart.context.get("better") or {}
     judged = {name: way for name, way in better.items() if name.startswith("val_") and chart[name].count >= 3}
@@ -177,7 +178,7 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
     if found:
         curve = Curve.of(chart[found], found.removeprefix("val_").replace("_", " "))
         level = median(curve.values)
-        message = f"{curve.name} is {number_text(level)} at all {curve.values.size} evaluations: nothing is right"
+        message = f"{curve.name} is {number_text(level)} at all {curve.values.size} evaluations: no prediction is right"
         yield shown(NotLearning, curve, 0, "warning", message, value=level)
 
 

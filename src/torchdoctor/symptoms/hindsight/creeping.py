@@ -1,4 +1,4 @@
-"""Noisy batches that end high: what single records hide, the medians of parts of the run show."""
+"""Noisy batch losses that end high: medians over parts of the run show what single records hide."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve
 
 FEW = 8
-"""Batches in a part that tell its level."""
+"""Batch losses that a part needs for its median."""
 FINE, SETTLED = 24, 4
-"""Parts in which a departure is looked for; and those after which it is known how they are wont to be."""
+"""Number of parts that the run is divided into, and parts needed before a jump is looked for."""
 
 
 def ends_high(curve: Curve) -> bool:
-    """Whether noisy batches, looked at in parts, end at twice what they began with, or leapt and are not quite back.
+    """Whether the medians of parts end far above the first ones, or jumped, stayed up and did not fully come back.
 
     >>> wave = np.tile([0.5, 1.5, 1.0, 1.2], 60)
     >>> [ends_high(Curve("loss", np.arange(240), wave * level)) for level in (1, np.repeat([5, 6, 20, 5, 15, 16], 40))]
@@ -30,5 +30,5 @@ def ends_high(curve: Curve) -> bool:
     leapt = np.flatnonzero(high)
     if not leapt.size or float(parts[-2:].min()) < 1.3 * float(parts.min()):
         return False
-    before = float(parts[: leapt[0]].max())  # for a good while, and never quite back
+    before = float(parts[: leapt[0]].max())  # it stays up for at least three parts
     return bool((parts[leapt[0] : leapt[0] + 3] > 1.5 * before).all()) and leapt[0] + 3 <= FINE

@@ -1,4 +1,4 @@
-"""A vital over a whole run, as one curve: what is known of a log once its end is known."""
+"""A vital over a whole run, as one curve."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
-from torchdoctor.symptoms.overfitting import evaluation_noise, smoothed
+from torchdoctor.symptoms.overfitting import LENIENT, evaluation_noise, smoothed
 
 FEW = 4
-"""Points that a verdict needs at least."""
+"""Fewest points that a finding needs."""
 WHOLE = ("val_acc", "val_f1", "val_map", "val_iou", "val_miou", "val_dice")
 HALVES = ("val_precision", "val_recall")
-"""Metrics that tell the whole, beside which one half of it is no gain: precision rises where recall falls."""
+"""If one of the first is logged, the second do not count as progress, since precision rises when recall falls. Nor do
+those for which one of several guesses must be right."""
 
 PARTS = 10
-"""Points from which on a part of the loss is known."""
+"""Fewest points of a loss term."""
 PENALTIES = ("kl", "reg", "l1", "l2", "weight", "penalty", "aux", "entropy")
-"""How the names of losses begin that are no part of the task: one that falls has learnt nothing."""
+"""Beginnings of the names of loss terms that are not the task: if such a term falls, nothing was learned."""
 
 
 class Curve(NamedTuple):
@@ -31,18 +32,18 @@ class Curve(NamedTuple):
     steps: Array
     values: Array
     thinned: float = 1.0
-    """How many values of the log a point stands for."""
+    """Number of logged values per point."""
 
     @classmethod
     def of(cls, series: Series, name: str) -> Curve:
-        """The outline of a series: exact where the run is short."""
+        """The outline of a series; exact if the run is short."""
         buckets = series.outline.buckets()
         steps, means = np.array([item[0] for item in buckets]), np.array([item[2] for item in buckets])
         return cls(name, steps, means, series.count / max(len(buckets), 1))
 
     @property
     def records(self) -> int:
-        """How many values the log has of it."""
+        """Number of values in the log."""
         return round(self.thinned * self.values.size)
 
     def __bool__(self) -> bool:
@@ -55,29 +56,29 @@ class Curve(NamedTuple):
 
     @property
     def level(self) -> float:
-        """Where it ended: the median of its last tenth, of three values at least."""
+        """The level at the end: the median of the last tenth, at least three values."""
         return median(self.values[-max(3, self.values.size // 10) :])
 
     @property
     def best(self) -> int:
-        """The place of its lowest level, one lucky value left out where there are enough."""
+        """The index of the lowest level; with more than five values, a single low one does not count."""
         place = int(np.argmin(smoothed(self.values) if self.values.size > 5 else self.values))
         return 0 if self.values[place] > self.values[0] else place
 
     @property
     def noise(self) -> float:
-        """From one value to the next, trend and curvature taken out."""
+        """Noise from one value to the next, without trend and curvature."""
         return evaluation_noise(self.values) if self.values.size > 5 else 0.0
 
 
 def loss_of(chart: Chart) -> Curve:
-    """The loss that the run is judged by: of training, or of validation where that alone was logged."""
+    """The loss that the run is judged by: the training loss, or the validation loss if there is no other."""
     training = Curve.of(chart["loss"], "loss")
     return training if training else Curve.of(chart["val_loss"], "validation loss")
 
 
 def climbs(values: Array) -> float:
-    """How surely values rise: of all pairs, the share that do less the share that fall (Kendall).
+    """How consistently values rise: the share of pairs that rise minus the share that fall (Kendall's tau).
 
     >>> climbs(np.array([1.0, 2.0, 3.0])), climbs(np.array([3.0, 2.0, 1.0]))
     (1.0, -1.0)
@@ -88,7 +89,7 @@ def climbs(values: Array) -> float:
 
 
 def certainty(values: Array) -> float:
-    """How many deviations of mere chance their climbing is above none (Mann and Kendall); below zero where they fall.
+    """The z-score of the Mann-Kendall trend test: positive if values rise, negative if they fall.
 
     >>> round(certainty(np.arange(12.0)), 1), round(certainty(np.tile([1.0, 2.0], 6)), 1)
     (4.5, 0.4)
@@ -98,9 +99,9 @@ def certainty(values: Array) -> float:
 
 
 def usual_change(values: Array) -> float:
-    """What few values change by from one to the next, but for the largest change, which may be what is looked for.
+    """The typical change from one value to the next, without the largest, which may be the one in question.
 
-    Those that rise steadily do not change by what they rise by.
+    A steady rise does not count as change.
 
     >>> round(usual_change(np.array([0.07, 0.12, 0.11, 0.09, 0.12])), 3)
     0.02
@@ -112,7 +113,7 @@ def usual_change(values: Array) -> float:
 
 
 def has_no_trend(curve: Curve) -> bool:
-    """Whether the last third of a curve is where its first third was, but for its noise or two per cent.
+    """Whether the means of the first and last third differ by no more than noise or two percent.
 
     >>> wave = np.tile([1.0, 1.2, 0.9], 10)
     >>> [has_no_trend(Curve("loss", np.arange(30), values)) for values in (wave, wave - np.linspace(0, 0.5, 30))]
@@ -127,7 +128,7 @@ def has_no_trend(curve: Curve) -> bool:
 
 
 def of_epochs(chart: Chart) -> Curve:
-    """The loss in means of whole epochs, where the log tells how many steps one has; nothing where it does not.
+    """The mean loss of each complete epoch; empty if the log does not say how many steps an epoch has.
 
     >>> of_epochs(Chart.of(loss=[9.0, 1.0, 2.0] * 4, context={"steps_per_epoch": 3})).values.tolist()
     [4.0, 4.0, 4.0, 4.0]
@@ -143,7 +144,7 @@ def of_epochs(chart: Chart) -> Curve:
 
 
 def part_that_fell(chart: Chart, share: float) -> Curve | None:
-    """A loss that is logged beside the sum, and ended below a share of what it began with; None where none did.
+    """A term of the loss that ended below a share of its start; None if there is none.
 
     >>> fall = [0.04 * 0.8**step for step in range(20)]
     >>> part_that_fell(Chart.of(loss=[8.0] * 20, recon_loss=fall), 0.5).name
@@ -154,7 +155,7 @@ def part_that_fell(chart: Chart, share: float) -> Curve | None:
 
 
 def is_mostly_one_part(chart: Chart) -> bool:
-    """Whether one of the losses that are logged beside the sum makes up most of it: then it falls as that does.
+    """Whether one logged term makes up most of the loss: the total then falls as that term does.
 
     >>> is_mostly_one_part(Chart.of(loss=[8.0] * 20, data_loss=[7.9] * 20, pde_loss=[0.1] * 20))
     True
@@ -173,24 +174,26 @@ def _parts(chart: Chart) -> list[Curve]:
 
 
 def improved(chart: Chart, since: int, share: float = 0.1) -> str:
-    """A validation metric that got better after a step by a good part of what it lacked; empty where none did.
+    """The name of a validation metric that closed a share of its gap to perfect since a step; "" if none did.
 
     >>> chart = Chart.of(val_accuracy=[0.90, 0.92, 0.94], context={"better": {"val_accuracy": "higher"}})
     >>> improved(chart, 0)
     'val_accuracy'
     """
     better = chart.context.get("better") or {}
-    sure = any(name.startswith(WHOLE) and chart[name].count for name in better)
+    strict = [name for name in better if name.startswith(WHOLE) and LENIENT.isdisjoint(name.split("_"))]
+    sure = any(chart[name].count for name in strict)
     for name, way in better.items():
         values = chart[name].values
         later = values[chart[name].steps >= since]
-        if not name.startswith("val_") or later.size < 2 or (sure and name.startswith(HALVES)):
+        half = sure and (name.startswith(HALVES) or not LENIENT.isdisjoint(name.split("_")))
+        if not name.startswith("val_") or later.size < 2 or half:
             continue
         then, now = float(later[0]), median(later[-3:])
         top = 1.0 if float(np.abs(values).max()) <= 1 else 100.0
         lacking = (top - then, top - now) if way == "higher" else (then, now)
         least = top - float(later.max()) if way == "higher" else float(later.min())
-        kept = lacking[0] - lacking[1] >= 0.5 * (lacking[0] - least)  # what was given back is no gain
+        kept = lacking[0] - lacking[1] >= 0.5 * (lacking[0] - least)  # a gain that was mostly lost again does not count
         if kept and lacking[1] < (1 - share) * lacking[0]:
             return str(name)
     return ""
@@ -207,7 +210,7 @@ def shown(
     value: float | None = None,
     limit: float | None = None,
 ) -> Symptom:
-    """A finding that a curve shows from one of its points on, up to its end."""
+    """A finding that lasts from one point of a curve to its end."""
     first, last = int(curve.steps[since]), int(curve.steps[-1])
     count = round(curve.thinned * (len(curve.values) - since))
     return Symptom(

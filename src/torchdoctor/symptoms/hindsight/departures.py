@@ -1,4 +1,4 @@
-"""Losses that left where they were: above their start, away from their best, in one leap, or for good.
+"""Losses that rose for good: above their start, far above their best, in one jump or slowly.
 
 >>> chart = Chart.of(loss=[1.64, 11.8, 11.6, 10.4, 10.37, 10.37, 10.37], context={"source": "CSV"})
 >>> print(*diverged(chart))
@@ -22,27 +22,27 @@ from torchdoctor.symptoms.overfitting import arrived, smoothed
 from torchdoctor.symptoms.progress import is_game
 
 GIVEN_BACK = 0.5
-"""Share of its descent that a loss has lost again: it diverged."""
+"""Share of its descent above which a loss that was lost again counts as diverged."""
 CREEPING = 0.1
-"""The same, of a loss that has climbed steadily from its best."""
+"""The same for a loss that has climbed steadily since its best."""
 ABOVE = 0.25
-"""Share of the first loss by which a run that ends above it has diverged."""
+"""Share of the start (or of the best) by which the end must exceed it to count as diverged."""
 LEARNT = 0.7
-"""Share of its start that the loss of a run had become which has learnt something, and lost it."""
+"""If the best loss was below this share of the start, the run had learned something and lost it."""
 MANY = 32
-"""Points from which on a run is long enough to have held a level."""
+"""Points from which a run counts as long."""
 SET_BACK = 0.15
-"""Share of a run that a leap must have cost at least to be worth a warning."""
+"""Share of the run that a jump must last for a warning."""
 COST = 0.05
-"""Share of the whole descent up to there that a leap must have cost at least: less is a ripple of a steep start."""
+"""Share of the descent so far that a jump must have cost: less is a ripple of a steep start."""
 CHANGES = 3.0
-"""Times what a few losses change by from one to the next that they must have risen."""
+"""Multiple of the typical change between records that the rise of a short log must exceed."""
 YOUNG = 0.05
-"""Share of a run after which its first descent is over: a spike that matters is above the level there."""
+"""Share of a run after which its first descent is over: a spike that matters exceeds the level at this point."""
 
 
 def diverged(chart: Chart) -> Iterator[Symptom]:
-    """The loss ends above its start, gave back what it had gained, or has crept up from its best."""
+    """The loss ends above its start, lost its progress again, or has crept up from its best."""
     curve = loss_of(chart)
     if not curve or is_game(chart):
         return
@@ -50,14 +50,14 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     lowest = float(curve.values[best])
     rise, followed = level - lowest, _validation_follows(chart)
     if followed is False and curve.values.size < 2 * FEW and chart.context.get("clock") != "epoch":
-        return  # a handful of noisy batches, while validation did well
+        return  # a few noisy batches while validation did not rise
     if curve.values.size < MANY and not rise > CHANGES * usual_change(arrived(curve.values, best)):
-        return  # so few, and so unlike each other, that where they end is chance
+        return  # so few and noisy that the end level is chance
     late = curve.values[-max(3, curve.values.size // 4) :]
     far = rise > (ABOVE if followed is None else 0.1 if followed else 1.0) * abs(lowest)
     never_back = float(curve.values[1:].min()) > (1 + ABOVE) * start > 0 or _never_came_down(curve)
-    settled = late.size >= 3 and float(np.ptp(late)) < 0.1 * rise  # few points: the leap itself is their noise
-    surely = late.size >= MANY // 2 and float(late.min()) > (1 + ABOVE) * start  # all of many, however noisy
+    settled = late.size >= 3 and float(np.ptp(late)) < 0.1 * rise  # with few points, the jump itself counts as noise
+    surely = late.size >= MANY // 2 and float(late.min()) > (1 + ABOVE) * start  # all of many values, however noisy
     held_up = surely or ((settled or rise > 6 * curve.noise) and float(late.min()) > lowest + 0.3 * rise)
     lasting = held_up or _is_far_away(curve, late)
     said = f"{curve.name} is about {number_text(level)} at the end"
@@ -80,7 +80,7 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
 
 
 def _left(curve: Curve, best: int, rise: float) -> int:
-    """Since when a curve was above its best for good: until then, nothing had happened that the end tells of.
+    """The index from which a curve stays above its best by a tenth of the rise.
 
     >>> _left(Curve("loss", np.arange(8), np.array([3.0, 1.0, 1.1, 1.05, 1.2, 2.0, 2.9, 3.0])), 1, 2.0)
     4
@@ -90,20 +90,20 @@ def _left(curve: Curve, best: int, rise: float) -> int:
 
 
 def _is_far_away(curve: Curve, late: Array) -> bool:
-    """Whether the end is at five times, or more, of the highest that the first third held."""
+    """Whether the whole end is above five times the highest value of the first third."""
     begun = curve.values[: curve.values.size // 3]
     return curve.values.size >= 2 * FEW and float(late.min()) > 5 * float(begun.max()) > 0
 
 
 def _never_came_down(curve: Curve) -> bool:
-    """Whether no value is as low as the first, and half of all are at nearly twice of it."""
+    """Whether all values are above the first, and half of them nearly twice as high."""
     first = curve.start
     low, usual = float(curve.values[1:].min()), median(curve.values)
     return curve.values.size >= 2 * FEW and low > 1.1 * first > 0 and min(usual, curve.level) > 1.8 * first
 
 
 def _crept(chart: Chart, curve: Curve, followed: bool | None) -> bool:
-    """Whether the loss has climbed from its best, for a good part of the run, and no metric got better for it."""
+    """Whether the loss has climbed from its best for a good part of the run, and no metric improved."""
     lowest, since = float(curve.values[curve.best]), curve.values[curve.best :]
     climbing, rise = climbs(since), curve.level - lowest
     if since.size < 0.2 * curve.values.size or climbing < 0.5 or improved(chart, int(curve.steps[curve.best])):
@@ -115,13 +115,13 @@ def _crept(chart: Chart, curve: Curve, followed: bool | None) -> bool:
 
 
 def _is_lost(curve: Curve, late: Array) -> bool:
-    """Whether all of the last quarter is at a multiple of what the run held for a while, however high it began."""
+    """Whether the last quarter is at twice or more of the low level that the run had held."""
     held = float(np.percentile(smoothed(curve.values), 10)) if curve.values.size > 11 else 0.0
     return held > 0 and float(late.min()) > 2 * held and curve.level > 3 * held
 
 
 def _both_are_up(chart: Chart, curve: Curve) -> bool:
-    """Whether the loss has done nothing but climb since its best, and validation is at twice its own."""
+    """Whether the loss has climbed steadily since its best, and validation ends above twice its best."""
     held_out = Curve.of(chart["val_loss"], "validation loss")
     if not held_out or not chart["loss"] or climbs(curve.values[curve.best :]) < 0.8:
         return False
@@ -129,7 +129,7 @@ def _both_are_up(chart: Chart, curve: Curve) -> bool:
 
 
 def _is_up(curve: Curve, late: Array) -> bool:
-    """Whether a long run leapt from what it had held, and all of its last quarter is half as much again, or more."""
+    """Whether the last quarter of a long run is at 1.5 times or more of the low level that the run had held."""
     if curve.values.size < MANY:
         return False
     held = float(np.percentile(smoothed(curve.values), 10))
@@ -137,7 +137,7 @@ def _is_up(curve: Curve, late: Array) -> bool:
 
 
 def _left_at_last(curve: Curve) -> bool:
-    """Whether the last records, three at least, are all at twice what the calm ones before them held.
+    """Whether the last records, three or more, are all above twice the lowest before, after a calm stretch.
 
     >>> _left_at_last(Curve("loss", np.arange(25), np.array([0.5 - 0.02 * step for step in range(20)] + [0.4] * 5)))
     True
@@ -156,7 +156,7 @@ def _left_at_last(curve: Curve) -> bool:
 
 
 def _validation_follows(chart: Chart) -> bool | None:
-    """Whether validation rose as well, beyond its noise; None where it is not known."""
+    """Whether validation rose as well, beyond its noise; None if not logged."""
     curve = Curve.of(chart["val_loss"], "validation loss")
     if not curve or not chart["loss"]:
         return None
@@ -167,7 +167,7 @@ def _validation_follows(chart: Chart) -> bool | None:
 
 
 def unlearnt(chart: Chart) -> Iterator[Symptom]:
-    """Both losses are above their best, and a metric is at half of what it had been, or less."""
+    """Both losses are above their best, and a metric has fallen to less than half of its level."""
     curve, held_out = loss_of(chart), Curve.of(chart["val_loss"], "validation loss")
     if not curve or not held_out or is_game(chart):
         return
@@ -181,35 +181,35 @@ def unlearnt(chart: Chart) -> Iterator[Symptom]:
         if held > 0 and float(late.max()) < 0.6 * held and median(late) < 0.5 * held:
             metric = name.removeprefix("val_").replace("_", " ")
             message = (
-                f"{metric} fell from {number_text(held)} to {number_text(median(late))}, and {curve.name} is "
-                f"{number_text(curve.level)} after {number_text(float(curve.values[curve.best]))}"
+                f"{metric} fell from {number_text(held)} to {number_text(median(late))}, and {curve.name} rose "
+                f"from {number_text(float(curve.values[curve.best]))} to {number_text(curve.level)}"
             )
             yield shown(LossDivergence, curve, curve.best, "warning", message, value=curve.level)
             return
 
 
 def spiked(chart: Chart) -> Iterator[Symptom]:
-    """Training and validation leapt together to a multiple of what they held, above where they were when young."""
+    """Training and validation loss jumped together, above their level after the first descent, and stayed up."""
     train, held_out = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     if min(train.values.size, held_out.values.size) < 20 or is_game(chart) or not chart["loss"].lowest > 0:
         return
     high = _leaps(held_out, 1.5)
-    if not high.any() or float(high.mean()) > 0.2:  # what happens all the time is noise
+    if not high.any() or float(high.mean()) > 0.2:  # frequent jumps are noise
         return
     apart = 0.01 * float(train.steps[-1])
     leapt = train.steps[_leaps(train, 1.7)]
     for place in np.flatnonzero(high):
         step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
         back = held_out.values[place:] < 1.3 * level
-        lasted = back.any() and not back[1:2].any()  # one evaluation that the next one takes back is a note
+        lasted = back.any() and not back[1:2].any()  # a single high evaluation is not reported
         value = float(held_out.values[place])
         dear = value - level > COST * (held_out.start - level)
         together = np.any((leapt >= step - apart) & (leapt <= step + apart))
         if value > 1.5 * level and dear and lasted and together:
             until = place + int(np.argmax(back))
             message = (
-                f"validation loss leapt from {number_text(level)} to {number_text(value)} at step {int(step)}, the "
-                f"training loss with it, and was back at step {int(held_out.steps[until])}"
+                f"validation loss jumped from {number_text(level)} to {number_text(value)} at step {int(step)}, "
+                f"together with the training loss, and recovered at step {int(held_out.steps[until])}"
             )
             part = Curve(held_out.name, held_out.steps[:until], held_out.values[:until])
             yield shown(LossSpike, part, int(place), "warning", message, value=value, limit=1.5 * level)
@@ -217,11 +217,11 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
 
 
 def set_back(chart: Chart) -> Iterator[Symptom]:
-    """The loss leapt to a multiple of what it held, lost much of its gain, and took a good part of the run to return.
+    """The loss jumped, lost much of its progress, and needed a good part of the run to recover.
 
     >>> values = [100.0 * 0.97**step for step in range(100)] + [60.0 * 0.97**step for step in range(100)]
     >>> print(*set_back(Chart.of(loss=values, context={"source": "CSV"})))
-    step 100: LO01 loss-spike (warning): loss leapt from 5.05 to 58.2 at step 100 and was back at step 173
+    step 100: LO01 loss-spike (warning): loss jumped from 5.05 to 58.2 at step 100 and recovered at step 173
     """
     curve = loss_of(chart)
     if curve.values.size < 2 * MANY or is_game(chart) or not float(curve.values.min()) > 0:
@@ -237,8 +237,8 @@ def set_back(chart: Chart) -> Iterator[Symptom]:
             continue
         if cost > 0.35 * (float(smooth[0]) - held) and cost > 6 * curve.noise:
             message = (
-                f"{curve.name} leapt from {number_text(held)} to {number_text(top)} at step {int(curve.steps[first])} "
-                f"and was back at step {int(curve.steps[end])}"
+                f"{curve.name} jumped from {number_text(held)} to {number_text(top)} at step "
+                f"{int(curve.steps[first])} and recovered at step {int(curve.steps[end])}"
             )
             part = Curve(curve.name, curve.steps[:end], curve.values[:end])
             yield shown(LossSpike, part, first, "warning", message, value=top, limit=1.6 * held)
@@ -246,7 +246,7 @@ def set_back(chart: Chart) -> Iterator[Symptom]:
 
 
 def _leaps(curve: Curve, times: float) -> Array:
-    """Where a curve is a multiple of its best so far and above its young level, after it had held that best."""
+    """Mask of values that exceed a multiple of the best so far and the early level, right after being near the best."""
     values = curve.values
     lowest = np.minimum.accumulate(values)
     young = float(values[max(1, round(YOUNG * values.size))])
@@ -256,12 +256,12 @@ def _leaps(curve: Curve, times: float) -> Array:
 
 
 def dead(chart: Chart) -> Iterator[Symptom]:
-    """The loss leapt above its start, and has been one and the same number ever since: nothing moves any more."""
+    """The loss jumped above its start and has been constant since: the model no longer changes."""
     curve = loss_of(chart)
     if curve.values.size < 2 * FEW or is_game(chart):
         return
     same = np.abs(curve.values - curve.values[-1]) <= 1e-4 * abs(float(curve.values[-1]))
-    still = int(np.argmin(same[::-1])) if not same.all() else 0  # values at the end that are the same
+    still = int(np.argmin(same[::-1])) if not same.all() else 0  # number of equal values at the end
     middle = median(curve.values[curve.values.size // 2 :])
     held = float(np.mean(np.abs(curve.values - middle) <= 2e-3 * abs(middle)))
     high = float(curve.values.max())
@@ -271,7 +271,7 @@ def dead(chart: Chart) -> Iterator[Symptom]:
         return
     top = int(np.argmax(curve.values))
     message = (
-        f"{curve.name} leapt to {number_text(high)} at step {int(curve.steps[top])} and is "
-        f"{number_text(middle)} ever since, to the last digit"
+        f"{curve.name} jumped to {number_text(high)} at step {int(curve.steps[top])} and has stayed at "
+        f"{number_text(middle)} since: nothing changes any more"
     )
     yield shown(LossDivergence, curve, top, "warning", message, value=high, limit=curve.start)

@@ -1,9 +1,9 @@
-"""What was known and is not any more: an accuracy that was lost at once, a validation that left its best for good.
+"""What was learned and lost: an accuracy that fell at once, or a validation loss that never returned to its best.
 
 >>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
 >>> chart = Chart.of(val_accuracy=rates, context={"source": "CSV", "better": {"val_accuracy": "higher"}})
 >>> print(*forgotten(chart))
-step 30: LO02 loss-divergence (warning): accuracy fell from 0.85 to 0.69 at step 30, and has not come back
+step 30: LO02 loss-divergence (warning): accuracy fell from 0.85 to 0.69 at step 30 and has not recovered
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 HELD, THEN = 8, 4
-"""Values in which an accuracy was held, and those after which it is lost."""
+"""Values before a drop that the level is taken from, and values after it."""
 FAR, NOISES = 0.1, 6
-"""How far it has fallen at least, and how many times as far as from one value to the next."""
+"""Least drop of an accuracy, as a share of a perfect one and as a multiple of its noise."""
 BACK = 0.25
-"""Share of that by which it stays below what was held, up to the end."""
+"""Share of the drop by which all later values stay below the earlier level."""
 CALM = 1.1
-"""How many times of what it was the loss of training is at most, where only validation suffered."""
+"""If the training loss stays below this multiple of its earlier level, only validation got worse."""
 LATER, WORSE, NEAR = 4, 1.3, 1.15
-"""Evaluations after the best, how many times of it each of them is, and what is about as good as it."""
+"""Evaluations needed after the best, the multiple of the best that all of them exceed, and the multiple below which
+another evaluation counts as equally good."""
 WORDS = 1e6
-"""More than any vocabulary has."""
+"""More tokens than any vocabulary has."""
 
 
 def forgotten(chart: Chart) -> Iterator[Symptom]:
-    """An accuracy that had been held fell far, at once, and has not come back for a good part of the run."""
+    """An accuracy fell far at once and stays low up to the end, for a good part of the run."""
     if is_game(chart):
         return
     for name, way in (chart.context.get("better") or {}).items():
@@ -49,11 +50,11 @@ def forgotten(chart: Chart) -> Iterator[Symptom]:
         if place > 0:
             held, now = (median(part) for part in (curve.values[place - HELD : place], curve.values[place:][:THEN]))
             message = (
-                f"{curve.name} fell from {number_text(held)} to {number_text(now)} at step {int(curve.steps[place])}, "
-                "and has not come back"
+                f"{curve.name} fell from {number_text(held)} to {number_text(now)} at step {int(curve.steps[place])} "
+                "and has not recovered"
             )
             if evaluated and _training_is_calm(chart, float(curve.steps[place])):
-                message = f"validation {message}; training is as it was"
+                message = f"validation {message}; the training loss did not rise"
                 yield shown(ValidationAnomaly, curve, place, "warning", message, value=now, limit=held)
             else:
                 yield shown(LossDivergence, curve, place, "warning", message, value=now, limit=held)
@@ -61,12 +62,12 @@ def forgotten(chart: Chart) -> Iterator[Symptom]:
 
 
 def _training_is_calm(chart: Chart, step: float) -> bool:
-    """Whether the loss of training is no higher after a step than it was before: what was lost is not its own.
+    """Whether the training loss is hardly higher after a step than before it.
 
     >>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
     >>> chart = Chart.of(loss=[0.3] * 38, val_accuracy=rates, context={"better": {"val_accuracy": "higher"}})
     >>> print(*forgotten(chart))
-    step 30: VA01 validation-anomaly (warning): validation accuracy fell from 0.85 to 0.69 at step 30, and has not ...
+    step 30: VA01 validation-anomaly (warning): validation accuracy fell from 0.85 to 0.69 at step 30 and has not ...
     """
     train = Curve.of(chart["loss"], "loss")
     before, after = train.values[train.steps < step][-2 * HELD :], train.values[train.steps >= step]
@@ -74,12 +75,12 @@ def _training_is_calm(chart: Chart, step: float) -> bool:
 
 
 def _lost_at(values: Array) -> int:
-    """The place at which an accuracy was lost; -1 where it was not."""
+    """The index at which an accuracy was lost; -1 if it was not."""
     count = values.size
     if count < 2 * HELD or not 0 <= float(values.min()) < float(values.max()) <= 100:
         return -1
     top = 1.0 if float(values.max()) <= 1 else 100.0
-    highest = np.maximum.accumulate(values[::-1])[::-1]  # of all that come later
+    highest = np.maximum.accumulate(values[::-1])[::-1]  # of all later values
     for place in range(max(HELD, count // 5), count - max(THEN, count // 8) + 1):
         if not float(highest[place]) < float(values[place - HELD : place].max()):
             continue
@@ -91,13 +92,13 @@ def _lost_at(values: Array) -> int:
 
 
 def worsened(chart: Chart) -> Iterator[Symptom]:
-    """Validation left its best for good, beyond its scatter, and training has not fallen since: nothing was bought.
+    """Validation stays far above its best, beyond its scatter, and the training loss has not fallen since.
 
-    One good evaluation among worse ones may have been luck, unless it was the first.
+    A single good evaluation may have been luck, unless it was the first.
 
     >>> losses, evaluations = [0.15, 0.30, 0.31, 0.29, 0.27, 0.18], [0.22, 0.42, 0.42, 0.41, 0.44, 0.40]
     >>> print(*worsened(Chart.of(loss=losses, val_loss=evaluations, context={"source": "CSV"})))
-    step 0: LO02 loss-divergence (warning): validation loss is 0.41 at the end after 0.22; training is 0.27 after 0.15
+    step 0: LO02 loss-divergence (warning): validation loss rose from 0.22 to 0.41; training loss went from 0.15 to 0.27
     """
     curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"]
     values, best = curve.values, curve.best if curve else 0
@@ -112,21 +113,21 @@ def worsened(chart: Chart) -> Iterator[Symptom]:
     then, now = level_at(train, step), level_at(train, int(curve.steps[-1]))
     if now >= then > 0 and not improved(chart, step):
         message = (
-            f"validation loss is {number_text(curve.level)} at the end after {number_text(lowest)}; "
-            f"training is {number_text(now)} after {number_text(then)}"
+            f"validation loss rose from {number_text(lowest)} to {number_text(curve.level)}; "
+            f"training loss went from {number_text(then)} to {number_text(now)}"
         )
         yield shown(LossDivergence, curve, best, "warning", message, value=curve.level, limit=WORSE * lowest)
 
 
 def worse_than_guessing(chart: Chart) -> Iterator[Symptom]:
-    """Up to the end the perplexity is more than there are words in any language.
+    """The perplexity at the end is higher than any vocabulary is large.
 
     >>> chart = Chart.of(loss=[18.2, 20.3, 20.7] * 4, train_ppl=[8e7, 6e8, 1e9] * 4, context={"source": "CSV"})
     >>> print(*worse_than_guessing(chart))
-    step 0: LO02 loss-divergence (warning): the perplexity is 6e+08 at the end: worse than guessing among all words
+    step 0: LO02 loss-divergence (warning): perplexity is 6e+08 at the end: worse than a uniform guess over all words
     """
     curve = Curve.of(chart["train_ppl" if "train_ppl" in chart else "val_ppl"], "perplexity")
     late = curve.values[-max(3, curve.values.size // 4) :]
     if curve.values.size >= HELD and float(late.min()) > WORDS:
-        message = f"the perplexity is {number_text(median(late))} at the end: worse than guessing among all words"
+        message = f"perplexity is {number_text(median(late))} at the end: worse than a uniform guess over all words"
         yield shown(LossDivergence, curve, 0, "warning", message, value=median(late), limit=WORDS)

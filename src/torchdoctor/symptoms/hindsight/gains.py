@@ -1,12 +1,11 @@
-"""What a run has gained, with the doubt that its noise leaves: nothing, or less than nothing.
+"""Progress of a whole run, with its uncertainty: runs without progress, and runs that got worse.
 
-One statement for every loss that is known, however noisy and however many its records: the mean of its last third
-against that of its first, give or take what their scatter allows. A run in which no loss surely gained, and one surely
-did not, has stood still; one whose validation surely lost while training gained overfits.
+Every loss is judged in the same way: the mean of its last third is compared with that of its first, within the error
+that their scatter implies. If no loss certainly improved and at least one certainly did not, the run made no progress.
 
 >>> chart = Chart.of(loss=[1.04, 0.97, 1.01, 0.99] * 8, context={"source": "CSV", "clock": "epoch"})
 >>> print(*idle(chart))
-step 0: LO04 not-learning (warning): loss is 1 in the last third of 32 epochs, after 1 in the first: nothing was gained
+step 0: LO04 not-learning (warning): mean loss is 1 in the first and 1 in the last third of 32 epochs: no progress
 """
 
 from __future__ import annotations
@@ -33,41 +32,41 @@ from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.progress import is_game
 
 FEW, ENOUGH, MANY = 6, 10, 20
-"""Records whose thirds can be compared; that show that nothing was gained; and that show it of a slow, sure fall."""
+"""Records needed to compare thirds, to see that there was no progress, and to see it despite a slow steady fall."""
 NOTHING, FALLING, STILL = 0.08, 0.035, 0.01
-"""Shares of itself that a loss may have gained, and has by its means, where it is nothing; and, in few records, has."""
+"""Relative progress that still counts as none: at most (with error), by the means, and at most in a short log."""
 BEGINNING = 0.02
-"""The same where it surely falls and no epoch is known to be over: the beginning of a long run looks like it."""
+"""The first of these for a loss that steadily falls in a log without epochs: a long run begins like this."""
 AT_ONCE = 0.12
-"""Share of its first value by which a loss may be off it: what fell further in one record may have converged."""
+"""Largest relative distance of the end from the first value: a loss that fell further at once may have converged."""
 DOUBTS = 2.0
-"""Deviations of mere chance within which a mean is not known."""
+"""Standard errors within which a difference of means is uncertain."""
 CHANCE = 2.5
-"""Deviations of mere chance by which values that have no trend fall, in their order, at most."""
+"""Mann-Kendall z-score below which, with a minus sign, values count as falling."""
 NOISES = 4
-"""Steps from one record to the next by which the first records may be above the last, where there is no trend."""
+"""Multiple of the typical change between records by which the start may exceed the end without a trend."""
 BEGUN = 0.2
-"""Share of the last step at which a log begins at most, if it is to tell of a run's start."""
+"""Share of the last step before which a log must begin to show the start of the run."""
 START, LONG = 100, 200
-"""Step at which a log begins at most, and records that it has at least, where losses of batches are all that it has."""
+"""Latest first step and fewest records of a log that holds nothing but batch losses."""
 FAINT = 1e-4
-"""Share of a loss that stands still under which a gradient norm has vanished."""
+"""A gradient norm below this share of a constant loss has vanished."""
 LEARNT = 0.8
-"""Share of what it was that another loss beside it has become, where a part of the task is learnt."""
+"""If a loss term fell below this share of its start, a part of the task was learned."""
 RIGHT = 0.85
 """Accuracy above which there may be nothing left to learn."""
 LACKING, RISEN = 0.05, 0.2
-"""Shares of what it lacks that an accuracy has gained at most where that is nothing; at least where it has learnt."""
+"""Share of its gap to perfect that an accuracy closed: up to the first is no progress, above the second learning."""
 TAILS = 5, 95
-"""Percentiles beyond which a value of many is a leap, and counts as much as that."""
+"""Percentiles to which outliers of a long log are clipped."""
 ALONE, SURE = 0.1, 2.0
-"""Share of itself that training has lost at least, and deviations of chance, where no validation tells the same."""
+"""Least relative rise and least z-score of a training loss, if there is no validation loss to confirm it."""
 LOST, MATERIAL = 0.03, 0.05
-"""Shares of itself that a loss has surely lost, and that validation has lost by its means, where that is worse."""
+"""Relative rise that counts as worse: certain for any loss, and by the means for validation."""
 
 
 class Gain(NamedTuple):
-    """How much of its first third a loss has lost up to its last, in shares of the first."""
+    """The relative fall of a loss from its first third to its last, with its uncertainty."""
 
     before: float
     after: float
@@ -76,17 +75,17 @@ class Gain(NamedTuple):
 
     @property
     def most(self) -> float:
-        """What it has gained at most."""
+        """The upper bound of the fall."""
         return self.share + self.doubt
 
     @property
     def least(self) -> float:
-        """What it has surely gained."""
+        """The lower bound of the fall."""
         return self.share - self.doubt
 
 
 def gain_of(values: Array) -> Gain | None:
-    """What a loss has gained; None where it has too few records, or is not above zero.
+    """The relative fall of a loss; None if it has too few records or is not positive.
 
     >>> gain = gain_of(np.array([4.0, 4.1, 3.9, 3.0, 2.0, 2.1, 1.9]))
     >>> round(gain.least, 2), round(gain.share, 2), round(gain.most, 2)
@@ -106,12 +105,13 @@ def _calmed(values: Array) -> Array:
 
 
 def idle(chart: Chart) -> Iterator[Symptom]:
-    """No loss that is known has surely gained, and at least one, or all of them together, have surely not."""
+    """No loss has certainly improved, and at least one, or all of them together, certainly have not."""
     curves = _losses(chart)
     in_epochs = chart.context.get("clock") == "epoch"
-    limit = NOTHING if _is_no_more_right(chart) else FALLING if in_epochs else BEGINNING
+    sure = _is_no_more_right(chart)
+    limit = NOTHING if sure else FALLING if in_epochs else BEGINNING
     long = ENOUGH if in_epochs else MANY
-    still = [curve for curve in curves if _gained_nothing(curve, limit, long)]
+    still = [curve for curve in curves if _gained_nothing(curve, limit, long, sure)]
     rest = [curve for curve in curves if not any(curve is item for item in still)]
     if not all(map(_has_no_trend, rest)) or not (still or _together(rest)) or is_game(chart):
         return
@@ -126,26 +126,26 @@ def idle(chart: Chart) -> Iterator[Symptom]:
         return
     unit = "epochs" if in_epochs else "records"
     message = (
-        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.records} {unit}, "
-        f"after {number_text(gain.before)} in the first: nothing was gained"
+        f"mean {curve.name} is {number_text(gain.before)} in the first and {number_text(gain.after)} in the last "
+        f"third of {curve.records} {unit}: no progress"
     )
     yield shown(NotLearning, curve, 0, "warning", message, value=gain.after, limit=gain.before)
     norms = Curve.of(chart["grad_norm"], "gradient norm")
     if norms and norms.level > 0 and float(norms.values.max()) < FAINT * abs(gain.after):
-        message = f"{norms.name} is {number_text(norms.level)} throughout, next to nothing beside that loss"
+        message = f"{norms.name} is {number_text(norms.level)} throughout, tiny compared with the loss"
         yield shown(GradientVanishing, norms, 0, "warning", message, value=norms.level, limit=FAINT * abs(gain.after))
 
 
 def _tells_of_the_start(curves: list[Curve]) -> bool:
-    """Whether one of the losses was logged from near the beginning on; validation may come later than training."""
+    """Whether one of the losses was logged from near the start; validation may begin later than training."""
     first, last = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
     return bool(first <= max(1, BEGUN * last))
 
 
 def _is_of_batches(chart: Chart, curve: Curve) -> bool:
-    """Whether nothing is known but noisy losses of batches: which stand still in fine-tuning and diffusion too.
+    """Whether noisy batch losses are all that is known: they may look constant in healthy fine-tuning or diffusion.
 
-    What was gained before the first of them, which may be hundreds of steps, nobody knows either.
+    The progress before the first logged step is unknown as well.
     """
     noisy = median(np.abs(np.diff(curve.values))) > STILL * abs(curve.level)
     return noisy and not chart["val_loss"] and _grown(chart) < 0
@@ -156,8 +156,12 @@ def _losses(chart: Chart) -> list[Curve]:
     return [curve for curve in curves if curve.values.size > 1]
 
 
-def _gained_nothing(curve: Curve, limit: float, long: int) -> bool:
-    """Whether a loss has gained next to nothing, and would show it if it had."""
+def _gained_nothing(curve: Curve, limit: float, long: int, sure: bool) -> bool:
+    """Whether a loss certainly made almost no progress.
+
+    It must also end near its first value, since a loss that fell at once may have converged. If an accuracy confirms
+    (`sure`) that nothing was gained, the first value may be lower: it was a lucky batch.
+    """
     gain, values = gain_of(curve.values), curve.values
     if gain is None or gain.most < -LOST or gain.share > FALLING:
         return False
@@ -165,11 +169,13 @@ def _gained_nothing(curve: Curve, limit: float, long: int) -> bool:
     if falls and values.size < long:
         return False
     most = STILL if values.size < ENOUGH else limit if falls else NOTHING
-    return max(gain.most, 1 - gain.after / median(values[:3])) <= most and abs(1 - gain.after / curve.start) <= AT_ONCE
+    fell = 1 - gain.after / curve.start
+    near = fell <= AT_ONCE if sure else abs(fell) <= AT_ONCE
+    return max(gain.most, 1 - gain.after / median(values[:3])) <= most and near
 
 
 def _has_no_trend(curve: Curve) -> bool:
-    """Whether noisy records may be the same from first to last; of very few, whether the last is no better."""
+    """Whether a noisy loss may be the same at start and end; for very few records, whether the last is no better."""
     gain, values = gain_of(curve.values), curve.values
     if gain is None:
         return values.size < FEW and float(values[-1]) >= (1 - FALLING) * curve.start > 0
@@ -180,7 +186,7 @@ def _has_no_trend(curve: Curve) -> bool:
 
 
 def _together(curves: list[Curve]) -> bool:
-    """Whether losses of which each alone is too noisy have surely gained nothing, taken as two looks at one run."""
+    """Whether losses that are too noisy one by one show together, as independent measurements, no progress."""
     gains = [gain_of(curve.values) for curve in curves if curve.values.size >= ENOUGH]
     known = [gain for gain in gains if gain is not None]
     if len(known) < max(2, len(curves)):
@@ -191,7 +197,7 @@ def _together(curves: list[Curve]) -> bool:
 
 
 def _is_no_more_right(chart: Chart) -> bool:
-    """Whether accuracies are known, and none has gained, from its first third to its last, what would be worth it.
+    """Whether accuracies are logged and none improved noticeably from its first third to its last.
 
     >>> rates = [0.55] + [0.48, 0.49, 0.50] * 6
     >>> _is_no_more_right(Chart.of(val_accuracy=rates))
@@ -203,7 +209,7 @@ def _is_no_more_right(chart: Chart) -> bool:
 
 
 def _grown(chart: Chart) -> float:
-    """The largest share of what it lacked that an accuracy has gained from first third to last; -1: not known."""
+    """The largest share of its gap to perfect that an accuracy closed from first third to last; -1 if unknown."""
     grown = [-1.0]
     for name in ("train_accuracy", "val_accuracy"):
         rates = chart[name].values
@@ -215,7 +221,7 @@ def _grown(chart: Chart) -> float:
 
 
 def _has_learnt(chart: Chart, curve: Curve) -> bool:
-    """Whether something else tells that the run has learnt, or that nothing is left to learn."""
+    """Whether something else shows that the run has learned, or that nothing is left to learn."""
     better = chart.context.get("better") or {}
     rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]
     if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
@@ -226,7 +232,7 @@ def _has_learnt(chart: Chart, curve: Curve) -> bool:
 
 
 def surely_lost(values: Array) -> bool:
-    """Whether validation is worse in its last third than in its first, beyond its scatter, and than it began.
+    """Whether validation is certainly worse in its last third than in its first, and worse than at its start.
 
     >>> swings = np.array([3.4, 6.8, 4.7, 4.6, 15.8, 8.0, 12.0, 18.4, 5.5, 14.3, 19.7, 13.9, 12.6, 9.7, 14.0, 15.1])
     >>> surely_lost(swings), surely_lost(swings[::-1])
@@ -237,11 +243,11 @@ def surely_lost(values: Array) -> bool:
 
 
 def lost_ground(chart: Chart) -> Iterator[Symptom]:
-    """Training surely ends worse than it began, in its order too, and so does validation where it is known.
+    """The training loss certainly ends higher than it began, and so does the validation loss if logged.
 
     >>> values = [0.70, 0.60, 0.66, 0.63, 0.60, 0.61, 0.74, 0.81, 0.83, 0.82, 0.88]
     >>> print(*lost_ground(Chart.of(loss=values, context={"source": "CSV"})))
-    step 4: LO02 loss-divergence (warning): loss is 0.843 in the last third of 11 records, after 0.653 in the first
+    step 4: LO02 loss-divergence (warning): mean loss rose from 0.653 in the first third of 11 records to 0.843 in ...
     """
     curves = _losses(chart)
     if not curves or is_game(chart) or _has_learnt(chart, curves[0]):
@@ -253,14 +259,14 @@ def lost_ground(chart: Chart) -> Iterator[Symptom]:
     if gain is None:
         return
     message = (
-        f"{curve.name} is {number_text(gain.after)} in the last third of {curve.records} records, "
-        f"after {number_text(gain.before)} in the first"
+        f"mean {curve.name} rose from {number_text(gain.before)} in the first third of {curve.records} records "
+        f"to {number_text(gain.after)} in the last"
     )
     yield shown(LossDivergence, curve, curve.best, "warning", message, value=gain.after, limit=gain.before)
 
 
 def _sank(curve: Curve, alone: bool) -> bool:
-    """Whether a loss surely ends worse than it began; where no other tells the same, in its order too, and by more."""
+    """Whether a loss certainly ends higher than it began; if `alone`, by more, and with a rising trend."""
     gain = gain_of(curve.values)
     if gain is None or (alone and certainty(curve.values) < SURE):
         return False

@@ -1,9 +1,9 @@
-"""Losses and accuracies that are what guessing among some classes gives.
+"""Losses and accuracies that stay at chance level for some number of classes.
 
 >>> chart = Chart.of(loss=[0.78 - 0.004 * min(step, 21) for step in range(40)], train_accuracy=[0.53] * 40,
 ...     context={"source": "CSV", "clock": "epoch"})
 >>> print(*at_chance(chart))
-step 0: LO04 not-learning (warning): loss is 0.696 and accuracy 0.53 after 40 epochs: guessing among 2 classes
+step 0: LO04 not-learning (warning): loss is 0.696 and accuracy 0.53 after 40 epochs: chance level for 2 classes
 """
 
 from __future__ import annotations
@@ -24,31 +24,35 @@ from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 FLAT = 0.02
-"""Share of itself by which a loss may miss what guessing gives, after many epochs."""
+"""Largest relative distance of a loss from chance level after many evaluations."""
 NEAR = 0.005
-"""The same after few."""
+"""The same after few evaluations."""
 NOISY = 0.01
-"""The same for the mean of many noisy batches."""
+"""The same for the mean of many noisy batch losses."""
 GUESSED = 0.08
-"""How far above chance an accuracy may be by luck, or by the commoner class."""
+"""How far an accuracy may exceed chance level by luck or because of a more common class."""
 FEW = range(2, 11)
-"""Numbers of classes that people have."""
+"""Small numbers of classes that are tried."""
 MOST = 7.0
-"""Logarithm of the most classes that people have."""
+"""Logarithm of the largest number of classes considered."""
 ODDS = 0.6, 1.5
-"""How many times as often as a guess among many classes an accuracy is right that is one."""
+"""Range of accuracy times number of classes that counts as chance, if there are more than ten classes."""
 CLASSES = frozenset({"cls", "class", "classification", "classifier", "ce", "xent"})
-"""Words in the names of losses that are about classes."""
+"""Words in the names of classification losses."""
 TOUCHES = 0.2
-"""Share of evaluations that are what guessing gives, from which on that is a floor."""
+"""Share of evaluations at chance level from which it counts as a floor."""
+AREAS = frozenset({"auc", "auroc", "rocauc"})
+"""Words in the names of areas under the ROC curve."""
+RANKED, RANKING = 8, 0.05
+"""Fewest evaluations for a finding about them, and how far above 0.5 they are at chance level."""
 BATCHES = 15
-"""Noisy losses of batches whose mean tells something."""
+"""Fewest batch losses for a meaningful mean."""
 
 
 def classes_of(level: float, best: float, near: float, above: float, among: Sequence[int] = FEW) -> int:
-    """Among how many classes a loss and an accuracy are a guess; 0 where they are none.
+    """The number of classes for which a loss and an accuracy are at chance level; 0 if there is none.
 
-    Of more classes than ten, as many as the loss says, the accuracy must be what one in so many is right.
+    For more than ten classes, the number follows from the loss, and the accuracy must be about one over it.
 
     >>> classes_of(1.79, 0.2, 0.005, 0.08), classes_of(1.79, 0.6, 0.005, 0.08), classes_of(3.177, 0.046, 0.005, 0.08)
     (6, 0, 24)
@@ -60,7 +64,7 @@ def classes_of(level: float, best: float, near: float, above: float, among: Sequ
 
 
 def at_chance(chart: Chart) -> Iterator[Symptom]:
-    """Loss and accuracy are what guessing among a few classes gives: after many epochs, or in the mean of batches."""
+    """Loss and accuracy are at chance level at the end, or in the mean over batches."""
     curve = loss_of(chart)
     if is_game(chart):
         return
@@ -78,13 +82,13 @@ def at_chance(chart: Chart) -> Iterator[Symptom]:
         unit = "epochs" if chart.context.get("clock") == "epoch" else "evaluations"
         message = (
             f"{curve.name} is {number_text(curve.level)} and accuracy {number_text(now)} after "
-            f"{metrics[0].size} {unit}: guessing among {classes} classes"
+            f"{metrics[0].size} {unit}: chance level for {classes} classes"
         )
         yield shown(NotLearning, curve, 0, "warning", message, value=curve.level)
 
 
 def _of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """The loss is that of guessing between two, to three digits, or the accuracy is, and neither moves."""
+    """The loss is constant, and it or the accuracy is at chance level for two classes."""
     values, rates = curve.values, chart["train_accuracy"].values
     if values.size < 6 or float(np.ptp(smoothed(values))) > 0.01 * abs(curve.level):
         return
@@ -93,17 +97,17 @@ def _of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     alone = not rates.size and values.size >= 10 and abs(median(values) / math.log(2) - 1) < 0.003
     if alone or guessed:
         said = f" and accuracy {number_text(median(rates))}" if guessed else ""
-        message = f"{curve.name} is {number_text(curve.level)}{said}, and does not move: guessing between two"
+        message = f"{curve.name} is {number_text(curve.level)}{said}, and does not change: chance level for 2 classes"
         yield shown(NotLearning, curve, 0, "warning", message, value=curve.level)
 
 
 def _of_many(chart: Chart, _: Curve) -> Iterator[Symptom]:
-    """Late in a run, and be it for three records, every loss is that of guessing among ten, a hundred or a thousand.
+    """Late in a run, every loss is at chance level for 10, 100 or 1000 classes; three records suffice.
 
     >>> chart = Chart.of(loss=[6.9063, 6.9073, 6.9073], context={"source": "CSV", "clock": "step"})
     >>> chart.step = 78_000
     >>> print(*at_chance(chart))
-    step 0: LO04 not-learning (warning): loss is 6.91, late in the run: guessing among 1000 classes
+    step 0: LO04 not-learning (warning): loss is 6.91 late in the run: chance level for 1000 classes
     """
     series = chart["loss"] if chart["loss"] else chart["val_loss"]
     values = series.values
@@ -115,16 +119,16 @@ def _of_many(chart: Chart, _: Curve) -> Iterator[Symptom]:
     best = max((float(rate.max()) / top for rate in rates), default=0.0)
     ends = {classes_of(float(end), best, 0.0015, 0.03, (10, 100, 1000)) for end in (values.min(), values.max())}
     if len(ends) == 1 and 0 not in ends:
-        message = f"loss is {number_text(median(values))}, late in the run: guessing among {ends.pop()} classes"
+        message = f"loss is {number_text(median(values))} late in the run: chance level for {ends.pop()} classes"
         yield shown(NotLearning, Curve.of(series, "loss"), 0, "warning", message, value=median(values))
 
 
 def _of_batches(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """Losses of batches go neither up nor down, and their mean and the accuracy are what guessing gives.
+    """Batch losses have no trend, and their mean and the accuracy are at chance level.
 
     >>> chart = Chart.of(loss=[0.68, 0.71, 0.69, 0.70] * 6, val_accuracy=[0.5, 0.51], context={"source": "CSV"})
     >>> print(*at_chance(chart))
-    step 0: LO04 not-learning (warning): loss is 0.695 in the mean, accuracy 0.505: guessing among 2 classes
+    step 0: LO04 not-learning (warning): mean loss is 0.695 and accuracy 0.505: chance level for 2 classes
     """
     names = [name for name in ("train_accuracy", "val_accuracy") if chart[name].count >= 2]
     if chart.context.get("clock") == "epoch" or curve.values.size < BATCHES or not names or not has_no_trend(curve):
@@ -135,19 +139,19 @@ def _of_batches(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     classes = classes_of(level, now, NOISY, GUESSED / 2)
     if classes and now > 1 / classes - GUESSED / 2:
         message = (
-            f"{curve.name} is {number_text(level)} in the mean, accuracy {number_text(now)}: "
-            f"guessing among {classes} classes"
+            f"mean {curve.name} is {number_text(level)} and accuracy {number_text(now)}: "
+            f"chance level for {classes} classes"
         )
         yield shown(NotLearning, curve, 0, "warning", message, value=level)
 
 
 def _of_evaluations(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """Three evaluations or more are a guess to three digits, and the loss, whatever it measures, has gained nothing.
+    """Three or more evaluations are at chance level to three digits, and the training loss has not fallen.
 
     >>> chart = Chart.of(loss=[210.0, 237.0, 238.0, 239.0, 239.0, 240.0], val_loss=[0.696, 0.6933, 0.6931],
     ...     val_accuracy=[0.496, 0.504, 0.504], context={"source": "CSV"})
     >>> print(*at_chance(chart))
-    step 0: LO04 not-learning (warning): validation loss is 0.693 and accuracy 0.504: guessing among 2 classes
+    step 0: LO04 not-learning (warning): validation loss is 0.693 and accuracy 0.504: chance level for 2 classes
     """
     held_out, rates = Curve.of(chart["val_loss"], "validation loss"), chart["val_accuracy"].values
     if min(held_out.values.size, rates.size) < 3 or not chart["loss"] or curve.level < 0.98 * curve.start:
@@ -158,18 +162,19 @@ def _of_evaluations(chart: Chart, curve: Curve) -> Iterator[Symptom]:
     classes = classes_of(level, float(rates.max()) / top, near, GUESSED / 4)
     if classes and classes == classes_of(float(held_out.values[-2]), now, near, GUESSED / 4):
         message = (
-            f"validation loss is {number_text(level)} and accuracy {number_text(now)}: guessing among {classes} classes"
+            f"validation loss is {number_text(level)} and accuracy {number_text(now)}: "
+            f"chance level for {classes} classes"
         )
         yield shown(NotLearning, held_out, 0, "warning", message, value=level)
 
 
 def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
-    """Validation has come to rest at what guessing between two gives, and the noisy batches stay around it.
+    """The validation loss has settled at chance level for two classes, and batch losses stay around it.
 
     >>> chart = Chart.of(loss=[0.71, 0.66, 0.70, 0.72] * 10, val_loss=[0.70, 0.72] + [0.6931, 0.6940] * 8,
     ...     context={"source": "CSV"})
     >>> print(*at_chance(chart))
-    step 2: LO04 not-learning (warning): validation loss is 0.694 and the loss 0.698 in the mean: guessing between two
+    step 2: LO04 not-learning (warning): validation loss is 0.694 and mean loss 0.698: chance level for 2 classes
     """
     held_out = Curve.of(chart["val_loss"], "validation loss")
     half = held_out.values.size // 2
@@ -182,29 +187,54 @@ def _held_out_of_two(chart: Chart, curve: Curve) -> Iterator[Symptom]:
         return
     rests = abs(level / math.log(2) - 1) < 0.003 and float(np.ptp(held_out.values[half:])) < NOISY * level
     if rests or _touches_a_guess(held_out):
-        said = f"validation loss is {number_text(level)} and the loss {number_text(train)} in the mean"
+        said = f"validation loss is {number_text(level)} and mean loss {number_text(train)}"
         if not rests:
-            said = f"validation loss comes to {number_text(float(held_out.values.min()))} and never under it"
-            said += f", and the loss is {number_text(train)} in the mean"
-        yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=level)
+            said = f"validation loss reaches {number_text(float(held_out.values.min()))} and never falls below it"
+            said += f", and mean loss is {number_text(train)}"
+        yield shown(NotLearning, held_out, 2, "warning", f"{said}: chance level for 2 classes", value=level)
 
 
 def _few_of_two(curve: Curve, held_out: Curve) -> Iterator[Symptom]:
-    """A few evaluations that have come to rest at what guessing between two gives, to four digits; training is above.
+    """A few evaluations have settled at chance level for two classes to four digits, and training is no better.
 
     >>> chart = Chart.of(loss=[0.748, 0.729, 0.741, 0.739, 0.730, 0.728],
     ...     val_loss=[0.6948, 0.6934, 0.6934, 0.6932, 0.6931, 0.6931], context={"source": "CSV", "clock": "epoch"})
     >>> print(*at_chance(chart))
-    step 2: LO04 not-learning (warning): validation loss is 0.693 and the loss 0.73: guessing between two
+    step 2: LO04 not-learning (warning): validation loss is 0.693 and loss 0.73: chance level for 2 classes
     """
     late = held_out.values[-(held_out.values.size // 2) :] / math.log(2)
     if float(np.abs(late - 1).max()) < 0.0005 and curve.level > 0.99 * math.log(2):
-        said = f"validation loss is {number_text(held_out.level)} and the loss {number_text(curve.level)}"
-        yield shown(NotLearning, held_out, 2, "warning", f"{said}: guessing between two", value=held_out.level)
+        said = f"validation loss is {number_text(held_out.level)} and loss {number_text(curve.level)}"
+        yield shown(NotLearning, held_out, 2, "warning", f"{said}: chance level for 2 classes", value=held_out.level)
+
+
+def cannot_rank(chart: Chart) -> Iterator[Symptom]:
+    """The area under the ROC curve stays at chance level, which is 0.5 however common each class is.
+
+    >>> scores = [0.47, 0.52, 0.48, 0.50, 0.48, 0.42, 0.46, 0.51, 0.52, 0.45, 0.56]
+    >>> print(*cannot_rank(Chart.of(val_auroc=scores, context={"better": {"val_auroc": "higher"}})))
+    step 0: LO04 not-learning (warning): validation auroc is 0.52 after 11 evaluations: chance level
+    """
+    areas = [name for name in chart.context.get("better") or {} if AREAS.intersection(name.split("_"))]
+    curves = [Curve.of(chart[name], name.replace("val_", "validation ").replace("_", " ")) for name in areas]
+    curves = [curve for curve in curves if curve.values.size >= RANKED]
+    if not curves or any(_ranks(curve) for curve in curves):
+        return
+    curve, train = curves[-1], Curve.of(chart["loss"], "loss").values
+    message = f"{curve.name} is {number_text(curve.level)} after {curve.records} evaluations: chance level"
+    learns = train.size > 2 and median(train[-3:]) < 0.8 * float(train[0])
+    unlike = learns and all(name.startswith("val_") for name in areas)
+    yield shown(ValidationAnomaly if unlike else NotLearning, curve, 0, "warning", message, value=curve.level)
+
+
+def _ranks(curve: Curve) -> bool:
+    """Whether an area under the ROC curve came clearly above 0.5, or does not end near it."""
+    late, high = curve.values[curve.values.size // 2 :], float(np.percentile(curve.values, 80))
+    return high > 0.5 + RANKING or abs(float(np.mean(late)) - 0.5) > RANKING
 
 
 def _touches_a_guess(curve: Curve) -> bool:
-    """Whether many evaluations are at what guessing between two gives, and none is under it: better is not known.
+    """Whether many evaluations are at chance level for two classes, and none is below it.
 
     >>> swings = np.array([0.9, 0.699, 0.695, 0.6931, 0.703, 0.6933, 0.77, 0.6935, 0.72, 0.6939, 0.75, 0.6932])
     >>> [_touches_a_guess(Curve("loss", np.arange(12), values)) for values in (swings, swings - 0.005)]
@@ -215,12 +245,12 @@ def _touches_a_guess(curve: Curve) -> bool:
 
 
 def part_at_rest(chart: Chart) -> Iterator[Symptom]:
-    """Of a loss in parts, that of the classes has stayed where it began, within one per cent.
+    """The classification term of a loss has stayed at its start, within one percent.
 
     >>> chart = Chart.of(loss=[700.0, 900.0] * 20, cls_loss=[5.30, 5.31] * 20, box_loss=[694.7, 894.69] * 20,
     ...     context={"source": "CSV"})
     >>> print(*part_at_rest(chart))
-    step 0: LO04 not-learning (warning): cls loss has stayed at 5.3 for 39 steps, from the start on
+    step 0: LO04 not-learning (warning): cls loss has stayed at 5.3 for 39 steps, since the start
     """
     for name in chart.vitals:
         words = name.split("_")
@@ -233,18 +263,18 @@ def part_at_rest(chart: Chart) -> Iterator[Symptom]:
         if float(np.ptp(smoothed(curve.values))) <= NOISY * abs(level):
             unit = "epochs" if chart.context.get("clock") == "epoch" else "steps"
             span = int(curve.steps[-1] - curve.steps[0])
-            message = f"{curve.name} has stayed at {number_text(level)} for {span} {unit}, from the start on"
+            message = f"{curve.name} has stayed at {number_text(level)} for {span} {unit}, since the start"
             yield shown(NotLearning, curve, 0, "warning", message, value=level)
             return
 
 
 def unlearnable(chart: Chart) -> Iterator[Symptom]:
-    """Training goes on, or many epochs are over, and the validation's loss and accuracy are what guessing gives.
+    """Validation loss and accuracy are at chance level although training improves, or after many epochs.
 
     >>> chart = Chart.of(loss=[2.3 - 0.07 * step for step in range(10)], val_loss=[1.79, 1.80] * 5,
     ...     val_accuracy=[0.2, 0.22] * 5, context={"source": "CSV", "clock": "epoch"})
     >>> print(*unlearnable(chart))
-    step 0: VA01 validation-anomaly (warning): validation loss is 1.8 and its accuracy 0.22: guessing among 6 classes
+    step 0: VA01 validation-anomaly (warning): validation loss is 1.8 and accuracy 0.22: chance level for 6 classes
     """
     train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     rates = chart["val_accuracy"].values
@@ -258,8 +288,8 @@ def unlearnable(chart: Chart) -> Iterator[Symptom]:
     classes = classes_of(curve.level, best, *((FLAT, GUESSED) if learns else (NOISY, 0.5 * GUESSED)))
     if classes:
         message = (
-            f"validation loss is {number_text(curve.level)} and its accuracy {number_text(now)}: "
-            f"guessing among {classes} classes"
+            f"validation loss is {number_text(curve.level)} and accuracy {number_text(now)}: "
+            f"chance level for {classes} classes"
         )
         detector: type[Detector] = ValidationAnomaly if learns else NotLearning
         yield shown(detector, curve, 0, "warning", message, value=curve.level)

@@ -1,8 +1,8 @@
-"""Numbers that are not there: NaN under the guises in which logs write it.
+"""Missing numbers: the ways in which logs write or hide NaN.
 
 >>> chart = Chart.of(loss=[1.9, 1.8, 0.0, 0.0, 0.0], context={"source": "CSV"})
 >>> print(*vanished(chart))
-step 2: NU01 nan-or-inf (critical): loss is exactly 0 from step 2 on, after 1.8: some trainers write 0.0 where it is NaN
+step 2: NU01 nan-or-inf (critical): loss is exactly 0 from step 2 on, after 1.8: some trainers write 0.0 for NaN
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.skipped_steps import SkippedSteps
 
 SMALLEST = 8.0
-"""Loss scale under which small gradients are lost."""
+"""Loss scale at or below which a falling scale is reported: small gradients are lost."""
 OFTEN = 1 / 3
-"""Share of all evaluations that are not finite, from which on a validation that came back is harmed all the same."""
+"""Share of non-finite evaluations from which validation is reported although its last value is finite."""
 ENOUGH = 5
-"""Evaluations that were finite, after which one that is not, with nothing behind it, has ended the run."""
+"""Finite evaluations after which a single non-finite one at the end of the log is reported."""
 STEPS = {"lr": "the learning rate", "grad_norm": "the gradient norm", "loss_scale": "the loss scale"}
-"""What a step has beside its loss, whatever that is."""
+"""Vitals that are logged at every step, whatever the loss is."""
 APART = 0.02
-"""Share of its records by which a loss and what is beside it may differ in number where they are logged together."""
+"""Relative difference in number of records up to which two vitals count as logged together."""
 SURELY = 3
-"""Records without a loss that are no accident of the end."""
+"""Records without a loss at the end that are needed for a finding."""
 
 
 def vanished(chart: Chart) -> Iterator[Symptom]:
-    """A loss that is exactly zero from one point on: Hugging Face's Trainer writes 0.0 where the loss was NaN."""
+    """A loss that is exactly zero from one point on: Hugging Face's Trainer writes 0.0 for a NaN loss."""
     values, steps = chart["loss"].values, chart["loss"].steps
     zeros = int(np.argmax(np.append(values[::-1] != 0, True)))
     if zeros < 3 or is_game(chart):
@@ -45,14 +45,14 @@ def vanished(chart: Chart) -> Iterator[Symptom]:
         return
     first = int(steps[values.size - zeros])
     after = f", after {number_text(float(before[-1]))}" if before.size else ""
-    message = f"loss is exactly 0 from step {first} on{after}: some trainers write 0.0 where it is NaN"
+    message = f"loss is exactly 0 from step {first} on{after}: some trainers write 0.0 for NaN"
     yield Symptom(
         NanOrInf.name, NanOrInf.code, "critical", 0.85, first, int(steps[-1]), zeros, (), None, 0.0, None, message
     )
 
 
 def not_finite(chart: Chart) -> Iterator[Symptom]:
-    """Evaluations that are not finite up to the end, while training goes on; or one, with which the log ends.
+    """Validation losses that are not finite up to the end; a single one counts if the log ends with it.
 
     >>> chart = Chart.of(loss=[2.0, 1.8, 1.6, 1.5, 1.4, 1.3], context={"source": "CSV"})
     >>> for step, value in enumerate([2.1, 1.9, 1.7, 1.6, 1.5, math.nan]):
@@ -78,7 +78,7 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
 
 
 def _seldom_finite(series: Series) -> Iterator[Symptom]:
-    """Evaluations of which a third, or more, are not finite since the first that was, though the last one is.
+    """A third or more of the evaluations are not finite, although the last one is.
 
     >>> chart = Chart.of(context={"source": "CSV"})
     >>> for step, value in enumerate([2.1, 1.9, *[math.nan] * 6, 1.6, math.nan, 1.5, 1.4]):
@@ -96,7 +96,7 @@ def _seldom_finite(series: Series) -> Iterator[Symptom]:
 
 
 def counted(chart: Chart, episode: Symptom) -> Symptom:
-    """A loss that is not finite, with how much of the log that is.
+    """A finding about a non-finite loss, with the share of the log that it affects.
 
     >>> chart = Chart.of(loss=[2.0, math.nan, math.nan], context={"source": "CSV"})
     >>> print(counted(chart, Symptom("nan-or-inf", "NU01", "critical", 1.0, 1, 2, message="loss is NaN")))
@@ -113,7 +113,7 @@ def counted(chart: Chart, episode: Symptom) -> Symptom:
 
 
 def scaled_away(chart: Chart) -> Iterator[Symptom]:
-    """The loss scale was halved again and again, to next to nothing: whatever it is, the gradients overflow.
+    """The loss scale was halved again and again down to a tiny value: the gradients overflow at every scale.
 
     >>> chart = Chart.of(loss=[2.0] * 5, loss_scale=[64.0, 32.0, 16.0, 8.0, 4.0], context={"source": "CSV"})
     >>> print(*scaled_away(chart))
@@ -132,13 +132,13 @@ def scaled_away(chart: Chart) -> Iterator[Symptom]:
 
 
 def left_empty(chart: Chart) -> Iterator[Symptom]:
-    """A loss that ends while what each step had beside it goes on as before: NaN, written as null or an empty cell.
+    """A loss that ends while other vitals of the same steps are still logged: NaN, written as null or an empty cell.
 
-    Where that went on at evaluations alone, or was logged more often than the loss before, nothing is missing.
+    Nothing is missing if these vitals go on only at evaluations, or were logged more often than the loss before.
 
     >>> chart = Chart.of(loss=[2.0, 1.9, 1.8, 1.7], lr=[0.1] * 8, context={"source": "CSV"})
     >>> print(*left_empty(chart))
-    step 4: NU01 nan-or-inf (critical): loss has no value after step 3, while the learning rate goes on: NaN is ...
+    step 4: NU01 nan-or-inf (critical): loss has no value after step 3, but the learning rate is still logged: ...
     """
     series = chart["loss"]
     if series.count < SURELY or series.nonfinite or is_game(chart):
@@ -151,15 +151,15 @@ def left_empty(chart: Chart) -> Iterator[Symptom]:
             continue
         starts, last = chart[name].outline.columns()[0], int(later[-1])
         first = int(starts[starts > series.step][0])
-        message = f"loss has no value after step {series.step}, while {words} goes on: NaN is often written as null "
-        message += "or left empty"
+        message = f"loss has no value after step {series.step}, but {words} is still logged: NaN is often written "
+        message += "as null or an empty cell"
         count = max(later.size, chart[name].count - series.count)
         yield Symptom(NanOrInf.name, NanOrInf.code, "critical", 0.85, first, last, count, (), None, None, None, message)
         return
 
 
 def _go_together(series: Series, other: Series) -> bool:
-    """Whether two vitals were logged at the same steps for as long as there were both."""
+    """Whether two vitals were logged at the same steps as long as both exist."""
     starts, size = other.outline.columns()[0], other.outline.stride
     both = int(np.count_nonzero((starts >= series.outline.start) & (starts <= series.step)))
     known = other.steps[(other.steps >= series.steps[0]) & (other.steps <= series.step)]
@@ -169,7 +169,7 @@ def _go_together(series: Series, other: Series) -> bool:
 
 
 def broke_off(chart: Chart) -> Iterator[Symptom]:
-    """A loss that is logged no more while what was logged beside it is: many writers leave a cell empty for NaN."""
+    """A loss that is no longer logged while metrics logged with it are: many loggers leave a cell empty for NaN."""
     for loss, prefix in (("val_loss", "val_"), ("loss", "train_")):
         series = chart[loss]
         beside = [chart[name] for name in chart.vitals if name.startswith(prefix) and not name.endswith("loss")]
@@ -178,13 +178,11 @@ def broke_off(chart: Chart) -> Iterator[Symptom]:
         other = max(beside, key=lambda item: item.count)
         later = other.steps[other.steps > series.step]
         together = np.isin(series.steps, other.steps).mean() > 0.9
-        gaps = other.count - later.size > series.count + 1  # it was not at every one of them before, either
+        gaps = other.count - later.size > series.count + 1  # the loss was missing in some records before as well
         if later.size < max(5, series.count) or not together or gaps:
             continue
         first = int(later[0])
-        message = (
-            f"{loss.replace('_', ' ')} is not logged from step {first} on, what was logged beside it is: often NaN"
-        )
+        message = f"{loss.replace('_', ' ')} is not logged from step {first} on, but other metrics are: often NaN"
         last, count = int(later[-1]), later.size
         yield Symptom(NanOrInf.name, NanOrInf.code, "warning", 0.7, first, last, count, (), None, None, None, message)
         return

@@ -1,4 +1,4 @@
-"""Overfitting as the end of a run shows it."""
+"""Overfitting, judged from the end of a run."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from torchdoctor.symptoms.overfitting import Overfitting, arrived, evaluation_no
 from torchdoctor.symptoms.progress import Progress, is_game
 
 STRONG = 0.15
-"""Share of its best that validation lost: overfitting, however far it had come down before."""
+"""Relative rise of validation above its best that is overfitting, however far it had fallen before."""
 MODERATE, SLIGHT = 0.05, 0.04
-"""Shares of its gain, and of its best, that validation must have lost at least."""
+"""Least rise of validation, as a share of its earlier fall and of its best."""
 SLIGHTLY = 0.25
-"""Share of its best that validation may lose where every score is at its own best at the end."""
+"""Relative rise of validation below which it is excused if every metric improves up to the end."""
 LOSING = 0.5
-"""How much more of what it lacks a metric must gain, for as much as validation lost: a loss that doubles is dear."""
+"""How much more of its gap to perfect a metric must close per relative rise of the validation loss to excuse it."""
 FAR = 8
-"""Evaluations since the best, from which on it is known how near to it they come."""
+"""Evaluations since the best that show how near to it the later ones come."""
 LONG = 12
-"""Evaluations after which validation that left its best will not come back."""
+"""Evaluations after which validation is not expected to return to its best."""
 FEW = 6
-"""Evaluations under which a rise must be twice as strong, where training is not far below it."""
+"""Number of evaluations below which the rise must be stronger, unless training loss is far below validation."""
 STEPS, SHORT = 8, 24
-"""Evaluations that are too few for their noise to be known, and enough to see that the best was left."""
+"""Numbers of evaluations between which the rule for short logs applies; below the first nothing is critical."""
 STEADY = 5
-"""Evaluations, each above the one before, that are no noise."""
+"""Number of consecutive rises that is not noise."""
 STILL = 0.01
-"""Share of itself within which training has not gone on."""
+"""Relative fall of the training loss up to which it counts as unchanged."""
 SURE = 2.0
-"""Deviations of mere chance by which validation has climbed since its best, from which on its noise does not matter."""
+"""Mann-Kendall z-score of validation since its best from which its noise does not matter."""
 SAME = 0.01
-"""Share of all answers by which a metric is no worse than it was."""
+"""Difference of a metric, as a share of a perfect one, that does not count as worse."""
 CHANGES, CERTAIN = 5.0, 3.0
-"""Times what evaluations change by from one to the next that validation has risen, where training is not below it, and
-less of it the lower that is; or deviations of mere chance by which validation has climbed."""
+"""A rise is not noise above this multiple of the typical change between evaluations (less if the training loss is far
+below validation), or above this z-score of a trend."""
 MATERIAL, TIMES = 0.05, 0.0022
-"""Share of its best that validation that surely climbed must have lost; and that times the share of its gain."""
+"""Least relative rise of validation with a certain trend, and least product of it and the share of the fall lost."""
 ABOUT = 20
-"""Share of all evaluations, one of so many, within which one is about another."""
+"""Evaluations count as neighbors within one part in so many of the run."""
 AFTER, NEVER = 6, 1.3
-"""Evaluations after the best of which none came near it; and how many times of it nearly all of them are, at least."""
+"""Fewest evaluations after a best that was never reached again, and the multiple of it that 90 % of them exceed."""
 NEXT_TO_NOTHING, GAP = 0.05, 20
-"""Share of its start that training has become then; and how many times of that validation is."""
-_WENT_ON = re.compile(r" while training went on to \S+?(?=;|\Z)")
+"""In that case, training loss must be below this share of its start, and validation above this multiple of it."""
+_FELL = re.compile(r" while (?:the )?training (?:loss )?(?:went on|fell|kept falling|improved) to \S+?(?=;|\Z)")
+"""What the message of `overfitting` says about the training loss."""
 
 
 def replace_overfitting(chart: Chart) -> None:
-    """Say of overfitting what the end says; what was seen on the way stands where it did not come back."""
+    """Replace findings of overfitting by what the end shows; an earlier one stays if validation did not come back."""
     final = list(_overfitted(chart)) or list(unlearns(chart))
     earlier = [episode for episode in chart.episodes if episode.name == Overfitting.name]
     rest = [episode for episode in chart.episodes if episode.name != Overfitting.name]
@@ -65,41 +66,43 @@ def replace_overfitting(chart: Chart) -> None:
         final = [max(earlier, key=lambda episode: SEVERITIES.index(episode.severity))]
         excuse = _excuse(chart, final[0])
         if excuse and final[0].severity != "info":
-            said = _WENT_ON.sub("", final[0].message)  # what was so at the time is not so at the end
+            said = _FELL.sub("", final[0].message)  # the training loss may be different at the end
             final = [replace(final[0], severity="info", message=f"{said}; {excuse}")]
     chart.episodes = rest + final
 
 
 def _excuse(chart: Chart, found: Symptom) -> str:
-    """Why validation that rose is no harm, in words; empty where there is no reason."""
+    """Why a validation loss that rose is harmless, in words; empty if there is no reason."""
     values = chart["val_loss"].values
     lowest = float(_levels(values).min()) if values.size else math.inf
     noise, now = evaluation_noise(values) if values.size > 5 else 0.0, _at_the_end(values)
     lost = max((now - lowest) / abs(lowest), 0.0) if lowest and math.isfinite(lowest) else 0.0
     metric = improved(chart, found.first_step, 0.1 + LOSING * min(lost, 1.0))
     if metric:
-        return f"{metric.removeprefix('val_')} got better all the same"
+        return f"{metric.removeprefix('val_')} improved nevertheless"
     if lost < SLIGHTLY and _every_score_gains(chart, found.first_step):
-        return "every score is at its best at the end"
+        return "every metric is at its best at the end"
     whole = Curve.of(chart["val_loss"], "")
     before = whole.values[whole.steps <= found.first_step]
     if before.size and now < 0.8 * float(before.min()):
         return f"later it fell to {number_text(now)}"
     if _measures_others(chart):
-        return "it is the mean of several evaluation sets"
+        return "the validation loss is a mean over several evaluation sets"
     if values.size > FAR and float(values[-1]) == float(values.min()):
-        return "it came back"
-    stands = found.value is not None and found.limit is not None and found.value < found.limit  # it never rose
+        return "it came back down"
+    stands = (
+        found.value is not None and found.limit is not None and found.value < found.limit
+    )  # it did not rise: it never fell
     within = not stands and now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
     sure = (_left_at(values), _surely_left(chart, values), _ends_worse(chart, values), _far_apart(chart, values))
     if within and max(sure) < 0:
-        return "it came back, or is within its noise"
+        return "it came back down, or the rise is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
     return "training got worse as well" if later >= then else ""
 
 
 def _every_score_gains(chart: Chart, since: int) -> bool:
-    """Whether all scores of validation, whatever they are, have done nothing but gain since a step.
+    """Whether all validation metrics have improved at every evaluation since a step.
 
     >>> better = {"val_f1": "higher"}
     >>> _every_score_gains(Chart.of(val_f1=[0.73, 0.84, 0.852, 0.859], context={"better": better}), 1)
@@ -116,13 +119,13 @@ def _every_score_gains(chart: Chart, since: int) -> bool:
 
 
 def _measures_others(chart: Chart) -> bool:
-    """Whether validation is the mean of several sets, of which none is known to be like the training data."""
+    """Whether the validation loss is a mean over several sets: none of them need be like the training data."""
     columns = chart.context.get("columns") or {}
     return " + " in str(columns.get("val_loss", "")) and " + " not in str(columns.get("loss", ""))
 
 
 def _overfitted(chart: Chart) -> Iterator[Symptom]:
-    """Validation ends well above its best, having climbed there, while training went on falling."""
+    """The validation loss ends well above its best after a climb, while the training loss kept falling."""
     curve = Curve.of(chart["val_loss"], "validation loss")
     values = curve.values
     if not chart["val_loss"].count and not is_game(chart):
@@ -140,7 +143,7 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
 
 
 def _risen_from(chart: Chart, values: Array) -> int:
-    """The place of the lowest level that validation has risen from, by more than its noise; -1 where it has not."""
+    """The index of the lowest level, if validation has risen from it by more than its noise; -1 otherwise."""
     smooth = _levels(values)
     best = int(np.argmin(smooth))
     since = values.size - 1 - best
@@ -170,7 +173,7 @@ def _is_strong(values: Array, best: int, rise: float, lowest: float) -> bool:
 
 
 def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
-    """What is said of validation that has risen from a place on, where training went on falling."""
+    """The finding about validation that has risen since index `best`, if the training loss kept falling."""
     values, train = curve.values, chart["loss"]
     lowest, now = float(_levels(values)[best]), _at_the_end(values)
     if best in (_left_at(values), _far_apart(chart, values)):
@@ -179,7 +182,7 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
         now = max(now, median(values[-max(3, (values.size - 1 - best) // 4) :]))
     rise, step = now - lowest, int(curve.steps[best])
     then, later = _levels_of_training(chart, step)
-    if math.isnan(then) and train.count > 2:  # the first loss was written after it
+    if math.isnan(then) and train.count > 2:  # the first training loss was logged later
         then = float(train.values[0])
     known = math.isfinite(then) and bool(train) and int(train.step) > step
     if known and not then - later > max(STILL * abs(then), 0.5 * Curve.of(train, "loss").noise):
@@ -190,20 +193,20 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     place = _as_logged(values, best)
     since = f"{number_text(float(values[place]))} at step {int(curve.steps[place])}"
     message = f"validation loss rose from {since} to {number_text(now)}"
-    last = float(train.values[-1]) if known and train.count <= 2 * values.size else later  # means are told as they are
-    message += f" while training went on to {number_text(last)}" if known else "; the training loss is not known"
+    last = float(train.values[-1]) if known and train.count <= 2 * values.size else later  # otherwise the mean
+    message += f" while the training loss fell to {number_text(last)}" if known else "; the training loss is not known"
     found = shown(Overfitting, curve, place, severity, message, confidence=0.85, value=now, limit=lowest)
     sure = known or _is_strong(values, best, rise, lowest)
-    excuse = _excuse(chart, found) if sure else "training is not known"
-    apart = min(later / lowest, 1.0) if known and lowest > 0 else 1.0  # of what is learnt by heart, nobody doubts it
+    excuse = _excuse(chart, found) if sure else "the rise is small or recent"
+    apart = min(later / lowest, 1.0) if known and lowest > 0 else 1.0  # less doubt if training data are memorized
     few = values.size < FEW and rise < 2 * STRONG * apart * abs(lowest)
     if not excuse and (few or _may_be_noise(values, best, rise, apart * CHANGES)):
-        excuse = "that may be its noise"
+        excuse = "the rise may be noise"
     yield replace(found, severity="info", message=f"{message}; {excuse}") if excuse else found
 
 
 def _levels_of_training(chart: Chart, step: int) -> tuple[float, float]:
-    """The training loss about a step, and at the end; of few records those that are nearest, for they still fall."""
+    """The training loss around a step and at the end; with few records, from the nearest ones, as they still fall."""
     train, end = Curve.of(chart["loss"], "loss"), chart["val_loss"].step
     if train.records > 2 * len(chart["val_loss"]) or train.values.size < 3:
         return level_at(chart["loss"], step), level_at(chart["loss"], end)
@@ -213,9 +216,9 @@ def _levels_of_training(chart: Chart, step: int) -> tuple[float, float]:
 
 
 def _may_be_noise(values: Array, best: int, rise: float, times: float) -> bool:
-    """Whether validation rose by no more than so many times what it changes by, and does not surely climb.
+    """Whether validation rose by less than a multiple of its typical change, and has no certain upward trend.
 
-    The best of many is luck, so it has no say in whether it climbs since.
+    The best evaluation is partly luck, so the trend is measured without it.
 
     >>> flat, risen = np.array([0.30, 0.36, 0.33, 0.37, 0.36]), np.array([0.36, 0.30, 0.33, 0.37, 0.40, 0.44])
     >>> _may_be_noise(flat, 0, 0.06, 3.0), _may_be_noise(risen, 1, 0.14, 3.0)
@@ -225,7 +228,7 @@ def _may_be_noise(values: Array, best: int, rise: float, times: float) -> bool:
 
 
 def _as_logged(values: Array, best: int) -> int:
-    """The place of the lowest value about a level: people look for a number that stands in their log.
+    """The index of the lowest value near a smoothed best: users look for a number that is in their log.
 
     >>> _as_logged(np.array([2.1, 1.64, 1.52, 1.61, 1.9]), 1)
     2
@@ -236,10 +239,10 @@ def _as_logged(values: Array, best: int) -> int:
 
 
 def _surely_left(chart: Chart, values: Array) -> int:
-    """The place of the best that validation has climbed from, beyond chance and by what matters; -1 where it has not.
+    """The index of the best, if validation has a certain and material upward trend since then; -1 otherwise.
 
-    The order of all evaluations since then tells, however noisy each is. A loss whose perplexity is logged as well is
-    in nats: a rise by a tenth is one by a tenth of the perplexity.
+    The trend is certain by the order of all evaluations, however noisy each is. If the perplexity is logged as well,
+    the loss is in nats: a rise by 0.1 is a rise of the perplexity by a tenth.
 
     >>> noisy = [0.50, 0.40, 0.36, 0.45, 0.38, 0.47, 0.41, 0.44, 0.40, 0.52, 0.43, 0.48, 0.55, 0.46, 0.53, 0.56]
     >>> _surely_left(Chart.of(), np.array(noisy))
@@ -262,12 +265,12 @@ def _surely_left(chart: Chart, values: Array) -> int:
 
 
 def _ends_worse(chart: Chart, values: Array) -> int:
-    """The place of the best of a validation that surely ends worse than it began; -1 where it or a metric does not."""
+    """The index of the best, if validation certainly ends worse than it began and no metric improved; else -1."""
     return int(np.argmin(_levels(values))) if surely_lost(values) and not improved(chart, 0) else -1
 
 
 def _far_apart(chart: Chart, values: Array) -> int:
-    """The place of a best that validation never came near again while training went to next to nothing; -1 else.
+    """The index of a best that validation never came near again while the training loss fell to almost 0; else -1.
 
     >>> chart = Chart.of(loss=[0.6, 0.4, 0.1, 0.05, 0.01, 0.006, 0.003, 0.002, 0.002])
     >>> _far_apart(chart, np.array([9.0, 0.8, 2.0, 1.3, 1.5, 1.3, 1.1, 1.2, 1.2]))
@@ -284,7 +287,7 @@ def _far_apart(chart: Chart, values: Array) -> int:
 
 
 def _makes_no_more_errors(chart: Chart, best: int) -> bool:
-    """Whether a metric of validation is at the end what it was at the best loss, within a hundredth."""
+    """Whether a validation metric is no worse at the end than at the best loss, within one percent."""
     steps = Curve.of(chart["val_loss"], "").steps
     for name, way in (chart.context.get("better") or {}).items():
         curve = Curve.of(chart[name], "")
@@ -296,10 +299,10 @@ def _makes_no_more_errors(chart: Chart, best: int) -> bool:
 
 
 def _left_at(values: Array) -> int:
-    """The place of a best that was left for good, as a few evaluations show it; -1 where they do not.
+    """The index of the best in a short log, if validation has left it for good; -1 otherwise.
 
-    Either each of five or more is above the one before, or the last two of at least three are well above the best, and
-    above what came before it as well, or the last five are and it was left by and by.
+    One of these must be true: it has never fallen in five or more evaluations; the last two are well above the best and
+    above the two before it; or the last five are well above it, and the rise was gradual.
 
     >>> _left_at(np.array([3.3, 2.7, 2.3, 2.2, 1.86, 1.82, 1.64, 1.79, 1.90, 2.10]))
     6
@@ -321,7 +324,7 @@ def _left_at(values: Array) -> int:
 
 
 def _is_gone(values: Array, best: int, lowest: float) -> bool:
-    """Whether validation left its best early and has been well above it ever since, however it swings."""
+    """Whether validation left its best early and has stayed well above it, however noisy it is."""
     later = values[best + 2 :]
     if later.size < LONG or not lowest > 0:
         return False
@@ -330,17 +333,17 @@ def _is_gone(values: Array, best: int, lowest: float) -> bool:
 
 
 def _at_the_end(values: Array) -> float:
-    """The median of the last three; of three or four in all, the mean of the last two."""
+    """The median of the last three values; if there are only three or four, the mean of the last two."""
     return median(values[-3:]) if values.size > 4 or values.size < 3 else float(np.mean(values[-2:]))
 
 
 def _first_and_last(chart: Chart) -> Iterator[Symptom]:
-    """Of the first epoch and the last, which is all that was told: validation is far up, training next to nothing.
+    """If only two epochs are logged: validation loss has risen far, and training loss has fallen far.
 
     >>> chart = Chart.of(loss=[0.048, 0.001], val_loss=[0.038, 0.092], context={"source": "CSV", "clock": "epoch"})
     >>> chart["val_loss"].steps[-1] = 29
     >>> print(*_first_and_last(chart))
-    step 0: GE01 overfitting (warning): validation loss is 0.092 after 0.038 in the first epoch, training 0.001
+    step 0: GE01 overfitting (warning): validation loss rose from 0.038 in the first epoch to 0.092 while the ...
     """
     curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
     steps = chart["val_loss"].steps
@@ -349,12 +352,12 @@ def _first_and_last(chart: Chart) -> Iterator[Symptom]:
     first, now = float(curve.values[0]), float(curve.values[1])
     if now > 1.5 * first > 0 and float(train[1]) < 0.3 * float(train[0]):
         message = (
-            f"validation loss is {number_text(now)} after {number_text(first)} in the first epoch, "
-            f"training {number_text(float(train[1]))}"
+            f"validation loss rose from {number_text(first)} in the first epoch to {number_text(now)} "
+            f"while the training loss fell to {number_text(float(train[1]))}"
         )
         yield shown(Overfitting, curve, 0, "warning", message, value=now, limit=first)
 
 
 def _levels(values: Array) -> Array:
-    """Medians of three, or of few evaluations all as they are."""
+    """Medians of three values; with five evaluations or fewer, the values themselves."""
     return smoothed(values) if values.size > 5 else values

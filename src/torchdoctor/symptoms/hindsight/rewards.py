@@ -1,8 +1,8 @@
-"""Rewards that were earned and lost again, or never, and policies that never change.
+"""Rewards that were earned and lost again, or never earned, and policies that never change.
 
 >>> values = [2.0 + 3 * step for step in range(20)] + [60.0] * 10 + [60.0 - 4 * step for step in range(15)] + [1.0] * 9
 >>> print(*lost(Chart.of(reward=values, context={"source": "CSV", "better": {"reward": "higher"}})))
-step 20: LO02 loss-divergence (warning): reward fell from 59.4 to 1, where it began with 5
+step 20: LO02 loss-divergence (warning): reward fell from 59.4 to 1; it began at 5
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import smoothed
 
 FEW, MANY = 5, 16
-"""Rewards under which nothing is said; and from which on it is known what was earned."""
+"""Fewest rewards for any finding, and fewest for findings that need an earlier level."""
 KEPT = 0.2
-"""Share of what was earned that a policy has at the end, which has lost it."""
+"""Share of its gain below which a reward at the end counts as lost."""
 GREW = 8
-"""How many times as high as at the start a loss is that has diverged."""
+"""Multiple of its start above which the loss counts as diverged."""
 OUT = 3
-"""How many times all that a reward had swung the last ones are below its lowest, where a policy has collapsed."""
+"""Multiple of the earlier range by which the last rewards must be below the earlier minimum."""
 NOTHING = 0.75
-"""Share of all rewards that are the lowest of them, from which on there is next to nothing to learn from."""
+"""Share of rewards at the minimum from which there is almost nothing to learn from."""
 ENTROPY, DIVERGENCE = ("entropy",), ("kl", "kullback")
-"""Words in the names of what tells how sure a policy is, and how far an update has moved it."""
+"""Words in the names of a policy's entropy, and of the distance that an update moved it."""
 UPDATES = 8
-"""Updates that left a policy as it was, from which on it is no accident."""
+"""Fewest updates without change for a finding."""
 FAR = 5
-"""How many times as far as it had swung, or as it was from zero, a reward has fallen below its start."""
+"""Multiple of the early range, or of the first reward, by which the reward of a short log must have fallen."""
 
 
 def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
-    """The loss of what is to be earned has grown many times over, while no more is earned than at the start.
+    """The loss of the value estimate has grown many times over, but the reward has not risen.
 
     >>> values = [3.0 * 1.05**step for step in range(80)]
     >>> print(*estimates_diverge(Chart.of(loss=values, reward=[1.0, 2.0] * 40, context={"source": "CSV"})))
-    step 0: LO02 loss-divergence (warning): loss grew from 4.33 to 98.2, while the reward did not
+    step 0: LO02 loss-divergence (warning): loss grew from 4.33 to 98.2, but the reward did not rise
     """
     curve, reward = Curve.of(chart["loss"], "loss"), Curve.of(chart["reward"], "reward")
     if min(curve.values.size, reward.values.size) < 3 * MANY or not float(curve.values.min()) > 0:
@@ -54,48 +54,48 @@ def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
     late = reward.values[reward.steps >= reward.steps[-1] - 0.1 * (reward.steps[-1] - reward.steps[0])]
     earned = float(np.mean(late)) > float(np.mean(begun)) + 0.5 * float(np.std(begun))
     if now > GREW * first and climbs(curve.values) > 0.4 and not earned:
-        said = f"loss grew from {number_text(first)} to {number_text(now)}, while the reward did not"
+        said = f"loss grew from {number_text(first)} to {number_text(now)}, but the reward did not rise"
         yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=first)
 
 
 def _fell_out(curve: Curve) -> Iterator[Symptom]:
-    """The last rewards are below the lowest of all before by several times all that they had ever swung.
+    """The last rewards are below all earlier ones by several times the earlier range.
 
     >>> values = np.array([-54.0, -40.0, -30.0, -20.0] + [-16.0, -17.0] * 10 + [-304.0, -260.0, -277.0])
     >>> print(*_fell_out(Curve("reward", np.arange(27), values)))
-    step 24: LO02 loss-divergence (warning): reward is -277 at the end, and was never under -54 before
+    step 24: LO02 loss-divergence (warning): reward is -277 at the end; it was never below -54 before
     """
     before, late = curve.values[:-3], curve.values[-3:]
     worst, swung = float(before.min()), float(np.ptp(before))
     limit = worst - OUT * swung
     if swung > 0 and float(late.max()) < limit:
         now = median(late)
-        said = f"reward is {number_text(now)} at the end, and was never under {number_text(worst)} before"
+        said = f"reward is {number_text(now)} at the end; it was never below {number_text(worst)} before"
         yield shown(LossDivergence, curve, curve.values.size - 3, "warning", said, value=now, limit=limit)
 
 
 def unearned(chart: Chart) -> Iterator[Symptom]:
-    """Most rewards are one and the same, the lowest of all, and there are no fewer of them at the end.
+    """Most rewards are at the minimum, and the second half is no better than the first.
 
     >>> values = [0.0, 0.0, 0.125, 0.0, 0.0, 0.0, 0.0625, 0.0] * 5
     >>> print(*unearned(Chart.of(reward=values, context={"source": "CSV"})))
-    step 0: LO04 not-learning (warning): reward is 0 at 30 of 40 records, and no more is earned at the end
+    step 0: LO04 not-learning (warning): reward is 0 in 30 of 40 records and does not improve
     """
     curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
     values, half = curve.values, curve.values.size // 2
-    if half < MANY or not np.ptp(values):  # a column that never moves may be anything
+    if half < MANY or not np.ptp(values):  # a constant column may mean anything
         return
     lowest = float(values.min())
     none = values == lowest
     more = float(np.mean(values[half:])) > float(np.mean(values[:half]))
     if float(np.mean(none)) >= NOTHING and float(np.mean(none[half:])) >= NOTHING and not more:
         count = round(curve.thinned * int(none.sum()))
-        said = f"reward is {number_text(lowest)} at {count} of {curve.records} records, and no more is earned"
-        yield shown(NotLearning, curve, 0, "warning", f"{said} at the end", value=lowest)
+        said = f"reward is {number_text(lowest)} in {count} of {curve.records} records and does not improve"
+        yield shown(NotLearning, curve, 0, "warning", said, value=lowest)
 
 
 def lost(chart: Chart) -> Iterator[Symptom]:
-    """The reward rose, was held for a while, and is back where it began; or it does nothing but fall, and far."""
+    """The reward rose, was held for a while and is back near its start; or, in a short log, it falls far."""
     curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
     values = curve.values
     if values.size < FEW:
@@ -109,7 +109,7 @@ def lost(chart: Chart) -> Iterator[Symptom]:
         if held - first > max(4 * noise, 0.5 * abs(first)) and float(late.max()) < limit:
             since, now = int(np.argmax(smooth >= held)), median(late)
             said = f"reward fell from {number_text(held)} to {number_text(now)}"
-            said += f", where it began with {number_text(first)}"
+            said += f"; it began at {number_text(first)}"
             yield shown(LossDivergence, curve, since, "warning", said, value=now, limit=limit)
         else:
             yield from _fell_out(curve)
@@ -118,25 +118,25 @@ def lost(chart: Chart) -> Iterator[Symptom]:
     span = FAR * max(float(np.ptp(begun)), abs(float(values[0])))
     if climbs(values) < -0.7 and float(values[-2:].max()) < float(values[0]) - span:
         now = float(values[-1])
-        said = f"reward fell from {number_text(float(values[0]))} to {number_text(now)}, and does so still"
+        said = f"reward fell from {number_text(float(values[0]))} to {number_text(now)} and is still falling"
         yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=float(values[0]))
 
 
 def unmoved(chart: Chart) -> Iterator[Symptom]:
-    """The policy is the same after each update, and its entropy one number.
+    """The policy is the same after every update, and its entropy is constant.
 
     >>> chart = Chart.of(entropy_loss=[-0.35] * 10, approx_kl=[0.0] * 10, context={"source": "CSV"})
     >>> print(*unmoved(chart))
-    step 0: LO04 not-learning (warning): entropy loss is -0.35 and approx kl 0 at all 10 updates: nothing moves
+    step 0: LO04 not-learning (warning): entropy loss is -0.35 and approx kl 0 at all 10 updates: nothing changes
     """
     entropy, shift = (_constant(chart, words) for words in (ENTROPY, DIVERGENCE))
     if entropy and shift and not shift.start:
         said = f"{entropy.name} is {number_text(entropy.start)} and {shift.name} 0 at all {shift.records} updates"
-        yield shown(NotLearning, shift, 0, "warning", f"{said}: nothing moves", value=entropy.start)
+        yield shown(NotLearning, shift, 0, "warning", f"{said}: nothing changes", value=entropy.start)
 
 
 def _constant(chart: Chart, words: Collection[str]) -> Curve | None:
-    """A vital with one of these words in its name that is the same number at every record."""
+    """A constant vital with one of these words in its name."""
     for name in chart.vitals:
         if chart[name].count >= UPDATES and not set(words).isdisjoint(name.split("_")):
             curve = Curve.of(chart[name], name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""Episodes that a good end makes notes of, and spikes that lasted too long for one."""
+"""Findings that a good end turns into info, and spikes that lasted too long for that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.hindsight.curve import Curve, is_mostly_one_part, loss_of, part_that_fell
+from torchdoctor.symptoms.hindsight.curve import Curve, improved, is_mostly_one_part, loss_of, part_that_fell
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import level_at
@@ -23,36 +23,38 @@ HEALING = frozenset(
         *("loss-spike", "loss-divergence", "loss-plateau", "loss-oscillation", "not-learning", "slow-learning"),
     )
 )
-"""Findings of which a good end takes the edge."""
+"""Findings that become info if the run ended well."""
 STANDING = frozenset(("not-learning", "slow-learning", "loss-plateau"))
-"""Findings of a loss that stands still."""
+"""Findings about a loss that does not fall."""
 STARTING = frozenset(("not-learning", "slow-learning"))
 YOUNG = 0.25
-"""Share of a run in which a start may be slow."""
+"""Share of a run within which a slow start is not reported."""
 LEAPING = frozenset(("loss-spike", "loss-divergence", "gradient-explosion"))
 LEAPING_FOR = 20
-"""Steps after a new beginning in which a loss that leaps, or is far above what it was, is that of new weights."""
+"""Steps after a reset of weights within which a jump of loss or gradient is explained by it."""
 HALF = 0.5
-"""Share of what it was that a part of it has become, where a loss stands on a floor."""
+"""A loss is on a floor if one of its terms fell below this share of its start."""
 LASTING = 3
-"""Records in a row that a spike lasts, from which on it was not one bad batch."""
+"""Consecutive records from which a spike is more than one bad batch."""
 FEW_REWARDS = 20
-"""Rewards under which nobody knows whether they were kept."""
+"""Fewest rewards that show whether the reward was kept."""
 MOVED = 0.1
-"""Share of itself by which validation must move for equal values among its own to be the work of rounding."""
+"""Relative range of validation from which equal values among its own are explained by rounding."""
+MEMORIZED = 0.1
+"""Training loss as a share of the validation loss below which the training data counts as memorized."""
 OTHER = 1000
-"""How many times as high as training validation is where it was measured in other units."""
+"""Multiple of the training loss above which validation is assumed to be in different units."""
 COARSE, LONG = 10, 50
-"""Steps between two records from which on a few of them are a long time; and how many are one in finer logs."""
+"""Steps between records from which a log is coarse; and records that count as lasting in a finer log."""
 
 
 def softened(chart: Chart, episode: Symptom) -> Symptom:
-    """An episode that did no lasting harm is a note; a spike that lasted is more than that."""
+    """The episode as info if it did no lasting harm; a spike that lasted is raised to a warning."""
     curve = loss_of(chart)
     if episode.name == ValidationAnomaly.name:
         return _recovered(chart, episode)
     if episode.name == StepTimeRegression.name and STEADILY not in episode.message:
-        return replace(episode, severity="info")  # a log does not tell what else its machine had to do
+        return replace(episode, severity="info")  # other jobs on the machine may explain it
     if episode.name == "loss-spike" and curve and not is_game(chart) and _lasted(chart, episode):
         return replace(episode, severity="warning") if episode.severity == "info" else episode
     if episode.severity == "info" or not curve:
@@ -64,7 +66,7 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
 
 
 def outlived(chart: Chart, episode: Symptom) -> bool:
-    """Whether a slow start was over before a quarter of a run that ended well: nobody needs to be told.
+    """Whether a slow start was over within the first quarter of a run that ended well: it is not reported.
 
     >>> chart = Chart.of(loss=[3.0] * 20 + [3.0 * 0.97**step for step in range(100)], context={"source": "CSV"})
     >>> start = Symptom("not-learning", "LO04", "info", 0.8, 0, 19)
@@ -79,9 +81,10 @@ def outlived(chart: Chart, episode: Symptom) -> bool:
 
 
 def outgrown(chart: Chart, episode: Symptom) -> Symptom:
-    """A start without any gain is a note once the run has learnt a good deal, for longer than it had stood still.
+    """The episode of a live run, softened by what came later.
 
-    Where it learnt some, that is said at least.
+    A start without progress becomes info once the loss has fallen a good deal, for longer than it was constant. If the
+    loss fell less, the message says so.
     """
     if excuse := _came_later(chart, episode) or _began_anew(chart, episode):
         return replace(episode, severity="info", message=f"{episode.message}; {excuse}")
@@ -98,7 +101,7 @@ def outgrown(chart: Chart, episode: Symptom) -> Symptom:
 
 
 def _came_later(chart: Chart, episode: Symptom) -> str:
-    """Parameters that had no gradient at first and have one now waited for their time, as step sizes of a quantizer."""
+    """An excuse if parameters without gradients got them later, such as the step sizes of a quantizer."""
     absent = {*(chart.fact("graph.absent") or ()), *(chart.fact("graph.cut") or ())}
     if episode.name != "no-gradient" or episode.name in chart.open_episodes or not episode.where:
         return ""
@@ -106,35 +109,35 @@ def _came_later(chart: Chart, episode: Symptom) -> str:
     learning = {name for name, norm in zip(chart.names, norms.tolist(), strict=False) if norm > 0}
     if episode.severity != "warning" or absent & set(episode.where) or not learning.issuperset(episode.where):
         return ""
-    return "later they got one" if len(episode.where) > 1 else "later it got one"
+    return "they got a gradient later" if len(episode.where) > 1 else "it got a gradient later"
 
 
 def _began_anew(chart: Chart, episode: Symptom) -> str:
-    """What leapt where weights and the optimizer's memory began anew together, and is over, was meant to."""
+    """An excuse if a jump that is over came right after weights and optimizer state were reset together."""
     if episode.severity == "info" or episode.name not in LEAPING or episode.name in chart.open_episodes:
         return ""
     places = chart.fact("state.begun_anew") or ()
     meant = any(step <= episode.first_step <= step + LEAPING_FOR for step in places)
-    return "weights and the optimizer's memory began anew there" if meant else ""
+    return "weights and optimizer state were reset there" if meant else ""
 
 
 def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
-    """Why an episode of a run that ended well is no harm, in words; empty where there is no reason."""
+    """Why an episode of a run that ended well is harmless, in words; empty if there is no reason."""
     name = episode.name
     after = curve.values[curve.steps > episode.last_step]
     if name == NanOrInf.name:
-        return "the run went on unharmed" if _was_overflow(chart, episode) else ""
+        return "training was not affected" if _was_overflow(chart, episode) else ""
     if name == "gradient-explosion":
         if any(step >= episode.first_step for step in chart["loss"].nonfinite_steps):
-            return ""  # no finite loss tells how it went on
+            return ""  # there is no finite loss to judge by
         harmed = [item for item in chart.episodes if item.name == "loss-spike" and _near(chart, item, episode)]
         if any(_lasted(chart, item) for item in harmed):
             return ""
-        return "the loss came back" if harmed else "the loss did not suffer from it"
+        return "the loss recovered" if harmed else "the loss was not affected"
     if name == "loss-spike" and after.size >= LASTING:
-        return "it came back at once" if episode.count <= LASTING else "it came back"
-    if name == "loss-oscillation":  # a running mean that starts over in every epoch does it
-        return "the run fell all the same"
+        return "it recovered at once" if episode.count <= LASTING else "it recovered"
+    if name == "loss-oscillation":  # a running mean that is reset at every epoch oscillates
+        return "the loss fell nevertheless"
     during = curve.values[(curve.steps >= episode.first_step) & (curve.steps <= episode.last_step)]
     if name not in HEALING or not after.size or not during.size:
         return ""
@@ -143,17 +146,17 @@ def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
 
 
 def _of_a_policy(chart: Chart, episode: Symptom) -> str:
-    """The loss and gradient of a policy follow its luck: what counts is the reward, where that was kept."""
+    """An excuse if this is a policy that kept its reward: the reward counts, not loss or gradient."""
     reward = chart["reward"].values if "reward" in chart else chart["val_reward"].values
     if episode.name not in HEALING or reward.size < FEW_REWARDS:
         return ""
     parts = [float(np.mean(part)) for part in np.array_split(reward, 10)]
     kept = parts[-1] >= parts[0] + 0.5 * (max(parts) - parts[0])
-    return "it is of a policy, and the reward was kept" if kept else ""
+    return "this is a policy, and its reward was kept" if kept else ""
 
 
 def _fell_further(episode: Symptom, curve: Curve) -> str:
-    """A loss that later went below all that came before had not diverged."""
+    """An excuse if the loss later fell below all earlier values: it had not diverged."""
     before, after = curve.values[curve.steps <= episode.last_step], curve.values[curve.steps > episode.last_step]
     if episode.name != "loss-divergence" or before.size < LASTING or after.size < max(LASTING, before.size // 4):
         return ""
@@ -161,18 +164,18 @@ def _fell_further(episode: Symptom, curve: Curve) -> str:
 
 
 def _part_fell(chart: Chart, episode: Symptom) -> str:
-    """A sum of losses that stands still beside a part of it that fell: the rest is a floor that nothing can lower."""
+    """An excuse if a term of a constant loss fell: the rest of the loss is a floor that cannot be lowered."""
     if episode.name not in STANDING or is_mostly_one_part(chart):
         return ""
     part, sums = part_that_fell(chart, HALF), Curve.of(chart["loss"], "loss").values
     if part is None or sums.size < LASTING:
         return ""
-    swing = float(np.median(np.abs(np.diff(sums))))  # a floor does not swing by more than the part that fell
+    swing = float(np.median(np.abs(np.diff(sums))))  # a floor varies less than the term fell
     return f"{part.name} fell to {number_text(part.level)}" if swing < median(part.values[:3]) - part.level else ""
 
 
 def _was_overflow(chart: Chart, episode: Symptom) -> bool:
-    """Whether only a few gradients were not finite, no loss was, and the run went on for long: half precision."""
+    """Whether a few gradients were not finite but every loss was, and training continued: half precision."""
     norms, losses = chart["grad_norm"], chart["loss"]
     later = norms.count and int(np.count_nonzero(norms.steps > episode.last_step)) >= 5
     few = norms.nonfinite <= max(2, 0.05 * norms.count)
@@ -180,24 +183,29 @@ def _was_overflow(chart: Chart, episode: Symptom) -> bool:
 
 
 def _recovered(chart: Chart, episode: Symptom) -> Symptom:
-    """A validation that went well in the end is no warning."""
+    """A finding about validation as info if validation was good in the end, or its values mean nothing."""
     values, steps = chart["val_loss"].values, chart["val_loss"].steps
     during = values[(steps >= episode.first_step) & (steps <= episode.last_step)]
     now = median(values[-3:])
-    better = during.size > 0 and (now < 0.9 * float(during.min()) or now < 0.95 * float(values[0]))
+    train = chart["loss"].values
+    apart = train.size > 0 and median(train[-3:]) < MEMORIZED * now and not improved(chart, 0)
+    fell = now < 0.95 * float(values[0]) and not apart
+    better = during.size > 0 and (now < 0.9 * float(during.min()) or fell)
     rounded = during.size > 2 and float(np.ptp(during)) == 0 and float(np.ptp(values)) > MOVED * abs(float(during[0]))
     empty = values.size > 0 and not np.any(values)
     if episode.severity == "info" or not (better or rounded or empty or _is_in_other_units(chart)):
         return episode
-    said = "it seems to be in other units" if not empty else "it was not measured, or on no data at all"
+    said = "it seems to be in different units" if not empty else "it was not measured, or measured on no data"
     if (better or rounded) and not empty:
-        said = f"later it fell to {number_text(now)}" if better else "it moved before or after, and has few digits"
+        said = (
+            f"later it fell to {number_text(now)}" if better else "it changed before or after; the values are rounded"
+        )
     text = f"{episode.message}; {said}"
     return replace(episode, severity="info", message=text)
 
 
 def _is_in_other_units(chart: Chart) -> bool:
-    """Whether validation is a thousand times of what training ever was, and calm: prices beside scaled ones.
+    """Whether validation is stable at a thousand times the training loss: prices against scaled prices.
 
     >>> _is_in_other_units(Chart.of(loss=[0.46, 0.19, 0.04], val_loss=[1.0e7, 1.1e7, 8.3e6]))
     True
@@ -208,7 +216,7 @@ def _is_in_other_units(chart: Chart) -> bool:
 
 
 def _ended_well(curve: Curve) -> bool:
-    """Whether the run ended near its best, well below its start."""
+    """Whether the run ended near its best, and its best is below its start."""
     lowest = float(curve.values[curve.best])
     return curve.level - lowest < 0.2 * max(curve.start - lowest, 0.0)
 
@@ -218,7 +226,7 @@ def _every(chart: Chart) -> int:
 
 
 def _lasted(chart: Chart, spike: Symptom) -> bool:
-    """Whether the loss was up for several records in a row, by a good part of what the run had gained."""
+    """Whether the loss was high for several records, by a good part of the progress so far."""
     span = (spike.last_step - spike.first_step) / _every(chart)
     fine = chart.context.get("clock") != "epoch" and _every(chart) < COARSE
     together = spike.count >= (LONG if fine else LASTING) and span <= 2 * spike.count

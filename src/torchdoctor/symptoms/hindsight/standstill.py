@@ -1,8 +1,8 @@
-"""Runs that learn next to nothing: a loss that hardly gained, one answer to everything.
+"""Runs that learn almost nothing: the loss hardly fell, or the model gives the same answer to every input.
 
 >>> chart = Chart.of(val_accuracy=[0.31] * 9, context={"source": "CSV"})
 >>> print(*one_answer(chart))
-step 0: OU01 collapsed-output (warning): validation accuracy is exactly 0.31 at 9 of 9 evaluations: the same answer ...
+step 0: OU01 collapsed-output (warning): validation accuracy is exactly 0.31 at 9 of 9 evaluations: the model gives ...
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.slow_learning import SlowLearning
 
 SLOW = 0.08
-"""Share of its first value that a loss gains at least in twenty epochs."""
+"""Relative fall in twenty epochs or more below which a loss has hardly fallen."""
 ORDINARY = 0.75
-"""Accuracy on the training data above which little may be left to gain."""
+"""Training accuracy above which little may be left to learn."""
 GROWN = 0.5
-"""Share of itself by which an accuracy may have grown at most: one in six that became one in four is learning."""
+"""Largest relative growth of the training accuracy: from 1 in 6 to 1 in 4 is learning."""
 SAME = 0.9
-"""Share of evaluations with one and the same accuracy, from which on the model says the same to everything."""
+"""Share of evaluations with exactly the same accuracy from which the model gives one answer to every input."""
 
 
 def hardly(chart: Chart) -> Iterator[Symptom]:
-    """After many epochs the loss has hardly gained, and neither has the accuracy on the training data itself."""
+    """After many epochs the loss has hardly fallen, and the training accuracy has hardly risen."""
     curve, accuracy = loss_of(chart), Curve.of(chart["train_accuracy"], "accuracy")
     if chart.context.get("clock") != "epoch" or min(curve.values.size, accuracy.values.size) < 20 or is_game(chart):
         return
@@ -41,14 +41,14 @@ def hardly(chart: Chart) -> Iterator[Symptom]:
     if not 0 <= gained < SLOW or now > ORDINARY or (now - begun) > min(0.2 * (1 - begun), GROWN * begun):
         return
     message = (
-        f"{curve.name} fell by {100 * gained:.0f} % in {curve.values.size} epochs, and accuracy on the training data "
-        f"is {number_text(now)}, after {number_text(begun)} in the first of them"
+        f"{curve.name} fell by {100 * gained:.0f} % in {curve.values.size} epochs, and training accuracy went from "
+        f"{number_text(begun)} to {number_text(now)}"
     )
     yield shown(SlowLearning, curve, 0, "warning", message, value=curve.level, confidence=0.7)
 
 
 def one_answer(chart: Chart) -> Iterator[Symptom]:
-    """One and the same accuracy at nearly every evaluation, or one of two: every input gets the same answer."""
+    """The accuracy is the same at nearly every evaluation, or one of two values: every input gets one answer."""
     series = chart["val_accuracy"]
     if series.count < 5:
         return
@@ -63,18 +63,18 @@ def one_answer(chart: Chart) -> Iterator[Symptom]:
     curve = Curve.of(series, "accuracy")
     message = (
         f"validation accuracy is exactly {number_text(usual)} at {int(counts.max())} of {len(series)} evaluations: "
-        "the same answer to everything"
+        "the model gives the same answer to every input"
     )
     yield shown(CollapsedOutput, curve, 0, "warning", message, value=usual, confidence=0.9)
 
 
 def _now_one_now_the_other(chart: Chart) -> Iterator[Symptom]:
-    """Two classes, of which the model names one for everything: its share is right, or the other's.
+    """The accuracy is the share of one of two classes: the model predicts a single class for all inputs.
 
     >>> chart = Chart.of(val_accuracy=[0.274, 0.726, 0.726, 0.274, 0.726, 0.726, 0.726, 0.274],
     ...     context={"source": "CSV"})
     >>> print(*one_answer(chart))
-    step 0: OU01 collapsed-output (warning): validation accuracy is 0.274 or 0.726 at all 8 evaluations: one answer ...
+    step 0: OU01 collapsed-output (warning): validation accuracy is 0.274 or 0.726 at all 8 evaluations: the model ...
     """
     series = chart["val_accuracy"]
     values, counts = np.unique(np.round(series.values, 6), return_counts=True)
@@ -86,6 +86,6 @@ def _now_one_now_the_other(chart: Chart) -> Iterator[Symptom]:
         return
     message = (
         f"validation accuracy is {number_text(low)} or {number_text(high)} at all {len(series)} evaluations: "
-        "one answer to everything, now of one class and now of the other"
+        "the model predicts the same class for every input, but not always the same one"
     )
     yield shown(CollapsedOutput, Curve.of(series, "accuracy"), 0, "warning", message, value=high, confidence=0.9)

@@ -1,8 +1,8 @@
-"""Validation that swings from one evaluation to the next, up to the end, while training falls calmly.
+"""Validation that swings from one evaluation to the next, until the end, while training is stable.
 
 >>> chart = Chart.of(loss=[2.0 * 0.9**step for step in range(20)], val_loss=[0.4, 2.4] * 10, context={"source": "CSV"})
 >>> print(*unstable(chart))
-step 10: VA01 validation-anomaly (warning): validation loss swings between 0.4 and 2.4 up to the end; training is calm
+step 10: VA01 validation-anomaly (warning): validation loss swings between 0.4 and 2.4 until the end; training is stable
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from torchdoctor.symptoms.progress import is_game
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 
 FEW, FEWER = 12, 8
-"""Evaluations under which it is not known how they are wont to go; and where they swing, with an accuracy, by far."""
+"""Fewest evaluations for a finding; the second if they swing widely and an accuracy is logged as well."""
 SWING = 0.4
-"""Logarithm of how far half of the evaluations, or more, are from the one before: to 1.5 times of it."""
+"""Median change between evaluations in log space for a finding: a factor of 1.5."""
 MANY, OFTEN = 60, 0.3
-"""Evaluations from which on less of a swing is enough, and that."""
+"""Number of evaluations from which a smaller swing suffices, and that swing."""
 ALONE = 0.8
-"""The same where no accuracy swings with it: errors of a regression do so by themselves."""
+"""The same if no accuracy is logged: regression errors swing in healthy runs too."""
 CALM = 0.25
-"""Share of that by which training may swing."""
+"""Largest swing of the training loss, as a share of that of validation."""
 SETTLED = 1.1
-"""How near to the best the last three are where it has settled."""
+"""Multiple of the best below which the last three evaluations count as settled."""
 WILD, GOOD = 0.6, 0.85
-"""How far it swings where the accuracy need not swing with it; and below which that must be then."""
+"""Swing from which the accuracy need not swing as well, and the accuracy below which that holds."""
 RIGHT = 0.2
-"""How far an accuracy must swing with it, where there is one."""
+"""Least range of the accuracy, if logged, as a share of a perfect one."""
 
 
 BEYOND = 5.0
-"""Times the highest loss of a run, of training or validation, that its last evaluation is: nobody knows it to heal."""
+"""Multiple of the highest loss of the run, training or validation, that the last evaluation must exceed."""
 SOME = 24
-"""Evaluations that tell how far they range, whatever training does."""
+"""Fewest evaluations for a finding that does not depend on the training loss."""
 BAD, WELL = 0.8, 0.45
-"""Shares of what validation began with: above the one are many evaluations of its second half, below the other many."""
+"""Shares of its start that validation must repeatedly exceed, and fall below, in its second half."""
 TAILS = 15, 85
-"""Percentiles that are many."""
+"""Percentiles that stand for the usual lowest and highest values."""
 OVER = 0.25
-"""How often, of all times, it goes from above its middle to below it, or back: by chance it is half of them."""
+"""Share of evaluations at which validation must cross its median: for pure noise it is one half."""
 
 
 def unstable(chart: Chart) -> Iterator[Symptom]:
-    """In its second half too, validation is now good and now bad: which evaluation is the last is chance."""
+    """Validation swings widely in its second half too, so the final value is chance."""
     train, curve = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
     number = min(train.values.size, curve.values.size)
     if is_game(chart) or "reward" in chart:
@@ -57,7 +57,7 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
     if _gives_all_back(curve.values) and _rates_swing(chart):
         half = curve.values.size // 2
         low, high = (number_text(float(value)) for value in np.percentile(curve.values[half:], TAILS))
-        message = f"validation loss goes from {low} to {high} and back up to the end, nearly all that it had gained"
+        message = f"validation loss swings between {low} and {high} until the end, losing nearly all its progress"
         yield shown(ValidationAnomaly, curve, half, "warning", message, value=float(curve.values[half:].max()))
         return
     if number < FEWER:
@@ -76,26 +76,26 @@ def unstable(chart: Chart) -> Iterator[Symptom]:
     wild = swing > WILD and float(late.max()) > 5 * float(late.min())
     if sure and float(np.ptp(rates)) < RIGHT * top and not (wild and median(rates) < GOOD * top):
         return
-    if float(curve.values[-3:].max()) < SETTLED * float(curve.values.min()):  # it has come to rest at its best
+    if float(curve.values[-3:].max()) < SETTLED * float(curve.values.min()):  # it has settled at its best
         return
     low, high = number_text(float(late.min())), number_text(float(late.max()))
-    message = f"validation loss swings between {low} and {high} up to the end; training is calm"
+    message = f"validation loss swings between {low} and {high} until the end; training is stable"
     yield shown(ValidationAnomaly, curve, curve.values.size - late.size, "warning", message, value=float(late.max()))
 
 
 def ends_beyond(chart: Chart) -> Iterator[Symptom]:
-    """The last evaluation is far above anything that the run has had.
+    """The last evaluation is far above all earlier losses.
 
     >>> chart = Chart.of(loss=[78, 36, 23, 14, 8, 4], val_loss=[9.8, 8.9, 6.3, 4.2, 19, 489], context={"source": "CSV"})
     >>> print(*ends_beyond(chart))
-    step 5: VA01 validation-anomaly (warning): validation loss ends at 489, far above all before it (78 at most)
+    step 5: VA01 validation-anomaly (warning): validation loss ends at 489, far above all earlier losses (78 at most)
     """
     curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"]
     if not curve or not train or is_game(chart):
         return
     now, high = float(chart["val_loss"].latest), max(float(curve.values[:-1].max()), train.outline.highest)
     if now > BEYOND * high > 0:
-        message = f"{curve.name} ends at {number_text(now)}, far above all before it ({number_text(high)} at most)"
+        message = f"{curve.name} ends at {number_text(now)}, far above all earlier losses ({number_text(high)} at most)"
         yield shown(ValidationAnomaly, curve, curve.values.size - 1, "warning", message, value=now, limit=high)
 
 
@@ -104,7 +104,7 @@ def _swing(values: Array) -> float:
 
 
 def _rates_swing(chart: Chart) -> bool:
-    """Whether the accuracy of validation swings with its loss, where there is one."""
+    """Whether the validation accuracy swings as well; True if there are too few values."""
     rates = chart["val_accuracy"].values
     late = rates[rates.size // 2 :]
     if late.size < FEW:
@@ -113,7 +113,7 @@ def _rates_swing(chart: Chart) -> bool:
 
 
 def _gives_all_back(values: Array) -> bool:
-    """Whether validation, late in a run, is again and again nearly where it began, and at its best in between.
+    """Whether validation, late in a run, repeatedly returns nearly to its start, with good values in between.
 
     >>> fallen = np.concatenate([[9.0, 8.0, 7.0], np.tile([1.5, 7.5, 2.0, 6.9], 8)])
     >>> _gives_all_back(fallen), _gives_all_back(np.minimum(fallen, 3.0)), _gives_all_back(np.sort(fallen))

@@ -1,4 +1,4 @@
-"""The actions: one table a kind, and all of them together."""
+"""The actions: one table per kind, and all of them together."""
 
 from __future__ import annotations
 

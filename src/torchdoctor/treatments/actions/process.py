@@ -1,4 +1,4 @@
-"""Actions on the run and on the machine: where to start again, when to stop, whom to ask."""
+"""Actions on the run and the machine: train longer, free memory, check hardware, ask for help."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ PROCESS: tuple[Action, ...] = (
         "ask",
         0.6,
         "Train longer, with a schedule that is as long as the run.",
-        when="Training and validation loss were still falling when the run ended, or the rate reached zero too early.",
-        code="steps = int(steps * {factor})  # and give the schedule the new number",
+        when="Training and validation loss were still falling when the run ended, or the learning rate reached zero "
+        "too early.",
+        code="steps = int(steps * {factor})  # and pass the new number to the scheduler",
         check="The validation loss falls below its earlier best. Stop when it has been flat for a fifth of the run.",
         parameters={"factor": (1.1, 10.0)},
         references=("https://arxiv.org/abs/2203.15556",),
@@ -22,11 +23,11 @@ PROCESS: tuple[Action, ...] = (
         "process",
         "show",
         0.75,
-        "Keep numbers, not tensors with their graphs, from one step to the next.",
+        "Keep numbers from one step to the next, not tensors with their graphs.",
         when="Device or host memory grows from step to step.",
         code="losses.append(loss.detach())  # not loss, which keeps its whole graph\n"
-        "# state carried over: hidden = hidden.detach()",
-        check="Memory is the same after 100 and after 1,000 steps.",
+        "# state that is carried over: hidden = hidden.detach()",
+        check="Memory use is the same after 100 and after 1,000 steps.",
         references=("https://pytorch.org/docs/stable/notes/faq.html",),
     ),
     Action(
@@ -35,10 +36,10 @@ PROCESS: tuple[Action, ...] = (
         "show",
         0.6,
         "Repeat the step on another device, and look at temperature, ECC errors and clocks.",
-        when="One rank, or one step, gives other numbers than the same computation elsewhere; or a device throttles.",
+        when="A rank or a step gives different numbers than the same computation elsewhere, or a device throttles.",
         code="nvidia-smi --query-gpu=temperature.gpu,clocks_throttle_reasons.active,"
         "ecc.errors.uncorrected.volatile.total --format=csv",
-        check="The same step gives the same checksum on two devices, and step times are even.",
+        check="The same step gives the same checksum on two devices, and step times are stable.",
         references=("https://arxiv.org/abs/2102.11245",),
     ),
     Action(
@@ -46,12 +47,12 @@ PROCESS: tuple[Action, ...] = (
         "process",
         "show",
         0.7,
-        "Let all ranks begin with the same weights and average their gradients at every step.",
+        "Start all ranks with the same weights, and average their gradients at every step.",
         when="Ranks that should hold the same weights hold different ones.",
         code="model = DistributedDataParallel(model)  # and call model(x), never model.module(x)\n"
         "# without DDP, after backward(): for p in model.parameters(): dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n"
         "# and once, before the first step: for t in model.state_dict().values(): dist.broadcast(t, src=0)",
-        check="A checksum of the weights is the same on every rank, after 1,000 steps too.",
+        check="The checksum of the weights is the same on every rank, also after 1,000 steps.",
         references=("https://pytorch.org/docs/stable/notes/ddp.html",),
     ),
     Action(
@@ -59,10 +60,10 @@ PROCESS: tuple[Action, ...] = (
         "process",
         "show",
         0.6,
-        "Stop changing one number after the other: several changes did not help. Change the approach.",
-        when="Three treatments in a row did nothing, the same trouble came back several times, or finding the reason "
+        "Stop changing one setting after another: several changes did not help. Change the approach.",
+        when="Three changes in a row did not help, the same problem came back several times, or finding the cause "
         "costs more than another architecture, another formulation of the task, or better data would.",
         code="torchdoctor diagnose JOURNAL --format markdown  # and show it to a colleague",
-        check="Somebody else has looked at the data, the loop and this report.",
+        check="Someone else has looked at the data, the loop and this report.",
     ),
 )
