@@ -106,8 +106,10 @@ class LearningRateVanished(Detector):
         hurried = chart.fact("schedule.interval") == 0 and not _has_arrived(chart)  # several times per optimizer step
         begun = chart.step - low < self.idle * chart.step or not _had_hardly_begun(chart, low)
         severity: Severity = "warning" if wasted or cut or hurried or not begun else "info"
-        message = f"the learning rate has been {number_text(rates.latest)} since step {since}, down from "
-        message += number_text(top)
+        high, now = number_text(highest_between(rates, since, chart.step)), number_text(rates.latest)
+        level = now if high == now else f"{high} or less"
+        message = f"the learning rate has been {level} since step {since}, down from {number_text(top)}"
+        message += "" if high == now else f", and is now {now}"
         return self.symptom(chart, severity, message, value=rates.latest, limit=self.low * top, since=since)
 
 
