@@ -341,3 +341,28 @@ def test_an_error_that_is_called_accuracy_is_better_when_lower(tmp_path: Path) -
     risen = [f"{i},{LOSS[i]},{HELD_OUT[i]},{1 - error[i]:.5f},{1 - 2 * error[i]:.5f}\n" for i in range(N)]
     (tmp_path / "log.csv").write_text("".join(["epoch,loss,val_loss,acc,val_acc\n", *risen]))
     assert set(read(tmp_path / "log.csv").header["context"]["better"].values()) == {"higher"}
+
+
+def test_a_term_that_was_never_computed_is_left_out_of_the_sum(tmp_path: Path) -> None:
+    rows = [f"{i},{LOSS[i]},nan\n" for i in range(N)]
+    (tmp_path / "log.csv").write_text("".join(["step,classification_loss,regression_loss\n", *rows]))
+    run = read(tmp_path / "log.csv")
+    assert run.header["context"]["columns"]["loss"] == "classification_loss"
+    assert diagnose(run).health == "healthy" and "not used: regression_loss" in run.notes
+    broken = [f"{i},{BLOWN_UP[i]},nan\n" for i in range(N)]
+    (tmp_path / "log.csv").write_text("".join(["step,classification_loss,regression_loss\n", *broken]))
+    assert "nan-or-inf" in {item.name for item in diagnose(tmp_path / "log.csv").symptoms}
+
+
+def test_a_perplexity_that_is_infinite_is_said(tmp_path: Path) -> None:
+    rows = [{"step": i, "eval_loss": 13.8 - i / 100, "eval_perplexity": math.inf} for i in range(5)]
+    (tmp_path / "log.json").write_text(json.dumps(rows))
+    [found] = [item for item in diagnose(tmp_path / "log.json").symptoms if item.severity != "info"]
+    assert found.name == "nan-or-inf" and found.message == "perplexity is infinite from step 0 on"
+
+
+def test_a_loss_of_exactly_zero_in_an_epoch_that_is_not_over(tmp_path: Path) -> None:
+    rows = [f"{50 * i},0,{2.6e-5 if i < 5 else 0.0}\n" for i in range(60)]
+    (tmp_path / "log.csv").write_text("".join(["step,epoch,train_loss_step\n", *rows]))
+    raised = {item.name for item in diagnose(tmp_path / "log.csv").symptoms if item.severity != "info"}
+    assert raised == {"suspiciously-low-loss"}

@@ -124,7 +124,19 @@ SICK = {
     ),
 }
 
+SETBACK = [*np.geomspace(1000, 88, 40), *np.geomspace(100, 240, 8), *np.geomspace(220, 106, 9), *([104.0] * 3)]
+SICK["rises step by step, and validation with it"] = (
+    "loss-spike",
+    {"loss": SETBACK, "val": 0.7 * np.array(SETBACK), "every": 50, "clock": "step"},
+)
+
 HEALTHY = {
+    "a restart that costs training a good deal and validation little": {
+        "loss": SETBACK,
+        "val": [*np.geomspace(900, 120, 40), *np.geomspace(122, 140, 8), *np.geomspace(138, 118, 12)],
+        "every": 50,
+        "clock": "step",
+    },
     "label smoothing keeps validation high, and nearly all answers are right": {
         "loss": np.geomspace(0.79, 0.038, 30),
         "val": 0.558 + 0.16 * 0.7 ** np.arange(30),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
     if axis in points:
         points = _counted_by(axis, points)
     points, notes = _over_rows(points if mapping else _as_the_file_says(logged.path, points))
-    understood = understand(_weights(points), mapping)
+    understood = _without_unmeasured(understand(_weights(points), mapping), points)
     if not understood.columns:
         known = names_text([*points], 12) or "none"
         raise NoLogError(
@@ -163,6 +164,25 @@ def _counted_by(axis: str, points: Mapping[str, Points]) -> dict[str, Points]:
             places = np.maximum(np.searchsorted(logged, series.steps, side="right") - 1, 0)
             found[name] = Points(steps[places], series.values)
     return found
+
+
+def _without_unmeasured(understood: Understood, points: Mapping[str, Points]) -> Understood:
+    """Without the terms of a sum that are NaN in every row, while other terms never are: they were not computed.
+
+    In a run that broke, the other terms are NaN as well.
+    """
+    idle: set[str] = set()
+    for names in understood.columns.values():
+        finite = {name: np.isfinite(points[name].values) for name in names}
+        if len(names) > 1 and any(known.all() for known in finite.values()):
+            idle |= {name for name, known in finite.items() if not known.any()}
+    if not idle:
+        return understood
+    kept = {vital: tuple(name for name in names if name not in idle) for vital, names in understood.columns.items()}
+    columns = {vital: names for vital, names in kept.items() if names}
+    better = {vital: way for vital, way in understood.better.items() if vital in columns}
+    left_out = (*understood.left_out, *(name for name in points if name in idle))
+    return replace(understood, columns=columns, better=better, left_out=left_out)
 
 
 def _combined(vital: str, points: Mapping[str, Points], understood: Understood) -> Points:

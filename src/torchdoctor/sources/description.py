@@ -129,12 +129,14 @@ def _interval(points: Points) -> int | None:
 
 
 def _steps_per_epoch(points: Mapping[str, Points]) -> int | None:
-    """How many steps an epoch has, if the epoch was logged next to the steps."""
+    """How many steps an epoch has, if the epoch was logged next to the steps; at least, if the first is not over."""
     epochs = next((series for name, series in points.items() if name.lower().split("/")[-1] == "epoch"), None)
     if epochs is None or len(epochs) < 2:
         return None
     finite = np.isfinite(epochs.values)
     steps, values = epochs.steps[finite], epochs.values[finite]
+    if len(steps) >= EVEN and not values.any():  # the first epoch is not over
+        return int(steps[-1]) + 1
     if len(steps) < 2 or values[-1] - values[0] < 0.5 or steps[-1] <= steps[0]:
         return None
     if np.array_equal(values, np.floor(values)):  # whole epochs: from the first step of one to the first of another

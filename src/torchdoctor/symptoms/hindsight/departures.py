@@ -7,6 +7,7 @@ step 1: LO02 loss-divergence (critical): loss is about 10.4 at the end, above th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,6 +34,10 @@ MANY = 32
 """Points from which a run counts as long."""
 SET_BACK = 0.15
 """Share of the run that a jump must last for a warning."""
+LOST = 0.3
+"""Share of the progress on a log scale that such a setback must have cost."""
+SUNK = 1.3
+"""Multiple of the best before that losses exceed during a setback that came step by step."""
 COST = 0.05
 """Share of the descent so far that a jump must have cost: less is a ripple of a steep start."""
 CHANGES = 3.0
@@ -243,6 +248,44 @@ def set_back(chart: Chart) -> Iterator[Symptom]:
             part = Curve(curve.name, curve.steps[:end], curve.values[:end])
             yield shown(LossSpike, part, first, "warning", message, value=top, limit=1.6 * held)
             return
+
+
+def sank_for_long(chart: Chart) -> Iterator[Symptom]:
+    """Training and validation loss rose together, step by step, and spent a good part of the run far above their best.
+
+    >>> losses = [*np.geomspace(1000, 88, 40), *np.geomspace(100, 240, 8), *np.geomspace(220, 106, 9)]
+    >>> chart = Chart.of(loss=losses, context={"source": "CSV"})
+    >>> for step, value in zip(range(4, 57, 5), [220, 200, 170, 95, 78, 70, 62, 60, 104, 85, 66], strict=True):
+    ...     chart.put(step, "val_loss", value)
+    >>> print(*sank_for_long(chart))
+    step 42: LO01 loss-spike (warning): from step 42 on, loss rose from 93.7 to 240, and validation loss from 60 to 104
+    """
+    curve, held_out = Curve.of(chart["loss"], "loss"), Curve.of(chart["val_loss"], "validation loss")
+    if curve.values.size < MANY or held_out.values.size < FEW or is_game(chart):
+        return
+    smooth, lowest = smoothed(curve.values), np.minimum.accumulate(smoothed(curve.values))
+    top = int(np.argmax(smooth / lowest)) if float(lowest.min()) > 0 else 0
+    held, high = float(lowest[top]), float(smooth[top])
+    up = (smooth > SUNK * held) & (lowest == held)
+    if not high > 2 * held > 0 or float(up.mean()) < SET_BACK:
+        return
+    if math.log(high / held) < LOST * math.log(smooth[0] / held):
+        return
+    begin, end = curve.steps[int(np.argmax(up))], curve.steps[up.size - 1 - int(np.argmax(up[::-1]))]
+    inside = (held_out.steps >= begin) & (held_out.steps <= end)
+    before = held_out.values[held_out.steps < begin]
+    if before.size < 3 or not float(before.min()) > 0:
+        return
+    level, worse = float(before.min()), held_out.values[inside]
+    if int((worse > SUNK * level).sum()) >= 2 and float(worse.max()) > 1.5 * level:
+        since = int(np.argmax(up))
+        message = (
+            f"from step {int(begin)} on, loss rose from {number_text(held)} to "
+            f"{number_text(float(curve.values[up].max()))}, and validation loss from {number_text(level)} to "
+            f"{number_text(float(worse.max()))}"
+        )
+        part = Curve(curve.name, curve.steps[curve.steps <= end], curve.values[curve.steps <= end])
+        yield shown(LossSpike, part, since, "warning", message, value=high, limit=2 * held)
 
 
 def _leaps(curve: Curve, times: float) -> Array:

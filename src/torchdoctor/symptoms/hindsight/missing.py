@@ -30,6 +30,8 @@ STEPS = {"lr": "the learning rate", "grad_norm": "the gradient norm", "loss_scal
 """Vitals that are logged at every step, whatever the loss is."""
 APART = 0.02
 """Relative difference in number of records up to which two vitals count as logged together."""
+TINY = 1e-3
+"""A loss that was at most this may have reached 0, or been rounded to it."""
 SURELY = 3
 """Records without a loss at the end that are needed for a finding."""
 
@@ -41,7 +43,7 @@ def vanished(chart: Chart) -> Iterator[Symptom]:
     if zeros < 3 or is_game(chart):
         return
     before = values[: values.size - zeros]
-    if before.size and not float(before[-1]) > 0.1 * float(before[0]) > 0:
+    if before.size and not (float(before[-1]) > TINY and float(before[-1]) > 0.1 * float(before[0]) > 0):
         return
     first = int(steps[values.size - zeros])
     after = f", after {number_text(float(before[-1]))}" if before.size else ""
@@ -61,6 +63,8 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     step 5: NU01 nan-or-inf (critical): validation loss is NaN from step 5 on
     """
     series = chart["val_loss"]
+    if not series.nonfinite:
+        yield from _infinite(chart)
     if series.nonfinite and math.isfinite(series.latest):
         yield from _seldom_finite(series)
     if not series.nonfinite or math.isfinite(series.latest):
@@ -75,6 +79,23 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     yield Symptom(
         NanOrInf.name, NanOrInf.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
+
+
+def _infinite(chart: Chart) -> Iterator[Symptom]:
+    """The perplexity is infinite up to the end, at two or more evaluations.
+
+    >>> chart = Chart.of(val_loss=[13.8, 13.8, 13.8], context={"source": "CSV"})
+    >>> for step in range(3):
+    ...     chart.put(step, "val_ppl", math.inf)
+    >>> print(*_infinite(chart))
+    step 0: NU01 nan-or-inf (warning): perplexity is infinite from step 0 on
+    """
+    series = chart["val_ppl"]
+    bad = [step for step in series.nonfinite_steps if not series or step > series.steps[-1]]
+    if len(bad) > 1 and math.isinf(series.latest):
+        message = f"perplexity is infinite from step {bad[0]} on"
+        last, count = int(bad[-1]), len(bad)
+        yield Symptom(NanOrInf.name, NanOrInf.code, "warning", 0.85, bad[0], last, count, (), None, None, None, message)
 
 
 def _seldom_finite(series: Series) -> Iterator[Symptom]:
