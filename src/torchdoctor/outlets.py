@@ -123,7 +123,13 @@ def announce(found: Sequence[Record]) -> None:
         text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
         cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
         if cause is not None:
-            text += f". Most likely: {cause['cause']} ({cause['probability']:.0%})."
+            known = cause["cause"] != "unknown"
+            text += (
+                f". Most likely: {cause['cause']} ({100 * cause['probability']:.0f} %)."
+                if known
+                else ". No cause stands out."
+            )
             if cause["suggestions"]:
-                text += f" Try: {cause['suggestions'][0]['code'].splitlines()[0]}"
+                later = "Try" if known or item["first_step"] != item["last_step"] else "If it happens again"
+                text += f" {later}: {cause['suggestions'][0]['code'].splitlines()[0]}"
         logger.warning("%s", text)

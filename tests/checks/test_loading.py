@@ -428,3 +428,12 @@ def test_mutated_files_are_read_or_refused_and_nothing_else(here: Path) -> None:
             (here / f"mutant-{name}").write_bytes(bytes(content))
             with suppress(PatientError):
                 read_tensors(here / f"mutant-{name}")
+
+
+@pytest.mark.parametrize(("content", "told"), [(b"", "is empty"), (b"\x00\x01random", "Known formats")])
+def test_a_file_that_is_no_checkpoint_is_not_taken_for_a_pickle(tmp_path: Path, content: bytes, told: str) -> None:
+    place = tmp_path / "sample.pt"
+    place.write_bytes(content)
+    with pytest.raises(PatientError, match=told) as raised:
+        read_tensors(place)
+    assert "trust-pickle" not in str(raised.value)

@@ -159,7 +159,7 @@ def test_questions_of_ones_own(runs: Path) -> None:
 def test_a_query_sees_the_tables_and_nothing_else(runs: Path, asked: str) -> None:
     pytest.importorskip("duckdb", reason="the extra `compare` is not installed")
     done = call(runs, "--quick", "--sql", asked)
-    assert done.exit_code == 2 and "The tables are" in done.stderr and not Path("out.csv").exists()
+    assert done.exit_code == 2 and "The tables:" in done.stderr and not Path("out.csv").exists()
 
 
 def test_names_are_short_and_different() -> None:

@@ -22,6 +22,8 @@ from torchdoctor.checks.pickles import unpickled
 from torchdoctor.errors import PatientError
 
 ZIP = b"PK\x03\x04"
+PICKLED = b"\x80"
+"""How a pickle begins, from its second protocol on."""
 ENTRIES = 1_000_000
 PROGRAM = 256 * 2**20
 """Most bytes of the pickle program in a .pt file: it holds names and shapes, never weights."""
@@ -56,6 +58,12 @@ def read_tensors(path: Path, *, trust_pickle: bool = False) -> Any:
         raise PatientError(f"cannot read {path}: {error.strerror or error}.") from error
     if path.suffix == ".safetensors" or start[8:] == b"{":
         return _safetensors(path)
+    if not start:
+        raise PatientError(f"{path} is empty. Was the program that wrote it stopped?")
+    if not start.startswith(PICKLED):
+        raise PatientError(
+            f"{path} is not a file that torch.save, safetensors or numpy wrote. Known formats: {SUFFIXES}."
+        )
     raise PatientError(f"{path} is neither a zip archive as written by torch.save nor safetensors. {CONVERT}")
 
 

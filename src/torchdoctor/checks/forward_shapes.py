@@ -61,7 +61,9 @@ class ForwardShapes(Check):
         if subject.broken:
             return self.failed(
                 f"the model does not run on the batch: {subject.broken}",
-                "Compare the shapes and types of the batch with what the model's forward expects.",
+                "Compare the shapes and types of the batch with what the model's forward expects."
+                if len(subject.models) == 1
+                else "",
             )
         if subject.no_loss and (subject.loss_fn is not None or subject.targets is not None):
             return self._without_loss(subject)

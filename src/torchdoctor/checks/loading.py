@@ -189,7 +189,8 @@ def _told(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     file = trace.tb_frame.f_code.co_filename if trace is not None else "<"
-    place = f" ({Path(file).name}, line {trace.tb_lineno})" if trace is not None and not file.startswith("<") else ""
+    theirs = trace is not None and not file.startswith("<") and file != __file__  # ours: the call itself failed
+    place = f" ({Path(file).name}, line {trace.tb_lineno})" if trace is not None and theirs else ""
     return f"{type(error).__name__}: {error}{place}"
 
 

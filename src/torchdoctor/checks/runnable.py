@@ -152,7 +152,9 @@ class Runnable:
 
     def _forward(self, inputs: Any, targets: Any) -> Any:
         if len(self.models) > 1:
-            raise RuntimeError("there are several models, and only their loss knows how to call them")
+            raise RuntimeError(
+                "there are several models and no loss that calls them: pass loss_fn(models, batch), which runs them all"
+            )
         if inputs is None:
             inputs, targets = self.inputs, self.targets if targets is None else targets
         if not self.calling.feeds_targets:

@@ -88,6 +88,8 @@ def bench(  # noqa: PLR0913  one argument an option
     from torchdoctor.clinic.bench import Case, Results, bench, cases
 
     todo = cases(split, kinds, seeds)[shard[0] - 1 :: shard[1]]
+    if replay and journals is None:
+        raise click.UsageError("--replay needs --journals DIR, the folder that an earlier `--journals DIR` has filled.")
     if not todo:
         raise PatientError(f"no {split} kind matches {kinds!r}; `torchdoctor clinic list` shows them.")
     kept = Results(results)

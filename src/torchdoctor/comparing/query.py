@@ -54,7 +54,7 @@ def query(comparison: Comparison, sql: str) -> Answer:
             return Answer(columns, tuple(found.fetchall()))
         except duckdb.Error as error:
             first = str(error).splitlines()[0]
-            raise TorchDoctorError(f"the query failed: {first}. The tables are\n{TABLES.strip()}") from error
+            raise TorchDoctorError(f"the query failed: {first.rstrip('.!')}. The tables:\n{TABLES.strip()}") from error
 
 
 def _fill(connection: Any, comparison: Comparison) -> None:

@@ -73,5 +73,6 @@ def finding(name: str, symptom: Symptom, report: Report) -> str:
     if best is not None and best.cause != "unknown":
         words += f"; likely {printable(best.cause)} ({percent(best.probability)})"
     if best is not None and best.suggestions:
-        words += f"; try: {first_line(best.suggestions[0].code)}"
+        later = best.cause == "unknown" and symptom.first_step == symptom.last_step
+        words += f"; {'if it happens again' if later else 'try'}: {first_line(best.suggestions[0].code)}"
     return words

@@ -143,9 +143,10 @@ def _problem(problem: Problem, sight: Sight, width: int) -> Iterator[Text]:
         words = "cause unknown" if best.cause == "unknown" else f"{printable(best.cause)} ({percent(best.probability)})"
         evidence = f": {printable(best.evidence[0])}" if best.evidence and best.cause != "unknown" else ""
         yield from _wrapped(f"why  {words}{evidence}", width, indent=2, hanging=5)
-        _, code = remedy(problem, best)
+        words, code = remedy(problem, best)
         if code:
-            yield _short(Text("  fix  ").append(first_line(code), style=STYLES["code"]), width)
+            title = "fix  " if words == "Fix" else f"{words.lower()}: "
+            yield _short(Text(f"  {title}").append(first_line(code), style=STYLES["code"]), width)
 
 
 def _symptom(symptom: Symptom, width: int, clock: str, *, going_on: bool) -> Iterator[Text]:

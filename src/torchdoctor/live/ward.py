@@ -133,7 +133,8 @@ class Place:
             yield session.sight()
         if not self.sessions:
             problem = next((log.problem for log in self._logs.values() if log.problem), "")
-            yield Sight(str(self.path), self.title, "unreadable" if problem else "waiting", problem=problem)
+            absent = "" if self.path.exists() else "waiting: this path does not exist yet"
+            yield Sight(str(self.path), self.title, "unreadable" if problem else "waiting", problem=problem or absent)
 
     def _reread(self, log: Log) -> bool:
         if not log.is_due():

@@ -87,7 +87,7 @@ def find(name: str) -> Entry:
     if wanted and found:  # a check may have the name of the cause that it looks for
         return replace(found[0], page="\n\n".join(entry.page for entry in found))
     near = did_you_mean(wanted, {entry.name for entry in known})
-    hint = near if near.startswith("Did") else "`torchdoctor rules` lists the findings."
+    hint = near if near.startswith("Did") else "`torchdoctor rules --kind all` lists every name."
     raise TorchDoctorError(f"nothing is called {name!r}. {hint}")
 
 

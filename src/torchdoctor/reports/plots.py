@@ -202,7 +202,9 @@ def can_draw_png() -> bool:
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure: .png or .html, by its suffix."""
     if figure.is_empty:
-        raise TorchDoctorError(f"{figure.title}: no values to draw.")
+        raise TorchDoctorError(
+            f"{figure.title}: no values to draw. `torchdoctor diagnose RUN` says what was read of the run."
+        )
     return _png(figure, path) if drawable(path).suffix.lower() == ".png" else write_whole(path, page([figure]))
 
 
