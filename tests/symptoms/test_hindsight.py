@@ -11,6 +11,7 @@ from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms import hindsight
 from torchdoctor.symptoms.hindsight import in_hindsight
+from torchdoctor.symptoms.hindsight.departures import sank_for_long
 
 RANDOM = np.random.default_rng(0)
 FALL = [3.0 * 0.8**epoch + 0.3 for epoch in range(20)]
@@ -130,7 +131,42 @@ SICK["rises step by step, and validation with it"] = (
     {"loss": SETBACK, "val": 0.7 * np.array(SETBACK), "every": 50, "clock": "step"},
 )
 
+SICK["one class, to training and validation"] = (
+    "collapsed-output",
+    {
+        "loss": [0.16, *(0.118 + noise(11, 0.001))],
+        "val": [0.08, *(0.071 + noise(11, 0.001))],
+        "train_accuracy": [0.961] + [0.9749] * 11,
+        "val_accuracy": [0.9867] * 12,
+    },
+)
+SICK["left an early best at once, and keeps rising"] = (
+    "overfitting",
+    {
+        "loss": [5.5, 4.90, 4.80, 4.78, 4.75, 4.71, 4.70, 4.70, 4.69, 4.67],
+        "val": [7.04, 4.98, 5.24, 5.29, 5.28, 5.27, 5.36, 5.33, 5.36, 5.35],
+    },
+)
+
 HEALTHY = {
+    "one of seventy-five validation samples stays wrong": {
+        "loss": np.geomspace(0.5, 0.02, 12),
+        "val": np.geomspace(0.12, 0.07, 12),
+        "train_accuracy": np.linspace(0.9, 0.995, 12),
+        "val_accuracy": [0.9867] * 12,
+    },
+    "validation stays high, and most answers have become right": {
+        "loss": np.geomspace(1.6, 0.07, 50),
+        "val": 1.045 + 0.5 * 0.75 ** np.arange(50) + noise(50, 0.005),
+        "val_accuracy": 0.855 - 0.33 * 0.6 ** np.arange(50) + noise(50, 0.003),
+        "better": {"val_accuracy": "higher"},
+    },
+    "most was learned in the first epoch, and chance decides the rest": {
+        "loss": [0.645, 0.605, *(0.6028 - 0.0042 * np.linspace(0, 1, 28) ** 0.6 + noise(28, 0.0004))],
+        "train_accuracy": [0.6345, *(0.668 + noise(29, 0.0012))],
+        "clock": "row",
+        "better": {"train_accuracy": "higher"},
+    },
     "a restart that costs training a good deal and validation little": {
         "loss": SETBACK,
         "val": [*np.geomspace(900, 120, 40), *np.geomspace(122, 140, 8), *np.geomspace(138, 118, 12)],
@@ -193,6 +229,13 @@ def test_sick(name):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy(name):
     assert not raised(examined(**HEALTHY[name])), [str(item) for item in examined(**HEALTHY[name]).symptoms]
+
+
+def test_a_noisy_loss_that_was_lucky_once_is_no_setback():
+    chart = Chart.of(loss=[4.7, 3.8, 2.4, *np.exp(noise(600, 0.5)), 0.2, 0.2, 0.2, *np.exp(noise(397, 0.5))])
+    for number, value in enumerate([4.8, 2.8, 2.3, 2.2, 7.1, 9.3, 2.8, 4.6, 6.2, 3.0]):
+        chart.put(100 * number + 1, "val_loss", value)
+    assert not list(sank_for_long(chart))
 
 
 def test_a_live_run_is_not_judged_again():

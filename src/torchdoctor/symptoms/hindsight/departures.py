@@ -271,14 +271,16 @@ def sank_for_long(chart: Chart) -> Iterator[Symptom]:
         return
     if math.log(high / held) < LOST * math.log(smooth[0] / held):
         return
-    begin, end = curve.steps[int(np.argmax(up))], curve.steps[up.size - 1 - int(np.argmax(up[::-1]))]
+    since, last = int(np.argmax(up)), up.size - 1 - int(np.argmax(up[::-1]))
+    if float(up[since : last + 1].mean()) < 0.9 or not median(curve.values[max(0, since - 8) : since]) < SUNK * held:
+        return  # the best was a single low value of a noisy loss
+    begin, end = curve.steps[since], curve.steps[last]
     inside = (held_out.steps >= begin) & (held_out.steps <= end)
     before = held_out.values[held_out.steps < begin]
     if before.size < 3 or not float(before.min()) > 0:
         return
     level, worse = float(before.min()), held_out.values[inside]
     if int((worse > SUNK * level).sum()) >= 2 and float(worse.max()) > 1.5 * level:
-        since = int(np.argmax(up))
         message = (
             f"from step {int(begin)} on, loss rose from {number_text(held)} to "
             f"{number_text(float(curve.values[up].max()))}, and validation loss from {number_text(level)} to "

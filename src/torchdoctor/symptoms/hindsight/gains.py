@@ -10,6 +10,7 @@ step 0: LO04 not-learning (warning): mean loss is 1 in the first and 1 in the la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -57,6 +58,9 @@ RIGHT = 0.85
 """Accuracy above which there may be nothing left to learn."""
 LACKING, RISEN = 0.05, 0.2
 """Share of its gap to perfect that an accuracy closed: up to the first is no progress, above the second learning."""
+FREQUENT, SQUARED = 0.97, 0.3
+"""Share of the entropy of the accuracy below which a loss beats a guess by class frequencies, and the level down to
+which it is a cross-entropy: a squared error of two classes is smaller."""
 TAILS = 5, 95
 """Percentiles to which outliers of a long log are clipped."""
 ALONE, SURE = 0.1, 2.0
@@ -226,9 +230,26 @@ def _has_learnt(chart: Chart, curve: Curve) -> bool:
     rates = [chart[name].values for name, way in better.items() if way == "higher" and chart[name].count]
     if any(median(rate[-3:]) > RIGHT * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates):
         return True
-    if _grown(chart) > RISEN or improved(chart, int(curve.steps[0])):
+    if _grown(chart) > RISEN or improved(chart, int(curve.steps[0])) or _beats_frequencies(chart, curve):
         return True
     return part_that_fell(chart, LEARNT) is not None and not is_mostly_one_part(chart)
+
+
+def _beats_frequencies(chart: Chart, curve: Curve) -> bool:
+    """Whether a cross-entropy has fallen below that of a guess by class frequencies, which has the same accuracy.
+
+    With two classes that guess costs the entropy of the accuracy, and more with several classes.
+
+    >>> chart = Chart.of(train_accuracy=[0.63, 0.67, 0.67, 0.67])
+    >>> losses = [np.array([0.65, level, level, level]) for level in (0.599, 0.634)]
+    >>> [_beats_frequencies(chart, Curve("loss", np.arange(4), values)) for values in losses]
+    [True, False]
+    """
+    rates = chart["train_accuracy" if curve.name == "loss" else "val_accuracy"].values
+    if not rates.size or not 0.55 < (right := median(rates[-3:]) / (1.0 if float(rates.max()) <= 1 else 100.0)) < 1:
+        return False
+    entropy = -right * math.log(right) - (1 - right) * math.log(1 - right)
+    return SQUARED < curve.level < FREQUENT * min(entropy, curve.start)
 
 
 def surely_lost(values: Array) -> bool:

@@ -49,6 +49,8 @@ MATERIAL, TIMES = 0.05, 0.0022
 """Least relative rise of validation with a certain trend, and least product of it and the share of the fall lost."""
 ABOUT = 20
 """Evaluations count as neighbors within one part in so many of the run."""
+CLEAR = 4.0
+"""Multiple of the usual change of later evaluations by which all of them are above an early best that was no luck."""
 AFTER, NEVER = 6, 1.3
 """Fewest evaluations after a best that was never reached again, and the multiple of it that 90 % of them exceed."""
 NEXT_TO_NOTHING, GAP = 0.05, 20
@@ -94,7 +96,7 @@ def _excuse(chart: Chart, found: Symptom) -> str:
         found.value is not None and found.limit is not None and found.value < found.limit
     )  # it did not rise: it never fell
     within = not stands and now - lowest <= max(SLIGHT * abs(lowest), 2 * noise)
-    sure = (_left_at(values), _surely_left(chart, values), _ends_worse(chart, values), _far_apart(chart, values))
+    sure = [_left_at(values), *(look(chart, values) for look in LEFT)]
     if within and max(sure) < 0:
         return "it came back down, or the rise is within its noise"
     then, later = level_at(chart["loss"], found.first_step), level_at(chart["loss"], chart["val_loss"].step)
@@ -136,8 +138,7 @@ def _overfitted(chart: Chart) -> Iterator[Symptom]:
         yield from learnt_by_heart(chart)
     if values.size < 3 or not math.isfinite(chart["val_loss"].latest):
         return
-    left = [_risen_from(chart, values), _left_at(values)]
-    left += [look(chart, values) for look in (_surely_left, _ends_worse, _far_apart)]
+    left = [_risen_from(chart, values), _left_at(values), *(look(chart, values) for look in LEFT)]
     places = [place for place in left if place >= 0]
     yield from [found for place in places for found in _since(chart, curve, place)][:1]
 
@@ -176,7 +177,7 @@ def _since(chart: Chart, curve: Curve, best: int) -> Iterator[Symptom]:
     """The finding about validation that has risen since index `best`, if the training loss kept falling."""
     values, train = curve.values, chart["loss"]
     lowest, now = float(_levels(values)[best]), _at_the_end(values)
-    if best in (_left_at(values), _far_apart(chart, values)):
+    if best in (_left_at(values), _far_apart(chart, values), _left_at_once(chart, values)):
         lowest, now = float(values[best]), float(np.mean(values[-2:]))
     elif best == _surely_left(chart, values):
         now = max(now, median(values[-max(3, (values.size - 1 - best) // 4) :]))
@@ -286,6 +287,24 @@ def _far_apart(chart: Chart, values: Array) -> int:
     return best if near and learnt < NEXT_TO_NOTHING * float(train[0]) and now > GAP * learnt else -1
 
 
+def _left_at_once(chart: Chart, values: Array) -> int:
+    """The index of an early best that is far below all later evaluations, which keep rising; -1 otherwise.
+
+    A single low value may be luck, but not if the later ones vary by far less than they are above it.
+
+    >>> _left_at_once(Chart.of(), np.array([7.04, 4.98, 5.24, 5.29, 5.28, 5.27, 5.36, 5.33, 5.36, 5.35]))
+    1
+    >>> _left_at_once(Chart.of(), np.array([7.04, 5.10, 5.24, 5.05, 5.28, 5.12, 5.36, 5.18, 5.30, 5.20]))
+    -1
+    """
+    best = int(np.argmin(values)) if values.size else 0
+    later, lowest = values[best + 1 :], float(values[best]) if values.size else 0.0
+    if not 0 < best < values.size // 4 or later.size < AFTER or not lowest > 0:
+        return -1
+    gap, rises = float(later.min()) - lowest, median(later[-3:]) > median(later[:3]) and climbs(later) > 0.2
+    return best if rises and gap > max(SLIGHT * lowest, CLEAR * usual_change(later)) else -1
+
+
 def _makes_no_more_errors(chart: Chart, best: int) -> bool:
     """Whether a validation metric is no worse at the end than at the best loss, within one percent."""
     steps = Curve.of(chart["val_loss"], "").steps
@@ -361,3 +380,7 @@ def _first_and_last(chart: Chart) -> Iterator[Symptom]:
 def _levels(values: Array) -> Array:
     """Medians of three values; with five evaluations or fewer, the values themselves."""
     return smoothed(values) if values.size > 5 else values
+
+
+LEFT = (_surely_left, _ends_worse, _far_apart, _left_at_once)
+"""Ways in which a best that validation has left for good shows, beyond its noise."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.collapsed_output import CollapsedOutput
 from torchdoctor.symptoms.hindsight.curve import Curve, loss_of, shown
 from torchdoctor.symptoms.progress import is_game
@@ -57,7 +57,7 @@ def one_answer(chart: Chart) -> Iterator[Symptom]:
     values, counts = np.unique(series.values[1:] if few else series.values, return_counts=True)
     usual = float(values[int(np.argmax(counts))])
     share = float(counts.max()) / (len(series) - few)
-    sure = 0.6 if few else 0.98
+    sure = 0.6 if few else 0.999 if _stays(chart["train_accuracy"].values) else 0.98
     if share < SAME or not 0 < usual < (sure if usual <= 1 else 100 * sure):
         return
     curve = Curve.of(series, "accuracy")
@@ -66,6 +66,12 @@ def one_answer(chart: Chart) -> Iterator[Symptom]:
         "the model gives the same answer to every input"
     )
     yield shown(CollapsedOutput, curve, 0, "warning", message, value=usual, confidence=0.9)
+
+
+def _stays(rates: Array) -> bool:
+    """Whether a training accuracy is constant after the first epoch: no mistake was ever mended."""
+    later = rates[1:]
+    return later.size >= 7 and float(np.ptp(later)) <= 1e-3 * float(later.max())
 
 
 def _now_one_now_the_other(chart: Chart) -> Iterator[Symptom]:
