@@ -350,6 +350,15 @@ def number_text(value: float) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
+def share_text(share: float, digits: int = 0) -> str:
+    """A share formatted for a sentence; never rounded up to 100 %.
+
+    >>> share_text(0.3), share_text(0.00512, 2), share_text(0.9971)
+    ('30 %', '0.51 %', '99.7 %')
+    """
+    return f"{share:.{1 if 0.995 <= share < 1 else digits}%}".replace("%", " %")
+
+
 def names_text(names: Sequence[str], most: int = 3) -> str:
     """A list of names for a sentence.
 

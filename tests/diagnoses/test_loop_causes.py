@@ -8,9 +8,14 @@ from torchdoctor.records import Symptom
 
 BY_NAME = {cause.name: cause for cause in CAUSES}
 SLOWER = "a step takes 2 s, up from 1 s; it grows with every step"
+UNSTEPPED = "at least 44 losses were logged since the last step, but the optimizer has not stepped again: step() is"
 THROWN = "gradients were computed and thrown away 40 times, and the optimizer has not stepped once"
 TOLD = {
     "gradients that no step uses": ("accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, THROWN),
+    "micro-batches that no step uses any more": (
+        "accumulation-error", "frozen-weights", {"zeroing.backwards": [4]}, {}, UNSTEPPED,
+    ),
+    "passes of which nobody knows the weight": ("accumulation-error", "dead-units", {"zeroing.backwards": [2]}, {}, ""),
     "a loss scale that is never taken off": (
         "lr-too-high", "update-ratio-abnormal", {}, {"loss_weight": [1024.0], "grad_norm": [3900.0]}, "seen",
     ),
@@ -38,6 +43,17 @@ TOLD = {
 }  # fmt: skip
 QUIET = {
     "weights in no optimizer": ("accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, "seen"),
+    "a generator's gradients, cleared before the discriminator's own": (
+        "accumulation-error",
+        "dead-units",
+        {"zeroing.backwards": [1, 2], "zeroing.between_backwards": [0, 5]},
+        {},
+        "",
+    ),
+    "an optimizer that was replaced": (
+        "accumulation-error", "frozen-weights", {"zeroing.backwards": [1]}, {}, UNSTEPPED,
+    ),
+    "two terms of a discriminator": ("accumulation-error", "dead-units", {"zeroing.backwards": [1, 2]}, {}, ""),
     "a loss scale that the scaler took off": (
         "lr-too-high", "update-ratio-abnormal", {}, {"loss_weight": [1024.0], "grad_norm": [3.9]}, "seen",
     ),

@@ -43,7 +43,7 @@ def test_a_learning_rate_that_leapt():
     found = causes(EXPLODED, DIVERGED, lr=np.where(np.arange(N) < 299, 1e-3, 0.1))
     assert found[0].cause == "lr-too-high"
     assert found[0].probability > 0.6
-    assert "the learning rate had just jumped by a factor of 100, to 0.1" in found[0].evidence
+    assert "the learning rate had just jumped to 0.1, 100 times its highest value before" in found[0].evidence
 
 
 def test_updates_that_are_too_large():

@@ -7,6 +7,7 @@ import pytest
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.diagnoses.label_noise_or_misalignment import LabelNoiseOrMisalignment
 from torchdoctor.diagnoses.nan_in_data import NanInData
 from torchdoctor.records import Symptom
 
@@ -212,6 +213,11 @@ AGAINST = {
         [symptom("suspiciously-low-loss", 50)],
         {"last_position_loss": 0.1, "other_position_loss": 0.1},
     ),
+    "a state that grows from position to position": (
+        "information-leak",
+        [symptom("uneven-position-loss", 50)],
+        {"last_position_loss": 5e7, "other_position_loss": 1.5e6, "facts": {"loss.chance": 4.6}},
+    ),
     "began long after the start": ("bad-initialization", [symptom("dead-units", 120, where=("a",))], {}),
     "it has normalization": (
         "missing-normalization",
@@ -270,6 +276,8 @@ def test_targets_that_changed_are_remembered_when_all_of_them_are_wrong():
     said = "34% of the repeated samples, with identical inputs, have a different target than before"
     found = ranked(symptom("target-anomaly", 50, message=said), symptom("loss-spike", 50), answer_changed=1.0)
     assert found["label-noise-or-misalignment"] > 0.9
+    told = LabelNoiseOrMisalignment().weigh(Chart(), Problem((symptom("target-anomaly", 50, message=said),)))
+    assert [item.text for item in told] == [said]
     assert ranked(symptom("target-anomaly", 50), answer_changed=1.0).get("label-noise-or-misalignment", 0.0) < 0.5
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.diagnoses import CAUSES, Problem, rank
 from torchdoctor.diagnoses.cause import CERTAIN
 from torchdoctor.records import Symptom
+from torchdoctor.treatments.prescription import prescribe
 
 BY_NAME = {cause.name: cause for cause in CAUSES}
 
@@ -101,6 +102,19 @@ def test_a_trunk_that_was_never_trained_is_frozen_by_mistake():
     assert weight("frozen-by-mistake", "not-learning", facts, {"frozen_fresh": [0.0]}) < 2
 
 
+def test_frozen_layers_are_not_said_to_be_missing_in_the_optimizer():
+    chart = Chart.of(loss=[2.0] * 99, frozen_fresh=[1.0])
+    chart.add({"type": "facts", "step": 4, "facts": {"graph.frozen": ["b"], "graph.frozen_share": 0.6}})
+    chart.episodes.append(Symptom("frozen-weights", "WE01", "warning", 0.9, 4, 98))
+    actions = [item.action for item in prescribe(chart, rank(chart))[1]]
+    assert actions[0] == "unfreeze" and "add-parameters-to-optimizer" not in actions
+
+
+def test_a_state_that_was_loaded_is_not_called_a_resumed_run():
+    said = BY_NAME["resume-error"].__doc__.splitlines()[0]
+    assert said.startswith("Part of the training state was lost or overwritten"), said
+
+
 def test_a_loss_below_what_its_kind_allows_is_misused():
     facts = {"loss.lint": [], "loss.kind": "mse"}
     assert weight("loss-misuse", "suspiciously-low-loss", facts, {"loss": [-3.0]}) > 4
@@ -172,6 +186,15 @@ def test_a_loss_that_asks_nothing_of_outputs_that_differ(facts, spread, norm, he
     assert (sum(item.weight for item in BY_NAME["loss-misuse"]().weigh(chart, problem)) < 3) == heard
 
 
+@pytest.mark.parametrize(("share", "fresh", "blamed"), [(0.9, 0.0, False), (0.9, 1.0, True), (0.1, 0.0, True)])
+def test_weights_that_were_trained_before_are_not_to_be_initialized(share, fresh, blamed):
+    vitals = {"entry_rms": [1.0] * 3, "entry_absmax": [3.0] * 3, "frozen_fresh": [fresh]}
+    chart = Chart.of(loss=[15.0] * 20, **vitals)
+    chart.add({"type": "facts", "step": 0, "facts": {"graph.frozen_share": share}})
+    problem = Problem((Symptom("unexpected-initial-loss", "OU02", "info", 0.9, 0, 8),))
+    assert (sum(item.weight for item in BY_NAME["bad-initialization"]().weigh(chart, problem)) > 3) == blamed
+
+
 RESTING = {"tensors": ["g.weight"], "since": 0, "frozen": True}
 ALSO_CERTAIN = {
     "a criterion's own weights": (
@@ -198,11 +221,11 @@ def test_further_facts_are_certain(name, symptom, facts):
     assert weight(name, symptom, facts) >= CERTAIN
 
 
-@pytest.mark.parametrize(("norm", "certain"), [(0.0, True), (1.0, False)])
-def test_weights_that_are_zero_and_stay_so(norm, certain):
+@pytest.mark.parametrize(("norm", "gradient", "certain"), [(0.0, 0.0, True), (1.0, 0.0, False), (0.0, None, False)])
+def test_weights_that_are_zero_and_stay_so(norm, gradient, certain):
     chart = Chart()
     chart.add({"type": "header", "step": 0, "tensors": ["a.weight", "b.weight"]})
-    chart.add({"type": "tensors", "step": 0, "vitals": {"weight_norm": [norm, 1.0], "grad_norm": [0.0, 1.0]}})
+    chart.add({"type": "tensors", "step": 0, "vitals": {"weight_norm": [norm, 1.0], "grad_norm": [gradient, 1.0]}})
     problem = Problem((Symptom("no-gradient", "", "warning", 0.9, 4, 100, message="seen", where=("a.weight",)),))
     found = sum(item.weight for item in BY_NAME["bad-initialization"]().weigh(chart, problem))
     assert (found >= CERTAIN) is certain

@@ -98,6 +98,24 @@ def test_several_problems_are_summed_up_first_a_line_each():
     assert "problems, worst first" not in str(one)
 
 
+def test_a_count_of_findings_is_left_out_beside_more_of_them():
+    two, three = (replace(SICK, symptoms=(*SICK.symptoms[:2], replace(SICK.symptoms[2], value=n))) for n in (1.0, 2.0))
+    assert "MU01" not in str(two) and "Also found" not in str(two)
+    assert "MU01" in str(three)
+
+
+def test_what_was_seen_at_every_step_is_not_counted():
+    told = str(SICK)
+    assert "steps 1730 to 1999, seen 90 times" in told
+    always = replace(SICK, symptoms=(SICK.symptoms[0], replace(SICK.symptoms[1], count=300)))
+    assert "steps 1730 to 1999\n" in str(always) and "seen" not in str(always).partition("Most likely cause (")[0]
+
+
+def test_changes_of_any_confidence_are_in_the_order_to_try_them():
+    told = str(replace(SICK, suggestions=(CLIP, HALVE)))
+    assert "What to change, in this order; change one thing at a time\n  1. set-clip-norm (confidence 0.80)" in told
+
+
 def test_many_causes_and_changes_stay_short():
     names = [item.name for item in CAUSES][:8]
     ranked = tuple(Diagnosis(1, name, 0.125, (), ("loss-divergence",)) for name in names)

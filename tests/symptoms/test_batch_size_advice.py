@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import INFORMATIVE
+from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.symptoms.batch_size_advice import BatchSizeAdvice, noise_scale
 
 RNG = np.random.default_rng(0)
@@ -61,6 +61,13 @@ def test_fires(sick, said):
 @pytest.mark.parametrize("healthy", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(healthy):
     assert BatchSizeAdvice().check(healthy) is None
+
+
+@pytest.mark.parametrize(("severity", "advises"), [("info", True), ("warning", False), ("critical", False)])
+def test_a_sick_run_gets_no_advice(severity, advises):
+    sick = chart(about(0.05, 0.01), 16)
+    sick.open_episodes["dead-units"] = Symptom("dead-units", "AC01", severity, 0.9, 2, 448)
+    assert (BatchSizeAdvice().check(sick) is not None) is advises
 
 
 def test_advice_leaves_the_health_of_a_run_alone():

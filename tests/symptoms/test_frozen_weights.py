@@ -142,7 +142,7 @@ def test_a_new_trunk_that_no_method_leaves_as_it_is(behind, tensors, fresh, step
     built.add({"type": "facts", "step": 0, "facts": facts})
     found = FrozenWeights().check(built)
     assert (found and found.severity) == severity
-    assert found is None or "99.7%" in found.message
+    assert found is None or "99.7 %" in found.message
 
 
 @pytest.mark.parametrize(("fall", "fires"), [(0.0, True), (0.002, False)])

@@ -161,6 +161,16 @@ def test_mentions_the_clip():
     assert "(clipped to 1)" in GradientExplosion().check(chart).message
 
 
+@pytest.mark.parametrize(("usual", "facts"), [([2.0] * 64, {}), ([*STEADY], {"zeroing.kept": [3]})])
+def test_a_constant_norm_that_was_taken_for_a_clip_is_not_quoted(usual, facts):
+    chart = Chart.of(clip=[2.0])
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    for step, norm in enumerate([*usual, 40.0]):
+        chart.add({"type": "vitals", "step": step, "vitals": {"grad_norm": norm}})
+    message = GradientExplosion().check(chart).message
+    assert "jumped to 40" in message and "clipped" not in message
+
+
 def test_a_warm_restart_lifts_the_norm():
     rates = [*np.linspace(0.1, 1e-4, 60), *[0.1] * 5]
     assert GradientExplosion().check(Chart.of(grad_norm=[*STEADY, 8.0], lr=rates)).severity == "info"

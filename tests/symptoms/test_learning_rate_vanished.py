@@ -69,6 +69,12 @@ def test_a_rate_that_halves_at_every_few_batches_is_said_soon(decay, steps):
     assert check(0.1 * decay ** T[:steps], 5 * 0.9 ** T[:steps] + 0.1) is None or decay == 0.9  # it has arrived
 
 
+@pytest.mark.parametrize(("every", "factor", "told"), [(10, 0.5, 10), (1, 0.9, 7), (20, 0.25, 10)])
+def test_the_time_in_which_it_halves_is_that_between_cuts(every, factor, told):
+    found = check(0.001 * factor ** (T[:100] // every))
+    assert found.message.startswith(f"the learning rate halves every {told} steps, and fell from 0.001 to ")
+
+
 def test_by_steps_of_some_batches_too():
     assert check(0.1 * 0.5 ** (T[:140] // 20)).severity == "warning"
 

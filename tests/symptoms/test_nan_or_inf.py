@@ -99,6 +99,17 @@ def test_weights():
     built.add({"type": "tensors", "step": 2, "vitals": {"weight_norm": [1.0, math.inf, NAN, 1.0]}})  # one is frozen
     symptom = NanOrInf().check(built)
     assert (symptom.where, symptom.severity) == (("first",), "critical")
+    assert "1 weight tensor is not finite" in symptom.message
+
+
+@pytest.mark.parametrize(("losses", "step"), [([1.0, NAN], ": an earlier step broke them"), ([NAN, NAN], "")])
+@pytest.mark.parametrize(
+    ("broken", "what"), [(4, "4 weight tensors were not finite by step 1"), (1, "a were not finite")]
+)
+def test_an_earlier_step_is_blamed_only_if_weights_were_finite_before(losses, step, broken, what):
+    built = Chart.of(loss=losses)
+    built.add({"type": "origin", "step": 1, "module": "a", "kind": "weights", "broken": broken})
+    assert NanOrInf().check(built).message.endswith(what + step)
 
 
 @pytest.mark.parametrize(("losses", "severity"), [([1.0, NAN, NAN], "warning"), ([1.0, NAN, NAN, NAN], "critical")])

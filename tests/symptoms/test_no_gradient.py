@@ -52,6 +52,12 @@ def test_stays_silent(facts, rows):
     assert NoGradient().check(chart(facts, rows)) is None
 
 
+@pytest.mark.parametrize("steps", [8, 12])
+def test_steps_are_not_called_samples(steps):
+    message = NoGradient().check(chart({}, [[0.0, 0.0, 1.0]] * steps)).message
+    assert message.endswith(f"is exactly zero at each of the {steps} steps checked")
+
+
 def test_a_bias_that_learns_beside_a_weight_that_does_not_says_what_enters():
     assert "all zeros" in NoGradient().check(chart({}, [[0.0, 0.3, 1.0]] * 8)).message
     assert "all zeros" not in NoGradient().check(chart({}, [[0.0, 0.0, 1.0]] * 8)).message  # dead, or cut off

@@ -129,7 +129,27 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_not_at_its_start():
 
 
 def test_the_level_of_a_guess_is_quoted():
-    assert "a constant guess that ignores the input gives 2.3" in check(FLAT, facts={"loss.chance": 2.303}).message
+    for level, words in (
+        (2.3, ", no better than the 2.3 of a constant guess that ignores the input"),
+        (2.25, ", hardly below the 2.3 of a constant guess that ignores the input"),
+        (2.6, "; a constant guess that ignores the input gives 2.3"),
+    ):
+        assert words in check(level + 0.01 * NOISE, facts={"loss.chance": 2.303}).message
+
+
+@pytest.mark.parametrize(
+    ("facts", "classes", "level"),
+    [
+        ({}, [], math.nan),
+        ({"loss.between_outputs": True}, [], math.nan),
+        ({}, [10.0], math.log(32)),
+    ],
+)
+def test_the_width_of_embeddings_is_not_a_number_of_classes(facts, classes, level):
+    chart = Chart.of(loss=[4.16, 4.14], target_classes=classes, context={"batch_size": 64})
+    facts = {"loss.kind": "cross-entropy", "loss.reduction": "mean", "outputs.classes": 32, **facts}
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    assert chance_level(chart) == pytest.approx(level, nan_ok=True)
 
 
 @pytest.mark.parametrize(

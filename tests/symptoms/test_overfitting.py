@@ -55,6 +55,7 @@ HEALTHY = {
     "training gets worse too": (SEVERE, np.concatenate([TRAIN[:400], np.linspace(0.6, 3, 600)])),
     "over its peak and better than ever": ([2.5, 1.5, 1.0, 1.3, 1.5, 1.3, 1.1, 0.9, 0.8, 0.7], TRAIN),
     "nan": ([*SEVERE, float("nan")], TRAIN),
+    "next to nothing": ([2.3045, 2.3032, 2.3025, 2.3027, 2.3029, 2.3031, 2.3033, 2.3035], 2.3 - 0.002 * TRAIN[::-1]),
 }
 
 

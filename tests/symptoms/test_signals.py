@@ -660,6 +660,19 @@ HEALTHY = {
         UnevenPositionLoss,
         sampled(context=B32, last_position_loss=[1.5] * 4, other_position_loss=[2.0] * 4),
     ),
+    "a state that explodes is worst at the last position": (
+        UnevenPositionLoss,
+        sampled(LABELS, context=B32, last_position_loss=[5e7] * 4, other_position_loss=[1.5e6] * 4),
+    ),
+    "one that explodes in a model of numbers": (
+        UnevenPositionLoss,
+        sampled(
+            {"loss.kind": "mse"},
+            last_position_error=[5e9, 5e7, 5e7, 5e7],
+            other_position_error=[1e9, 1.5e6, 1.5e6, 1.5e6],
+            guess_loss=[1.0] * 4,
+        ),
+    ),
     "one unlucky sample": (
         UnevenPositionLoss,
         sampled(context=B32, last_position_loss=[2.0, 2.1, 3.9], other_position_loss=[2.0] * 3),
@@ -734,6 +747,39 @@ def test_fires(detector, chart, severity):
     assert symptom is not None
     assert symptom.severity == severity
     assert symptom.first_step <= symptom.last_step
+
+
+SENTENCES = {
+    "labels are counted from the first batch on": (
+        BatchAnomaly,
+        sampled(context=B32, target_collision=[1.0] * 10, pooled_collision=[0.3] * 10),
+        "share a class in 100 % of pairs, two of the first 10 batches checked in 30 %: the data is sorted by class",
+    ),
+    "what enters a layer": (
+        DeadUnits,
+        layers("act_dead", [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.7, 0.0]]),
+        "70 % of the features that enter",
+    ),
+    "a model that has only a number": (
+        CollapsedOutput,
+        sampled(
+            context={"model": {"class": "Generator, Critic"}},
+            output_spread=[0.5] * 12,
+            **{"output_spread/1": [2e-3] * 12},
+        ),
+        "the outputs of model 1 (Critic) are nearly the same",
+    ),
+}
+
+
+@pytest.mark.parametrize(("detector", "chart", "words"), SENTENCES.values(), ids=SENTENCES)
+def test_says_what_was_measured(detector, chart, words):
+    assert words in detector().check(chart).message
+
+
+def test_a_place_is_more_than_a_number():
+    chart = sampled(output_spread=[0.5] * 12, **{"output_spread/1": [2e-3] * 12})
+    assert CollapsedOutput().check(chart).where == ("model 1",)
 
 
 @pytest.mark.parametrize(("detector", "chart"), HEALTHY.values(), ids=HEALTHY)
@@ -857,3 +903,21 @@ def test_a_masked_language_model_that_counts_what_was_not_masked():
     assert TargetAnomaly().check(masked).severity == "warning"
     for same, share in ((0.85, 0.2), (0.3, 1.0), (0.01, 0.9)):
         assert TargetAnomaly().check(sampled(target_is_input=[same] * 4, target_masked=[share] * 4)) is None
+
+
+CONSTANT = {
+    "an old value": (2.5331234, [1.0 + 0.2 * (step % 3) for step in range(150)], True),
+    "rounded": (0.01, [1.0 + 0.2 * (step % 3) for step in range(150)], False),
+    "half precision": (10.375, [1.0 + 0.2 * (step % 3) for step in range(150)], False),
+    "nothing changes": (2.5331234, [1.0] * 150, False),
+    "no gradient": (2.5331234, [0.0] * 150, False),
+    "too short": (2.5331234, [1.0 + 0.2 * (step % 3) for step in range(80)], False),
+}
+
+
+@pytest.mark.parametrize(("value", "norms", "fires"), CONSTANT.values(), ids=CONSTANT)
+def test_a_logged_loss_that_never_changes_although_gradients_do(value, norms, fires):
+    found = SuspiciousLoss().check(Chart.of(loss=[value] * len(norms), grad_norm=norms))
+    assert (found is not None) == fires
+    if found:
+        assert found.message.startswith("the logged loss has been exactly 2.53 for 150 steps, while gradients change")

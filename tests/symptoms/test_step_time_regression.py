@@ -97,7 +97,9 @@ def test_a_leap_is_grave_where_the_process_itself_works_more(worked, size, facts
             chart.put(step, "processor_seconds", used)
             if size > 0:
                 chart.put(step, "input_size", size)
-    assert StepTimeRegression().check(chart).severity == severity
+    found = StepTimeRegression().check(chart)
+    assert found.severity == severity
+    assert found.message.endswith("; the process uses more CPU time per step") is (severity == "warning")
 
 
 def test_threads_that_spin_on_a_crowded_machine_are_no_more_work():

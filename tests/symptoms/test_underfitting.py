@@ -31,6 +31,10 @@ def test_high_flat_and_close_is_a_note():
     assert symptom.first_step == 300
 
 
+def test_a_spike_does_not_end_a_stretch_in_which_the_loss_stays():
+    assert check(np.where(abs(T - 450) < 4, 3.0, HIGH), like_training).severity == "info"
+
+
 def test_what_holds_the_model_back_makes_it_a_warning():
     assert "dropout is 0.9" in check(HIGH, like_training, dropout=[0.1, 0.9]).message
     shrunk = {0: [4.0, 3.0], 500: [0.2, 0.1]}
@@ -91,6 +95,11 @@ HEALTHY = {
     "validation still falls": (HIGH, lambda step: 2.1 - 0.0004 * step),
     "learnt and lost": (np.where(T < N // 3, 2 * np.exp(-T / 20) + 0.1, HIGH), like_training),
     "negative": (HIGH - 20, lambda step: -18.0),
+    "a jump, and not back since": (HIGH + 0.3 * (T >= 450), lambda step: 1.95),
+    "a jump, and half of the way back": (
+        HIGH + np.where(T < 400, 0, 0.2 + 0.3 * np.exp((400 - T) / 40)),
+        lambda _: 2.1,
+    ),
 }
 
 

@@ -36,6 +36,7 @@ def chart(norms):
 def test_fires(norms, severity):
     found = WeightGrowth().check(chart(norms))
     assert (found.severity, found.where) == (severity, ("a.weight",))
+    assert "times from step 0 to step 375, and " in found.message and found.message.endswith(" to step 375")
 
 
 @pytest.mark.parametrize("norms", HEALTHY.values(), ids=HEALTHY)

@@ -8,9 +8,11 @@ from torchdoctor.records import Symptom
 from torchdoctor.treatments.case import Case
 from torchdoctor.treatments.fitting import fitting, in_question
 from torchdoctor.treatments.parameters import parameters
-from torchdoctor.treatments.prescription import BY_SLUG
+from torchdoctor.treatments.prescription import BY_SLUG, suggest
 
+PLATEAU = "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer"
 FIRST = [
+    ("reattach-graph", "the loss is exactly 2.53 for 50 steps: an old value is logged", "doctor.log_loss(loss)"),
     ("change-precision", "the loss was the first that was not finite, and takes a log", "y = torch.log(x.clamp_min"),
     ("change-precision", "part of the run is in float16, which ends at 65,504", "with torch.autocast("),
     ("change-precision", "against: no float16 anywhere", "y = torch.log(x.clamp_min"),
@@ -40,7 +42,21 @@ FIRST = [
     ),
     ("add-parameters-to-optimizer", "certain: weights of 8 × 4 are created anew at each step", "self.head = "),
     ("add-parameters-to-optimizer", "certain: d.0.weight: in an optimizer that has not stepped once", "for item in"),
-    ("fix-loss", "the graph of the loss shows negated, broadcast", "assert outputs.shape == targets.shape"),
+    ("fix-loss", "the graph of the loss shows negated, broadcast", "outputs, targets = outputs.squeeze(-1), targets."),
+    ("fix-mask", "certain: the targets are equal to the inputs, position by position", "inputs, targets = tokens["),
+    (
+        "use-relu-family",
+        "targets range from -3 to 2, but the model ends with Sigmoid, which cannot",
+        "output = self.last",
+    ),
+    ("use-relu-family", "all outputs are exactly zero, as with a ReLU at the end of the model", "output = self.last"),
+    ("use-relu-family", "each layer divides the gradient by about 4.0", "activation = "),
+    ("prevent-collapse", "the loss compares outputs with each other, and both sides get gradients", "target = target."),
+    ("prevent-collapse", "the loss stays at 4.14, chance level for a batch of 64", "loss = loss + torch.relu("),
+    ("change-schedule", 'ReduceLROnPlateau has mode="max" but gets the validation loss', f'{PLATEAU}, mode="min")'),
+    ("change-schedule", 'ReduceLROnPlateau has mode="min" but gets val_accuracy', f'{PLATEAU}, mode="max")'),
+    ("set-clip-norm", "certain: gradients are clipped while still multiplied by 65536", "scaler.unscale_(optimizer)"),
+    ("set-clip-norm", "gradients are clipped at 1; their median norm is 54.8", "grad_clip = "),
     ("add-normalization", "certain: 3 BatchNorm layers have at most 2 values", "norm = torch.nn.GroupNorm("),
 ]
 
@@ -80,10 +96,25 @@ def test_a_wrong_setting_is_set_right_and_the_optimizer_kept():
     assert "use-adamw" in in_question(suggests, ["certain: Adam adds weight decay: AdamW is usually intended"])
 
 
-def case(cause, *names, evidence=(), facts=None, first=300, **vitals):
-    chart = Chart.of(**vitals)
+def test_clipping_at_the_wrong_place_is_moved_and_its_limit_kept():
+    late = case("clip-missing", "clipping-anomaly", facts={"clip.after_step": True}, clip=[0.5])
+    code = suggest(late, "set-clip-norm", 0.9, "").code
+    assert code.startswith("torch.nn.utils.clip_grad_norm_(") and "grad_clip = 0.5" in code
+    said = (
+        "gradients are clipped to 1 while their norm, times the loss scale, is 93263: call scaler.unscale_(optimizer)"
+    )
+    for cause in ("", "clip-too-tight"):
+        early = case(cause, "clipping-anomaly", message=said, clip=[1.0], grad_norm=[50.0] * 300)
+        code = suggest(early, "set-clip-norm", 0.9, "").code
+        assert code.startswith("scaler.unscale_(optimizer)") and "grad_clip = 1.0" in code
+    tight = case("clip-too-tight", "clipping-anomaly", clip=[1.0], grad_norm=[50.0] * 300)
+    assert suggest(tight, "set-clip-norm", 0.9, "").code.startswith("grad_clip = 100.0")
+
+
+def case(cause, *names, evidence=(), facts=None, first=300, message="", context=None, **vitals):
+    chart = Chart.of(context=context, **vitals)
     chart.add({"type": "facts", "step": 0, "facts": facts or {}})
-    symptoms = tuple(Symptom(name, "", "warning", 0.9, first, 399) for name in names)
+    symptoms = tuple(Symptom(name, "", "warning", 0.9, first, 399, message=message) for name in names)
     return Case(chart, Problem(symptoms), cause, tuple(evidence))
 
 
@@ -97,6 +128,10 @@ OUT_OF_PLACE = [
     ("adaptive-clip", case("clip-missing", "clipping-anomaly", facts={"clip.after_step": True}, clip=[0.5])),
     ("use-gru-or-layernorm-rnn", case("clip-missing", "loss-spike", facts={"modules.kinds": ["GRU"]})),
     ("roll-back", case("lr-too-high", "loss-divergence", first=4)),
+    ("initialize", case("saturating-nonlinearity", "target-anomaly", evidence=["but the model ends with Sigmoid"])),
+    ("free-memory", case("", "step-time-regression", host_memory=[1e9] * 300)),
+    ("speed-up-data", case("", "step-time-regression", seconds=[0.2] * 300, data_seconds=[0.01] * 9)),
+    ("check-hardware", case("", "step-time-regression", context={"devices": ["cpu"]})),
     ("set-clip-norm", case("unnormalized-targets", "slow-learning", grad_norm=[1e8] * 300)),
 ]
 IN_PLACE = [
@@ -115,6 +150,13 @@ IN_PLACE = [
         {"max_norm": 0.5},
     ),
     ("roll-back", case("lr-too-high", "loss-divergence", first=40), {"step": 40.0}),
+    ("initialize", case("saturating-nonlinearity", evidence=["as with a ReLU at the end of the model"]), {}),
+    ("free-memory", case("", "step-time-regression"), {}),
+    ("free-memory", case("", "step-time-regression", message="it grows with every step", host_memory=[1e9] * 300), {}),
+    ("free-memory", case("", "step-time-regression", "memory-growth", host_memory=[1e9] * 300), {}),
+    ("speed-up-data", case("", "step-time-regression", seconds=[0.2] * 300, data_seconds=[0.1] * 9), {}),
+    ("check-hardware", case("", "step-time-regression", context={"devices": ["NVIDIA H200"]}), {}),
+    ("check-hardware", case("", "straggler-rank"), {}),
     ("skip-window", case("bad-batch", "loss-spike", first=160), {"first": 150.0, "last": 180.0}),
     ("skip-window", case("bad-batch", "loss-spike", first=5000), {"first": 4990.0, "last": 5190.0}),
 ]

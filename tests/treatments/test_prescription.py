@@ -3,7 +3,7 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Evidence, Problem, rank
-from torchdoctor.records import INFORMATIVE, Suggestion, Symptom
+from torchdoctor.records import INFORMATIVE, Diagnosis, Suggestion, Symptom
 from torchdoctor.symptoms import DETECTORS
 from torchdoctor.treatments import ACTIONS, prescribe, prescription
 from torchdoctor.treatments.case import Case
@@ -212,6 +212,26 @@ def test_what_mends_a_sure_cause_comes_first_and_in_its_own_order(monkeypatch):
     assert list(found) == ["clean-data", "skip-step", "roll-back"]
 
 
+@pytest.mark.parametrize(
+    ("action", "severity", "sure", "first"),
+    [
+        ("speed-up-data", 0, False, "prevent-collapse"),
+        ("speed-up-data", 1, False, "prevent-collapse"),
+        ("speed-up-data", 1, True, "speed-up-data"),
+        ("scale-lr", 0, False, "prevent-collapse"),
+        ("scale-lr", 1, False, "scale-lr"),
+    ],
+)
+def test_the_first_change_is_for_the_worst_problem_unless_another_protects_the_run(action, severity, sure, first):
+    own, other = (
+        Suggestion(slug, "", 0.6, priority=prescription.BY_SLUG[slug].priority) for slug in ("prevent-collapse", action)
+    )
+    offers = [prescription.Offer(own, 1, problem=1), prescription.Offer(other, severity, sure, problem=2)]
+    collapse = Diagnosis(1, "representation-collapse", 0.45, suggestions=(own,))
+    for treated in ([collapse], [Diagnosis(1, "unknown", 0.5), collapse]):
+        assert [item.action for item in prescription._led(treated, prescription._merged(offers))][0] == first
+
+
 def test_a_finding_asks_for_more_only_where_no_cause_is_sure(monkeypatch):
     certain(monkeypatch, "nan-in-data", ("loss-divergence",), ("clean-data",), weight=2.5)
     found = merged(symptom("loss-divergence", 300, 399))
@@ -334,6 +354,16 @@ def test_a_rate_at_which_nothing_moves_is_not_just_doubled():
 
 def test_ranks_that_differ_are_synchronised_before_anybody_looks_at_the_machine():
     assert next(iter(merged(symptom("rank-divergence", severity="critical")))) == "synchronize-ranks"
+
+
+def test_a_rollback_speaks_of_no_batches_if_none_led_to_it(monkeypatch):
+    certain(monkeypatch, "resume-error", ("loss-spike",), ("roll-back",))
+    assert "batches" not in merged(symptom("loss-spike", 300, 399))["roll-back"].reason
+
+
+def test_asking_for_help_claims_no_changes_that_nobody_made():
+    found = merged(symptom("gradient-explosion", 300, 330, count=4))["ask-for-help"]
+    assert "did not help" not in found.reason and "seen 4 times" in found.reason
 
 
 def test_nobody_goes_back_to_a_checkpoint_because_a_rank_is_slow():

@@ -13,7 +13,7 @@ from torchdoctor.checks.attention import Attended, attended
 from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.probing import SAME, altered, answer, moved_by, whole_loss
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import names_text, number_text
+from torchdoctor.records import names_text, number_text, share_text
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class AttentionBehaviour(Check):
         if not pinned or len(pinned) <= self.share * len(tops):
             return None
         return self.failed(
-            f"{len(pinned)} of {len(tops)} heads put {pinned[0][1]:.1%} of their weight on a single key",
+            f"{len(pinned)} of {len(tops)} heads put {share_text(pinned[0][1], 1)} of their weight on a single key",
             "Divide scores by head_size ** 0.5, and initialize queries and keys smaller: a saturated softmax passes "
             "no gradient.",
             where=tuple(dict.fromkeys(where for where, _ in pinned))[:4],

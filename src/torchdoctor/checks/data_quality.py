@@ -15,7 +15,7 @@ from torchdoctor.checks.check import Check, Outcome
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.rows import ENOUGH, hashes, information
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import names_text, number_text
+from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
 from torchdoctor.vitals.batch_numbers import ROWS, is_whole
@@ -162,7 +162,9 @@ class DataQuality(Check):
             return None
         if len(counts) > 1 and (most <= self.top or labels.numel() < 2 * self.labels):
             return None
-        message = f"{most:.0%} of {labels.numel()} labels are one class, of {classes} that the model can predict"
+        message = (
+            f"{share_text(most)} of {labels.numel()} labels are one class, of {classes} that the model can predict"
+        )
         advice = "Shuffle the data. If the classes are this unbalanced, use class weights or a balancing sampler."
         return self.failed(message, advice, value=most, limit=self.top, severity="warning")
 

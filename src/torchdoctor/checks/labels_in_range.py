@@ -14,7 +14,7 @@ from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.probing import whole_loss
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.vitals.batch_numbers import BINARY, IGNORED, class_dimension, is_whole
 from torchdoctor.vitals.graph_nodes import SHAPING
 from torchdoctor.vitals.loss_inputs import what_is_compared
@@ -133,7 +133,7 @@ class LabelsInRange(Check):
         share = float(beyond.float().mean())
         reach = f"{number_text(low)} to {number_text(high)}"
         if share > self.outside:
-            message = f"{share:.0%} of the targets are out of range: the last layer, {kind}, outputs {reach}"
+            message = f"{share_text(share)} of the targets are out of range: the last layer, {kind}, outputs {reach}"
             advice = f"Remove {kind}, or scale the targets to {reach}."
             return self.failed(message, advice, value=share, limit=self.outside)
         return self.passed(f"targets are within the range of the last layer, {kind}: {reach}", value=share)

@@ -14,6 +14,7 @@ from torchdoctor.checks.data_quality import numbers
 from torchdoctor.checks.nested import leading
 from torchdoctor.checks.precision import in_precision
 from torchdoctor.checks.subject import Subject
+from torchdoctor.records import share_text
 
 HALVES = (torch.float16, torch.bfloat16)
 LARGEST = torch.finfo(torch.float16).max
@@ -133,12 +134,12 @@ class NumericalStability(Check):
                     severity="warning",
                 )
             changed = _apart(half, full) / size
-            message += f"; bfloat16 changes outputs by {changed:.1%}"
+            message += f"; bfloat16 changes outputs by {share_text(changed, 1)}"
             if changed > self.difference and _apart(_answer(subject, None, seed=1), full) > 0.1 * changed * size:
                 message += ", which is not judged because the model draws random numbers"
             elif changed > self.difference:
                 return self.failed(
-                    f"autocast in bfloat16 changes the outputs by {changed:.0%} of their size",
+                    f"autocast in bfloat16 changes the outputs by {share_text(changed)} of their size",
                     "Look for differences of large numbers (a variance computed as E[x²] - E[x]²).",
                     value=changed,
                     limit=self.difference,

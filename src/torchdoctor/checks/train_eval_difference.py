@@ -18,7 +18,7 @@ from torchdoctor.checks.nested import tensors
 from torchdoctor.checks.practice import Practice
 from torchdoctor.checks.probing import SAME, answer, moved_by, whole_loss
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import names_text, number_text
+from torchdoctor.records import names_text, number_text, share_text
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 SETTLING = 8
@@ -122,7 +122,7 @@ class TrainEvalDifference(Check):
         most = max([dice.most, *(float(getattr(subject.modules[name], "p", 0.0)) for name in found)])
         if most < self.dropped:
             return None
-        message = f"a dropout drops {most:.0%} in train mode" + (f": {names_text(found)}" if found else "")
+        message = f"a dropout drops {share_text(most)} in train mode" + (f": {names_text(found)}" if found else "")
         advice = "torch's p is the share that is dropped, not the share that is kept: 0.1 to 0.5 is usual."
         return self.failed(message, advice, where=tuple(found), value=most, limit=self.dropped, severity="warning")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchdoctor.checks.check import CannotTell, Check, Outcome
 from torchdoctor.checks.rows import ENOUGH, hashes, information, inputs_of, is_one_shot, training_inputs
 from torchdoctor.checks.subject import Subject
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.vitals.batch_numbers import is_whole
 
 
@@ -90,8 +90,8 @@ class TrainValidationOverlap(Check):
         if is_whole(train[0]) and train[0].dim() == 2 and train[0].shape[1] >= self.stretch:
             quoted = self._quoted(train, held_out)
             if quoted > self.stretches:
-                message = f"{quoted:.0%} of the {self.stretch}-token stretches in the validation data are also in the "
-                message += "training data"
+                message = f"{share_text(quoted)} of the {self.stretch}-token stretches in the validation data are also "
+                message += "in the training data"
                 return self.failed(message, advice, value=quoted, limit=self.stretches)
             message += f"; {number_text(100 * quoted)} % of {self.stretch}-token stretches are"
         return self.passed(message, value=share, limit=limit)

@@ -8,9 +8,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.diagnoses.findings import last_level, summed_passes
 from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.frozen_weights import THROWN, UNSTEPPED
 from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, share_without_step
@@ -72,10 +72,11 @@ class AccumulationError(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """How many backward passes a step has, what is cleared between them, and how each loss is weighted."""
-        if thrown := _thrown_away(problem):
+        if thrown := _thrown_away(chart, problem):
             yield Evidence(6.0, thrown)
             return
-        backwards = max(chart.fact("zeroing.backwards") or (0,))
+        passes = chart.fact("zeroing.backwards") or (0,)
+        backwards, alone = max(passes), len(passes) == 1  # players that learn from each other do not accumulate
         pairs = zip(chart.fact("zeroing.kept") or (), chart.fact("zeroing.cleared") or (), strict=False)
         sometimes = any(kept >= SURE and cleared for kept, cleared in pairs) and not not_cleared_since(chart)
         if sometimes:
@@ -85,7 +86,8 @@ class AccumulationError(Cause):
             yield Evidence(CERTAIN, f"gradients are cleared between the {backwards} backward passes of one step")
         elif len(between) == 1 and (share := share_without_step(chart)) > GradientsNotCleared.lost:
             yield Evidence(
-                CERTAIN, f"in {share:.0%} of the sampled steps, gradients had been cleared before any step used them"
+                CERTAIN,
+                f"in {share_text(share)} of the sampled steps, gradients had been cleared before any step used them",
             )
             return
         weights = chart["loss_weight"].last(SURE)
@@ -97,16 +99,20 @@ class AccumulationError(Cause):
                 yield Evidence(
                     CERTAIN, f"each of the {backwards} losses of a step has weight {weight}, not 1/{backwards}"
                 )
-        elif backwards > 1 and not weights.size and problem.has(*LARGE):
+        elif summed_passes(chart) > 1 and alone and not weights.size and problem.has(*LARGE):
             yield Evidence(4.5, f"each step sums {backwards} backward passes; the weight of each is unknown")
         if backwards == 1:
             yield from _about_one_pass(chart, problem, sometimes)
 
 
-def _thrown_away(problem: Problem) -> str:
-    """The finding that gradients are thrown away before any step uses them, as a sentence; "" if there is none."""
+def _thrown_away(chart: Chart, problem: Problem) -> str:
+    """The finding that gradients are thrown away before any step uses them, as a sentence; "" if there is none.
+
+    If each step had one backward pass until steps ceased, nothing was accumulated: the optimizer may be another one.
+    """
     said = [item.message for item in problem.symptoms if item.name == "frozen-weights"]
-    told = [message for message in said if THROWN in message or UNSTEPPED in message]
+    ceased = summed_passes(chart) != 1
+    told = [message for message in said if THROWN in message or (ceased and UNSTEPPED in message)]
     return told[0] if told else ""
 
 

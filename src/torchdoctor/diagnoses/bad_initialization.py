@@ -16,8 +16,10 @@ from torchdoctor.diagnoses.depth import (
     zeros_at_first,
 )
 from torchdoctor.diagnoses.findings import update_level
+from torchdoctor.diagnoses.frozen_by_mistake import METHOD
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
-from torchdoctor.records import Symptom, names_text, number_text
+from torchdoctor.records import Symptom, names_text, number_text, share_text
+from torchdoctor.symptoms.frozen_weights import FRESH
 
 AT_FIRST = ("activation-explosion", "saturated-activations", "unexpected-initial-loss")
 SOON = 2
@@ -95,18 +97,22 @@ def _about_the_first_steps(chart: Chart, symptom: Symptom) -> Evidence:
     if moved > THROWN:
         text = f"a step changed the weights by {number_text(moved)} of their norm before the problem was seen"
         return Evidence(-2.0, text)
-    text = f"{symptom.name} was there from the start"
+    text, frozen = f"{symptom.name} was there from the start", chart.fact("graph.frozen_share", 0.0)
+    if frozen >= METHOD and not chart["frozen_fresh"].latest > FRESH:  # adapters, or a head on a trained trunk
+        return Evidence(-2.0, f"{text}, but {share_text(frozen)} of the parameters are frozen, as after a training")
     if inputs_are_fine(chart):
         return Evidence(4.0, f"{text}, and the inputs have a normal scale")
     return Evidence(-1.0, f"{text}, but the inputs may not have a normal scale")
 
 
 def all_zero(chart: Chart, problem: Problem) -> list[str]:
-    """Tensors that are all zero, of those whose gradient is exactly zero."""
+    """Tensors that are all zero, of those whose gradient is exactly zero: one that has none is cut off, not stuck."""
     found, norms = problem.get("no-gradient"), chart.tensors("weight_norm").latest
-    if found is None or norms.size != len(chart.names):
+    gradients = chart.tensors("grad_norm").latest
+    if found is None or not norms.size == gradients.size == len(chart.names):
         return []
-    return [name for name, norm in zip(chart.names, norms.tolist(), strict=True) if norm == 0 and name in found.where]
+    stuck = (norms == 0) & (gradients == 0)
+    return [name for name, still in zip(chart.names, stuck.tolist(), strict=True) if still and name in found.where]
 
 
 def _about_the_scale(chart: Chart, problem: Problem) -> Iterator[Evidence]:

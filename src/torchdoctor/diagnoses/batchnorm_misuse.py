@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.symptoms.small_normalization_batch import worst_layer
 from torchdoctor.symptoms.validation_inputs import first_statistics
 
@@ -57,7 +57,8 @@ class BatchnormMisuse(Cause):
             values = known["most_values"]
             share = chart.fact("mode.batchnorm_momentum")
             if first_statistics(chart) > 0.5:
-                text = f"BatchNorm's running statistics are still {first_statistics(chart):.0%} their initial values"
+                still = share_text(first_statistics(chart))
+                text = f"BatchNorm's running statistics are still {still} their initial values"
                 yield Evidence(CERTAIN if problem.has("validation-anomaly") else 3.0, text)
             elif share is not None and not 1e-3 <= share < 0.9:
                 text = f"the momentum of the BatchNorm layers is {number_text(share)}; 0.1 is usual"

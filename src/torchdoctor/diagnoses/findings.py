@@ -332,6 +332,22 @@ def thrown_at_first(chart: Chart, problem: Problem, long: float = 0.02, soon: in
     return first if first > long and later < 0.1 * first else math.nan
 
 
+def summed_passes(chart: Chart) -> int:
+    """How many backward passes a step of an optimizer sums: the most of any optimizer; 0 if unknown.
+
+    Passes with a clear in between are not summed: what a generator's loss leaves in the discriminator is cleared.
+
+    >>> chart = Chart()
+    >>> facts = {"zeroing.backwards": [1, 2], "zeroing.between_backwards": [0, 5]}
+    >>> chart.add({"type": "facts", "step": 9, "facts": facts})
+    >>> summed_passes(chart)
+    1
+    """
+    between = chart.fact("zeroing.between_backwards") or ()
+    passes = enumerate(chart.fact("zeroing.backwards") or ())
+    return max((count for place, count in passes if not any(between[place : place + 1])), default=0)
+
+
 def optimizer_names(chart: Chart) -> str:
     """The optimizers' class names, or the name in a log's configuration; "" if unknown."""
     items = chart.context.get("optimizer") or ()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.records import names_text
-from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn, share_text
+from torchdoctor.records import names_text, share_text
+from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn
 
 ALL_BUT = 0.9
 """Share of frozen parameters from which the rest is a head, an adapter, or a mistake."""
@@ -36,7 +36,7 @@ class FrozenByMistake(Cause):
     name = "frozen-by-mistake"
     explains = ("frozen-weights", "no-gradient", "not-learning", "slow-learning", "underfitting", "loss-plateau")
     prior = -1.8
-    suggests = ("unfreeze", "add-parameters-to-optimizer")
+    suggests = ("unfreeze",)  # its code says to give them to the optimizer, which may hold them already
     references = ("https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, is_brief, is_over, loss_moved_at, uneven_leap
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.rank_divergence import AVERAGED
 from torchdoctor.symptoms.weight_growth import lone_leap
@@ -67,7 +67,7 @@ class HardwareFault(Cause):
         if problem.has("step-time-regression"):
             throttled = chart["gpu_throttled"].last(16)
             if throttled.size and float(throttled.mean()) > 0.3:
-                yield Evidence(5.0, f"the GPU was throttled in {throttled.mean():.0%} of the last samples")
+                yield Evidence(5.0, f"the GPU was throttled in {share_text(throttled.mean())} of the last samples")
             heat = chart["gpu_temperature"].last(16)
             if heat.size and median(heat) >= HOT:
                 yield Evidence(1.0, f"the GPU is at {median(heat):.0f} °C")

@@ -11,7 +11,7 @@ from torchdoctor.records import number_text
 from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.suspicious_loss import are_the_same
 from torchdoctor.symptoms.targets_given import is_copied, is_given_away, looks_ahead
-from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away
+from torchdoctor.symptoms.uneven_position_loss import UnevenPositionLoss, given_away, is_at_chance
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
 from torchdoctor.symptoms.validation_inputs import known_before
 
@@ -52,7 +52,7 @@ class InformationLeak(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether inputs contain the targets, where the loss is low, and how early the model was confident."""
         last, others = (last_level(chart[f"{place}_position_loss"], 3) for place in ("last", "other"))
-        if last > 1.5 * others and last > others + 0.5:
+        if last > 1.5 * others and last > others + 0.5 and not is_at_chance(chart, others):
             where = f"the loss is {number_text(last)} at the last position, whose answer is not in the input"
             yield Evidence(CERTAIN, f"{where}, but only {number_text(others)} at the others")
         elif last < 1.2 * others and not problem.has("target-anomaly"):

@@ -115,7 +115,9 @@ class LabelNoiseOrMisalignment(Cause):
         yield from _about_the_model(chart)
         if _was_broken(chart, problem):
             yield Evidence(-1.5, "something in the model keeps it from learning, whatever the labels")
-        elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")):
+        elif all(is_absent(chart, name, 0, 100) for name in ("gradient-vanishing", "gradient-explosion")) and not any(
+            item.name == "no-gradient" and item.severity != "info" for item in chart.episodes
+        ):
             yield Evidence(0.4, "gradients are neither too small nor too large")
 
 
@@ -164,7 +166,7 @@ def _pairing(problem: Problem) -> str:
     """That samples come again with another target, as a sentence; "" if that was never found in this problem."""
     for found in problem.symptoms:
         if found.name == "target-anomaly" and found.message.endswith(OTHER_TARGET):
-            return f"{found.message} than before"
+            return found.message
     return ""
 
 

@@ -10,7 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import SHARP, breaking_step, last_level, optimizer_names
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
-from torchdoctor.records import names_text, number_text
+from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.symptoms.no_gradient import is_flat
 from torchdoctor.symptoms.not_learning import loss_scale
 from torchdoctor.symptoms.suspicious_loss import (
@@ -182,7 +182,7 @@ def _wrong_weights(chart: Chart, problem: Problem) -> str:
     if weight_of_common(chart) > 2 or weight_by_count(chart) > SuspiciousLoss.slope:
         return "class weights are largest for the most common classes, not for the rarest"
     if problem.grave("suspicious-loss") and left_out(chart) > 0:
-        return f"{left_out(chart):.0%} of the samples are of a class that the loss ignores"
+        return f"{share_text(left_out(chart))} of the samples are of a class that the loss ignores"
     return ""
 
 
@@ -195,7 +195,8 @@ def _wrong_targets(chart: Chart, problem: Problem) -> str:
     if is_one_number(chart):
         return "all targets are the same number: they were rounded, or read as the wrong type"
     if is_outside(chart):
-        return f"{last_level(chart['binary_outside'], 3):.0%} of the targets of a binary loss are not between 0 and 1"
+        outside = share_text(last_level(chart["binary_outside"], 3))
+        return f"{outside} of the targets of a binary loss are not between 0 and 1"
     if problem.has("target-anomaly") and asks_for_class_numbers(chart):
         most = number_text(chart["target_max"].latest)
         return f"targets are whole numbers up to {most}, but outputs lie between 0 and 1: the targets are class numbers"

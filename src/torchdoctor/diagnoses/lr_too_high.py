@@ -17,6 +17,7 @@ from torchdoctor.diagnoses.findings import (
     highest,
     is_brief,
     is_over,
+    last_level,
     loss_leap,
     loss_moved_at,
     lr_leap,
@@ -24,6 +25,7 @@ from torchdoctor.diagnoses.findings import (
     optimizer_names,
     ran_away,
     still_multiplied,
+    summed_passes,
     thrown_at_first,
     update_level,
 )
@@ -106,7 +108,7 @@ class LrTooHigh(Cause):
         early = [item for item in problem.symptoms if item.name in BEFORE and item.first_step == 0]
         if early:
             yield Evidence(-2.0, f"{early[0].name} was already there before the first update")
-        backwards = max(chart.fact("zeroing.backwards") or (0,))
+        backwards = summed_passes(chart)
         if backwards > 1 and not chart["loss_weight"]:
             yield Evidence(
                 -1.0, f"each step sums {backwards} backward passes: the learning rate may be right for a single one"
@@ -179,7 +181,7 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
         yield Evidence(against, f"the loss was already unusual at step {onset}, before that step's update")
     if problem.grave("loss-divergence"):
-        back = " for a while" if is_over(chart, problem) else " and did not come back"
+        back = " for a while" if _came_back(chart, problem) else " and did not come back"
         yield Evidence(1.7, f"the loss rose above its earlier level{back}")
     if problem.has("gradient-instability") and not has_tiny_batches(chart):  # their norms swing at any learning rate
         yield Evidence(1.0, "the gradient norm swings widely for a long time")
@@ -192,6 +194,14 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
         yield Evidence(2.0, "the loss or the gradient norm had grown far above its level in the steps before")
     elif problem.names == ("nan-or-inf",):
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first non-finite value")
+
+
+def _came_back(chart: Chart, problem: Problem) -> bool:
+    """Whether a loss that had diverged is finite and low again; other findings of the problem may go on."""
+    losses, limit = chart["loss"], next(item.limit for item in problem.symptoms[::-1] if item.name == "loss-divergence")
+    diverged = Problem(tuple(item for item in problem.symptoms if item.name == "loss-divergence"))
+    broken = losses.nonfinite > 0 and max(losses.nonfinite_steps, default=chart.step) >= losses.step
+    return is_over(chart, diverged) and not broken and not (limit is not None and last_level(losses) > limit)
 
 
 def _about_a_standstill(chart: Chart, problem: Problem, broke: bool) -> Iterator[Evidence]:
@@ -241,11 +251,12 @@ def _about_the_rate(chart: Chart, onset: int, rise: float, leap: float) -> Itera
         names = ("lr", *(f"lr/{number}" for number in range(1, len(chart.groups))))
         then = [rate for name in names if (rate := highest(chart[name], onset - 30, onset)) > 0]
         reached = number_text(max(then, default=chart["lr"].latest))
-        yield Evidence(4.0, f"the learning rate had just jumped by a factor of {number_text(leap)}, to {reached}")
+        text = f"the learning rate had just jumped to {reached}, {number_text(leap)} times its highest value before"
+        yield Evidence(4.0, text)
     elif rise > 1.001:
         yield Evidence(1.5 if rise > 3 else 1.0, "the learning rate was the highest so far at the onset")
     elif rise <= 1.001:
-        yield Evidence(-0.5, "the learning rate had not risen before the onset")
+        yield Evidence(-0.5, "just before the onset, the learning rate was not higher than earlier")
 
 
 def _about_the_updates(ratio: float) -> Iterator[Evidence]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_was_finite, ran_away, update_level
-from torchdoctor.diagnoses.origin import is_a_plain_stack, origin_kind
-from torchdoctor.records import names_text, number_text
+from torchdoctor.diagnoses.origin import is_a_plain_stack, may_divide, origin_kind
+from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.series import median
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
@@ -164,8 +164,7 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         if is_a_plain_stack(chart):
             yield Evidence(-1.0, f"the {loss} loss of finite numbers is finite, and ordinary layers keep them finite")
         elif not problem.began_with(step, *GROWTH):
-            text = f"the model has more than ordinary layers: a division or a mask may come before the {loss} loss"
-            yield Evidence(_strength(chart), text)
+            yield Evidence(_strength(chart), f"{may_divide(chart)} may divide or mask before the {loss} loss")
     elif kind != "input" and not problem.began_with(step, *GROWTH):
         text = "the loss became non-finite in one step: it may contain a log, a root or a division"
         yield Evidence(_strength(chart), text)
@@ -185,7 +184,7 @@ def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         return
     lost = chart["update_lost"].last(4)
     if lost.size and median(lost) > 0.5:
-        share = f"{median(lost):.0%}"
+        share = f"{share_text(median(lost))}"
         yield Evidence(CERTAIN - 2, f"{share} of the weights with a gradient did not change: updates are rounded away")
         return
     formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)

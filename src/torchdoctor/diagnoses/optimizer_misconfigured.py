@@ -9,7 +9,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, highest
 from torchdoctor.diagnoses.precursors import about_staleness
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed, shortened
 from torchdoctor.symptoms.underfitting import shrinkage
 from torchdoctor.symptoms.weight_growth import WeightGrowth, multiplied
@@ -66,7 +66,9 @@ class OptimizerMisconfigured(Cause):
         share = multiplied(chart)
         told = share > WeightGrowth.outside
         if told:
-            yield Evidence(CERTAIN - 1, f"code outside the optimizer makes the weights {share:.2%} larger at each step")
+            yield Evidence(
+                CERTAIN - 1, f"code outside the optimizer makes the weights {share_text(share, 2)} larger at each step"
+            )
         for number, group in enumerate(chart.groups[:4]):
             rates = chart[f"lr/{number}"] or chart["lr"]
             rate = highest(rates, problem.first_step, problem.last_step)  # later rates do not matter
@@ -138,7 +140,7 @@ def _about_short_steps(chart: Chart, group: dict[str, Any], rate: float) -> Iter
         return  # gradients below even this eps are too small themselves
     if share > 0.5:
         yield Evidence(
-            5.0, f"eps of {number_text(eps)} is larger than {share:.0%} of the gradients that it is added to"
+            5.0, f"eps of {number_text(eps)} is larger than {share_text(share)} of the gradients that it is added to"
         )
     elif eps >= 1e-4:
         yield Evidence(1.5, f"eps is {number_text(eps)}, 1e-8 is usual")

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.records import names_text
 from torchdoctor.symptoms.nan_or_inf import broken_alone
 
 TOTAL = re.compile(
@@ -26,6 +27,25 @@ def is_a_plain_stack(chart: Chart) -> bool:
     kinds = chart.fact("modules.kinds", ())
     whole = (chart.context.get("model") or {}).get("class") == "Sequential"
     return whole and bool(kinds) and all(TOTAL.fullmatch(kind) for kind in kinds)
+
+
+def may_divide(chart: Chart) -> str:
+    """What of a model that is no plain stack may divide or mask before the loss, as the beginning of a sentence.
+
+    >>> chart = Chart.of(context={"model": {"class": "Net"}}, loss=[1.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["Linear", "ReLU"]}})
+    >>> may_divide(chart)
+    'the model has its own forward(), which'
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["MultiheadAttention", "Linear"]}})
+    >>> may_divide(chart)
+    'the model has layers of other kinds (MultiheadAttention), which'
+    """
+    kinds = chart.fact("modules.kinds", ())
+    others = [kind for kind in dict.fromkeys(kinds) if not TOTAL.fullmatch(kind)]
+    if others:
+        return f"the model has layers of other kinds ({names_text(others)}), which"
+    named = kinds and (chart.context.get("model") or {}).get("class")
+    return "the model has its own forward(), which" if named else "the model"
 
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import dropout, level_about, optimizer_names, validation_leads, weight_decay
 from torchdoctor.diagnoses.lr_too_high import times_usual
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
-from torchdoctor.records import number_text
+from torchdoctor.records import number_text, share_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.gradient_vanishing import DECAY_ALONE
 from torchdoctor.symptoms.input_anomaly import InputAnomaly, erased_share
@@ -84,7 +84,9 @@ class OverRegularized(Cause):
         if DROPPED in (chart.fact("loss.lint") or ()):
             yield Evidence(CERTAIN, f"dropout of {number_text(dropout(chart))} is applied to the input of the loss")
         elif problem.has("suspicious-loss") and chart.fact("loss.label_smoothing", 0.0) > SuspiciousLoss.smoothing:
-            yield Evidence(CERTAIN, f"label smoothing removes {chart.fact('loss.label_smoothing'):.0%} of each label")
+            yield Evidence(
+                CERTAIN, f"label smoothing removes {share_text(chart.fact('loss.label_smoothing'))} of each label"
+            )
             return
         elif problem.names == ("suspicious-loss",):
             yield Evidence(-5.0, "no dropout is applied to the input of the loss")
@@ -97,7 +99,9 @@ class OverRegularized(Cause):
             return
         if chart.fact("loss.label_smoothing", 0.0) > SMOOTH:
             share = chart.fact("loss.label_smoothing")
-            yield Evidence(6.0, f"label smoothing removes {share:.0%} of each label: hardly anything is left of it")
+            yield Evidence(
+                6.0, f"label smoothing removes {share_text(share)} of each label: hardly anything is left of it"
+            )
         yield from _about_its_strength(chart, problem)
         train, held_out = chart["loss"].baseline(128).recent, chart["val_loss"].latest
         if dropout(chart) > 0 and 0 < held_out < 0.7 * train:
@@ -109,7 +113,7 @@ class OverRegularized(Cause):
 def _about_the_inputs(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     share = erased_share(chart)
     if share > InputAnomaly.erased:
-        yield Evidence(CERTAIN, f"{share:.0%} of each training input is erased, but not in validation")
+        yield Evidence(CERTAIN, f"{share_text(share)} of each training input is erased, but not in validation")
     elif problem.names == ("input-anomaly",):
         yield Evidence(-5.0, "inputs are not erased in training")
 
@@ -117,7 +121,7 @@ def _about_the_inputs(chart: Chart, problem: Problem) -> Iterator[Evidence]:
 def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     rate = dropout(chart)
     if rate >= 0.7:
-        yield Evidence(4.0, f"dropout is {number_text(rate)}: it keeps {1 - rate:.0%} of the units")
+        yield Evidence(4.0, f"dropout is {number_text(rate)}: it keeps {share_text(1 - rate)} of the units")
     past = problem.last_step + PAST < chart.step  # later weights do not matter
     vanishing = problem.get("gradient-vanishing")
     # With tiny gradients, even usual decay shrinks the weights.
@@ -131,7 +135,9 @@ def _about_its_strength(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         yield Evidence(-0.5, f"dropout is {number_text(rate)}")
     taken = -float(chart["outside_scaled"].values[:2].max()) if len(chart["outside_scaled"]) >= 2 else 0.0
     if taken > 0.005 and float(chart["outside_cosine"].values[:2].max()) < -0.9:
-        yield Evidence(CERTAIN - 1, f"code outside the optimizer removes {taken:.1%} of the weights at each step")
+        yield Evidence(
+            CERTAIN - 1, f"code outside the optimizer removes {share_text(taken, 1)} of the weights at each step"
+        )
     if shrunk < 0.5:
         strength = CERTAIN - 2 if shrunk < 0.1 else 2.5
         yield Evidence(strength, f"weight norms have shrunk to {number_text(shrunk)} of their first value")

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.records import share_text
 from torchdoctor.symptoms.batch_anomaly import (
     BatchAnomaly,
     copied_share,
@@ -65,7 +66,8 @@ class RepeatedBatch(Cause):
             yield Evidence(7.0, f"all inspected batches contain the same {size} samples in a different order")
         elif problem.grave("batch-anomaly") and copied_share(chart) < BatchAnomaly.copies:
             yield Evidence(
-                6.0, f"only {copied_share(chart):.0%} of the samples in a batch are distinct, the rest are copies"
+                6.0,
+                f"only {share_text(copied_share(chart))} of the samples in a batch are distinct, the rest are copies",
             )
         elif problem.grave("batch-anomaly") and has_few_samples(chart):
             yield Evidence(5.0, f"no sample was new after the first few inspected batches of {size} samples")

@@ -19,7 +19,7 @@ NEAR = 30
 
 
 class ResumeError(Cause):
-    """The run was resumed, but part of its state was not restored.
+    """Part of the training state was lost or overwritten, when the run was resumed or while it went on.
 
     ## What it is
     Weights were loaded, but the optimizer's moments, the schedule, the scaler, the sampler or the random state were

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
@@ -39,12 +40,14 @@ class SlowDataLoading(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The share of a step spent waiting for data, and how busy the device is."""
-        wait, passed = chart["data_seconds"].last(4), chart["seconds"].last(100)
-        if wait.size and passed.size:
-            share = median(wait) / max(median(passed), 1e-12)
+        share = share_waited(chart)
+        if share > 1.1:  # a wait is part of its step
+            yield Evidence(-2.0, "the waits that were measured are longer than most steps: they are not typical")
+        elif not math.isnan(share):
             if share > 0.5:
                 weight = 3.0 if problem.grave(*self.explains) else 1.0  # as info: something else may take the time
-                yield Evidence(weight, f"{100 * share:.0f} % of each step pass before its forward pass begins")
+                text = f"{100 * min(share, 1.0):.0f} % of each step pass before its forward pass begins"
+                yield Evidence(weight, text)
             elif share < 0.2:
                 yield Evidence(-4.0, f"only {100 * share:.0f} % of each step are spent waiting for data")
         elif not problem.has("data-starvation"):
@@ -53,3 +56,17 @@ class SlowDataLoading(Cause):
         if busy.size:
             level = median(busy)
             yield Evidence(0.8 if level < 50 else -0.8, f"the device is {level:.0f} % busy")
+
+
+def share_waited(chart: Chart, samples: int = 4) -> float:
+    """The median of the latest waits for data, as a share of the median step since the first of them; or NaN.
+
+    Waits are known for sampled steps only, which may lie far apart: steps of the same stretch of the run are compared.
+
+    >>> share_waited(Chart.of(seconds=[0.5] * 99, data_seconds=[0.25] * 99))
+    0.5
+    """
+    waits = chart["data_seconds"]
+    known = waits.last(samples)
+    passed = chart["seconds"].since(int(waits.steps[-known.size])) if known.size else known
+    return median(known) / max(median(passed), 1e-12) if passed.size else math.nan

@@ -66,7 +66,8 @@ class StaleLoss(Cause):
         elif update_level(chart, chart.step + 1) > 1e-5:
             same = f"the loss is exactly {number_text(float(values[-1]))} for {SAME} steps, although the weights change"
             if np.unique(sums).size > 1 and gradients_differ(chart):
-                yield Evidence(2.0, f"{same} and so do the batches")
+                text = f"{same}, and so do batches and gradients: an old value is logged"
+                yield Evidence(CERTAIN if problem.has("suspicious-loss") else 2.0, text)
             elif np.unique(sums).size > 1:
                 yield Evidence(CERTAIN, f"{same} and so do the batches")
             elif sums.size < 3:

@@ -8,6 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.records import INFORMATIVE
 from torchdoctor.symptoms import DETECTORS
+from torchdoctor.symptoms.frozen_weights import UNSTEPPED
 
 NEXT = {
     "activation-explosion": "print the RMS of each layer's output on one batch: the fault is at the first layer "
@@ -87,6 +88,11 @@ NEXT = {
     "wrong-mode": "print model.training at the first line of a training step",
 }
 """For each finding, the measurement that would decide between its causes."""
+LAST_STEP = (
+    "print whether the loop still reaches step(), and whether its optimizer is the one given to Doctor: if it was "
+    "replaced, create it once"
+)
+"""The same if the optimizer steps no longer."""
 ELSE = "repeat from a checkpoint and change one thing at a time: the batch, a tenth of the learning rate, float32"
 
 
@@ -117,5 +123,9 @@ class Unknown(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """What to measure next. It has no weight: `unknown` is the baseline that other causes are compared with."""
+        still = problem.get("frozen-weights")
+        if still is not None and UNSTEPPED in still.message:
+            yield Evidence(0.0, LAST_STEP)
+            return
         names = [name for name in problem.names if name in NEXT]
         yield Evidence(0.0, NEXT[names[0]] if names else ELSE)

@@ -20,6 +20,8 @@ from torchdoctor.symptoms.input_drift import leap_of_scale
 
 LOUD, QUIET = 10.0, 0.01
 """Root mean square above which inputs are too large, and largest value below which they are too small."""
+OFFSET = 0.5
+"""Share of the root mean square that the mean must exceed to be called an offset."""
 
 
 class UnnormalizedInputs(Cause):
@@ -95,10 +97,7 @@ def _about_the_size(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         )
         return
     if problem.grave("input-anomaly") and size > 3 * LOUD and not removes_offsets(chart):
-        words = (
-            f"inputs have a root mean square of {number_text(size)}, and no normalization removes their common offset"
-        )
-        yield Evidence(CERTAIN, words)
+        yield Evidence(CERTAIN, f"inputs have a root mean square of {number_text(size)}{_about_their_offset(chart)}")
         return
     # An input may have size zero by right, such as a boundary point at the origin.
     if math.isnan(size) or (not largest and not problem.has("input-anomaly")):
@@ -120,6 +119,14 @@ def _about_the_size(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         )
     else:
         yield Evidence(-4.0, text)
+
+
+def _about_their_offset(chart: Chart) -> str:
+    """The end of a sentence about large inputs, which names their offset only if it is much of their size."""
+    mean, spread = (last_level(chart[f"input_{part}"], 3) for part in ("mean", "std"))
+    if abs(mean) > OFFSET * math.hypot(mean, spread):
+        return f" and a mean of {number_text(mean)}, and no normalization removes this common offset"
+    return ", and no normalization comes before the first layer"
 
 
 def input_size(chart: Chart) -> tuple[float, float]:

@@ -38,6 +38,7 @@ from torchdoctor.reports.wording import (
     stands_out,
     steps_text,
     story,
+    times_text,
     told_apart,
     verdict,
     weighed,
@@ -211,13 +212,12 @@ def _mark(severity: str) -> Element:
 
 def _symptom(symptom: Symptom, remark: str, clock: str) -> Element:
     where = where_text(symptom, limit=5)
-    times = f", seen {symptom.count} times" if symptom.count > 1 else ""
     return element(
         "li",
         element("span", symptom.severity, class_=f"tag {symptom.severity}"),
         " ",
         element("strong", label(symptom)),
-        f" · {steps_text(symptom.first_step, symptom.last_step, clock)}{times}",
+        f" · {steps_text(symptom.first_step, symptom.last_step, clock)}{times_text(symptom)}",
         element("div", symptom.message) if symptom.message else None,
         element("div", "Where: ", element("code", where), class_="faint") if where else None,
         element("div", remark, class_="faint") if remark else None,

@@ -29,6 +29,7 @@ from torchdoctor.reports.wording import (
     remedy,
     steps_text,
     story,
+    times_text,
     told_apart,
     verdict,
     weighed,
@@ -167,9 +168,8 @@ def _problem(problem: Problem) -> Iterator[Line]:
 
 def _symptom(symptom: Symptom, remark: str, clock: str) -> Iterator[Line]:
     role: Severity = symptom.severity
-    times = f", seen {symptom.count} times" if symptom.count > 1 else ""
     steps = steps_text(symptom.first_step, symptom.last_step, clock)
-    yield Line(role, f"{label(symptom)} ({symptom.severity}), {steps}{times}", 2, 5)
+    yield Line(role, f"{label(symptom)} ({symptom.severity}), {steps}{times_text(symptom)}", 2, 5)
     if symptom.message:
         yield Line("plain", printable(symptom.message), 7)
     if where := where_text(symptom, limit=5):

@@ -38,6 +38,8 @@ SHOWN_EPISODES = 4
 """Episodes of one finding that are listed one by one; the rest is summarized."""
 LATELY = 50
 """An episode counts as going on until this many steps after it was last seen."""
+COUNT = "multiple-pathologies"
+"""The finding that counts others: those at once when it was seen first."""
 NOTABLE = 0.05
 """Causes less likely than this are not shown."""
 LIKELY = 0.25
@@ -125,7 +127,10 @@ def problems(report: Report) -> tuple[Problem, ...]:
             own = tuple(item for item in report.symptoms if item.name in first.symptoms)
         found.append(Problem(number, own, tuple(diagnoses), clock))
     told = [item for problem in found for item in problem.symptoms]
-    rest = tuple(item for item in report.symptoms if item not in told)
+    listed = len({item.name for item in told if item.severity != "info"})
+    # A count of findings is left out beside more findings than it counts.
+    outdone = [item for item in report.symptoms if item.name == COUNT and item.value and item.value < listed]
+    rest = tuple(item for item in report.symptoms if item not in told and item not in outdone)
     return (*found, Problem(0, rest, (), clock)) if rest else tuple(found)
 
 
@@ -259,7 +264,7 @@ def change_words(report: Report) -> str:
 def changes_title(report: Report) -> str:
     """The heading of the changes."""
     if report.health in ("sick", "critical"):
-        return "What to change, best first; change one thing at a time"
+        return "What to change, in this order; change one thing at a time"
     return "What could be tried, one change at a time; nothing has to change"
 
 
@@ -405,6 +410,17 @@ def checkup_texts(report: Report) -> list[str]:
 def steps_text(first: int, last: int, clock: str = "step") -> str:
     """One step, epoch or row, or a span of them."""
     return f"{clock} {first}" if first == last else f"{clock}s {first} to {last}"
+
+
+def times_text(symptom: Symptom) -> str:
+    """How often an episode was seen; empty for once, and for as often as it has steps: a step may be seen twice.
+
+    >>> times_text(Symptom("nan-or-inf", "NU01", "critical", 1.0, 10, 19, 4))
+    ', seen 4 times'
+    >>> times_text(Symptom("nan-or-inf", "NU01", "critical", 1.0, 10, 19, 12))
+    ''
+    """
+    return f", seen {symptom.count} times" if 1 < symptom.count <= symptom.last_step - symptom.first_step else ""
 
 
 def where_text(symptom: Symptom, limit: int = 3) -> str:

@@ -119,7 +119,9 @@ class ActivationExplosion(Detector):
         column = int(columns[worst])
         name = chart.module_names[column]
         times = number_text(float(growth[worst]))
-        message = f"activations of {chart.called(column)} have grown by a factor of {times} since the first samples"
+        message = (
+            f"activations of {chart.called(column)} have grown by a factor of {times} since the first steps checked"
+        )
         return self.symptom(chart, severity, message, value=float(growth[worst]), limit=self.time, where=(name,))
 
     def _half(self, chart: Chart) -> Symptom | None:

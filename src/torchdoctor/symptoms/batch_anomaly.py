@@ -177,7 +177,8 @@ class BatchAnomaly(Detector):
         if not typical > over + self.order:
             return None
         message = f"two samples of a batch share a class in {100 * typical:.0f} % of pairs, "
-        message += f"two of the whole run in {100 * over:.0f} %: the data is sorted by class"
+        checked = chart["pooled_collision"].count  # the share falls as more classes come: say when it was measured
+        message += f"two of the first {checked} batches checked in {100 * over:.0f} %: the data is sorted by class"
         first = int(chart["target_collision"].steps[0])
         return self.symptom(chart, "warning", message, value=typical, limit=over + self.order, since=first)
 

@@ -72,7 +72,7 @@ class BatchSizeAdvice(Detector):
     The noise scale is measured on the single samples of sampled steps. Its whole interval must be a factor of `times`
     away from the batch size. A converged run is all noise, so a small batch is reported only while the loss falls. Not
     judged are batches that are the whole data set or whose samples depend on each other (BatchNorm, contrastive
-    losses).
+    losses). There is no advice while a warning or a critical finding is open.
 
     ## What to do
     Change the batch size by a factor of two to four, and the learning rate by the same factor for SGD or by its square
@@ -107,6 +107,8 @@ class BatchSizeAdvice(Detector):
         found = noise_scale(chart)
         if found is None or not math.isfinite(found.low):  # only noise: no batch size would help
             return None
+        if any(item.severity != "info" for item in chart.open_episodes.values()):
+            return None  # a sick run must be cured first, and its gradients may mean something else
         batch, times = number_text(found.batch), number_text(found.batch / found.scale)
         if (
             found.high * self.times < found.batch >= self.large

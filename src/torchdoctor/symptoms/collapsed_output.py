@@ -120,7 +120,7 @@ class CollapsedOutput(Detector):
             if vital.startswith("output_spread/") and not _is_number(chart, vital.partition("/")[2]):
                 value, since = self._highest(chart[vital])
                 if value < 10 * self.spread:
-                    name = vital.partition("/")[2]
+                    name = _called(chart, vital.partition("/")[2])
                     message = (
                         f"the outputs of {name} are nearly the same for every input: they vary by {number_text(value)}"
                     )
@@ -254,6 +254,20 @@ class CollapsedOutput(Detector):
         young = chart.step < 2 * self.one_class and tells_apart(chart)
         severity: Severity = "info" if young or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
+
+
+def _called(chart: Chart, model: str) -> str:
+    """The name of a model for a reader: models given as a list have only numbers, so their class is added.
+
+    >>> chart = Chart.of(context={"model": {"class": "Generator, Critic"}})
+    >>> _called(chart, "1"), _called(chart, "critic"), _called(Chart(), "1")
+    ('model 1 (Critic)', 'critic', 'model 1')
+    """
+    if not model.isdecimal():
+        return model
+    classes = str((chart.context.get("model") or {}).get("class") or "").split(", ")
+    kind = classes[int(model)] if int(model) < len(classes) else ""
+    return f"model {model} ({kind})" if kind else f"model {model}"
 
 
 def _begins_alike(chart: Chart) -> bool:

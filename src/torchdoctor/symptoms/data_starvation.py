@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
@@ -85,9 +85,9 @@ class DataStarvation(Detector):
         own = len(chart.context.get("optimizer") or ()) > 1 or (wait < 2 * self.least and _works(chart, wait, passed))
         severity: Severity = "info" if own else "warning"
         message = (
-            f"{min(wait / passed, 1):.0%} of the time is spent waiting for data: {number_text(wait)} s of "
+            f"{share_text(min(wait / passed, 1))} of the time is spent waiting for data: {number_text(wait)} s of "
             f"{number_text(passed)} s per step"
-        ).replace("%", " %", 1)
+        )
         if utilisation:
             message += f"; the device is {number_text(median(utilisation.last(8)))} % busy"
         return self.symptom(chart, severity, message, value=wait / passed, limit=self.share)

@@ -88,8 +88,10 @@ class DeadUnits(Detector):
         entering = worst < len(kinds) and kinds[worst] in WEIGHTED
         if entering and share == 1 and _gets_gradient(chart, f"{names[worst]}.weight"):
             return None
-        units = f"inputs of {chart.called(worst)}" if entering else f"units of {chart.called(worst)}"
-        message = f"{100 * share:.0f} % of the {units} are zero for every input"
+        called = chart.called(worst)
+        units = f"features that enter {called} are zero for every sample"
+        units = units if entering else f"units of {called} are zero for every input"
+        message = f"{100 * share:.0f} % of the {units}"
         if share - before > 0.1:
             message += f", up from {100 * before:.0f} % at step {step}"
         severity = self._severity(chart, share, share - before)

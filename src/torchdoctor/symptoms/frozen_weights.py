@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, names_text
+from torchdoctor.records import Severity, Symptom, names_text, share_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import outline_levels, trend_gain
@@ -48,8 +48,9 @@ class FrozenWeights(Detector):
     - A decoder that was trained before and is frozen behind an encoder from the first step on is info.
 
     ## What to do
-    Build the optimizer after the last change to the model, from `model.parameters()`. Put layers into
-    `nn.ModuleList`. Call `requires_grad_(True)` on what should learn.
+    Build the optimizer after the last change to the model, from `model.parameters()`. Build it once: if the loop
+    replaces it, give Doctor the new one. Put layers into `nn.ModuleList`. Call `requires_grad_(True)` on what should
+    learn.
 
     ## How to see that it is cured
     `before = p.detach().clone()`, one step, `(p != before).any()` is true for every parameter that should learn.
@@ -114,7 +115,7 @@ class FrozenWeights(Detector):
             message = (
                 f"at least {waiting} losses were logged since the last step, but {UNSTEPPED}: step() is no longer "
             )
-            message += "called, or something skips it"
+            message += "called or is skipped, or the loop now uses another optimizer than the one given to Doctor"
             return self._said(chart, "critical", message, (), "loop.unstepped")
         hidden = tuple(chart.fact("graph.not_in_model") or ())
         if hidden:
@@ -202,7 +203,8 @@ class FrozenWeights(Detector):
                 return None
             lost, limit, since = chart["update_lost"].values, self.lost_early, 0
         share = median(lost)
-        message = f"{share:.1%} of the half-precision weights with a gradient do not change: steps are rounded away"
+        message = f"{share_text(share, 1)} of the half-precision weights with a gradient do not change: steps are "
+        message += "rounded away"
         return self.symptom(chart, "warning", message, value=share, limit=limit, since=since)
 
     def _is_rounded_from_the_start(self, chart: Chart, steps: int = 60) -> bool:
@@ -271,15 +273,6 @@ def _has_stopped(chart: Chart) -> bool:
     used = [str(group.get("optimizer")) for group in chart.groups]
     moved = chart.tensors("update_ratio").matrix()
     return bool(used) and all(name == "LBFGS" for name in used) and bool((moved > 0).any())
-
-
-def share_text(share: float) -> str:
-    """A share in per cent that is never rounded up to 100 %.
-
-    >>> share_text(0.5), share_text(0.9971)
-    ('50%', '99.7%')
-    """
-    return f"{share:.0%}" if share < 0.995 else f"{share:.1%}"
 
 
 def _still_tensors(chart: Chart) -> tuple[str, ...]:

@@ -237,10 +237,20 @@ class GradientExplosion(Detector):
         )
         if widely:
             message += ", across most tensors"
-        if "clip" in chart and chart["clip"].latest > 0:
+        if _is_clipped(chart, typical):
             message += f" (clipped to {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
+
+
+def _is_clipped(chart: Chart, typical: float, samples: int = 3) -> bool:
+    """Whether the loop is known to clip: a constant norm may be due to a hidden clip, but a norm above it refutes that.
+
+    If old gradients are never cleared, a constant norm only means that nothing is added any more.
+    """
+    clip = chart["clip"].latest
+    kept = max(chart.fact("zeroing.kept") or (0,))
+    return clip > 0 and abs(typical - clip) > 1e-3 * clip and kept < samples
 
 
 def _as_grave_as(severity: Severity, chart: Chart) -> Severity:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
@@ -89,8 +89,8 @@ class GradientsNotCleared(Detector):
             message = f"gradients are cleared between the {backwards} backward passes of a step: earlier ones are lost"
             return self._said(chart, "warning", message, "zeroing.between_backwards")
         if not several and (share := share_without_step(chart, self.samples)) > self.lost:
-            message = f"at {share:.0%} of the steps checked, gradients of an earlier batch had been cleared unused: "
-            message += "optimizer.step() is skipped for some batches"
+            message = f"at {share_text(share)} of the steps checked, gradients of an earlier batch had been cleared "
+            message += "unused: optimizer.step() is skipped for some batches"
             return self._said(chart, "warning", message, "zeroing.between_backwards")
         return self._weighted(chart, backwards)
 

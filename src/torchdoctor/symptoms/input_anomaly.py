@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.input_drift import (
@@ -128,8 +128,8 @@ class InputAnomaly(Detector):
         lost = 1 - float(following.max())
         if not float(beyond.min()) > 0.99 or not self.unheard < lost < 1 - self.unheard:
             return None
-        message = f"{lost:.0%} of the target tokens are above every input token, and the inputs have other tokens in "
-        message += "their place: the inputs were clipped to a smaller vocabulary"
+        message = f"{share_text(lost)} of the target tokens are above every input token, and the inputs have other "
+        message += "tokens in their place: the inputs were clipped to a smaller vocabulary"
         since = int(chart["target_beyond"].steps[0])
         return self.symptom(chart, "warning", message, value=lost, limit=self.unheard, confidence=0.9, since=since)
 
@@ -139,7 +139,7 @@ class InputAnomaly(Detector):
         if not share > self.erased:
             return None
         severity: Severity = "warning" if hardly_learns(chart) or _validation_leads(chart) else "info"
-        message = f"{share:.0%} of the training input is zero, but validation gets whole samples"
+        message = f"{share_text(share)} of the training input is zero, but validation gets whole samples"
         since = int(chart["input_zero"].steps[0])
         return self.symptom(chart, severity, message, value=share, limit=self.erased, since=since)
 

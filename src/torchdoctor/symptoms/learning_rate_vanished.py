@@ -88,8 +88,8 @@ class LearningRateVanished(Detector):
             return None
         life = _half_life(chart)
         if life <= self.half_life and not _has_arrived(chart, 0.3):
-            message = f"the learning rate halves every {life:.0f} steps, and fell from {number_text(top)} to "
-            message += f"{number_text(rates.latest)} in {chart.step + 1} steps"
+            message = f"the learning rate halves every {_between_cuts(chart, life):.0f} steps, and fell from "
+            message += f"{number_text(top)} to {number_text(rates.latest)} in {chart.step + 1} steps"
             return self.symptom(chart, "warning", message, value=rates.latest, limit=self.hasty * top, since=0)
         if not rates.latest <= self.low * top:
             return None
@@ -150,6 +150,21 @@ def _half_life(chart: Chart) -> float:
     if any(abs(share - part / 4) > 0.1 for part, share in enumerate(fallen, start=1)):
         return math.inf
     return math.log(2) * (chart.step + 1) / depth
+
+
+def _between_cuts(chart: Chart, life: float) -> float:
+    """The half-life from the first cut to the last: the steps before and after them belong to no whole period.
+
+    >>> chart = Chart.of(lr=[0.5 ** (step // 10) for step in range(100)])
+    >>> round(_half_life(chart), 1), _between_cuts(chart, 11.1)
+    (11.1, 10.0)
+    """
+    rates = chart["lr"]
+    cuts = np.flatnonzero(np.diff(rates.values) < 0) + 1
+    if cuts.size < 2 or not rates.values[cuts[-1]] > 0:
+        return life
+    depth = math.log(rates.values[cuts[0]] / rates.values[cuts[-1]])
+    return math.log(2) * float(rates.steps[cuts[-1]] - rates.steps[cuts[0]]) / depth
 
 
 def _falls_at_validations(chart: Chart) -> bool:

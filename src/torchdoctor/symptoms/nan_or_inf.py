@@ -17,7 +17,7 @@ from torchdoctor.symptoms.detector import CALM, LOOK, SAME, Detector, Outlook
 SURE = 0.99
 KINDS = {
     "input": "the input of {module} was already not finite: look at the data",
-    "weights": "the weights of {module} were not finite: an earlier step broke them",
+    "weights": "the weights of {module} were not finite",
     "output": "{module} made it from finite inputs and weights",
     "between": "the inputs of the model are finite, but those of {module} are not: look at what comes before it",
 }
@@ -94,7 +94,8 @@ class NanOrInf(Detector):
         elif bad_grad or counted:
             parts.append("gradients are not finite")
         if broken:
-            parts.append("1 weight is not finite" if len(broken) == 1 else f"{len(broken)} weights are not finite")
+            several = len(broken) > 1
+            parts.append(f"{len(broken)} weight tensor{'s are' if several else ' is'} not finite")
             where = where or self._broken_first(chart)
         if saved:
             parts.append("the scaler skipped the step")
@@ -185,9 +186,9 @@ class NanOrInf(Detector):
             text = f"the loss of step {bad} was the first non-finite value, and by step {looked} its update had broken "
             return (), [text + "the weights: check its batch, and whether the weights were finite before"]
         if (count := _count(origin, "broken")) > 1:
-            return (), [f"{count} weights were not finite by step {looked}: an earlier step broke them"]
+            return (), [f"{count} weight tensors were not finite by step {looked}{_broken_since(chart)}"]
         module = str(origin.get("module") or "the model")
-        return (module,), [KINDS["weights"].format(module=chart.called(module))]
+        return (module,), [KINDS["weights"].format(module=chart.called(module)) + _broken_since(chart)]
 
 
 def broken_alone(chart: Chart, origin: Mapping[str, Any], within: int = 8) -> tuple[str, ...]:
@@ -211,6 +212,11 @@ def _count(origin: Mapping[str, Any], key: str) -> int:
 
 def _was(names: Sequence[str]) -> str:
     return "were" if len(names) > 1 else "was"
+
+
+def _broken_since(chart: Chart) -> str:
+    """What broke the weights, as the end of a sentence: a step of this run, if any loss or gradient was finite."""
+    return ": an earlier step broke them" if chart["loss"].count or chart["grad_norm"].count else ""
 
 
 def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:

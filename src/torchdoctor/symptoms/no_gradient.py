@@ -97,7 +97,7 @@ class NoGradient(Detector):
         if zero:
             everything = not (chart.tensors("grad_norm").latest > 0).any()
             subject = "every gradient" if everything else f"the gradient of {names_text(zero)}"
-            message = f"{subject} is exactly zero at each of {len(chart.tensors('grad_norm').rows)} samples"
+            message = f"{subject} is exactly zero at each of the {len(chart.tensors('grad_norm').rows)} steps checked"
             if fed_with_nothing(chart, zero):
                 message += ", but the bias has one: the inputs of the layer are all zeros"
             return self.symptom(chart, "critical" if everything else "warning", message, where=zero, since=since)
@@ -114,7 +114,9 @@ class NoGradient(Detector):
             return self.symptom(chart, "warning", message, since=int(chart["loss"].steps[0]))
         lost, since = cut_off(chart)
         if lost:
-            message = f"{names_text(lost)} had a gradient at every sample, but none since step {since}, while the "
+            message = (
+                f"{names_text(lost)} had a gradient at every step checked, but none since step {since}, while the "
+            )
             message += "layers after them still learn"
             return self.symptom(chart, "warning", message, where=lost, since=since)
         return self._unused(chart)

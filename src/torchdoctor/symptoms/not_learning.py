@@ -26,8 +26,8 @@ LOOKUPS = 4
 """Steps of a model made of embeddings alone that count as one."""
 FEW = 4
 """Samples per step below which a step counts only in part."""
-LESS = 0.97
-"""Share of chance level below which the message says that the loss is a little lower."""
+EQUAL = 0.01
+"""Difference from chance level, as a share of it, up to which the message calls the loss no better than chance."""
 FAR = 1.2
 """Multiple of chance level above which a falling loss is left alone: a margin or scale may make it start high."""
 
@@ -151,8 +151,9 @@ def _in_words(level: float, count: int, chance: float) -> str:
     if not chance > 0:
         return f"loss has stayed at {number_text(level)} for {count} steps, since the start"
     guess = f"; a constant guess that ignores the input gives {number_text(chance)}"
-    if level < LESS * chance:
-        guess = f", hardly below the {number_text(chance)} of a constant guess that ignores the input"
+    if level < (1 + EQUAL) * chance:
+        better = "no better than" if level > (1 - EQUAL) * chance else "hardly below"
+        guess = f", {better} the {number_text(chance)} of a constant guess that ignores the input"
     return f"loss is {number_text(level)} after {count} steps{guess}"
 
 
@@ -287,12 +288,29 @@ def _plain_chance(chart: Chart) -> float:
     if chart.fact("loss.function") == "MSELoss":
         return chart["pooled_std"].latest ** 2
     # The loss function was not given, but its kind and the number of classes are known, and the first loss agrees.
-    classes = chart.fact("outputs.classes", 1)
+    classes = 1 if _may_compare_samples(chart) else chart.fact("outputs.classes", 1)
     guess = math.log(classes) if chart.fact("loss.kind") == "cross-entropy" else 0.0
     if guess and abs(chart["loss"].first - guess) < 0.25 * guess:
         return _by_frequency(chart, guess)
     guesses = chart["guess_loss"].last(8)
     return float(guesses.mean()) if guess and guesses.size >= 4 else math.nan
+
+
+def _may_compare_samples(chart: Chart) -> bool:
+    """Whether the loss may choose among the samples of a batch, as contrastive losses do, and not among classes.
+
+    >>> _may_compare_samples(Chart.of(loss=[4.16], context={"batch_size": 64}))
+    True
+    >>> _may_compare_samples(Chart.of(loss=[4.16], context={"batch_size": 64}, target_classes=[10.0]))
+    False
+    """
+    if chart.fact("loss.between_outputs"):
+        return True
+    batch = chart.context.get("batch_size")
+    if not isinstance(batch, int) or batch <= 2 or chart["target_classes"] or chart.fact("loss.classes"):
+        return False
+    others = {batch, 2 * batch - 1} - {chart.fact("outputs.classes")}
+    return any(abs(chart["loss"].first / math.log(count) - 1) < 0.02 for count in others)
 
 
 def _by_frequency(chart: Chart, guess: float) -> float:

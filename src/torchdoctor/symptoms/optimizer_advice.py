@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import (
@@ -119,9 +119,8 @@ class OptimizerAdvice(Detector):
             felt = share > self.outweighed and moved < self.ratio
             felt = felt or (share > 0.9 and eps >= 10 * self.eps and not acts(chart) and _is_held_up(chart, SETTLED))
             text = f"eps is {number_text(eps)}"
-            text += (
-                f" and outweighs {share:.0%} of the gradients: {kind} behaves like SGD" if felt else ", 1e-8 is usual"
-            )
+            told = f" and outweighs {share_text(share)} of the gradients: {kind} behaves like SGD"
+            text += told if felt else ", 1e-8 is usual"
             yield ("warning" if felt else "info"), text
         if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= self.memory and betas[0] ** 2 > betas[1]:

@@ -18,12 +18,15 @@ FEW = 12
 """Number of evaluations below which their noise is not well known."""
 NEXT_TO_NOTHING = 0.02
 """Rise as a share of the validation loss that is only info if validation had gained less than five times as much."""
+VISIBLE = 0.01
+"""Rise as a share of the validation loss below which it is not told: rounded, both numbers look the same."""
 RIGHT = frozenset({"acc", "accuracy", "top1", "f1", "auc", "auroc"})
 """Words in the names of metrics that say how many answers are right."""
 LENIENT = frozenset({"top2", "top3", "top5", "top10"})
 """Words in the names of metrics for which one of several guesses must be right."""
-MOSTLY = 0.9
-"""Validation accuracy from which a validation loss that stands still is no sign of memorized training data."""
+MOSTLY, NEARLY = 0.9, 0.4
+"""Validation accuracy, or share of its gap to perfect that it closed, from which a validation loss that stands still
+does not mean that training data was memorized."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class Overfitting(Detector):
         first = max(float(values[0]), Progress.of(train).start) if train else float(values[0])
         gained = max(first - float(smooth[best]), 1e-12)
         limit = max(self.moderate * gained, self.deviations * evaluation_noise(values))
-        if not rise > limit or not _climbing(values[best:]):
+        if not rise > max(limit, VISIBLE * abs(float(smooth[best]))) or not _climbing(values[best:]):
             return None
         nearby = range(max(0, best - 1), min(values.size, best + 2))
         lowest = min(nearby, key=lambda index: float(values[index]))
@@ -198,12 +201,18 @@ def _is_as_right(chart: Chart, best: int) -> bool:
 
 
 def _is_mostly_right(chart: Chart) -> bool:
-    """Whether a validation accuracy is 90 % or more: then the loss may stay high, as label smoothing makes it."""
+    """Whether a validation accuracy is 90 % or more, or has closed nearly half of its gap to that and kept it.
+
+    Then the loss may stay high, as label smoothing makes it.
+    """
     names = [name for name in chart.vitals if name.startswith("val_") and RIGHT & set(name.split("_"))]
     rates = [chart[name].values for name in names if not LENIENT & set(name.split("_"))]
-    return any(
-        rate.size > 0 and median(rate[-3:]) >= MOSTLY * (1.0 if float(rate.max()) <= 1 else 100.0) for rate in rates
-    )
+    return any(_is_learned(rate / (1.0 if float(rate.max()) <= 1 else 100.0)) for rate in rates if rate.size)
+
+
+def _is_learned(rate: Array) -> bool:
+    first, now = float(rate[0]), median(rate[-3:])
+    return now >= MOSTLY or (now - first > NEARLY * (1 - first) and now > 0.95 * float(rate.max()))
 
 
 def arrived(values: Array, best: int, share: float = 0.2, fewest: int = 5) -> Array:

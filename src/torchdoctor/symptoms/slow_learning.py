@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import chance_level, looks_up_only
@@ -174,13 +174,14 @@ class SlowLearning(Detector):
         if not level > self.held * yardstick > 0 or steps < 0.9 * self.steps:
             return None
         severity: Severity = "warning" if ratio < self.shorter or steps >= 2 * self.steps else "info"
-        message = f"loss is {number_text(level)} after {steps} steps and began at {number_text(start)}; {STRAIGHT}, "
+        message = f"loss is {number_text(level)} after {steps} steps and began at about {number_text(start)}; "
+        message += f"{STRAIGHT}, "
         message += f"by {number_text(ratio)} of their norm per step"
         return self.symptom(chart, severity, message, value=ratio, limit=self.short, confidence=0.8, since=since)
 
     def _reason(self, chart: Chart, ratio: float, rounded: bool) -> str:
         if rounded:
-            return f"{chart['update_lost'].latest:.0%} of the weights do not move: steps are rounded away"
+            return f"{share_text(chart['update_lost'].latest)} of the weights do not move: steps are rounded away"
         if ratio < self.ratio:
             return f"each step changes the weights by {number_text(ratio)} of their norm"
         return f"{ONWARD}: cosine {median(chart['momentum_cosine'].last(6)):.2f}"
@@ -203,8 +204,8 @@ class SlowLearning(Detector):
         if working_since(chart) is None or chart["lr"].latest < 0.1 * _highest(chart):
             return None
         limit = kept * start if level > kept * start else chance
-        message = f"loss is {number_text(level)} after {chart.step + 1} steps and began at {number_text(start)}; "
-        message += f"dropout keeps only {1 - max(rates):.0%} of its inputs"
+        message = f"loss is {number_text(level)} after {chart.step + 1} steps and began at about {number_text(start)}; "
+        message += f"dropout keeps only {share_text(1 - max(rates))} of its inputs"
         return self.symptom(chart, "warning", message, value=level, limit=limit, since=0)
 
     def _is_aligned(self, chart: Chart, ratio: float, samples: int = 6) -> bool:

@@ -114,7 +114,7 @@ class StepTimeRegression(Detector):
         if growing:
             message += f"; {STEADILY}"
         elif busy:
-            message += "; the process itself does more work per step"
+            message += "; the process uses more CPU time per step"
         since = (
             self.skip if growing else buckets[sum(map(len, pieces[: int(np.argmax(levels > self.ratio * before))]))][0]
         )

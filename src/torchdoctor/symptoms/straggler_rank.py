@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom, number_text
+from torchdoctor.records import Symptom, number_text, share_text
 from torchdoctor.symptoms.detector import Detector
 
 
@@ -67,9 +67,8 @@ class StragglerRank(Detector):
         if share < self.waited or times < self.slowness:
             return None
         rank = int(slowest[-1])
-        message = (
-            f"rank {rank} takes {number_text(times)} times as long as the others, which wait {share:.0%} of each step"
-        )
+        message = f"rank {rank} takes {number_text(times)} times as long as the others, which wait "
+        message += f"{share_text(share)} of each step"
         since = int(chart["rank_waited"].steps[-self.samples])
-        found = self.symptom(chart, "warning", message.replace("%", " %"), value=share, limit=self.waited, since=since)
+        found = self.symptom(chart, "warning", message, value=share, limit=self.waited, since=since)
         return replace(found, rank=rank)

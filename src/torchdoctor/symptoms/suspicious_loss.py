@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, names_text, number_text
+from torchdoctor.records import Severity, Symptom, names_text, number_text, share_text
+from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 
 MEANING = {
@@ -68,7 +69,8 @@ class SuspiciousLoss(Detector):
     - A class that the loss ignores, such as padding, is fine. If whole samples are ignored, it is info, or a warning
       if the validation loss is far above the training loss.
     - Two views of a sample that a loss compares may be similar, but not identical.
-    - A loss logged as a number or detached is unknown, not suspicious.
+    - A loss logged as a number or detached is unknown, not suspicious, unless it is exactly the same for a hundred
+      steps while gradients change: then an old value is logged.
 
     ## What to do
     `F.cross_entropy(logits, target)` and `F.binary_cross_entropy_with_logits(logits, target)` take raw outputs. Put
@@ -123,6 +125,14 @@ class SuspiciousLoss(Detector):
             if chart.fact("loss.stale") == "outputs":
                 message = "the loss uses the outputs of an earlier step: the model was run only once"
             return self._said(chart, "loss.stale", message, critical=True)
+        if (count := logged_again(chart)) > 0:
+            value = chart["loss"].latest
+            message = (
+                f"the logged loss has been exactly {number_text(value)} for {count} steps, while gradients change: "
+            )
+            message += "an old value is logged"
+            since = int(chart["loss"].steps[-count])
+            return self.symptom(chart, "warning", message, value=value, since=since, confidence=0.9)
         turned = chart.fact("modules.batch_as_time")
         if turned:
             message = f"{names_text(turned)} treats samples as time steps (batch_first=False): each output depends on "
@@ -144,7 +154,7 @@ class SuspiciousLoss(Detector):
             return self.symptom(chart, "warning", message, value=slope, limit=self.slope, since=since)
         share = chart.fact("loss.label_smoothing", 0.0)
         if share > self.smoothing:
-            message = f"label smoothing takes {share:.0%} of each label and spreads it over all classes"
+            message = f"label smoothing takes {share_text(share)} of each label and spreads it over all classes"
             return self._said(chart, "loss.label_smoothing", message)
         return self._of_the_batch(chart)
 
@@ -153,7 +163,7 @@ class SuspiciousLoss(Detector):
         share = left_out(chart)
         if share > 0:
             severity: Severity = "warning" if _validation_is_apart(chart) else "info"
-            message = f"the loss ignores {share:.0%} of the samples: ignore_index is the number of a class"
+            message = f"the loss ignores {share_text(share)} of the samples: ignore_index is the number of a class"
             since = int(chart["label_ignored"].steps[0])
             return self.symptom(chart, severity, message, value=share, limit=0.0, since=since)
         if are_the_same(chart):
@@ -182,6 +192,26 @@ def is_made_anew(chart: Chart, samples: int = 4) -> bool:
     if not values.size:  # values from a device arrive after facts; if steps are known, the loss has another name
         return chart["grad_norm"].count < 4 * samples
     return values.size < samples or 2 * int(np.count_nonzero(np.diff(values))) > values.size
+
+
+def logged_again(chart: Chart, least: int = 100, by: float = 0.03) -> int:
+    """For how many steps a loss was exactly the same while gradients were not; 0 if that may be by right.
+
+    Rounded values may agree: those of four digits after the point, or of bfloat16, whose lower half is empty.
+
+    >>> norms = [1.0 + 0.2 * (step % 3) for step in range(150)]
+    >>> logged_again(Chart.of(loss=[2.5331234] * 150, grad_norm=norms)), logged_again(Chart.of(loss=[2.5] * 150))
+    (150, 0)
+    """
+    losses, norms = chart["loss"].values, chart["grad_norm"].last(least)
+    if losses.size < least or norms.size < least or losses[-1] != losses[-least] or "source" in chart.context:
+        return 0
+    value, usual = float(losses[-1]), median(norms)
+    other = np.flatnonzero(losses != value)
+    count = int(losses.size - 1 - other[-1]) if other.size else losses.size
+    rounded = abs(value - round(value, 4)) < 1e-9 or not np.float32(value).view(np.uint32) & 0xFFFF
+    varies = float(np.median(np.abs(np.diff(norms)))) > by * usual > 0
+    return count if count >= least and not rounded and varies else 0
 
 
 def left_out(chart: Chart, samples: int = 4, least: float = 0.02) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import acts
@@ -178,7 +178,7 @@ class TargetAnomaly(Detector):
         share = answers_changed(chart, self.paired)
         if not share > self.paired:
             return None
-        message = f"{share:.0%} of the repeated samples, with identical inputs, {OTHER_TARGET}"
+        message = f"{share_text(share)} of the repeated samples, with identical inputs, {OTHER_TARGET}"
         changed = chart["answer_changed"]
         same = np.flatnonzero(changed.values == 0)  # targets were unchanged until then
         since = int(changed.steps[int(same[-1]) + 1 if same.size else 0])
@@ -218,7 +218,8 @@ class TargetAnomaly(Detector):
         if not is_outside(chart):
             return None
         share = chart["binary_outside"].latest
-        message = f"{share:.0%} of the targets of a binary loss are not between 0 and 1: there it falls without limit"
+        message = f"{share_text(share)} of the targets of a binary loss are not between 0 and 1: there it falls "
+        message += "without limit"
         return self.symptom(chart, "warning", message, value=share, since=int(chart["binary_outside"].steps[0]))
 
     def _drowns(self, chart: Chart) -> Symptom | None:
@@ -246,8 +247,8 @@ class TargetAnomaly(Detector):
             message = "the labels are the tokens two positions ahead: they were shifted twice"
             return self.symptom(chart, "warning", message, value=float(second.min()), since=since)
         if float(following.min()) > 0.99 and looks_ahead(chart) > self.ahead:
-            message = f"the labels are the next tokens, but {looks_ahead(chart):.0%} of the attention goes to later "
-            message += "tokens: the answers can be read"
+            message = f"the labels are the next tokens, but {share_text(looks_ahead(chart))} of the attention goes to "
+            message += "later tokens: the answers can be read"
             return self.symptom(chart, "warning", message, value=looks_ahead(chart), limit=self.ahead, since=since)
         return None
 
@@ -256,7 +257,7 @@ class TargetAnomaly(Detector):
         if not counts_unmasked(chart):
             return None
         share = chart["target_is_input"].latest
-        message = f"{share:.0%} of the labels are in the input at their own position, the others are masked: "
+        message = f"{share_text(share)} of the labels are in the input at their own position, the others are masked: "
         message += "the loss counts unmasked tokens (ignore_index)"
         since = int(chart["target_is_input"].steps[0])
         return self.symptom(chart, "warning", message, value=share, confidence=0.8, since=since)

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Array, median
+from torchdoctor.series import Array, median, scatter
 from torchdoctor.symptoms.activation_explosion import WEIGHTED
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess, chance_level
@@ -101,6 +101,8 @@ class Underfitting(Detector):
         slack = 5.0 if drowned else slack  # almost nothing learned: then it may still fall a little
         if float(np.min(levels)) < RELAPSED * level:
             return None  # it had learned more, and lost it
+        if _has_risen(half, level):
+            return None  # a jump: the loss does not stay where it is
         gain, doubt = trend_gain(half)
         if noisy and gain < doubt:  # no gain, and the uncertainty comes from dropout
             doubt = min(doubt, 0.01 * abs(level))
@@ -133,6 +135,19 @@ class Underfitting(Detector):
         if shrunk < 0.5:
             return f"; weight decay has shrunk the weights to {number_text(shrunk)} of their initial norm"
         return ""
+
+
+def _has_risen(levels: Array, level: float, parts: int = 8, share: float = 0.05) -> bool:
+    """Whether an eighth of the stretch is above an earlier one, by 5 % of the level and by more than noise explains.
+
+    >>> noise = np.resize([0.02, -0.02, 0.01], 80)
+    >>> _has_risen(2.7 + noise, 2.7), _has_risen(np.repeat([2.6, 3.1], 40) + noise, 2.7)
+    (False, True)
+    """
+    medians = np.array([median(part) for part in np.array_split(levels, parts) if part.size])
+    rise = float((medians - np.minimum.accumulate(medians)).max(initial=0.0))
+    noise = scatter(np.diff(levels)) / math.sqrt(2 * max(levels.size / parts, 1))  # of a median, about
+    return rise > max(share * abs(level), 5 * noise)
 
 
 def narrowest(chart: Chart) -> int:

@@ -24,7 +24,8 @@ class UnevenPositionLoss(Detector):
     With a correct mask, later positions have more context and are easier, the last one easiest of all. It is reported
     if, over several samples, the loss at the last position is at least 1.5 times that at the others and clearly above
     it. Losses of single positions are noisy, so with few sequences per batch the ratio must be larger. Squared errors
-    are noisier still: the last must be more than four times the others.
+    are noisier still: the last must be more than four times the others. The loss at the others must be below chance
+    level: a model that is worse than that does not read the answers, and a state that explodes is worst at the end.
 
     ## What to do
     Check the mask: `is_causal=True`, or -inf (not 0, not 1) above the diagonal, before the softmax, in every layer.
@@ -73,20 +74,36 @@ class UnevenPositionLoss(Detector):
             return None
         value, usual, size = float(last.mean()), float(others.mean()), chart.context.get("batch_size")
         ratio = max(self.ratio, 1 + 3 / math.sqrt(size) if isinstance(size, int) and size > 0 else 2.0)
-        if not value > ratio * usual or not value > usual + self.distance:
+        if not value > ratio * usual or not value > usual + self.distance or is_at_chance(chart, usual):
             return None
         message = f"loss {number_text(value)} at the last position and {number_text(usual)} at all others"
         first = int(chart["last_position_loss"].steps[-self.samples])
         return self.symptom(chart, "warning", message, value=value, limit=ratio * usual, since=first)
 
 
+def is_at_chance(chart: Chart, loss: float) -> bool:
+    """Whether a loss is known to be at chance level or above: then the answers are not read from the input.
+
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.chance": 4.6}})
+    >>> is_at_chance(chart, 1.5e9), is_at_chance(chart, 0.2), is_at_chance(Chart(), 1.5e9)
+    (True, False, False)
+    """
+    chance = chart.fact("loss.chance")
+    return isinstance(chance, int | float) and loss >= chance
+
+
 def given_away(chart: Chart, samples: int = 3) -> tuple[float, float]:
     """The error at the last position of a series, and at those before it; NaN unless the last is always far worse.
 
     The others must have improved since the start: a model that has learned nothing does not read the answers either.
+    Nor does one that is worse than a constant guess, if that is known.
     """
     last, others = chart["last_position_error"], chart["other_position_error"]
     ends, before = last.last(samples), others.last(samples)
     if min(ends.size, before.size) < samples or not (ends > 2 * before).all() or not before[-1] < 0.5 * others.first:
+        return math.nan, math.nan
+    guesses = chart["guess_loss"].last(samples) if chart.fact("loss.kind") == "mse" else before[:0]
+    if guesses.size == samples and before.mean() >= guesses.mean():
         return math.nan, math.nan
     return float(ends.mean()), float(before.mean())

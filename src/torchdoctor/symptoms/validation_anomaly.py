@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.early_gap import LACKS, early_gap
@@ -160,7 +160,7 @@ class ValidationAnomaly(Detector):
         share = known_before(chart)
         if not share > self.known:
             return None
-        message = f"{share:.0%} of the validation samples that were compared also occur in the training set"
+        message = f"{share_text(share)} of the validation samples that were compared also occur in the training set"
         since = int(chart["val_loss"].steps[0])
         return self.symptom(chart, "warning", message, value=share, limit=self.known, confidence=0.95, since=since)
 
@@ -176,7 +176,7 @@ class ValidationAnomaly(Detector):
         hardly = level > 0.5 * start and chart["val_loss"].latest > 0.6 * start
         stuck = chart.fact("loss.kind") in ("cross-entropy", "bce") and hardly
         severity: Severity = "warning" if stuck else "info"
-        message = f"validation loss is {share:.0%} below training loss, without dropout or augmentation: "
+        message = f"validation loss is {share_text(share)} below training loss, without dropout or augmentation: "
         message += ASKED_WRONG
         since = int(chart["val_loss"].steps[-2])
         return self.symptom(chart, severity, message, value=share, limit=self.better, confidence=0.8, since=since)
@@ -223,8 +223,8 @@ class ValidationAnomaly(Detector):
         share = first_statistics(chart)
         if not share > 0.5 or not suffers(chart, 0.5):
             return None
-        message = f"validation uses BatchNorm statistics that are still {share:.0%} initial values: momentum is "
-        message += number_text(chart.fact("mode.batchnorm_momentum"))
+        message = f"validation uses BatchNorm statistics that are still {share_text(share)} initial values: momentum "
+        message += f"is {number_text(chart.fact('mode.batchnorm_momentum'))}"
         return self.symptom(chart, "warning", message, value=share, limit=0.5, since=int(chart["val_loss"].steps[0]))
 
     def _of_probabilities(self, chart: Chart) -> Symptom | None:
@@ -241,8 +241,6 @@ class ValidationAnomaly(Detector):
         if found is None:
             return None
         message = f"validation loss was {number_text(found.validation)} when training was at "
-        message += (
-            f"{number_text(found.training)} and no sample had come twice. It has lacked {found.share:.0%} of what "
-        )
-        message += "training gained ever since: this gap is not memorization"
+        message += f"{number_text(found.training)} and no sample had come twice. It has lacked "
+        message += f"{share_text(found.share)} of what training gained ever since: this gap is not memorization"
         return self.symptom(chart, "warning", message, value=found.share, limit=LACKS, since=found.step, confidence=0.8)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
@@ -49,7 +49,7 @@ class WeightGrowth(Detector):
     >>> for step in range(0, 400, 25):
     ...     chart.add({"type": "tensors", "step": step, "vitals": {"weight_norm": [2 ** (step / 100), 1.0]}})
     >>> WeightGrowth().check(chart).message
-    'the weight norm grew 9.54 times since step 0, and 1.98 times since step 275'
+    'the weight norm grew 9.54 times from step 0 to step 375, and 1.98 times from step 275 to step 375'
     """
 
     code = "WE02"
@@ -85,7 +85,7 @@ class WeightGrowth(Detector):
             times = leap.after / leap.before
             return self.symptom(chart, "warning", message, value=times, limit=self.leap, where=(leap.name,))
         if (share := multiplied(chart)) > self.outside:
-            message = f"code outside the optimizer makes the weights {share:.2%} larger between two steps"
+            message = f"code outside the optimizer makes the weights {share_text(share, 2)} larger between two steps"
             return self.symptom(chart, "warning", message, value=share, limit=self.outside, since=0, confidence=0.9)
         if len(rows) < self.samples or not columns:
             return None
@@ -98,8 +98,9 @@ class WeightGrowth(Detector):
         if not (whole > self.times and lately > (self.still if whole < self.grave else 1.2)):
             return None
         severity: Severity = "warning" if is_hurt(chart) or (whole > self.grave and not _pays(chart)) else "info"
-        message = f"the weight norm grew {number_text(whole)} times since step {rows[0][0]}, "
-        message += f"and {number_text(lately)} times since step {rows[late][0]}"
+        last = rows[-1][0]  # a later sighting may replace the first one, so the message says how far it looked
+        message = f"the weight norm grew {number_text(whole)} times from step {rows[0][0]} to step {last}, "
+        message += f"and {number_text(lately)} times from step {rows[late][0]} to step {last}"
         with np.errstate(all="ignore"):
             growth = np.nan_to_num(rows[-1][1][columns] / rows[0][1][columns], posinf=0.0)
         where = tuple(chart.names[columns[int(index)]] for index in np.argsort(-growth)[:4] if growth[index] > 2)

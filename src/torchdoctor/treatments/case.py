@@ -39,6 +39,11 @@ class Case:
         return word in spoken(self.evidence)
 
     @property
+    def calls(self) -> tuple[str, ...]:
+        """What its findings say about a call that the loop lacks; code is fitted to it as to evidence."""
+        return tuple(item.message for item in self.problem.symptoms if ": call " in item.message)
+
+    @property
     def severity(self) -> Severity:
         """The worst of its symptoms."""
         return worst([symptom.severity for symptom in self.problem.symptoms]) or "info"

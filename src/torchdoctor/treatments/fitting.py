@@ -13,24 +13,33 @@ KNOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("loss.kind", ("mse", "l1", "huber"), "before a regression loss"),
     ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
     ("state.written_in_part", (), "once, before the loop"),
+    ("clip.after_step", (), "before optimizer.step()"),
 )
 """A fact of the run, the values it must have (any true value if empty), and words of the line of code to put first."""
 SAID: tuple[tuple[str, str], ...] = (
     (r"float16|loss scale|overflow|rounded away", "torch.autocast"),
     (r"loss is a sum", "divided by the batch"),
     (r"shows [\w, ]*broadcast", "before a regression loss"),
+    (r"shows [\w, ]*broadcast", "both become (N,)"),
     (r"stepped at every batch|takes one every|never stepped|not stepped once", "scheduler.step()"),
+    (r'has mode="max" but', 'mode="min"'),
+    (r'has mode="min" but', 'mode="max"'),
     (r"seen in training", "no sample in both"),
     (r"but not in model\.parameters", "torch.nn.ModuleList"),
     (r"created anew at each step", "in __init__ instead"),
     (r"optimizer that has not stepped", "never steps"),
     (r"next tokens|last position|last place", "subsequent_mask"),
     (r"of the input holds|column of the inputs", "made from the target"),
+    (r"targets are equal to the inputs", "predict the next token"),
     (r"in training mode whenever", "model.eval()"),
     (r"the module runs", "between two layers"),
+    (r"an old value is logged", "the loss of this step"),
     (r"are the same .* samples|different ones, of", "a new batch"),
     (r"BatchNorm layer", "instead of BatchNorm"),
     (r"steps are undone|one and the same state", "copies from the model"),
+    (r"the model ends with|at the end of the model", "after the last layer"),
+    (r"both sides get gradients", "target.detach()"),
+    (r"scaler\.unscale_|while still multiplied", "scaler.unscale_"),
 )
 """A pattern in the evidence, and words of the line of code to put first; of several matches the last one wins."""
 SWAPS = ("use-adamw", "switch-optimizer")

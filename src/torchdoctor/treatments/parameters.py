@@ -17,7 +17,9 @@ from torchdoctor.diagnoses.findings import (
     weight_decay,
 )
 from torchdoctor.diagnoses.lr_too_low import STILL
+from torchdoctor.diagnoses.slow_data_loading import share_waited
 from torchdoctor.series import median
+from torchdoctor.symptoms.step_time_regression import STEADILY
 from torchdoctor.treatments.case import ACUTE, FAST, Case, direction
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
@@ -31,6 +33,8 @@ OUTGROWN = 100.0
 """Multiple of the first norm above which the usual norm is itself part of the problem."""
 LOWEST_RATE = 1e-5
 """The lowest learning rate at which models are usually trained."""
+WAITS = 0.2
+"""Share of a step spent waiting for data below which faster loading does not help."""
 USUAL_MOVES, FURTHEST = 1e-3, 100.0
 """The usual relative change of weights per step, and the largest factor by which the learning rate is raised."""
 Values = dict[str, float]
@@ -81,12 +85,14 @@ def _far_too_high(chart: Chart) -> float:
 def _set_clip_norm(case: Case) -> Values | None:
     """1.0, or about twice the usual norm if that is far from 1; tighter if the problem comes back.
 
-    None if the loop already clips as tightly, or if hardly any gradient is left to clip.
+    The present limit if the loop clips at the wrong place: after the step, or before gradients are unscaled. None if
+    it already clips as tightly, or if hardly any gradient is left to clip.
     """
     norms = case.chart["grad_norm"]
     clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
-    if case.chart.fact("clip.after_step") and clip > 0:
-        return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: clipping comes too late
+    misplaced = case.chart.fact("clip.after_step") or any("unscale_" in text for text in case.calls)
+    if misplaced and clip > 0:
+        return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: clipping comes too late or too early
     if case.cause == "unnormalized-targets" and not case.problem.has(*FAST):
         return None
     base = norms.baseline(128, log=True)
@@ -240,6 +246,29 @@ def _reinitialize(case: Case) -> Values | None:
     return {} if case.problem.has("dead-units") else None
 
 
+def _free_memory(case: Case) -> Values | None:
+    """None if memory was measured and neither memory nor the step time grows from step to step."""
+    slower = case.problem.get("step-time-regression")
+    grows = case.problem.has("memory-growth") or (slower is not None and STEADILY in slower.message)
+    measured = case.chart["memory"] or case.chart["host_memory"]
+    return {} if grows or case.cause or not measured else None
+
+
+def _speed_up_data(case: Case) -> Values | None:
+    """None for slower steps if hardly any of their time is spent waiting for data."""
+    return None if share_waited(case.chart) < WAITS and case.problem.names == ("step-time-regression",) else {}
+
+
+def _check_hardware(case: Case) -> Values | None:
+    """None if the model is on the CPU: its check is one of GPUs."""
+    return None if case.chart.context.get("devices") == ["cpu"] else {}
+
+
+def _unless_out_of_range(case: Case) -> Values | None:
+    """None if the last activation cannot give all targets: neither norms nor initial weights change its range."""
+    return None if case.says("the model ends with") else {}
+
+
 def _ask_for_help(case: Case) -> Values | None:
     return {} if case.repeats >= 4 else None
 
@@ -272,6 +301,11 @@ RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "roll-back": _roll_back,
     "train-longer": lambda case: {"factor": 2.0},
     "ask-for-help": _ask_for_help,
+    "free-memory": _free_memory,
+    "speed-up-data": _speed_up_data,
+    "check-hardware": _check_hardware,
+    "add-normalization": _unless_out_of_range,
+    "initialize": _unless_out_of_range,
     "use-gru-or-layernorm-rnn": _for_recurrent,
     "reinitialize-dead-units": _reinitialize,
 }

@@ -15,7 +15,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem
 from torchdoctor.records import SEVERITIES, Diagnosis, Suggestion, number_text
 from torchdoctor.symptoms import DETECTORS
-from torchdoctor.treatments.action import Action
+from torchdoctor.treatments.action import PRIORITY, Action
 from torchdoctor.treatments.actions import ACTIONS
 from torchdoctor.treatments.case import FAST, SLOW, WINDOW, Case, direction
 from torchdoctor.treatments.configured import highest_rate
@@ -53,6 +53,7 @@ class Offer:
     order: int = 0
     """Its place among the suggestions of its cause."""
     problem: int = 0
+    """The number of its problem; 1 is the worst."""
     repeats: int = 1
     """How often its problem was seen."""
 
@@ -60,6 +61,11 @@ class Offer:
     def weight(self) -> tuple[bool, int, float, int]:
         """Of several offers of one action the largest is kept; if equally confident, the more repeated one."""
         return self.sure, self.severity, self.suggestion.confidence, self.repeats
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether it comes before what treats a worse problem: it treats a certain cause, or protects from harm."""
+        return self.sure or (self.severity > 0 and self.suggestion.priority == PRIORITY["gradient control"])
 
     @property
     def place(self) -> tuple[bool, int, int, float]:
@@ -120,12 +126,13 @@ class Draft:
 
 
 def prescribe(chart: Chart, diagnoses: Iterable[Diagnosis]) -> tuple[tuple[Diagnosis, ...], tuple[Suggestion, ...]]:
-    """The diagnoses with their suggestions, and all suggestions merged, best first.
+    """The diagnoses with their suggestions, and all suggestions merged, in the order in which to try them.
 
     Actions against a certain cause come first. Then follow gradient control, regularization, optimizer and data,
     architecture, process; within a kind, the worse problem and then the more confident suggestion. Among the changes
-    for the worst problem, that against its most likely cause comes first. Each action appears once. A problem that does
-    harm always has a suggestion.
+    for the worst problem, that against its most likely cause comes first, and only gradient control and changes against
+    a certain cause of another problem come before it. Each action appears once. A problem that does harm has a
+    suggestion unless none of its actions makes sense in this run.
     """
     treated: list[Diagnosis] = []
     offers: list[Offer] = []
@@ -157,13 +164,19 @@ def _spared(drafts: list[Draft]) -> Draft | None:
 
 
 def _led(treated: list[Diagnosis], offers: list[Offer]) -> tuple[Suggestion, ...]:
-    """The queue, with the change against the most likely cause of the worst problem before all others for it."""
+    """The queue, with the change against the most likely cause of the worst problem before all others for it.
+
+    It also comes before changes for other problems, except those that protect the run and those of a certain cause.
+    """
     first = treated[0] if treated else None
     actions = [offer.suggestion.action for offer in offers]
     own = [item.action for item in first.suggestions if item.action in actions] if first is not None else []
+    if first is not None and not own:  # it has none: then one against another cause of the same problem
+        own = [offer.suggestion.action for offer in offers if offer.problem == first.problem]
     if first is not None and own:
+        waits = (place for place, offer in enumerate(offers) if offer.problem == first.problem or not offer.goes_ahead)
         # If another problem had the larger offer of every action, its change comes first.
-        place = next((place for place, offer in enumerate(offers) if offer.problem == first.problem), 0)
+        place = next(waits, 0)
         leading = offers.pop(actions.index(own[0]))
         offers.insert(min(place, actions.index(own[0])), leading)
     return tuple(offer.suggestion for offer in offers)
@@ -238,7 +251,7 @@ def thought(case: Case, slug: str, confidence: float, reason: str) -> Suggestion
     code = action.code.format(**words) if words.keys() >= action.parameters.keys() else action.blind
     return Suggestion(
         action=slug,
-        code=fitting(case.chart, code, case.evidence),
+        code=fitting(case.chart, code, (*case.calls, *case.evidence)),
         confidence=round(min(confidence, HIGHEST), 2),
         safety=action.safety,
         parameters=values,

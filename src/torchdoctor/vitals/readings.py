@@ -254,9 +254,9 @@ class Decoder:
                 self._clip = vitals["clip"] = value
                 self._note(
                     "hidden clip",
-                    f"the gradient norm is {value:.4g} at every step: gradients are clipped where torchdoctor cannot "
-                    "see it (in compiled code or in a library), so the norm before clipping is unknown. "
-                    "Call doctor.log_gradients() before clipping to record it.",
+                    f"the gradient norm has been {value:.4g} for {HIDDEN_AFTER} steps: gradients may be clipped where "
+                    "torchdoctor cannot see it (in compiled code or in a library), and the norm before clipping is "
+                    "then unknown. Call doctor.log_gradients() before clipping to record it.",
                 )
         else:
             self._same_norm = norm, 0

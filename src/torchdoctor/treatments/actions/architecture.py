@@ -10,11 +10,14 @@ ARCHITECTURE: tuple[Action, ...] = (
         "architecture",
         "show",
         0.7,
-        "Use LeakyReLU, PReLU, ELU or GELU between layers instead of sigmoid, tanh or dead ReLUs.",
+        "Use LeakyReLU, PReLU, ELU or GELU between layers instead of sigmoid, tanh or dead ReLUs, and none after "
+        "the last layer.",
         when="Sigmoid or tanh between layers: each of them shrinks the gradient. ReLU units that are permanently dead: "
-        "LeakyReLU, PReLU or ELU revive them. Gates and outputs keep their sigmoid.",
+        "LeakyReLU, PReLU or ELU revive them. Gates keep their sigmoid, and so do outputs if it can give all "
+        "targets.",
         code="activation = torch.nn.LeakyReLU(0.01)  # between layers, instead of Sigmoid, Tanh or dead ReLU\n"
-        "# or torch.nn.PReLU(), which learns its slope; ELU, GELU",
+        "# or torch.nn.PReLU(), which learns its slope; ELU, GELU\n"
+        "output = self.last(x)  # no activation after the last layer; softplus if outputs must be positive",
         check="The gradient norms of the first and last layer are within two orders of magnitude, and less than 10 % "
         "of the units are dead.",
         references=("https://arxiv.org/abs/1502.01852",),
@@ -126,7 +129,8 @@ ARCHITECTURE: tuple[Action, ...] = (
         "Keep embeddings or samples apart: negatives, a variance term, a stop-gradient, minibatch statistics.",
         when="Outputs or embeddings become the same for every input although the loss looks fine.",
         code="loss = loss + torch.relu(1 - torch.sqrt(embedding.var(dim=0) + 1e-4)).mean()\n"
-        "# a penalty if a dimension of the embedding does not vary within the batch",
+        "# a penalty if a dimension of the embedding does not vary within the batch\n"
+        "target = target.detach()  # a stop-gradient on one of the two branches; a predictor on the other",
         check="The standard deviation of the outputs within a batch stays above a tenth of its first value.",
         references=("https://arxiv.org/abs/2105.04906", "https://arxiv.org/abs/1606.03498"),
     ),

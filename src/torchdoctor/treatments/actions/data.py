@@ -15,6 +15,7 @@ DATA: tuple[Action, ...] = (
         "broadcast, one-hot targets instead of class indices, or a sum instead of a mean.",
         code="loss = torch.nn.functional.cross_entropy(logits, labels)  # logits: no softmax; labels: class indices\n"
         "loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.float())  # no sigmoid\n"
+        "outputs, targets = outputs.squeeze(-1), targets.squeeze(-1)  # (N, 1) against (N,): both become (N,)\n"
         "assert outputs.shape == targets.shape  # before a regression loss\n"
         'loss = loss_fn(outputs, targets) / len(targets)  # divided by the batch: reduction="mean"',
         check="The first loss is near ln(number of classes), or near the variance of the targets. The loss of a single "

@@ -15,7 +15,8 @@ GRADIENT_CONTROL: tuple[Action, ...] = (
         "ordinary steps are not clipped. With Adam, a much lower limit changes little, because Adam divides by the "
         "scale of the gradient.",
         code="grad_clip = {max_norm}\n"
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)  # after backward(), before optimizer.step()",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)  # after backward(), before optimizer.step()\n"
+        "scaler.unscale_(optimizer)  # before clipping, if a GradScaler scales the loss",
         check="The norm before clipping may still jump, but the loss no longer does. If more than half of all steps "
         "are clipped, the limit is too low or the learning rate too high.",
         parameters={"max_norm": (1e-12, 1e12)},
@@ -94,7 +95,7 @@ GRADIENT_CONTROL: tuple[Action, ...] = (
         "gradient control",
         "ask",
         0.7,
-        "Go back to a checkpoint from before the problem, and skip the batches that led to it.",
+        "Go back to a checkpoint from before the problem, and change what led to it.",
         when="The weights are no longer finite, or the loss rose and does not come back. Also change the learning "
         "rate, the clipping or the batches, or it happens again.",
         code="model.load_state_dict(checkpoint)  # from before step {step}; optimizer and scheduler as well",

@@ -15,7 +15,9 @@ OPTIMIZER: tuple[Action, ...] = (
         "counts epochs, never changes, or stays high on a plateau.",
         code="scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))\n"
         "scheduler.step()  # once per epoch if its numbers count epochs, once per batch if they count batches\n"
-        "# on a plateau: ReduceLROnPlateau(optimizer, factor=0.5, patience=10)  with scheduler.step(val_loss)\n"
+        'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="min")  # if it is given a loss\n'
+        'scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")  # if it is given an accuracy\n'
+        "# for a plateau of the loss: factor=0.5, patience=10, and scheduler.step(val_loss) after each validation\n"
         "# or, to escape it: CyclicLR(optimizer, base_lr=1e-4, max_lr=1e-3), CosineAnnealingWarmRestarts",
         check="Plot the learning rate over the whole run before you train: the schedule ends when the run ends.",
         references=("https://arxiv.org/abs/1608.03983",),
@@ -179,7 +181,8 @@ OPTIMIZER: tuple[Action, ...] = (
         code="outputs = model(inputs)  # again at every step, not under torch.no_grad(), not outputs.detach()\n"
         "loss = loss_fn(outputs, targets)  # again at every step\n"
         "x = second(first(x))  # no detach(), data, item(), numpy() or torch.tensor(x) between two layers\n"
-        "assert all(p.grad is not None for p in model.parameters() if p.requires_grad)  # after backward()",
+        "assert all(p.grad is not None for p in model.parameters() if p.requires_grad)  # after backward()\n"
+        "doctor.log_loss(loss)  # the loss of this step, not one kept from before",
         check="Every trainable parameter has a gradient that is not None after backward().",
         references=("https://pytorch.org/docs/stable/notes/autograd.html",),
     ),

@@ -60,7 +60,7 @@ PROCESS: tuple[Action, ...] = (
         "process",
         "show",
         0.6,
-        "Stop changing one setting after another: several changes did not help. Change the approach.",
+        "Do not just change one more setting: change the approach, or show this report to somebody else.",
         when="Three changes in a row did not help, the same problem came back several times, or finding the cause "
         "costs more than another architecture, another formulation of the task, or better data would.",
         code="torchdoctor diagnose JOURNAL --format markdown  # and show it to a colleague",

@@ -60,7 +60,7 @@ REGULARIZATION: tuple[Action, ...] = (
         when="Raise it if the model overfits; lower it if weight norms shrink and the loss stays high. Do not apply it "
         "to biases, norms and embeddings. Use AdamW: Adam rescales the decay.",
         code="weight_decay = {value}\n"
-        'for group in optimizer.param_groups: group["weight_decay"] = weight_decay  # matrices only',
+        'for group in optimizer.param_groups: group["weight_decay"] = weight_decay  # and 0 again for biases and norms',
         check="Weight norms settle instead of growing or shrinking without end, and validation improves over the next "
         "evaluations.",
         parameters={"value": (0.01, 0.1)},
