@@ -15,7 +15,7 @@ from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.settings_file import overrides
 from torchdoctor.consulting.telling import how_to_see, told, what
 from torchdoctor.records import Suggestion
-from torchdoctor.reports.wording import stands_out
+from torchdoctor.reports.problem import stands_out
 from torchdoctor.treatments import ACTIONS
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {

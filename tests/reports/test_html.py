@@ -17,7 +17,7 @@ from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.checkup_html import render as page_of
 from torchdoctor.reports.page import fingerprint
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import change_words, first_change
+from torchdoctor.reports.verdict import change_words, first_change
 
 
 class Page(HTMLParser):

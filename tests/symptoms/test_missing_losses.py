@@ -8,7 +8,7 @@ import pytest
 from torchdoctor import diagnose
 from torchdoctor.chart import Chart
 from torchdoctor.records import NO_LOSS, Symptom
-from torchdoctor.reports.wording import verdict
+from torchdoctor.reports.verdict import verdict
 from torchdoctor.symptoms.hindsight.softening import softened
 
 

@@ -9,7 +9,7 @@ from torchdoctor import diagnose
 from torchdoctor.examination import Examination
 from torchdoctor.records import Symptom
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import verdict
+from torchdoctor.reports.verdict import verdict
 from torchdoctor.settings import Settings
 from torchdoctor.sources import read_all
 from torchdoctor.sources.logged import Points

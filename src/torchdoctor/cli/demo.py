@@ -10,8 +10,10 @@ import click
 
 from torchdoctor.errors import PatientError
 from torchdoctor.records import Record
+from torchdoctor.reports.problem import NOTABLE
 from torchdoctor.reports.text import STYLES
-from torchdoctor.reports.wording import NOTABLE, advice, first_line, percent, printable, verdict
+from torchdoctor.reports.verdict import advice, verdict
+from torchdoctor.reports.wording import first_line, percent, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

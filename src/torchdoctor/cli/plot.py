@@ -38,7 +38,7 @@ def plot(run: str, output: Path | None, folder: Path, form: str) -> None:
     """
     from torchdoctor.offline import diagnose
     from torchdoctor.reports import plots
-    from torchdoctor.reports.wording import verdict
+    from torchdoctor.reports.verdict import verdict
     from torchdoctor.sources import read
     from torchdoctor.sources.vital_series import vital_series
 

@@ -15,7 +15,8 @@ from torchdoctor.offline import diagnose
 from torchdoctor.records import INFORMATIVE
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import percent, verdict
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import percent
 from torchdoctor.sources.run import Piece, Run
 from torchdoctor.stretch import Stretch
 

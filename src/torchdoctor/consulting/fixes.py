@@ -20,8 +20,9 @@ from torchdoctor.consulting.trials import Test, commands, plan_test
 from torchdoctor.diagnoses import Problem
 from torchdoctor.records import Diagnosis, Suggestion
 from torchdoctor.reports.clock import clock_of, counted
+from torchdoctor.reports.problem import NOTABLE
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import NOTABLE, percent
+from torchdoctor.reports.wording import percent
 from torchdoctor.treatments.case import Case as TreatedCase
 from torchdoctor.treatments.prescription import BY_SLUG, suggest
 

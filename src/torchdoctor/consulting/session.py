@@ -20,7 +20,8 @@ from torchdoctor.consulting.terminal import LeavingError, Talk, ask_outcome, hol
 from torchdoctor.errors import TorchDoctorError, did_you_mean
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import first_line, printable, verdict
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import first_line, printable
 
 NOTHING = "none"
 

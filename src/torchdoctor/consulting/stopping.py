@@ -8,8 +8,8 @@ from itertools import takewhile
 from torchdoctor.consulting.casebook import IN_VAIN, Case
 from torchdoctor.consulting.complaints import seen
 from torchdoctor.consulting.question import Answers
+from torchdoctor.reports.problem import stands_out
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import stands_out
 
 PATIENCE = 3
 """Changes in a row without success after which another one is not worth trying."""

@@ -16,19 +16,9 @@ from torchdoctor.consulting.questions import QUESTIONS
 from torchdoctor.consulting.stopping import INSTEAD
 from torchdoctor.consulting.trees import Leaf
 from torchdoctor.records import Diagnosis, Suggestion
-from torchdoctor.reports.wording import (
-    NAMED,
-    NOTABLE,
-    Problem,
-    first_line,
-    meaning,
-    percent,
-    problems,
-    stands_out,
-    story,
-    verdict,
-    weighed,
-)
+from torchdoctor.reports.problem import NAMED, NOTABLE, Problem, meaning, problems, stands_out, story, weighed
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import first_line, percent
 from torchdoctor.treatments.prescription import BY_SLUG
 
 POSSIBLE = 0.1

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from torchdoctor.live.sight import Sight
 from torchdoctor.records import SEVERITIES, Severity, Symptom, worst
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import first_line, label, percent, printable, verdict, where_text
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import first_line, label, percent, printable, where_text
 
 
 class Teller:

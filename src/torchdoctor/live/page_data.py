@@ -12,20 +12,9 @@ from torchdoctor.pictures import Bucket, main_vitals, outstanding
 from torchdoctor.records import INFORMATIVE, Symptom, number_text
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import gaps, scale, thinned
-from torchdoctor.reports.wording import (
-    HEALTH_WORDS,
-    Problem,
-    advice,
-    label,
-    meaning,
-    percent,
-    printable,
-    problems,
-    remedy,
-    steps_text,
-    verdict,
-    where_text,
-)
+from torchdoctor.reports.problem import Problem, meaning, problems, remedy
+from torchdoctor.reports.verdict import HEALTH_WORDS, advice, verdict
+from torchdoctor.reports.wording import label, percent, printable, steps_text, where_text
 
 TITLES = {"loss": "loss", "grad_norm": "gradient norm", "validation": "validation", "lr": "learning rate"}
 POINTS = 400

@@ -18,21 +18,10 @@ from torchdoctor.pictures import main_vitals
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Symptom, number_text
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.fitting import LEAST, abridged
+from torchdoctor.reports.problem import Problem, problems, remedy
 from torchdoctor.reports.text import HEALTH_STYLES, STYLES
-from torchdoctor.reports.wording import (
-    HEALTH_WORDS,
-    Problem,
-    advice,
-    first_line,
-    label,
-    percent,
-    printable,
-    problems,
-    remedy,
-    steps_text,
-    verdict,
-    where_text,
-)
+from torchdoctor.reports.verdict import HEALTH_WORDS, advice, verdict
+from torchdoctor.reports.wording import first_line, label, percent, printable, steps_text, where_text
 
 ROWS = 5
 """Height of the loss curve in rows."""

@@ -19,7 +19,7 @@ from torchdoctor.journal import encode
 from torchdoctor.live.gate import HEADERS, Gate
 from torchdoctor.live.page_data import detail, public, summary
 from torchdoctor.live.sight import Sight
-from torchdoctor.reports.wording import HEALTH_WORDS
+from torchdoctor.reports.verdict import HEALTH_WORDS
 
 CONNECTIONS = 64
 STREAMS = 16

@@ -14,7 +14,8 @@ from torchdoctor.records import Severity
 from torchdoctor.reports import html, markdown, text
 from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import label, printable, verdict, where_text
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import label, printable, where_text
 
 Named = Sequence[tuple[str, Report]]
 """Reports with the names of their runs."""

@@ -16,34 +16,30 @@ from torchdoctor.reports.clock import clock_of
 from torchdoctor.reports.curves import figure
 from torchdoctor.reports.heat_map import heat_maps, picture
 from torchdoctor.reports.markup import element, put
-from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import (
-    HEALTH_WORDS,
+from torchdoctor.reports.problem import (
     Problem,
-    change_words,
-    changes_title,
-    counts_text,
     episodes,
-    facts,
-    first_change,
     heading,
-    label,
-    leading,
     meaning,
-    open_question,
     overview,
-    percent,
     problems,
     remedy,
     stands_out,
-    steps_text,
     story,
-    times_text,
     told_apart,
-    verdict,
     weighed,
-    where_text,
 )
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.verdict import (
+    HEALTH_WORDS,
+    change_words,
+    changes_title,
+    first_change,
+    leading,
+    open_question,
+    verdict,
+)
+from torchdoctor.reports.wording import counts_text, facts, label, percent, steps_text, times_text, where_text
 
 SEVERITY_MARKS = {"info": "i", "warning": "!", "critical": "!!"}
 

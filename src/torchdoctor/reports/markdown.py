@@ -11,28 +11,21 @@ import re
 from collections.abc import Iterator
 
 from torchdoctor.records import Diagnosis, Symptom
-from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import (
+from torchdoctor.reports.problem import (
     Problem,
-    advice,
-    changes_title,
-    checkup_texts,
     episodes,
-    facts,
     heading,
-    label,
     meaning,
     overview,
-    printable,
     problems,
     remedy,
-    steps_text,
     story,
     told_apart,
-    verdict,
     weighed,
-    where_text,
 )
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.verdict import advice, changes_title, verdict
+from torchdoctor.reports.wording import checkup_texts, facts, label, printable, steps_text, where_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&$])")
 

@@ -11,30 +11,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torchdoctor.records import Diagnosis, Health, Severity, Symptom
-from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import (
+from torchdoctor.reports.problem import (
     Problem,
-    advice,
-    changes_title,
-    checkup_texts,
     episodes,
-    first_line,
     heading,
-    label,
-    leading,
     meaning,
     overview,
-    printable,
     problems,
     remedy,
-    steps_text,
     story,
-    times_text,
     told_apart,
-    verdict,
     weighed,
-    where_text,
 )
+from torchdoctor.reports.report import Report
+from torchdoctor.reports.verdict import advice, changes_title, leading, verdict
+from torchdoctor.reports.wording import checkup_texts, first_line, label, printable, steps_text, times_text, where_text
 
 if TYPE_CHECKING:
     from rich.console import Console

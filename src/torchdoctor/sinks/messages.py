@@ -20,7 +20,8 @@ from typing import Any
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Record, Severity, Suggestion, Symptom
 from torchdoctor.reports.markdown import escaped, fenced
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import LATELY, advice, label, leading, printable, steps_text, verdict, where_text
+from torchdoctor.reports.verdict import LATELY, advice, leading, verdict
+from torchdoctor.reports.wording import label, printable, steps_text, where_text
 from torchdoctor.sinks.sink import Subject
 
 LEVELS: dict[Severity, str] = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}

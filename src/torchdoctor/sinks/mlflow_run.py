@@ -14,7 +14,8 @@ from torchdoctor.records import Record, Symptom
 from torchdoctor.reports import html
 from torchdoctor.reports.formats import as_json
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import label, verdict
+from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.wording import label
 from torchdoctor.sinks.messages import Bulletin, is_severe
 from torchdoctor.sinks.sink import Subject, library
 

@@ -12,7 +12,7 @@ from typing import Any
 from torchdoctor.errors import SettingsError
 from torchdoctor.records import Record
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.wording import verdict
+from torchdoctor.reports.verdict import verdict
 from torchdoctor.sinks.messages import Bulletin, Message, summary
 from torchdoctor.sinks.sink import SinkError, Subject, library
 
