@@ -15,6 +15,7 @@ import logging
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,9 @@ ROWS = 32
 """Steps whose results are allocated at a time: making two tensors per step would cost as much as a launch."""
 GLANCES = 8
 """How often the gradients' layout is learned anew; if it changes more often, it is checked tensor by tensor."""
+TRUSTED = 15
+"""Steps for which gradients at unchanged addresses are taken to have an unchanged layout too. Autograd gives a gradient
+the type and size of its parameter, and all of that memory was the gradients' own when their layout was last checked."""
 _grad = operator.attrgetter("grad")
 
 SOURCE = r"""
@@ -99,8 +103,10 @@ class Reduction:
         self._has_known_form: Callable[..., bool] | None = None
         """Whether types, devices, sizes and strides are those that were last found valid."""
         self._glances = GLANCES
-        self._room: list[tuple[Tensor, Tensor]] = []
-        """For upcoming steps: memory for the norms and for the total."""
+        self._trusted = 0
+        """For how many more steps unchanged addresses are enough."""
+        self._room: list[tuple[Tensor, Tensor, int, int]] = []
+        """For upcoming steps: memory for the norms and for the total, and the addresses of both."""
         self._stream = 0
         if self._device.type == "cuda" and len(tensors) >= FEWEST and all(self._sizes) and self._type in READ:
             # Not a daemon thread: a compiler still running at the interpreter's exit may crash it.
@@ -112,31 +118,40 @@ class Reduction:
             return None
         if torch._C._cuda_getDevice() != self._device.index or (self._launches is None and not self._load()):
             return None
-        grads: list[Tensor] = list(map(_grad, self._tensors))
-        if (self._has_known_form is None or not self._has_known_form(*grads)) and not self._are_whole(grads):
-            return None
-        assert self._launches is not None
-        addresses = list(map(Tensor.data_ptr, grads))
-        if addresses != self._known:
+        launches = self._launches
+        assert launches is not None
+        addresses = list(map(Tensor.data_ptr, map(_grad, self._tensors)))
+        moved = addresses != self._known
+        self._trusted -= 1
+        if moved or self._trusted < 0 or self._tensors[-1].grad.dtype is not self._type:  # type: ignore[union-attr]
+            if not self._are_whole(list(map(_grad, self._tensors))):
+                return None
+            self._trusted = TRUSTED
+        if moved:
             self._known = addresses
-            for start, launch in zip(range(0, len(addresses), MOST), self._launches, strict=True):
+            for start, launch in zip(range(0, len(addresses), MOST), launches, strict=True):
                 launch.place(addresses[start : start + MOST])
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         if not self._room or stream != self._stream:
             self._make_room(stream)
-        norms, total = self._room.pop()
-        for launch in self._launches:
-            launch(stream, norms.data_ptr(), total.data_ptr())
+        norms, total, *places = self._room.pop()
+        for launch in launches:
+            launch(*places)
         return norms, total
 
     def _make_room(self, stream: int) -> None:
         """Allocate memory for some steps on this stream, in two blocks that live until the last of them is read."""
-        norms = torch.empty(ROWS, len(self._tensors), device=self._device)
-        totals = torch.empty(ROWS, device=self._device)
-        self._room, self._stream = list(zip(norms.unbind(), totals.unbind(), strict=True)), stream
+        norms = torch.empty(ROWS, len(self._tensors), device=self._device).unbind()
+        totals = torch.empty(ROWS, device=self._device).unbind()
+        places = (map(Tensor.data_ptr, rows) for rows in (norms, totals))
+        self._room, self._stream = list(zip(norms, totals, *places, strict=True)), stream
+        for launch in self._launches or ():
+            launch.turn_to(stream)
 
     def _are_whole(self, grads: list[Tensor]) -> bool:
         """Whether each gradient is dense and complete, as the kernel expects; if so, their layout is remembered."""
+        if self._has_known_form is not None and self._has_known_form(*grads):
+            return True
         whole = all(
             grad.dtype == self._type and grad.numel() == size and grad.device == self._device and _is_dense(grad)
             for grad, size in zip(grads, self._sizes, strict=True)
@@ -148,7 +163,7 @@ class Reduction:
 
     def _compile(self) -> None:
         source = SOURCE.replace("STORED", STORED[self._type]).replace("READ", READ[self._type])
-        source = source.replace("MOST", str(MOST)).replace("CHUNK", str(CHUNK))
+        source = source.replace("MOST", str(min(MOST, len(self._tensors)))).replace("CHUNK", str(CHUNK))
         try:
             with torch.cuda.device(self._device):
                 self._binary = _runtime()._nvrtc_compile(source, "norms_of")[0]
@@ -211,7 +226,7 @@ class _Launch:
             ctypes.c_int(item) if isinstance(item, int) else ctypes.c_void_p(None if item is None else item.data_ptr())
             for item in arguments
         ]
-        self._given = [value for value, item in zip(values, arguments, strict=True) if item is None]
+        self._norms, self._total = (value for value, item in zip(values, arguments, strict=True) if item is None)
         self._places = (ctypes.c_uint64 * MOST)()
         self._values = [self._places, *values]
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
@@ -222,10 +237,13 @@ class _Launch:
         """Set the gradients' addresses; each launch copies them."""
         self._places[: len(addresses)] = addresses
 
-    def __call__(self, stream: int, *addresses: int) -> None:
-        for value, address in zip(self._given, addresses, strict=True):
-            value.value = address
-        failure = self._launch(*self._shape, ctypes.c_void_p(stream), self._pointers, None)
+    def turn_to(self, stream: int) -> None:
+        """Launch on this stream from now on."""
+        self._call = partial(self._launch, *self._shape, ctypes.c_void_p(stream), self._pointers, None)
+
+    def __call__(self, norms: int, total: int) -> None:
+        self._norms.value, self._total.value = norms, total
+        failure = self._call()
         if failure:
             raise RuntimeError(f"the norm kernel could not be launched (CUDA error {failure})")
 
