@@ -48,6 +48,25 @@ def test_stays_silent(norms):
     assert GradientExplosion().check(Chart.of(grad_norm=norms)) is None
 
 
+def test_a_rare_jump_is_a_habit_once_it_has_come_three_times():
+    """Far apart: none of the earlier ones is among the last few hundred norms."""
+    norms = STEADY * 12
+    rare = [*norms, 15.0, *norms, 15.0, *norms, 15.0, *norms, 12.0]
+    assert GradientExplosion().check(Chart.of(grad_norm=rare)).severity == "info"
+    twice = [*norms, 15.0, *norms, 15.0, *norms, *norms, 12.0]
+    assert GradientExplosion().check(Chart.of(grad_norm=twice)).severity == "warning"
+
+
+@pytest.mark.parametrize(("others", "severity"), [(1.0, "info"), (8.0, "warning")])
+def test_with_adam_a_jump_of_few_tensors_is_info_until_the_loss_is_hurt(others, severity):
+    chart = Chart.of(grad_norm=[*STEADY, 12.0], loss=[2.0, 2.1, 1.9] * 21 + [2.0, 2.1])
+    chart.add({"type": "header", "step": 0, "tensors": ["first", "second", "third"]})
+    chart.groups = [{"optimizer": "AdamW"}]
+    for step, row in ((32, [1.0, 0.1, 0.1]), (64, [9.0, 0.1 * others, 0.1 * others])):
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": row}})
+    assert GradientExplosion().check(chart).severity == severity
+
+
 def test_a_smaller_outlier_is_a_note_until_the_loss_is_hurt():
     chart = Chart.of(grad_norm=[*STEADY, 5.0], loss=[2.0] * 65)
     assert GradientExplosion().check(chart).severity == "info"

@@ -36,8 +36,8 @@ from torchdoctor.symptoms.progress import (
     lr_jump,
     will_keep_its_rate,
 )
-from torchdoctor.symptoms.tails import is_unheard_of, tail
-from torchdoctor.symptoms.tensor_leaps import is_newcomers, risen
+from torchdoctor.symptoms.tails import is_habitual, is_unheard_of, tail
+from torchdoctor.symptoms.tensor_leaps import is_local, is_newcomers, risen
 
 NO_GRADIENT = 1e-20
 """A norm below this counts as no gradient at all: it gives no scale to compare with."""
@@ -75,7 +75,7 @@ class GradientExplosion(Detector):
       `loss-spike` says whether it did harm;
     - the run has survived norms as high as this one;
     - the optimizer uses only the signs of gradients;
-    - clipping or Adam limits the step, and norms grew over several steps;
+    - clipping or Adam limits the step, and norms grew over several steps or in a few tensors only;
     - the batch is a single sample and its own loss is not logged.
 
     If norms swing because some batches are harder than others, the loss of a batch tells which norm to expect. A norm
@@ -116,7 +116,8 @@ class GradientExplosion(Detector):
     """Multiple of the few norms before it that one of the last steps must reach for a warning if clipping or Adam
     limits the step: norms may grow tenfold in ten steps while the loss falls."""
     wild: float = 50.0
-    """Multiple of the recent median that is harmless with clipping or Adam in the first steps, or on a hard batch."""
+    """Multiple of the recent median that is harmless with clipping or Adam in the first steps, on a hard batch, or in a
+    few tensors."""
     floor: float = 0.12
     """Lower bound for the spread in log space: a smaller one is treated as this."""
 
@@ -201,7 +202,7 @@ class GradientExplosion(Detector):
         series = chart["grad_norm"]
         if not is_unexplained(chart, math.log(self.ratio)) or not is_steep(chart) or is_restart(chart):
             return False
-        if steps_by_sign(chart) or is_known(chart, rise):
+        if steps_by_sign(chart) or is_known(chart, rise) or is_habitual(series, rise, chart["loss"]):
             return False
         known = chart.tensors("grad_norm").step == chart.step
         return risen(chart)[1] if known else series.count > SETTLED
@@ -217,9 +218,9 @@ class GradientExplosion(Detector):
             return False
         if series.count <= SETTLED:  # the first steps may swing widely
             return rise > math.log(self.wild if held else 2 * self.ratio)
-        if not is_unheard_of(series):
+        if not is_unheard_of(series) or is_habitual(series, rise):
             return False
-        if held and share_of_loss(chart, rise) > SOME and rise < math.log(self.wild):
+        if held and rise < math.log(self.wild) and (share_of_loss(chart, rise) > SOME or is_local(chart)):
             return False
         if rise > math.log(3 * self.ratio):
             return True

@@ -16,6 +16,8 @@ ODDS = 0.3
 """Number of rises beyond the tail expected by chance in as many steps as the tail was estimated from."""
 START = 24
 """Number of first values of a run that are ignored: they may be higher than all later ones."""
+APART = 16
+"""Jumps closer together than this many values are one event."""
 
 
 def rises_above(values: Array) -> Array:
@@ -43,13 +45,17 @@ RISES: dict[float | None, Callable[[Array], Array]] = {
 }
 
 
-def tail(series: Series, window: int, skip: int, *, log: float | None = None, habit: float = 1.4) -> float:
+HABIT = 1.4
+"""Multiple of the third highest earlier rise up to which a rise is a habit of the run."""
+
+
+def tail(series: Series, window: int, skip: int, *, log: float | None = None, habit: float = HABIT) -> float:
     """How high a rise is likely, given the earlier ones; 0 if there are fewer than three.
 
     The rises are taken from the last `window` values without the latest `skip`, or from their logarithms, after `log`
     is added to each. An exponential tail (in log space, a power law) is fitted to the highest eighth of the rises by
     their median, so that a few earlier jumps do not widen it. The limit is at least `habit` times the third highest
-    rise: two earlier outliers may be chance, three are a habit.
+    rise, of these values and of the whole run: two earlier outliers may be chance, three are a habit.
 
     >>> from torchdoctor.chart import Chart
     >>> rng = np.random.default_rng(0)
@@ -69,7 +75,48 @@ def tail(series: Series, window: int, skip: int, *, log: float | None = None, ha
         return habit * float(np.partition(rises, -3)[-3])
     top = np.sort(np.partition(rises, -most)[-most:])
     scale = (median(top) - float(top[0])) / math.log(2)
-    return max(float(top[0]) + scale * math.log(most / ODDS), habit * float(top[-3]))
+    third = float(top[-3])
+    if series.count > 2 * window:
+        third = max(third, third_of_all(series, skip, log=log))
+    return max(float(top[0]) + scale * math.log(most / ODDS), habit * third)
+
+
+def is_habitual(series: Series, rise: float, cause: Series | None = None, skip: int = 4) -> bool:
+    """Whether the run has had at least three jumps, in log space, nearly as high as this one.
+
+    With a cause, such as the loss, only the part of those jumps that its own jumps do not explain counts.
+    """
+    third = third_of_all(series, skip, log=TINY)
+    if cause is not None:
+        third -= third_of_all(cause, skip, log=TINY)
+    return rise < HABIT * third
+
+
+def third_of_all(series: Series, skip: int, *, log: float | None = None) -> float:
+    """The third highest rise since the first eighth of the run, from its outline; 0 if there are too few.
+
+    A run may have a jump every thousand steps, far more often than chance, and none in the last few hundred.
+
+    >>> from torchdoctor.chart import Chart
+    >>> rare = [9.0 if step % 1000 == 500 else 1.0 for step in range(4900)]
+    >>> third_of_all(Chart.of(x=rare)["x"], 1), third_of_all(Chart.of(x=rare[:2400])["x"], 1)
+    (8.0, 0.0)
+    """
+    outline = series.outline
+    _, _, means, highs = outline.columns()
+    end = highs.size - 1 - skip // outline.stride
+    begin = max(highs.size // 8, START // outline.stride, AHEAD)
+    if end - begin < APART:
+        return 0.0
+    if log is not None:
+        with np.errstate(all="ignore"):  # as for single values
+            means, highs = np.log(np.abs(means) + log), np.log(np.abs(highs) + log)
+    before = np.sort(np.lib.stride_tricks.sliding_window_view(means[begin - AHEAD : end - 1], AHEAD), axis=1)
+    rises = highs[begin:end] - (before[:, AHEAD // 2 - 1] + before[:, AHEAD // 2]) / 2
+    events = max(1, APART // outline.stride)
+    tops = rises[: rises.size - rises.size % events].reshape(-1, events).max(axis=1)
+    third = float(np.partition(tops, -3)[-3]) if tops.size >= 3 else 0.0
+    return third if third > 0 else 0.0
 
 
 def is_unheard_of(series: Series, skip: int = 4, most: int = 256, times: float = 1.7) -> bool:

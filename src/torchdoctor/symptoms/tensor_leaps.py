@@ -29,6 +29,12 @@ def risen(chart: Chart, most: int = 4) -> tuple[tuple[str, ...], bool]:
     return tuple(chart.names[index] for index in order[:most]), len(order) > rise.size // 2
 
 
+def is_local(chart: Chart) -> bool:
+    """Whether the norms of single tensors are known at this step, and most of them have not risen."""
+    where, widely = risen(chart)
+    return bool(where) and not widely
+
+
 def is_newcomers(chart: Chart, limit: float) -> bool:
     """Whether the norm comes from tensors that had no gradient until now, as when a frozen trunk is unfrozen."""
     sampled = chart.tensors("grad_norm")
