@@ -49,6 +49,14 @@ def sampled(facts=None, *, context=None, loss=(), **vitals) -> Chart:
     return chart
 
 
+def mostly_one_class(batch, *, warms=False) -> Chart:
+    """Labels of which 97 % are of one class, and a model that has not beaten their frequencies."""
+    known = {"output_spread": 0.4, "prediction_top_share": 1.0, "criterion": 0.135, "guess_loss": 0.135}
+    vitals = {name: [value] * 16 for name, value in known.items()}
+    vitals |= {"pooled_classes": [2.0] * 16, "pooled_top_share": [0.97] * 16}
+    return sampled(context={"batch_size": batch}, lr=[1e-4 * (1 + warms * step) for step in EARLY[:16]], **vitals)
+
+
 def ended(kind, facts, **vitals) -> Chart:
     """The same of a model that ends with an activation of some kind."""
     chart = sampled(facts | {"modules.outputs": ["end"], "modules.kinds": ["Linear", kind]}, **vitals)
@@ -227,6 +235,9 @@ SICK = {
         ),
         "warning",
     ),
+    "nearly one class, of which others were seen often": (CollapsedOutput, mostly_one_class(64), "warning"),
+    "nearly one class, of which others were hardly seen": (CollapsedOutput, mostly_one_class(4), "info"),
+    "nearly one class, in a warm-up": (CollapsedOutput, mostly_one_class(64, warms=True), "info"),
     "a code that is the prior": (
         CollapsedOutput,
         code(*([0.6, 0.25 * 0.6**sample, 0.3 * 0.6**sample, 0.3] for sample in range(10))),

@@ -12,7 +12,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.not_learning import against_guess, tells_apart
-from torchdoctor.symptoms.progress import Progress, acts, is_game, is_of_one_sample, is_unrolled
+from torchdoctor.symptoms.progress import Progress, acts, is_game, is_of_one_sample, is_unrolled, working_since
 
 SAYS_NOTHING = "the latent code carries no information about the input"
 """How the message ends if a variational code has become its prior."""
@@ -33,7 +33,8 @@ class CollapsedOutput(Detector):
     than targets do. Special cases:
 
     - Predicting only the most common class is reported if the loss is no better than a guess by class frequency on the
-      same batches. It must last longer while outputs still move apart.
+      same batches. It must last longer while outputs still move apart. It is info during a warm-up, and until some
+      hundred samples of the other classes have been seen.
     - Embeddings without targets may collapse in direction while their lengths differ. This is info for a hundred steps
       unless the loss gains by it: in many healthy runs they come together and separate again.
     - For a variational code, mean and log-variance must both have fallen to zero: a code that is used keeps its means
@@ -76,6 +77,8 @@ class CollapsedOutput(Detector):
     """Share of their first spread below which outputs that the loss compares with each other have come together."""
     one_class: int = 200
     """Steps for which only one class must have been predicted."""
+    rare: int = 200
+    """Samples of the other classes seen so far below which this is info: nothing can have been learned from them."""
     guess: float = 0.93
     """Loss as a share of that of a guess by class frequency, above which it is no better than the guess."""
 
@@ -252,7 +255,9 @@ class CollapsedOutput(Detector):
         message = f"only one class has been predicted for {lasting} steps, and the loss is no better than a guess by "
         message += f"class frequency; {100 * share:.0f} % of the labels are of the most common class"
         young = chart.step < 2 * self.one_class and tells_apart(chart)
-        severity: Severity = "info" if young or _stands_still(chart) else "warning"
+        rare = (1 - share) * chart.context.get("batch_size", math.inf) * chart.step
+        early = young or rare < self.rare or (bool(chart["lr"]) and working_since(chart) is None)
+        severity: Severity = "info" if early or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
 
