@@ -19,6 +19,16 @@ LOGS = {
         {"loss": 12},
         "epoch",
     ),
+    "epochs of which every process prints its losses": (
+        "".join(
+            f"INFO - END {phase} EPOCH {e}, {name}: {v + rank / 1e4:.4f}\n"
+            for e, v in enumerate(FALLING)
+            for phase, name in (("TRAIN LOOP", "Loss"), ("VALIDATION", "Validation Loss"))
+            for rank in range(4)
+        ),
+        {"loss": 12, "val_loss": 12},
+        "epoch",
+    ),
     "a count that comes seldom does not count": (
         "Update[100]: now\nUpdate[200]: now\n"
         + "".join(f"Epoch[{e}] Batch [{b}] loss={v + b / 1e4:.4f}\n" for e, v in enumerate(FALLING) for b in (20, 40)),

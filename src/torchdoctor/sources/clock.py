@@ -26,6 +26,8 @@ STEPS = listed("step steps timestep timesteps")
 LOCAL = listed("batch minibatch")
 ROUNDS = listed("episode episodes generation generations round rounds")
 AROUND = listed("global trainer num n total current cur optimizer no number idx index id i the completed finished")
+STAGES = AROUND | SPLITS.keys() | listed("end ended start started begin loop after at for of in results summary report")
+"""Words that may stand before the word "epoch": "END TRAIN LOOP EPOCH 3"."""
 EPOCHS = frozenset({"epoch", "epochs", "ep"})
 GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
 """Words under which loggers group their counts."""
@@ -208,7 +210,7 @@ def counts(name: str) -> bool:
 def is_epoch(name: str) -> bool:
     """Whether a name stands for a count of epochs."""
     words = _words(name)
-    return not EPOCHS.isdisjoint(words) and words <= EPOCHS | AROUND
+    return not EPOCHS.isdisjoint(words) and words <= EPOCHS | STAGES
 
 
 def _counts(columns: Mapping[str, Column]) -> list[tuple[str, ...]]:
@@ -409,13 +411,36 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     sizes = {name: len(found.rows) for name, found in columns.items() if name not in names}
     measured = {name: size for name, size in sizes.items() if is_measure(name)}
     most = max((measured or sizes).values(), default=0)
-    if whole and most <= 1.5 * distinct:
+    if whole and (most <= 1.5 * distinct or _is_told_by_each_process(columns, column)):
         return Time("epoch", _whole(epochs), names)
     steps = _row_steps(columns, rows)
     span = float(np.max(epochs) - np.min(epochs)) + (1.0 if whole else 0.0)
     each = int(max(1, round((int(steps.max()) + 1) / span))) if span > 0 else None
     context = {"steps_per_epoch": each} if each else {}
     return Time("row", steps, names, context, (ROWS,))
+
+
+def _is_told_by_each_process(columns: Mapping[str, Column], epochs: Column) -> bool:
+    """Whether every process of a distributed run prints its losses: nearly the same ones, equally often per epoch.
+
+    >>> rows = np.arange(12)
+    >>> losses = {"loss": Column(rows[::2], np.array([9.0, 9.1, 5.0, 5.2, 4.0, 4.1]))}
+    >>> losses["val_loss"] = Column(rows[1::2], losses["loss"].values + 1)
+    >>> _is_told_by_each_process(losses, Column(rows, np.repeat([0.0, 1.0, 2.0], 4)))
+    True
+    """
+    numbers = dict(zip(epochs.rows.tolist(), epochs.values.tolist(), strict=True))
+    often = set()
+    losses = [found for name, found in columns.items() if is_measure(name) and "loss" in words_of(name)]
+    for loss in losses:
+        if len(loss.rows) < 4 or not set(loss.rows.tolist()) <= numbers.keys():
+            return False
+        named = np.array([numbers[row] for row in loss.rows.tolist()])
+        begins = [loss.values[named == number] for number in np.unique(named)[:2]]
+        often.update(map(len, begins))
+        if len(begins) < 2 or not 4 * np.ptp(begins[0]) < abs(begins[0].mean() - begins[1].mean()):
+            return False
+    return len(losses) > 1 and len(often) == 1
 
 
 def _begun_again(epochs: NDArray[np.float64]) -> int:
