@@ -279,8 +279,10 @@ def test_a_ripple_of_a_steep_start_is_no_spike():
     tail = [1.9 * 0.98**place for place in range(170)]
     ripple = [104.0, 40.0, 12.0, 4.0, *held, 4.1, 3.0, *tail]
     assert not raised(loss=ripple, val_loss=ripple, context=EPOCHS)
-    leap = [10.4, 6.0, 4.0, 3.0, *held, 4.1, 3.0, *tail]
+    leap = [10.4, 6.0, 4.0, 3.0, *held, *[4.1] * 10, 3.0, *tail]
     assert "loss-spike" in raised(loss=leap, val_loss=leap, context=EPOCHS)
+    healed = [10.4, 6.0, 4.0, 3.0, *held, 4.1, 3.0, *tail]  # two high evaluations, and the run improves from there
+    assert "loss-spike" not in raised(loss=healed, val_loss=healed, context=EPOCHS)
 
 
 def test_validation_that_touches_a_guess_and_is_never_better_is_no_learning():

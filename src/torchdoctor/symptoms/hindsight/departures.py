@@ -38,6 +38,8 @@ LOST = 0.3
 """Share of the progress on a log scale that such a setback must have cost."""
 SUNK = 1.3
 """Multiple of the best before that losses exceed during a setback that came step by step."""
+HEALED = 3
+"""High evaluations, and at least 5 % of all, that a jump of both losses must last if the run has improved since."""
 COST = 0.05
 """Share of the descent so far that a jump must have cost: less is a ripple of a steep start."""
 CHANGES = 3.0
@@ -206,7 +208,9 @@ def spiked(chart: Chart) -> Iterator[Symptom]:
     for place in np.flatnonzero(high):
         step, level = held_out.steps[place], median(held_out.values[place - 5 : place])
         back = held_out.values[place:] < 1.3 * level
-        lasted = back.any() and not back[1:2].any()  # a single high evaluation is not reported
+        gained = float(held_out.values[place:].min()) < 0.9 * level
+        least = max(HEALED, 0.05 * held_out.values.size) if gained else 2  # one high evaluation is not reported
+        lasted = back.any() and int(np.argmax(back)) >= least
         value = float(held_out.values[place])
         dear = value - level > COST * (held_out.start - level)
         together = np.any((leapt >= step - apart) & (leapt <= step + apart))
