@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
-from torchdoctor.series import Baseline, Series
+from torchdoctor.series import Baseline, Series, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.leaps import is_cut, is_relearnt, keeps_rhythm, of_fewer
@@ -35,6 +35,8 @@ ABSURD = 1000.0
 """Factor over the recent loss that no hard sample explains: the sample is wrong."""
 FEW_TIMES = 8.0
 """Factor over the recent loss that a hard batch can explain."""
+PART = 0.25
+"""Share of a loss's rise, in log space, that the norm of a hard batch rises at least; squares make it a half."""
 SKIP = 8
 """Values just before the current one that do not count as precedents: they may belong to the same spike."""
 
@@ -55,7 +57,7 @@ class LossSpike(Detector):
     It is a warning if the loss is several times its recent level, is worse than the untrained model, comes with a
     gradient explosion, or comes right after the learning rate jumped or a state was loaded. Otherwise it is info.
     It also stays info if the jump has a harmless explanation:
-    - A hard sample: one high loss whose gradient rose no more than the loss, or was clipped.
+    - Hard samples: one or two high losses whose gradients rose no more than they did, or were clipped.
     - A rhythm: the spike returns at a fixed distance, such as a penalty at every 16th step.
     - A new task, a new loss term or pruned weights: no unusual update came before, and the loss falls from there.
     - Reinforcement learning: a renewed target network or a longer episode raises the loss. Only a loss far above
@@ -223,8 +225,21 @@ class LossSpike(Detector):
         if times > ABSURD and series.latest > FEW_TIMES * Progress.of(series).start:
             return False
         if not alone:
-            return is_relearnt(chart, base.recent + limit)
+            return self._is_pair(chart, base, limit) or is_relearnt(chart, base.recent + limit)
         return _is_outlier(chart, times) or keeps_rhythm(series) or (times < FEW_TIMES and is_cut(chart))
+
+    def _is_pair(self, chart: Chart, base: Baseline, limit: float) -> bool:
+        """Whether two hard batches came one after the other, as they do in long runs: norms rose, but less than losses.
+
+        A loss without any gradient to match shows that the model was changed.
+        """
+        before, *losses = chart["loss"].last(3).tolist()
+        if before > base.recent + limit or not base.recent > 0:
+            return False
+        usual = median(chart["grad_norm"].last(2 * SKIP))
+        hard = chart["grad_norm"].latest > usual * (losses[-1] / base.recent) ** PART
+        pairs = zip((1, 0), losses, strict=True)
+        return hard and all(_is_outlier(chart, loss / base.recent, back) for back, loss in pairs)
 
     def _unprecedented(self, chart: Chart, rise: float, progress: Progress, deviations: float) -> bool:
         """Whether the rise exceeds earlier rises by far; positive losses are compared in log space."""
@@ -282,13 +297,13 @@ def _exploding(chart: Chart) -> bool:
     return episode is not None and episode.severity != "info" and episode.last_step >= chart.step - 5
 
 
-def _is_outlier(chart: Chart, times: float) -> bool:
-    """Whether the gradient of this step rose no more than its loss: hard samples."""
+def _is_outlier(chart: Chart, times: float, back: int = 0) -> bool:
+    """Whether the gradient of this step, or of one before, rose no more than its loss: hard samples."""
     norms = chart["grad_norm"]
     base = norms.baseline(128, log=True)
-    if base.count < SETTLED // 2 or not norms.latest > 0 or norms.step != chart.step:
+    if base.count < SETTLED // 2 or norms.step != chart.step or not float(norm := norms.values[-1 - back]) > 0:
         return False
-    risen = math.log(norms.latest) - base.recent
+    risen = math.log(norm) - base.recent
     if base.count < SETTLED:  # with few norms known, only a norm that did not rise is conclusive
         return risen < math.log(1.5)
     return risen < math.log(max(1.5, times))
