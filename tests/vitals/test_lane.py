@@ -213,3 +213,27 @@ def test_no_gradient_outlives_its_step():
     assert doctor._monitor.lane.is_open
     assert not any(grad() is not None for grad in grads)
     doctor.detach()
+
+
+@pytest.mark.parametrize("asks", ["before", "after", "each half"])
+def test_a_norm_that_is_asked_for_twice_counts_once(asks):
+    """A loop that logs the norm and clips as well: both are norms of the same gradients."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    doctor = Doctor(net, optimizer, settings={"quiet": True})
+    logged, mine = [], []
+    doctor.subscribe(lambda record: logged.append(record.get("vitals", {}).get("grad_norm")))
+    for _ in range(8):
+        optimizer.zero_grad()
+        for half in (0, 1):
+            net(torch.randn(16, 6)).square().mean().backward()
+            if asks == "each half" or (asks == "before" and half):
+                clip_grad_norm_(net.parameters(), math.inf)
+        mine.append(float(torch.stack([p.grad.norm() for p in net.parameters()]).norm()))
+        clip_grad_norm_(net.parameters(), 0.01)
+        if asks == "after":
+            torch.nn.utils.get_total_norm([p.grad for p in net.parameters()])
+        optimizer.step()
+    doctor.detach()
+    assert [norm for norm in logged if isinstance(norm, float)] == pytest.approx(mine, rel=1e-4)

@@ -76,6 +76,8 @@ class Captures:
         slot = self._ledger.slot_for(order.owner)
         if self.order_of_clip is not None and any(capture.slot is slot for capture in self.pending):
             return  # the gradients before the other clip are what counts
+        if seen and self._is_known(slot, listed):
+            return
         slot.kept.append(("total", total.detach() if total.requires_grad else total, total._version))
         if seen:
             self._capture(slot, order, listed, norms)
@@ -83,6 +85,20 @@ class Captures:
             if self._together and slot.number == sampled:  # compare with what the fast path would return
                 same = torch.linalg.vector_norm(torch.stack(tuple(norms)), 2.0) == total
                 slot.keep("same_total", same.float())
+
+    def _is_known(self, slot: Slot, tensors: Sequence[Tensor]) -> bool:
+        """Whether these norms were captured before, by a log and then a clip: nothing but a clip has changed them.
+
+        If more was added to all gradients since, as by another micro-batch, what was captured then is dropped.
+        """
+        captured = [capture for capture in self.pending if capture.slot is slot]
+        same = [item for item in captured if item.first is tensors[0] and item.last is tensors[-1]]
+        if same and len(captured) == 1 and not same[0].untouched:
+            self.pending = [capture for capture in self.pending if capture.slot is not slot]
+            slot.kept = [item for item in slot.kept if item[0] != "total"]
+            slot.parts = [part for part in slot.parts if part.vital != "grad_norm"]
+            return False
+        return bool(same) and same[0].untouched
 
     def _capture(self, slot: Slot, order: Order, tensors: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
         slot.parts.append(Part("grad_norm", norms, order.indices))
