@@ -108,7 +108,7 @@ class OutputGauge(PassGauge):
             self.tell({"loss.shapes": [list(output.shape), list(target.shape)]})
         dimension = class_dimension(module, output, target)
         if dimension:
-            self._measure_predictions(output.movedim(dimension, 1), target)
+            self._measure_predictions(output.movedim(dimension, 1), target, getattr(module, "ignore_index", IGNORED))
         else:
             self._measure_sides(module, output)
             self._measure_errors(output, target)
@@ -129,7 +129,7 @@ class OutputGauge(PassGauge):
             return
         dimension = class_dimension(module, output, target)
         if dimension:  # these are log-probabilities: the returned output shows the scale better
-            self._measure_predictions(output.movedim(dimension, 1), target)
+            self._measure_predictions(output.movedim(dimension, 1), target, getattr(module, "ignore_index", IGNORED))
             self._scalars.pop("logit_drift", None)
         elif isinstance(module, ELEMENTWISE):
             self._measure(output)
@@ -169,8 +169,8 @@ class OutputGauge(PassGauge):
             mean = nn.functional.normalize(rows, dim=1).mean(0)
             self._scalars["output_directions"] = 1 - mean.square().sum()
 
-    def _measure_predictions(self, output: Tensor, target: Tensor | None = None) -> None:
-        """Measure class scores, in dimension 1."""
+    def _measure_predictions(self, output: Tensor, target: Tensor | None = None, ignored: int = IGNORED) -> None:
+        """Measure class scores, in dimension 1; the loss leaves out labels that are `ignored`."""
         classes = output.shape[1]
         rows = output.detach().movedim(1, -1).reshape(-1, classes)[: max(1, LARGEST // classes)].float()
         if classes <= MOST_CLASSES:
@@ -181,7 +181,7 @@ class OutputGauge(PassGauge):
         sums = torch.logsumexp(rows, 1)
         self._scalars["logit_drift"] = sums.mean()
         labels = target.detach().flatten()[: rows.shape[0]]
-        known = (labels >= 0) & (labels < classes) & (labels != getattr(self._loss_fn, "ignore_index", IGNORED))
+        known = (labels >= 0) & (labels < classes) & (labels != ignored)
         chosen = rows.gather(1, labels.clamp(0, classes - 1)[:, None].long())[:, 0]
         likelihood = chosen - sums
         self._scalars["target_probability"] = (likelihood.exp() * known).sum() / known.sum().clamp_min(1)
