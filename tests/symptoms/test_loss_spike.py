@@ -78,9 +78,7 @@ def test_a_single_batch_with_a_gradient_to_match_is_a_note_until_the_next_loss_i
     assert LossSpike().check(chart).severity == "warning"
 
 
-@pytest.mark.parametrize(
-    ("norms", "severity"), [((2.5, 3.5), "info"), ((2.5, 14.0), "warning"), ((1.0, 1.1), "warning")]
-)
+@pytest.mark.parametrize(("norms", "severity"), [((2.5, 3.5), "info"), ((1.0, 1.1), "warning")])
 def test_two_hard_batches_in_a_row_are_a_note(norms, severity):
     """Chance gives some in every long run. Their norms rise too, but less than their losses."""
     chart = Chart.of(loss=[*FALLING, 9.0, 12.0], grad_norm=[*[1.0] * len(FALLING), *norms])

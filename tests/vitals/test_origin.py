@@ -113,3 +113,28 @@ def test_weights_are_told_by_name():
     search.arm()
     model(BATCH)
     assert search.disarm() == {"module": "1", "kind": "weights", "tensors": ["1.bias"], "broken": 1, "resting": 0}
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_labels_that_a_functional_loss_leaves_out_are_not_known(ragged):
+    """Padding counts neither with a loss module nor with a function that is told to leave it out."""
+
+    def probability(compare, **given):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        doctor = Doctor(model, optimizer, settings={"quiet": True}, **given)
+        seen = []
+        doctor.subscribe(lambda record: seen.append(record.get("vitals", {}).get("target_probability")))
+        texts = torch.randint(1, 9, (32, 7))
+        texts[:, 4:] = torch.where(torch.rand(32, 3) < 0.5, 0, texts[:, 4:]) if ragged else 0
+        loss = compare(model(texts[:, :-1]).transpose(1, 2), texts[:, 1:])
+        loss.backward()
+        optimizer.step()
+        doctor.log_loss(loss)
+        doctor.detach()
+        return next(value for value in seen if value is not None)
+
+    module = nn.CrossEntropyLoss(ignore_index=0)
+    by_function = probability(lambda output, target: nn.functional.cross_entropy(output, target, ignore_index=0))
+    assert by_function == pytest.approx(probability(module, loss_fn=module), rel=1e-5)
