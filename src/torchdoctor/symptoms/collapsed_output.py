@@ -33,8 +33,8 @@ class CollapsedOutput(Detector):
     than targets do. Special cases:
 
     - Predicting only the most common class is reported if the loss is no better than a guess by class frequency on the
-      same batches. It must last longer while outputs still move apart. It is info during a warm-up, and until some
-      hundred samples of the other classes have been seen.
+      same batches. It must last longer while outputs still move apart. It is info while the loss still falls, during a
+      warm-up, and until some hundred samples of the other classes have been seen.
     - Embeddings without targets may collapse in direction while their lengths differ. This is info for a hundred steps
       unless the loss gains by it: in many healthy runs they come together and separate again.
     - For a variational code, mean and log-variance must both have fallen to zero: a code that is used keeps its means
@@ -256,7 +256,8 @@ class CollapsedOutput(Detector):
         message += f"class frequency; {100 * share:.0f} % of the labels are of the most common class"
         young = chart.step < 2 * self.one_class and tells_apart(chart)
         rare = (1 - share) * chart.context.get("batch_size", math.inf) * chart.step
-        early = young or rare < self.rare or (bool(chart["lr"]) and working_since(chart) is None)
+        warms = bool(chart["lr"]) and working_since(chart) is None
+        early = young or warms or rare < self.rare or _is_falling(chart["loss"], chart.step - self.one_class)
         severity: Severity = "info" if early or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
@@ -307,6 +308,22 @@ def _pays(chart: Chart) -> bool:
     """Whether the loss is below 20 % of its start, or unknown: equal outputs then make it small."""
     loss = chart["loss"]
     return not loss or loss.baseline(32).recent < 0.2 * Progress.of(loss).start
+
+
+def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5) -> bool:
+    """Whether losses were clearly lower in the later half of the steps since then: the bias still learns frequencies.
+
+    >>> _is_falling(Chart.of(loss=np.linspace(0.4, 0.1, 200))["loss"], 50)
+    True
+    >>> _is_falling(Chart.of(loss=[0.1, 0.2] * 100)["loss"], 50)
+    False
+    """
+    values = series.since(since)
+    early, late = values[: values.size // 2], values[values.size // 2 :]
+    if early.size < least:
+        return False
+    doubt = math.sqrt((float(early.var()) + float(late.var())) / early.size)
+    return float(early.mean()) - float(late.mean()) > sure * doubt
 
 
 def _stands_still(chart: Chart) -> bool:
