@@ -73,7 +73,7 @@ def test_a_handful_of_noisy_batches_is_no_divergence_where_validation_falls():
 def test_what_an_agent_expects_diverges_where_it_earns_no_more():
     grown = [300 * factor * max(1.0, 1.03 ** (step - 100)) for step, factor in enumerate(WAVE * 50)]
     luck = np.tile([-90.0, -60.0, -110.0, -75.0, -115.0], 50)
-    assert raised({"reward": "higher"}, loss=grown, reward=luck) == {"loss-divergence"}
+    assert "loss-divergence" in raised({"reward": "higher"}, loss=grown, reward=luck)
     assert not raised({"reward": "higher"}, loss=grown, reward=luck + np.linspace(0, 300, 250))
 
 
@@ -412,6 +412,32 @@ def test_validation_that_left_its_best_for_nothing_has_diverged():
     better = {"val_accuracy": "higher"}
     rates = [0.70, 0.74, 0.77, 0.80, 0.82, 0.83]
     assert not raised(better, loss=losses, val_loss=[0.22, 0.42, 0.42, 0.41, 0.44, 0.40], val_accuracy=rates)
+
+
+def test_a_reward_that_does_not_rise_in_a_long_run_is_not_learnt():
+    swings = np.sin(np.arange(240.0) ** 2)
+    assert raised(reward=swings - 13) == {"not-learning"}
+    assert raised(reward=swings - np.linspace(9, 20, 240)) == {"loss-divergence"}
+    assert not raised(reward=(swings - 13)[:60])  # too few to say
+    assert not raised(reward=swings + np.linspace(0, 2, 240))  # slowly, but it rises
+    assert not raised(reward=np.minimum(500.0, 495 + 9 * swings))  # solved
+    assert not raised(reward=0.8 + 0.1 * swings)  # most of what can be had
+
+
+def test_a_reward_that_was_held_for_a_tenth_of_a_long_run_and_lost():
+    held = [*[0.7, 0.6, 0.8] * 40, *[108.0, 109.0] * 18, *[2.0, 0.1, 0.0] * 30]
+    assert "loss-divergence" in raised(reward=held)
+
+
+def test_every_prediction_right_from_the_first_evaluation_on_is_too_good():
+    low = [4e-4, 1e-4, 4e-5, 1e-5, 0.0, 0.0]
+    for name, rates in (("val_accuracy", [1.0] * 6), ("val_accuracy_top1", [100.0] * 6)):
+        better = {name: "higher"}
+        assert "suspiciously-low-loss" in raised(better, context=EPOCHS, loss=low, val_loss=low, **{name: rates})
+        easy = [0.05, 0.02, 0.01, 0.008, 0.006, 0.005]
+        assert not raised(better, context=EPOCHS, loss=easy, val_loss=easy, **{name: rates})
+        learnt = [0.93 * rates[0], *rates[1:]]
+        assert not raised(better, context=EPOCHS, loss=low, val_loss=[0.2, *low[1:]], **{name: learnt})
 
 
 def test_rewards_that_are_hardly_ever_earned_teach_nothing():

@@ -28,10 +28,10 @@ from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, cannot_rank, part_at_rest, unlearnable
 from torchdoctor.symptoms.hindsight.missing import broke_off, counted, left_empty, not_finite, scaled_away, vanished
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
-from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, unearned, unmoved
+from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, stagnant, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
 from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer
-from torchdoctor.symptoms.hindsight.too_good import too_good
+from torchdoctor.symptoms.hindsight.too_good import right_at_once, too_good
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
 from torchdoctor.symptoms.hindsight.unstable import ends_beyond, unstable
 
@@ -43,8 +43,9 @@ MANY = 3
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, sank_for_long, dead),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, cannot_rank, one_answer),
-    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good),
-    *(vanished, not_finite, left_empty, broke_off, scaled_away, lost, unearned, unmoved, estimates_diverge),
+    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good, right_at_once),
+    *(vanished, not_finite, left_empty, broke_off, scaled_away),
+    *(lost, stagnant, unearned, unmoved, estimates_diverge),
 )
 """All checks of a whole run, except the one for overfitting, which replaces the findings made on the way."""
 

@@ -31,6 +31,12 @@ NOTHING = 0.75
 """Share of rewards at the minimum from which there is almost nothing to learn from."""
 ENTROPY, DIVERGENCE = ("entropy",), ("kl", "kullback")
 """Words in the names of a policy's entropy, and of the distance that an update moved it."""
+LONG = 100
+"""Rewards from which a log is long enough to say that they do not rise, or that a tenth of them was held."""
+RISING, SINKING = 0.15, -0.5
+"""Rank correlation of rewards with time below which they do not rise, and below which they fall."""
+TOP = 0.2
+"""Share of rewards at the maximum from which the task may be solved."""
 UPDATES = 8
 """Fewest updates without change for a finding."""
 FAR = 5
@@ -94,6 +100,31 @@ def unearned(chart: Chart) -> Iterator[Symptom]:
         yield shown(NotLearning, curve, 0, "warning", said, value=lowest)
 
 
+def stagnant(chart: Chart) -> Iterator[Symptom]:
+    """Over a long run the reward does not rise at all, or it falls all the time.
+
+    >>> noise = np.sin(np.arange(200.0) ** 2)
+    >>> print(*stagnant(Chart.of(reward=noise - 13, context={"source": "CSV"})))
+    step 0: LO04 not-learning (warning): reward does not rise in 200 records: it was -13.2 at first and is -13 now
+    >>> print(*stagnant(Chart.of(reward=noise - np.linspace(9, 20, 200), context={"source": "CSV"})))
+    step 0: LO02 loss-divergence (warning): reward falls all the time: from -10.1 to -19
+    """
+    curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
+    values, third = curve.values, curve.values.size // 3
+    if values.size < LONG or not np.ptp(values) or float(np.mean(values == values.max())) > TOP:
+        return
+    levels = [median(part) for part in np.array_split(values, 6)]
+    first, now, trend = levels[0], levels[-1], climbs(values)
+    if trend < SINKING and max(levels[3:]) < min(levels[:2]):
+        said = f"reward falls all the time: from {number_text(first)} to {number_text(now)}"
+        yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=first)
+    spread = float(np.percentile(values[:third], 75) - np.percentile(values[:third], 25))
+    share = float(values.min()) >= 0 and float(values.max()) <= 1 and now > 0.5  # most of what can be had
+    if abs(trend) < RISING and max(levels[1:]) < first + spread and now < first + 0.5 * spread and not share:
+        said = f"reward does not rise in {curve.records} records: it was {number_text(first)} at first and is "
+        yield shown(NotLearning, curve, 0, "warning", f"{said}{number_text(now)} now", value=now, limit=first)
+
+
 def lost(chart: Chart) -> Iterator[Symptom]:
     """The reward rose, was held for a while and is back near its start; or, in a short log, it falls far."""
     curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
@@ -103,7 +134,7 @@ def lost(chart: Chart) -> Iterator[Symptom]:
     late, first = values[-max(3, values.size // 6) :], median(values[:3])
     if values.size >= MANY:
         smooth = smoothed(values)
-        held = float(np.percentile(smooth, 80))
+        held = float(np.percentile(smooth, 80 if values.size < LONG else 90))
         limit = first + KEPT * (held - first)
         noise = float(np.median(np.abs(np.diff(values))))
         if held - first > max(4 * noise, 0.5 * abs(first)) and float(late.max()) < limit:

@@ -22,8 +22,34 @@ FEW = 16
 """Fewest records of the first epoch, or of the perplexity."""
 NOTHING = 3e-4
 """Share of its start below which a loss is almost 0."""
+EVALUATIONS = 5
+"""Fewest evaluations for a finding about accuracy."""
+ALL_RIGHT, SURE = 0.9999, 0.01
+"""Share of right predictions and validation loss that a model does not reach in its first epoch."""
 CERTAIN, HELD_OUT = 1.02, 1.05
 """Perplexities below which every token is known in advance, for training and for validation text."""
+
+
+def right_at_once(chart: Chart) -> Iterator[Symptom]:
+    """From the first evaluation on, every held-out prediction is right and the loss is nearly 0.
+
+    >>> chart = Chart.of(loss=[0.2, 1e-4, 1e-5, 1e-5, 0.0], context={"source": "CSV", "clock": "epoch"})
+    >>> for step in range(5):
+    ...     chart.put(step, "val_loss", 1e-5)
+    ...     chart.put(step, "val_accuracy", 1.0)
+    >>> print(*right_at_once(chart))
+    step 0: LO07 suspiciously-low-loss (warning): validation accuracy is 1 and validation loss 1e-05 from the first ...
+    """
+    name = "val_accuracy" if "val_accuracy" in chart else "val_accuracy_top1"
+    rates, held_out = Curve.of(chart[name], "validation accuracy"), chart["val_loss"]
+    if rates.values.size < EVALUATIONS or not held_out or rates.steps[0] > 1 or chart.context.get("clock") != "epoch":
+        return
+    top = 1.0 if float(rates.values.max()) <= 1 else 100.0
+    first = float(held_out.values[0])
+    if rates.start > ALL_RIGHT * top and float(rates.values.min()) > 0.999 * top and 0 <= first < SURE:
+        message = f"{rates.name} is {number_text(rates.start)} and validation loss {number_text(first)} from the first "
+        message += "evaluation on: the inputs contain the answer, or there is only one answer"
+        yield shown(SuspiciouslyLowLoss, rates, 0, "warning", message, value=first, limit=SURE)
 
 
 def too_good(chart: Chart) -> Iterator[Symptom]:
