@@ -504,3 +504,36 @@ def test_a_leap_that_the_next_evaluation_takes_back_is_no_spike():
     passing, lasting = run([0.026]), run([0.026, 0.026, 0.024])
     assert not raised(loss=passing, val_loss=passing, context=EPOCHS)
     assert "loss-spike" in raised(loss=lasting, val_loss=lasting, context=EPOCHS)
+
+
+def test_a_constant_reward_in_a_long_run_that_goes_on():
+    stays, moves = [10.1] * 120, list(np.linspace(0.9, 0.002, 120))
+    assert raised(reward=stays, entropy_coef=moves) == {"not-learning"}
+    assert not raised(reward=[0.0] * 120, entropy_coef=moves)  # not in use
+    assert not raised(reward=stays[:60], entropy_coef=moves[:60])
+
+
+def test_a_loss_far_off_for_long_that_ends_where_it_began_has_learnt_nothing():
+    astray = [*[5.7, 5.8, 6.1] * 20, *[20.0, 27.0, 22.0] * 10, *[7.5, 6.0, 10.0] * 20]
+    assert "loss-divergence" in raised(loss=[*astray, *[5.6, 5.8] * 20])
+    assert "loss-divergence" not in raised(loss=[*astray, *np.linspace(5.6, 2.0, 200)])
+
+
+def test_training_that_leaves_validation_far_behind_for_two_thirds_of_the_run_overfits():
+    right, loss = 1 - 0.5 * 0.85 ** np.arange(30), 0.28 * 0.94 ** np.arange(30)
+    held_out = [0.35, 0.30, 0.255, *[0.25, 0.257] * 13, 0.25]
+    better = {"train_accuracy": "higher", "val_accuracy": "higher"}
+    known = {"loss": loss, "val_loss": held_out, "train_accuracy": right}
+    stuck = [0.5, 0.51, 0.57, 0.55, *[0.59, 0.6] * 13]
+    assert "overfitting" in raised(better, context=EPOCHS, val_accuracy=stuck, **known)
+    gains = np.linspace(0.5, 0.66, 30)
+    assert "overfitting" not in raised(better, context=EPOCHS, val_accuracy=gains, **known)
+
+
+def test_metrics_at_zero_and_a_part_of_the_loss_at_zero_mean_that_no_label_is_matched():
+    names = ("val_precision_b", "val_recall_b", "val_map50_b")
+    better = dict.fromkeys(names, "higher")
+    none = {name: [0.0] * 5 for name in names}
+    falls = [14.1, 13.6, 13.1, 12.7, 12.4]
+    assert "not-learning" in raised(better, context=EPOCHS, loss=falls, box_loss=[0.0] * 5, cls_loss=falls, **none)
+    assert not raised(better, context=EPOCHS, loss=falls, box_loss=falls, cls_loss=falls, **none)

@@ -22,7 +22,15 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right
-from torchdoctor.symptoms.hindsight.departures import dead, diverged, sank_for_long, set_back, spiked, unlearnt
+from torchdoctor.symptoms.hindsight.departures import (
+    dead,
+    diverged,
+    sank_for_long,
+    set_back,
+    spiked,
+    unlearnt,
+    went_astray,
+)
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing, worsened
 from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, cannot_rank, part_at_rest, unlearnable
@@ -41,6 +49,7 @@ MANY = 3
 """Findings of one name at severity info that are listed one by one; more of them are merged into one."""
 
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
+    went_astray,
     *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, sank_for_long, dead),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, cannot_rank, one_answer),
     *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good, right_at_once),

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import median
+from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
 from torchdoctor.symptoms.overfitting import Overfitting, level_at, smoothed
 from torchdoctor.symptoms.progress import is_game
@@ -77,12 +77,27 @@ def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
     top = 1.0 if max(float(right.max()), float(held_out.values.max())) <= 1 else 100.0
     known, now = median(right[-3:]) / top, median(held_out.values[-3:]) / top
     level, best = median(curve.values[-3:]), float(curve.values.min())
-    if known > 0.95 and now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start:
+    low = now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start
+    if known > 0.95 and (low or _gains_nothing(right / top, held_out.values / top)):
         message = (
             f"training accuracy is {number_text(known)}, but validation accuracy is {number_text(now)} "
             f"with a loss of {number_text(level)}"
         )
         yield shown(Overfitting, curve, 1, "warning", message, value=level)
+
+
+def _gains_nothing(right: Array, held_out: Array, few: int = 12, apart: float = 0.3, gain: float = 0.03) -> bool:
+    """Whether validation accuracy has gained nothing since a third of the run, and training is far above it.
+
+    >>> right, held_out = np.linspace(0.5, 0.97, 24), np.array([0.5, 0.53, 0.56, 0.58, *[0.6, 0.59] * 10])
+    >>> _gains_nothing(right, held_out), _gains_nothing(right, held_out + 0.2)
+    (True, False)
+    """
+    third = held_out.size // 3
+    if held_out.size < few or right.size < few or median(right[-3:]) - median(held_out[-3:]) < apart:
+        return False
+    then, now = float(held_out[third // 2 : third + 2].max()), median(held_out[-third:])
+    return now < then + gain and median(right[-3:]) > median(right[third // 2 : third + 2]) + gain
 
 
 def parts_ways(chart: Chart) -> Iterator[Symptom]:

@@ -163,7 +163,8 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
     train = Curve.of(chart["loss"], "")
     learns = train.values.size > 0 and train.level < (1 - FALLEN) * train.start
     idle = not learns and held_out.values.size >= SOME and held_out.level > 0.98 * held_out.start > 0
-    late = idle or chart.step >= LATE.get(str(chart.context.get("clock")), 2000)
+    empty = [name for name in chart.vitals if name.endswith("_loss") and _is_nothing(chart[name].values)]
+    late = idle or bool(empty) or chart.step >= LATE.get(str(chart.context.get("clock")), 2000)
     if not judged or not late or is_game(chart):
         return
     words = [name for name in judged if name.endswith("_wer")]
@@ -173,13 +174,21 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
         found = stuck[0] if len(stuck) == len(errors) else ""
     else:
         rates = [name for name, way in judged.items() if way == "higher"]
-        rates = [name for name in rates if chart[name].count >= (SOME if idle or len(rates) >= 3 else EVALUATIONS)]
+        least = FEW if empty else SOME if idle or len(rates) >= 3 else EVALUATIONS
+        rates = [name for name in rates if chart[name].count >= least]
         found = rates[0] if rates and not any(chart[name].values.any() for name in rates) else ""
     if found:
         curve = Curve.of(chart[found], found.removeprefix("val_").replace("_", " "))
         level = median(curve.values)
         message = f"{curve.name} is {number_text(level)} at all {curve.values.size} evaluations: no prediction is right"
+        if empty:
+            message += f"; {empty[0].replace('_', ' ')} is exactly 0 too, so no label may have been matched"
         yield shown(NotLearning, curve, 0, "warning", message, value=level)
+
+
+def _is_nothing(values: Array) -> bool:
+    """Whether a part of the loss is exactly 0 in every record."""
+    return values.size >= FEW and not values.any()
 
 
 def _is_at_the_top(values: Array) -> bool:

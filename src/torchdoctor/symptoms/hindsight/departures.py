@@ -32,6 +32,8 @@ LEARNT = 0.7
 """If the best loss was below this share of the start, the run had learned something and lost it."""
 MANY = 32
 """Points from which a run counts as long."""
+ASTRAY = 2.0
+"""Multiple of its start above which a loss is far off, even if it comes back."""
 SET_BACK = 0.15
 """Share of the run that a jump must last for a warning."""
 LOST = 0.3
@@ -252,6 +254,25 @@ def set_back(chart: Chart) -> Iterator[Symptom]:
             part = Curve(curve.name, curve.steps[:end], curve.values[:end])
             yield shown(LossSpike, part, first, "warning", message, value=top, limit=1.6 * held)
             return
+
+
+def went_astray(chart: Chart) -> Iterator[Symptom]:
+    """The loss was far above its start for a part of the run, and ends where it began.
+
+    >>> values = [5.7, 5.8, 6.1] * 10 + [20.0, 27.0, 22.0] * 5 + [7.5, 6.0, 10.0] * 10 + [5.6, 5.8] * 10
+    >>> print(*went_astray(Chart.of(loss=values, context={"source": "CSV"})))
+    step 30: LO02 loss-divergence (warning): loss rose from 5.8 to 22 and is about 5.8 at the end: it learned nothing
+    """
+    curve = loss_of(chart)
+    if curve.values.size < 2 * MANY or is_game(chart) or not float(curve.values.min()) > 0:
+        return
+    smooth, start = smoothed(curve.values), median(curve.values[:3])
+    astray = smooth > ASTRAY * start
+    if float(astray.mean()) >= YOUNG and min(float(smooth.min()), curve.level) > 0.9 * start:
+        message = f"{curve.name} rose from {number_text(start)} to {number_text(float(smooth.max()))} and is about "
+        message += f"{number_text(curve.level)} at the end: it learned nothing"
+        since = int(np.argmax(astray))
+        yield shown(LossDivergence, curve, since, "warning", message, value=float(smooth.max()), limit=ASTRAY * start)
 
 
 def sank_for_long(chart: Chart) -> Iterator[Symptom]:

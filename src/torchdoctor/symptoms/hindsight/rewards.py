@@ -65,19 +65,23 @@ def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
 
 
 def _fell_out(curve: Curve) -> Iterator[Symptom]:
-    """The last rewards are below all earlier ones by several times the earlier range.
+    """Rewards fell below all earlier ones by several times the earlier range, and stayed there.
 
     >>> values = np.array([-54.0, -40.0, -30.0, -20.0] + [-16.0, -17.0] * 10 + [-304.0, -260.0, -277.0])
     >>> print(*_fell_out(Curve("reward", np.arange(27), values)))
-    step 24: LO02 loss-divergence (warning): reward is -277 at the end; it was never below -54 before
+    step 24: LO02 loss-divergence (warning): reward is -277 at the end; it was never below -54 before step 24
     """
-    before, late = curve.values[:-3], curve.values[-3:]
-    worst, swung = float(before.min()), float(np.ptp(before))
-    limit = worst - OUT * swung
-    if swung > 0 and float(late.max()) < limit:
-        now = median(late)
-        said = f"reward is {number_text(now)} at the end; it was never below {number_text(worst)} before"
-        yield shown(LossDivergence, curve, curve.values.size - 3, "warning", said, value=now, limit=limit)
+    values = curve.values
+    worst, best = np.minimum.accumulate(values), np.maximum.accumulate(values)
+    highest = np.maximum.accumulate(values[::-1])[::-1]  # of all later ones
+    limits = worst - OUT * (best - worst)
+    fallen = (highest[1:] < limits[:-1]) & (best > worst)[:-1]
+    place = 1 + int(np.argmax(fallen))
+    if fallen.any() and min(place, values.size - place + 1) > max(3, values.size // 20):
+        since, now = number_text(int(curve.steps[place])), median(values[place:])
+        said = f"reward is {number_text(now)} at the end; it was never below {number_text(float(worst[place - 1]))} "
+        said += f"before step {since}"
+        yield shown(LossDivergence, curve, place, "warning", said, value=now, limit=float(limits[place - 1]))
 
 
 def unearned(chart: Chart) -> Iterator[Symptom]:
@@ -111,7 +115,10 @@ def stagnant(chart: Chart) -> Iterator[Symptom]:
     """
     curve = Curve.of(chart["reward"] if "reward" in chart else chart["val_reward"], "reward")
     values, third = curve.values, curve.values.size // 3
-    if values.size < LONG or not np.ptp(values) or float(np.mean(values == values.max())) > TOP:
+    if values.size >= LONG and values[0] and not np.ptp(values) and _moves(chart):
+        said = f"reward is exactly {number_text(curve.start)} in all {curve.records} records"
+        yield shown(NotLearning, curve, 0, "warning", said, value=curve.start)
+    if values.size < LONG or float(np.mean(values == values.max())) > TOP:
         return
     levels = [median(part) for part in np.array_split(values, 6)]
     first, now, trend = levels[0], levels[-1], climbs(values)
@@ -145,6 +152,7 @@ def lost(chart: Chart) -> Iterator[Symptom]:
         else:
             yield from _fell_out(curve)
         return
+    yield from _fell_out(curve)
     begun = values[: max(2, values.size // 2)]
     span = FAR * max(float(np.ptp(begun)), abs(float(values[0])))
     if climbs(values) < -0.7 and float(values[-2:].max()) < float(values[0]) - span:
@@ -164,6 +172,12 @@ def unmoved(chart: Chart) -> Iterator[Symptom]:
     if entropy and shift and not shift.start:
         said = f"{entropy.name} is {number_text(entropy.start)} and {shift.name} 0 at all {shift.records} updates"
         yield shown(NotLearning, shift, 0, "warning", f"{said}: nothing changes", value=entropy.start)
+
+
+def _moves(chart: Chart) -> bool:
+    """Whether training goes on while the reward stays: a loss or an entropy changes."""
+    names = [name for name in chart.vitals if {"loss", "entropy", "coef"} & set(name.split("_"))]
+    return any(chart[name].count >= UPDATES and np.ptp(chart[name].values) > 0 for name in names)
 
 
 def _constant(chart: Chart, words: Collection[str]) -> Curve | None:
