@@ -430,7 +430,7 @@ def _is_told_by_each_process(columns: Mapping[str, Column], epochs: Column) -> b
     True
     """
     numbers = dict(zip(epochs.rows.tolist(), epochs.values.tolist(), strict=True))
-    often = set()
+    often: set[int] = set()
     losses = [found for name, found in columns.items() if is_measure(name) and "loss" in words_of(name)]
     for loss in losses:
         if len(loss.rows) < 4 or not set(loss.rows.tolist()) <= numbers.keys():
