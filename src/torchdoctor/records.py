@@ -51,6 +51,7 @@ key                             value
 ``graph.frozen_share``          share of the models' elements that do not require gradients
 ``loss.kind``                   "cross-entropy", "nll", "mse", "l1", "bce" ...: from the nodes of the loss's graph
 ``loss.reduction``              "mean" or "sum", if the node of the loss shows it
+``loss.divided``                whether backward begins at a sum that was divided by a count: then it is a mean
 ``loss.lint``                   mistakes in the order of nodes: see ``symptoms/suspicious_loss.py``
 ``loss.ending``                 "ReLU", "Tanh" ...: the bounded activation, module or function, before an error
 ``loss.fragile``                operations next to the loss that may be undefined: "log", "sqrt", "norm", "division" ...

@@ -236,3 +236,14 @@ def test_running_statistics_that_have_not_come_round(momentum, certain):
     facts = {"mode.batchnorm": {"layers": 2, "most_values": 64}, "mode.batchnorm_momentum": momentum}
     found = weight("batchnorm-misuse", "validation-anomaly", facts, {"loss": [1.0] * 100, "val_loss": [2.0] * 100})
     assert (found >= CERTAIN) is certain
+
+
+def test_a_group_at_learning_rate_zero_is_frozen_by_mistake():
+    said = "parameter group 1 has had a learning rate of 0 since the first step: a, b have gradients but do not change"
+    chart = Chart.of(**{"loss": [2.0] * 99, "lr": [1e-3] * 99, "lr/1": [0.0] * 99})
+    chart.add({"type": "facts", "step": 4, "facts": {"graph.frozen": [], "graph.frozen_share": 0.0}})
+    chart.episodes.append(Symptom("frozen-weights", "WE01", "warning", 0.95, 0, 98, message=said))
+    found = rank(chart)
+    assert found[0].cause == "frozen-by-mistake" and said in found[0].evidence[0]
+    first = prescribe(chart, found)[1][0]
+    assert first.action == "unfreeze" and first.code.startswith('for group in optimizer.param_groups: group["lr"] =')

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses import rank
+from torchdoctor.diagnoses import CAUSES, Problem, rank
 from torchdoctor.diagnoses.findings import loss_was_finite, validation_leads, working_update
 from torchdoctor.records import Symptom
 
@@ -445,3 +445,33 @@ def test_a_leap_before_any_gradient_was_seen_is_judged_without_one():
     chart = charted(symptom("loss-spike", 200), loss=LEFT)
     chart.put(200, "grad_norm", 5.0)
     assert sum(item.probability for item in rank(chart)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("first", "blamed"), [(True, False), (False, False), (None, True)])
+def test_a_learning_rate_of_zero_is_that_of_one_group_or_of_all(first, blamed):
+    rates = {"lr": 0.0} if first is None else {"lr": 0.0, "lr/1": 1e-3} if first else {"lr": 1e-3, "lr/1": 0.0}
+    chart = Chart.of(loss=np.full(N, 2.3), **{name: np.full(N, rate) for name, rate in rates.items()})
+    problem = Problem((symptom("not-learning", 0),))
+    weighed = {name: next(item for item in CAUSES if item.name == name)() for name in ("schedule-error", "lr-too-low")}
+    said = {item.text: item.weight for cause in weighed.values() for item in cause.weigh(chart, problem)}
+    assert ("the learning rate has been 0 since the first step" in said) == blamed
+    assert any("before the schedule lowered it" in text for text in said) == blamed
+
+
+def test_weights_that_do_not_move_count_among_all():
+    """Biases that begin at zero change by a multiple of their norm, however low the learning rate is."""
+    chart = charted(lr=np.full(N, 5e-9))
+    for step in range(0, 390, 10):
+        chart.add(
+            {"type": "tensors", "step": step, "vitals": {"update_ratio": [0.0, 0.0, 5e-8, 6e-8, 7e-8, 0.01, 0.02]}}
+        )
+    assert working_update(chart) == 6e-8
+    chart.add({"type": "tensors", "step": 390, "vitals": {"update_ratio": [0.0] * 7}})  # a step that was skipped
+    assert working_update(chart) == 6e-8
+
+
+def test_updates_of_a_head_are_not_those_of_the_weights():
+    chart = charted()
+    for step in range(0, 390, 10):
+        chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [0.0, 0.0, 0.0, 0.04]}})
+    assert np.isnan(working_update(chart))

@@ -175,6 +175,16 @@ def test_what_may_divide_before_the_loss_is_named(kinds, start):
     assert f"{start} before the cross-entropy loss" in said("numeric-precision", chart, "nan-or-inf", first=19)
 
 
+@pytest.mark.parametrize(("model", "passes"), [("Net", 0), ("Sequential, Sequential", 2)])
+def test_no_forward_that_never_ran_is_said_to_divide(model, passes):
+    """training_step() of a LightningModule may call the layers itself."""
+    chart = Chart.of(loss=[1.0] * 19 + [math.nan], context={"model": {"class": model}})
+    facts = {"modules.kinds": ["Linear", "ReLU"], "loss.kind": "mse", "loss.reduction": "mean", "loop.passes": passes}
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    told = said("numeric-precision", chart, "nan-or-inf", first=19)
+    assert "the code that calls the layers may divide or mask before the mse loss" in told, told
+
+
 def test_gradients_of_zero_are_not_called_neither_too_small_nor_too_large():
     chart = Chart.of(loss=[2.3] * 200, grad_norm=[0.1] * 200)
     chart.names = ("a.weight",)
@@ -190,3 +200,82 @@ def test_a_rate_that_leapt_is_told_as_it_was_then():
     chart = Chart.of(loss=[2.0] * 200 + [7.0] * 100, lr=rates)
     told = said("lr-too-high", chart, "loss-divergence", first=201, last=299)
     assert "the learning rate had just jumped to 0.2, 200 times its highest value before" in told, told
+
+
+@pytest.mark.parametrize(("left", "told"), [(["G.weight", "G.bias"], True), (["G.weight"], False)])
+def test_a_player_that_none_of_the_optimizers_holds_is_named(left, told):
+    chart = Chart.of(context={"model": {"class": "Net, Net"}, "optimizer": [{"class": "Adam"}] * 2})
+    chart.names = ("G.weight", "G.bias", "D.weight")
+    chart.add({"type": "facts", "step": 2, "facts": {"graph.not_in_optimizer": left}})
+    texts = said("parameters-not-in-optimizer", chart, "frozen-weights")
+    assert any("none of the 2 optimizers holds any parameter of G" in text for text in texts) == told, texts
+
+
+def averaged(again, best):
+    """A run that learns in its first epoch and is validated from step 62 on; `again`: samples seen twice at step 48."""
+    chart = Chart.of(loss=[2.3] * 20 + [0.01] * 280, lr=[1e-3] * 300)
+    for step in range(0, 300, 12):
+        chart.put(step, "input_again", again if step == 48 else 0.3 if step > 62 else 0.0)
+    for step, value in zip((62, 125, 188, 251), (2.32, 2.31, 2.3, best), strict=True):
+        chart.put(step, "val_loss", value)
+    return chart
+
+
+@pytest.mark.parametrize(
+    ("again", "best", "new"),
+    [(0.0, 2.27, True), (0.3, 2.27, False), (0.0, 1.0, False)],
+    ids=["all new", "seen twice already", "validation followed"],
+)
+def test_what_was_there_while_all_samples_were_new_is_not_memorization(again, best, new):
+    texts = [
+        said(cause, averaged(again, best), "validation-anomaly") for cause in ("memorization", "train-val-mismatch")
+    ]
+    assert ("the gap was there before any sample was seen twice: nothing was memorized yet" in texts[0]) == new
+    assert ("the gap existed before training had seen any sample twice" in texts[1]) == new
+    assert any("may have memorized" in text for text in texts[1]) == (again > 0)
+
+
+def test_a_little_better_than_untrained_is_not_called_never_better():
+    texts = said("memorization", averaged(0.0, 2.27), "validation-anomaly")
+    assert "the best validation loss is 2.27, not much better than the 2.3 of an untrained model" in texts, texts
+
+
+@pytest.mark.parametrize(("batches", "told"), [([7.0] * 16, False), ([float(step) for step in range(16)], True)])
+def test_samples_that_the_loop_never_gave_are_not_counted(batches, told):
+    context = {"model": {"trainable": 100_000}, "dataset_size": 2000, "batch_size": 16}
+    chart = Chart.of(loss=[1.0] * 40, input_checksum=batches, context=context)
+    texts = said("memorization", chart, "overfitting", "batch-anomaly")
+    assert ("100,000 parameters for 2,000 samples" in texts) == told, texts
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_sum_divided_by_a_count_is_not_called_a_sum(divided):
+    chart = Chart.of(loss=[2.0, 1.0, 9.0])
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum", "loss.divided": divided}})
+    texts = said("loss-misuse", chart, "gradient-explosion", first=2)
+    assert any("the loss is a sum" in text for text in texts) is not divided, texts
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_labels_that_are_all_ignored_are_named_whatever_the_reduction(divided):
+    chart = Chart.of(target_classes=[0.0] * 3, loss=[0.0] * 3, grad_norm=[0.0] * 3)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum", "loss.divided": divided}})
+    texts = said("loss-misuse", chart, "no-gradient")
+    assert [text.rpartition(", so that ")[2] for text in texts] == [
+        "its mean is 0 / 0" if divided else "it is a sum of nothing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind", "ignored"),
+    [(0.0, "nll", True), (0.7, "cross-entropy", False), (math.nan, "cross-entropy", False), (0.0, "mse", False)],
+)
+def test_a_nan_that_reaches_no_gradient_is_that_of_labels_which_are_all_ignored(norm, kind, ignored):
+    chart = Chart.of(loss=[2.0, 1.9, math.nan], grad_norm=[1.0, 1.1, norm], context={"model": {"class": "GPT"}})
+    facts = {"loss.kind": kind, "loss.reduction": "mean", "loss.lint": [], "loss.hidden": False}
+    facts["modules.kinds"] = ["Conv1D"]
+    chart.add({"type": "facts", "step": 0, "facts": facts})
+    texts = said("loss-misuse", chart, "nan-or-inf", first=2), said("numeric-precision", chart, "nan-or-inf", first=2)
+    assert any("ignores all labels of a batch" in text for text in texts[0]) is ignored
+    assert any("may divide or mask" in text for text in texts[1]) is not ignored, texts[1]
+    assert not ignored or sum(texts[1].values()) < 0

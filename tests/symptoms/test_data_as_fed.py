@@ -246,6 +246,18 @@ def test_labels_of_which_the_loss_counts_none():
     assert TargetAnomaly().check(Chart.of(target_classes=[0.0], loss=[0.0])) is None  # a sum of nothing
 
 
+def of_no_label(divided, norm=0.0):
+    """All labels are ignored, and the loss is a sum; a trainer logs 0 for 0 / 0."""
+    chart = Chart.of(target_classes=[0.0] * 3, loss=[0.0] * 3, grad_norm=[norm] * 3)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum", "loss.divided": divided}})
+    return chart
+
+
+@pytest.mark.parametrize(("divided", "norm", "found"), [(True, 0.0, True), (True, 1.0, False), (False, 0.0, False)])
+def test_labels_of_which_a_trainer_counts_none(divided, norm, found):
+    assert (TargetAnomaly().check(of_no_label(divided, norm)) is not None) is found
+
+
 def test_tiny_targets_that_are_lost_in_what_the_outputs_are():
     asked = {"target_mean": [0.0] * 3, "target_std": [4e-6] * 3}
     lost = Chart.of(step=100, output_rms=[0.01] * 3, criterion=[1e-4] * 3, guess_loss=[1.6e-11] * 3, **asked)

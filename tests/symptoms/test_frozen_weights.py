@@ -203,3 +203,72 @@ def test_what_an_optimizer_held_until_lately_was_not_left_out_on_purpose():
     facts = {"graph.not_in_optimizer": ["a.weight", "b.weight", "c.weight"]}
     rows = [[0.001] * 4] * 5 + [[NAN, NAN, NAN, 0.001]] * 3
     assert FrozenWeights().check(chart(facts, [NAN, NAN, NAN, 1.0], rows, {})).severity == "warning"
+
+
+TRUNK, HEAD = ("0.weight", "0.bias", "2.weight", "2.bias"), ("4.weight", "4.bias")
+TRUNK_FIRST, HEAD_FIRST = {"lr": 0.0, "lr/1": 1e-3}, {"lr": 1e-3, "lr/1": 0.0}
+
+
+def two_groups(rates, *, fresh=1.0, last=1.0, steps=400, groups=(), optimizers=(), moves=0.0, late=0):
+    """A trunk whose updates are `moves`, and a head that learns; the learning rates begin at step `late`."""
+    built = Chart.of(loss=[1.0] * (steps - 1) + [last] * 128, weights_fresh=[fresh])
+    built.names, built.groups = TRUNK + HEAD, list(groups)
+    built.context["optimizer"] = [{"class": "AdamW", "groups": size} for size in optimizers]
+    facts = {
+        "modules.names": ["0", "1", "2", "3", "4"],
+        "modules.kinds": ["Linear", "ReLU", "Linear", "ReLU", "Linear"],
+    }
+    built.add({"type": "facts", "step": 0, "facts": facts})
+    for number, step in enumerate(range(0, steps, 8)):
+        built.add({"type": "vitals", "step": step, "vitals": {"lr": rates["lr"]} if step < late else rates})
+        rows = {"grad_norm": [1.0] * 6, "update_ratio": [moves, NAN, moves, moves, 0.01, NAN]}
+        rows["weight_norm"] = [1.0, 0.0, 1.0, 1.0, 1.0 + number, 0.1 * number]  # biases begin at zero
+        built.add({"type": "tensors", "step": step, "vitals": rows})
+    return built
+
+
+@pytest.mark.parametrize(("rates", "number"), [(TRUNK_FIRST, 0), (HEAD_FIRST, 1)], ids=["first", "second"])
+def test_a_new_trunk_in_a_group_at_learning_rate_zero(rates, number):
+    found = FrozenWeights().check(two_groups(rates))
+    assert (found.severity, found.first_step, found.where) == ("warning", 0, TRUNK)
+    assert f"parameter group {number} has had a learning rate of 0 since the first step: 0.weight" in found.message
+
+
+def test_a_group_is_called_by_its_optimizer_if_there_are_several():
+    assert (
+        "parameter group 0 of optimizer 1 has"
+        in FrozenWeights().check(two_groups(HEAD_FIRST, optimizers=(1, 1))).message
+    )
+
+
+@pytest.mark.parametrize("rates", [TRUNK_FIRST, HEAD_FIRST], ids=["first", "second"])
+@pytest.mark.parametrize(
+    ("told", "severity"),
+    [
+        ({"fresh": 0.3}, None),
+        ({"fresh": math.nan}, None),
+        ({"groups": [{"initial_lr": 1e-3}] * 2}, None),
+        ({"groups": [{"initial_lr": 0.0}] * 2}, "warning"),
+        ({"moves": 1e-4}, None),
+        ({"steps": 160}, "info"),
+        ({"last": 0.01}, "info"),
+    ],
+    ids=["trained before", "unknown", "a scheduler raises it", "it does not", "moved", "head first", "a reservoir"],
+)
+def test_what_is_held_at_learning_rate_zero_on_purpose(rates, told, severity):
+    found = FrozenWeights().check(two_groups(rates, **told))
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        two_groups({"lr": 0.0, "lr/1": 0.0}),
+        two_groups(HEAD_FIRST, late=200),
+        two_groups({"lr": 1e-3}),
+    ],
+    ids=["all groups at zero", "it stepped at first", "none at zero"],
+)
+def test_a_group_that_is_not_the_only_one_at_rest_or_was_not_always(built):
+    found = FrozenWeights().check(built)
+    assert found is None or "learning rate of 0" not in found.message

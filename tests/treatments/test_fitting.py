@@ -133,6 +133,8 @@ OUT_OF_PLACE = [
     ("speed-up-data", case("", "step-time-regression", seconds=[0.2] * 300, data_seconds=[0.01] * 9)),
     ("check-hardware", case("", "step-time-regression", context={"devices": ["cpu"]})),
     ("set-clip-norm", case("unnormalized-targets", "slow-learning", grad_norm=[1e8] * 300)),
+    ("set-clip-norm", case("unnormalized-targets", "slow-learning", "activation-explosion", grad_norm=[1e6] * 300)),
+    ("scale-lr", case("unnormalized-targets", "slow-learning", "activation-explosion", lr=[1e-3] * 300)),
 ]
 IN_PLACE = [
     ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[2.0]), {}),
@@ -158,6 +160,8 @@ IN_PLACE = [
     ("check-hardware", case("", "step-time-regression", context={"devices": ["NVIDIA H200"]}), {}),
     ("check-hardware", case("", "straggler-rank"), {}),
     ("skip-window", case("bad-batch", "loss-spike", first=160), {"first": 150.0, "last": 180.0}),
+    ("scale-lr", case("unnormalized-targets", "slow-learning", "loss-spike", lr=[1e-3] * 300), {"factor": 0.5}),
+    ("scale-lr", case("unnormalized-targets", "activation-explosion", lr=[1e-3] * 300), {"factor": 0.5}),
     ("skip-window", case("bad-batch", "loss-spike", first=5000), {"first": 4990.0, "last": 5190.0}),
 ]
 
@@ -181,3 +185,30 @@ def test_the_rate_of_a_sum_is_divided_by_the_batch():
     given = case("lr-too-high", "loss-divergence", facts={"loss.reduction": "sum"}, lr=[0.05] * 400)
     given.chart.context["batch_size"] = 64
     assert parameters(given, "scale-lr") == {"factor": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("group", "fits"),
+    [
+        ({"optimizer": "Adam", "weight_decay": 0.01}, True),
+        ({"optimizer": "Adam", "weight_decay": 0.01, "decoupled_weight_decay": True}, False),
+        ({"optimizer": "Adam", "weight_decay": 0}, False),
+        ({"optimizer": "AdamW", "weight_decay": 0.01}, False),
+        ({"optimizer": "SGD", "weight_decay": 0.01}, False),
+        ({}, True),
+    ],
+)
+def test_adamw_replaces_only_an_adam_that_adds_its_decay_to_the_gradient(group, fits):
+    asked = case("optimizer-misconfigured", "optimizer-advice")
+    asked.chart.groups = [group] if group else []
+    assert (parameters(asked, "use-adamw") is not None) == fits
+
+
+@pytest.mark.parametrize(
+    ("fresh", "optimizer", "factor"),
+    [(1.0, "AdamW", 6e4), (1.0, "SGD", 2e6), (0.1, "AdamW", 2e3), (None, "AdamW", 2e3)],
+)
+def test_a_learning_rate_of_practically_zero_is_raised_to_one_that_trains(fresh, optimizer, factor):
+    known = {} if fresh is None else {"weights_fresh": [fresh]}
+    asked = case("lr-too-low", "slow-learning", lr=[5e-9] * 300, context={"optimizer": [{"class": optimizer}]}, **known)
+    assert parameters(asked, "scale-lr") == {"factor": factor}

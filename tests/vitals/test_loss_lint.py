@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torchdoctor.vitals.loss_graph import read_graph
+from torchdoctor.vitals.loss_graph import is_shared_out, read_graph
 from torchdoctor.vitals.passes import content
 
 LABELS = torch.arange(8) % 5
@@ -176,3 +176,44 @@ def test_content_is_that_of_the_samples_whatever_their_order():
     batch, other = torch.randn(16, 3, 4), torch.randn(16, 3, 4)
     assert torch.isclose(content(batch), content(batch.flip(0)), rtol=1e-5)
     assert not torch.isclose(content(batch), content(other), rtol=1e-3)
+
+
+def total(labels=LABELS):
+    return functional.cross_entropy(scores(), labels, reduction="sum")
+
+
+def of_texts(count):
+    """A sum over the tokens of three texts."""
+    scores = nn.Linear(4, 7)(torch.randn(3, 4, 4)).view(-1, 7)
+    return functional.cross_entropy(scores, TOKENS.flatten(), reduction="sum") / count
+
+
+SOME = torch.tensor([1, -100, -100, -100, -100, -100, -100, 2])
+SHARED = {
+    "by the samples": (lambda: total() / 8, True),
+    "by a tensor": (lambda: total() / torch.tensor(8), True),
+    "times one over the samples": (lambda: total() * (1 / 8), True),
+    "by the labels that count": (lambda: total(SOME) / 2, True),
+    "by those of several batches": (lambda: total() / 64, True),
+    "by the number of texts": (lambda: of_texts(3), True),
+    "by nothing": (lambda: total(torch.full((8,), -100)) / torch.tensor(0), True),
+    "with another term": (lambda: total() / 8 + 0.1 * scores().mean(), True),
+    "squares by hand": (lambda: scores().pow(2).sum() / 8, True),
+    "for two processes": (lambda: total() / 16 * 2, True),
+    "a sum": (total, False),
+    "half a sum": (lambda: functional.mse_loss(scores(), torch.ones(8, 5), reduction="sum") / 2, False),
+    "scaled": (lambda: total() * torch.tensor(65536.0), False),
+    "a mean": (lambda: functional.cross_entropy(scores(), LABELS) / 8, None),
+    "a mean by hand": (lambda: scores().pow(2).sum(1).mean(), None),
+}
+
+
+@pytest.mark.parametrize(("loss", "shared"), SHARED.values(), ids=SHARED)
+def test_a_sum_divided_by_a_count_is_a_mean(loss, shared):
+    assert is_shared_out(loss().grad_fn) is shared
+
+
+def test_a_sum_is_asked_for_its_divisor_where_backward_has_been():
+    loss = total() / 8
+    loss.backward()
+    assert is_shared_out(loss.grad_fn) is True

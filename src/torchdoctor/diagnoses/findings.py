@@ -302,19 +302,42 @@ def still_multiplied(chart: Chart, least: float = 64.0) -> float:
     return weight if weight >= least and 0.05 * weight < norm < 30 * weight else 0.0
 
 
+def leading_rates(chart: Chart) -> Series:
+    """The learning rates of the first parameter group, or of the first other one if it never steps.
+
+    >>> leading_rates(Chart.of(**{"lr": [0.0] * 3, "lr/1": [1e-3] * 3})).latest
+    0.001
+    """
+    known = (chart[name] for name in chart.vitals if name.startswith("lr/"))
+    others = (rates for rates in known if rates.outline.highest > 0)
+    return chart["lr"] if chart["lr"].outline.highest != 0 else next(others, chart["lr"])
+
+
 def working_update(chart: Chart) -> float:
     """The median update ratio while the learning rate was at least 30 % of its highest; NaN if unknown.
 
-    Updates during warm-up or at the end of a schedule do not show how the run learns.
+    Updates during warm-up or at the end of a schedule do not show how the run learns, nor do steps that change nothing
+    at all. Otherwise tensors that stay where they are count as well. If most do, no ratio is that of the weights: NaN.
+
+    >>> chart = Chart()
+    >>> chart.add({"type": "tensors", "step": 1, "vitals": {"update_ratio": [0.0, 1e-7, 0.01]}})
+    >>> working_update(chart)
+    1e-07
+    >>> chart.add({"type": "tensors", "step": 2, "vitals": {"update_ratio": [0.0, 0.0, 0.01]}})
+    >>> chart.add({"type": "tensors", "step": 3, "vitals": {"update_ratio": [0.0, 0.0, 0.01]}})
+    >>> working_update(chart)
+    nan
     """
-    rates, top = chart["lr"], highest(chart["lr"], 0, chart.step)
+    rates = leading_rates(chart)
+    top = highest(rates, 0, chart.step)
     levels = []
     for step, row in chart.tensors("update_ratio").rows:
-        known = row[np.isfinite(row) & (row > 0)]
+        known = row[np.isfinite(row)]
         rate = rates.values[rates.steps == step]
-        if known.size and not (rate.size and float(rate[0]) < 0.3 * top):
+        if (known > 0).any() and not (rate.size and float(rate[0]) < 0.3 * top):
             levels.append(median(known))
-    return median(levels) if levels else math.nan
+    level = median(levels) if levels else math.nan
+    return level if level > 0 else math.nan
 
 
 def thrown_at_first(chart: Chart, problem: Problem, long: float = 0.02, soon: int = 60) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import names_text, share_text
-from torchdoctor.symptoms.frozen_weights import FRESH, only_biases_learn
+from torchdoctor.symptoms.frozen_weights import FRESH, NO_RATE, only_biases_learn
 
 ALL_BUT = 0.9
 """Share of frozen parameters from which the rest is a head, an adapter, or a mistake."""
@@ -16,21 +16,23 @@ METHOD = 0.5
 
 
 class FrozenByMistake(Cause):
-    """Layers that should learn have `requires_grad` off.
+    """Layers that should learn are frozen: `requires_grad` is off, or their learning rate is 0.
 
     ## What it is
     Layers were frozen and not unfrozen again, or more layers were frozen than intended: a name pattern matches too
-    much, or a head is frozen together with its trunk.
+    much, or a head is frozen together with its trunk. Or a parameter group of the optimizer has a learning rate of 0.
 
     ## How to confirm it
-    Print `[n for n, p in model.named_parameters() if not p.requires_grad]`: should each of these be frozen?
+    Print `[n for n, p in model.named_parameters() if not p.requires_grad]`: should each of these be frozen? Print
+    `[g["lr"] for g in optimizer.param_groups]`: should any of these be 0?
 
     ## What to change
     Call `p.requires_grad_(True)` on what should learn, and check that the optimizer holds it: many loops give the
-    optimizer only the parameters that required gradients when it was built.
+    optimizer only the parameters that required gradients when it was built. Give every parameter group a learning
+    rate above 0, before the scheduler is built.
 
     ## How to see it cured
-    The list above contains only what you meant to freeze, and the loss goes below its old level.
+    The lists above contain only what you meant to freeze, and the loss goes below its old level.
     """
 
     name = "frozen-by-mistake"
@@ -42,8 +44,10 @@ class FrozenByMistake(Cause):
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Where the frozen layers are, and what share of the parameters is frozen."""
         frozen, share = chart.fact("graph.frozen"), chart.fact("graph.frozen_share")
-        resting = chart.fact("graph.resting") or {}
-        if frozen:
+        resting, found = chart.fact("graph.resting") or {}, problem.get("frozen-weights")
+        if found is not None and NO_RATE in found.message:
+            yield Evidence(CERTAIN, found.message)
+        elif frozen:
             yield Evidence(CERTAIN, f"{names_text(frozen)}: frozen behind layers that learn")
         elif resting.get("frozen") and problem.has("frozen-weights"):
             yield Evidence(CERTAIN, f"{names_text(resting['tensors'])}: frozen since step {resting['since']}")

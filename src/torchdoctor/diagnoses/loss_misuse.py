@@ -23,10 +23,13 @@ from torchdoctor.symptoms.suspicious_loss import (
 )
 from torchdoctor.symptoms.target_values import (
     asks_for_class_numbers,
+    averaged_nothing,
     counts_nothing,
     is_one_number,
     is_outside,
+    is_summed,
     is_unsigned,
+    sums_nothing,
 )
 from torchdoctor.symptoms.targets_given import counts_unmasked
 from torchdoctor.symptoms.update_ratio_abnormal import UpdateRatioAbnormal
@@ -114,7 +117,7 @@ class LossMisuse(Cause):
             )
         elif wrong := _wrong_targets(chart, problem):
             yield Evidence(CERTAIN, wrong)
-        elif wrong := _wrong_weights(chart, problem):
+        elif wrong := _ignores_a_batch(chart, problem) or _wrong_weights(chart, problem):
             yield Evidence(5.0, wrong)
         elif chart["loss"].latest < 0 and problem.has("suspiciously-low-loss"):
             name = chart.fact("loss.function") or kind or "loss of this kind"
@@ -123,7 +126,7 @@ class LossMisuse(Cause):
             yield Evidence(3.5, "most targets that the loss counts are padding: it has no ignore_index")
         elif deaf := _does_not_hear(chart, problem):
             yield Evidence(6.0, deaf)
-        elif chart.fact("loss.reduction") == "sum" and problem.has(*WILD):
+        elif is_summed(chart) and problem.has(*WILD):
             soon = problem.first_step <= AT_ONCE and "Adam" not in optimizer_names(chart)
             yield Evidence(4.0 if soon else 2.0, "the loss is a sum over the batch: gradients grow with the batch size")
         elif lint is not None and kind and not chart.fact("loss.hidden"):
@@ -190,6 +193,8 @@ def _wrong_targets(chart: Chart, problem: Problem) -> str:
     """Why these targets do not fit this loss, as a sentence; "" if they may fit."""
     if problem.has("target-anomaly", "nan-or-inf", "no-gradient") and counts_nothing(chart):
         return "the loss ignores all labels of a batch, so that its mean is 0 / 0"
+    if problem.has("no-gradient") and sums_nothing(chart):
+        return "the loss ignores all labels of the batches checked, so that it is a sum of nothing"
     if is_unsigned(chart):
         return f"{chart.fact('loss.function')} is given labels 0 and 1, but expects -1 and 1"
     if is_one_number(chart):
@@ -205,6 +210,15 @@ def _wrong_targets(chart: Chart, problem: Problem) -> str:
     if problem.has("target-anomaly") and counts_unmasked(chart):
         return "at unmasked positions the labels are the input tokens, and the loss counts them"
     return ""
+
+
+def _ignores_a_batch(chart: Chart, problem: Problem) -> str:
+    """That the loss of a batch was NaN without harm to any gradient, as a sentence; "" if it was not."""
+    symptom = problem.get("nan-or-inf")
+    if symptom is None or not averaged_nothing(chart, symptom.first_step):
+        return ""
+    text = f"the loss of step {symptom.first_step} is NaN, but every gradient is exactly zero, as when a cross-entropy"
+    return f"{text} ignores all labels of a batch"
 
 
 def _asks_yes_or_no(chart: Chart, samples: int = 3) -> bool:

@@ -33,6 +33,7 @@ from torchdoctor.diagnoses.optimizer_misconfigured import goes_up, has_unbounded
 from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.target_values import is_summed
 from torchdoctor.symptoms.underfitting import penalized, shrinkage
 
 ACUTE = ("gradient-explosion", "loss-spike", "loss-divergence", "gradient-instability", "nan-or-inf", "skipped-steps")
@@ -132,7 +133,7 @@ class LrTooHigh(Cause):
 
 def _about_the_loss(chart: Chart) -> Iterator[Evidence]:
     """What makes gradients larger than those of a mean loss."""
-    if chart.fact("loss.reduction") == "sum":
+    if is_summed(chart):
         yield Evidence(1.0, "the loss is a sum, so gradients grow with the batch size")
     times = still_multiplied(chart)
     if times and "Adam" not in optimizer_names(chart):  # the scale of gradients does not change its steps

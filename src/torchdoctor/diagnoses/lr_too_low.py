@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import decay_by_layer
-from torchdoctor.diagnoses.findings import falls_steadily, highest, optimizer_names, thrown_at_first, working_update
+from torchdoctor.diagnoses.findings import (
+    falls_steadily,
+    highest,
+    leading_rates,
+    optimizer_names,
+    thrown_at_first,
+    working_update,
+)
 from torchdoctor.records import number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.progress import goes_straight
@@ -63,7 +70,8 @@ class LrTooLow(Cause):
         slow = problem.get("slow-learning")
         held = problem.has("clipping-anomaly", "batch-anomaly")  # these shorten steps, or give all steps one direction
         onward = not held and slow is not None and ONWARD in slow.message
-        rate, top = chart["lr"].latest, highest(chart["lr"], 0, chart.step)
+        rates = leading_rates(chart)
+        rate, top = rates.latest, highest(rates, 0, chart.step)
         adaptive = "Adam" in optimizer_names(chart)
         if 0 < top < STILL:
             yield Evidence(4.0, f"the learning rate was never above {number_text(top)}: too low for any weight to move")

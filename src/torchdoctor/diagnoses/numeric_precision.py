@@ -11,6 +11,7 @@ from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_wa
 from torchdoctor.diagnoses.origin import is_a_plain_stack, may_divide, origin_kind
 from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.target_values import averaged_nothing
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
 """Findings that precede an overflow."""
@@ -65,8 +66,8 @@ class NumericPrecision(Cause):
         if problem.has("skipped-steps"):
             yield from _about_the_scale(chart, problem)
         symptom = problem.get("nan-or-inf")
-        if symptom is None:
-            yield from _about_rounding(chart, problem)
+        if symptom is None or averaged_nothing(chart, symptom.first_step):
+            yield from _about_rounding(chart, problem) if symptom is None else _spares_the_gradients(symptom.first_step)
             return
         step = symptom.first_step
         if (vanished := eps_below_the_format(chart)) is not None:
@@ -83,6 +84,11 @@ class NumericPrecision(Cause):
             yield Evidence(-1.5, "loss, gradients or weights had already grown before that")
         if not problem.has("skipped-steps") and chart["loss_scale"].latest < 1e-2 * chart["loss_scale"].first:
             yield Evidence(1.5, "the loss scale has collapsed")
+
+
+def _spares_the_gradients(step: int) -> Iterator[Evidence]:
+    """A non-finite loss without harm to any gradient: the loss ignored its labels, and no arithmetic failed."""
+    yield Evidence(-3.0, f"every gradient of step {step} is exactly zero: an undefined operation would have spread")
 
 
 def eps_below_the_format(chart: Chart) -> float | None:

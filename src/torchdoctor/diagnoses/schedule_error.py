@@ -8,8 +8,9 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, lr_leap
+from torchdoctor.diagnoses.findings import highest, leading_rates, lr_leap
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.frozen_weights import planned_rate
 from torchdoctor.symptoms.progress import trend_gain
 
 
@@ -127,22 +128,17 @@ def _working_share(chart: Chart, top: float) -> float:
     return sum(mean > 0.1 * top for mean in means) / max(1, len(means))
 
 
-def _planned_rate(chart: Chart) -> float:
-    """The learning rate that a scheduler has written into the first group as its goal; 0 if there is none."""
-    group = chart.groups[0] if chart.groups else {}
-    rates = [group.get(name) for name in ("initial_lr", "max_lr")]
-    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
-
-
 def _about_the_start(chart: Chart) -> Iterator[Evidence]:
     """For a run that never learned: a warm-up that never began, or a learning rate of zero."""
     rates, named = chart["lr"], chart.context.get("scheduler") or chart.fact("schedule.class")
     top = highest(rates, 0, chart.step)
-    if top == 0:
+    if top == 0 and (elsewhere := highest(leading_rates(chart), 0, chart.step)) > 0:
+        yield Evidence(-2.0, f"the learning rate of another parameter group is up to {number_text(elsewhere)}")
+    elif top == 0:
         yield Evidence(5.0, "the learning rate has been 0 since the first step")
     elif rates.latest < 1e-3 * top and _working_share(chart, top) < 0.3:
         yield Evidence(3.0, f"the learning rate is {number_text(rates.latest)}, down from {number_text(top)}")
-    elif top < 1.01 * rates.first and top < 0.1 * (planned := _planned_rate(chart)):
+    elif top < 1.01 * rates.first and top < 0.1 * (planned := planned_rate(chart)):
         text = f"the learning rate has stayed at {number_text(top)} since the first step, but its schedule goes up to "
         yield Evidence(4.0, f"{text}{number_text(planned)}")
     elif named and top < 1e-5 and top < 1.01 * rates.first:

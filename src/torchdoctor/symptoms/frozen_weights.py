@@ -21,6 +21,12 @@ LAYER = 2
 THROWN = "gradients were computed and thrown away"
 UNSTEPPED = "the optimizer has not stepped again"
 """Phrases of the messages about gradients that are never used: from the start, and from some step on."""
+NO_RATE = "has had a learning rate of 0 since the first step"
+"""Phrase of the message about a parameter group that never steps."""
+JUDGED = ("Linear", "Conv", "RNN", "LSTM", "GRU")
+"""Parts of the names of the layers of which `weights_fresh` is a share."""
+LAG = 10
+"""Steps by which an optimizer may begin later than the first one, or have stepped earlier."""
 FRESH = 0.7
 """If more than this share of the layers that do not learn look freshly initialized, they were never trained."""
 
@@ -33,8 +39,8 @@ class FrozenWeights(Detector):
     The weights get gradients, but nothing applies them: `optimizer.step()` is missing, no optimizer holds them (they
     belong to the loss function, or were replaced after the optimizer was built), or they sit in a plain Python list
     that `parameters()` does not search. Or they are frozen (`requires_grad=False`) between layers that learn, or since
-    another player's turn. Or `forward` creates their layer anew at each call. Or each update is too small for the
-    weight's precision and is rounded away.
+    another player's turn. Or the learning rate of their parameter group is 0. Or `forward` creates their layer anew at
+    each call. Or each update is too small for the weight's precision and is rounded away.
 
     ## How it is told apart
     Freezing is normal in fine-tuning: layers before the first one that learns may be frozen, and so may most of the
@@ -46,11 +52,13 @@ class FrozenWeights(Detector):
       not fall, only biases and norms learn, they are deep, or they lie behind layers that learn. It stays info if the
       head alone brings the loss near zero, as in a reservoir.
     - A decoder that was trained before and is frozen behind an encoder from the first step on is info.
+    - A parameter group at learning rate 0 is judged like frozen layers: silent if its layers were trained before, or if
+      a scheduler is going to raise it.
 
     ## What to do
     Build the optimizer after the last change to the model, from `model.parameters()`. Build it once: if the loop
     replaces it, give Doctor the new one. Put layers into `nn.ModuleList`. Call `requires_grad_(True)` on what should
-    learn.
+    learn, and give every parameter group a learning rate above 0.
 
     ## How to see that it is cured
     `before = p.detach().clone()`, one step, `(p != before).any()` is true for every parameter that should learn.
@@ -145,7 +153,8 @@ class FrozenWeights(Detector):
             )
             message += "no gradient reaches those that the optimizer holds"
             return self._said(chart, "critical", message, (), "graph.copied")
-        return self._at_rest(chart) or self._untouched(chart) or self._rounded(chart) or self._unmoved(chart)
+        found = self._at_rest(chart) or self._untouched(chart) or self._rounded(chart)
+        return found or self._held_at_zero(chart) or self._unmoved(chart)
 
     def _at_rest(self, chart: Chart) -> Symptom | None:
         """Gradients that an optimizer does not apply, or no longer gets."""
@@ -183,14 +192,50 @@ class FrozenWeights(Detector):
             if behind:
                 message += ", behind layers that learn"
             names = _still_tensors(chart)
-            still = len(names)
-            wait = self.early if behind or still >= self.deep else self.patience
-            if 0 < still <= LAYER and not behind and _has_fallen(chart, share=0.8):
-                wait = chart.step + 1  # one layer of random features
-            alone = chart.step >= wait or only_biases_learn(chart) or "not-learning" in chart.open_episodes
-            severity: Severity = "warning" if alone and not _has_fallen(chart) else "info"
+            severity = self._gravity(chart, len(names), behind, only_biases_learn(chart))
             return self._said(chart, severity, message, names, "graph.frozen_share")
         return None
+
+    def _gravity(self, chart: Chart, still: int, behind: bool = False, odd: bool = False) -> Severity:
+        """How bad it is that so many tensors stay as they were initialized; `odd`: no method does that."""
+        wait = self.early if behind or still >= self.deep else self.patience
+        if 0 < still <= LAYER and not behind and _has_fallen(chart, share=0.8):
+            wait = chart.step + 1  # one layer of random features
+        alone = chart.step >= wait or odd or "not-learning" in chart.open_episodes
+        return "warning" if alone and not _has_fallen(chart) else "info"
+
+    def _held_at_zero(self, chart: Chart) -> Symptom | None:
+        """New layers in a parameter group whose learning rate has been 0 from the start, while others learn."""
+        groups = groups_at_zero(chart)
+        ratios, sizes, norms = (chart.tensors(name).matrix() for name in ("update_ratio", "weight_norm", "grad_norm"))
+        if not groups or len(ratios) < self.samples or ratios.shape != sizes.shape:
+            return None
+        if norms.shape[1] != ratios.shape[1] or ratios.shape[1] != len(chart.names):
+            return None
+        moved = (ratios > 0).any(axis=0) | (sizes.max(axis=0) > sizes.min(axis=0))  # of a zero weight only the latter
+        still = ~moved & np.isfinite(sizes).all(axis=0) & (norms[-1] > 0)
+        where = tuple(chart.names[index] for index in np.flatnonzero(still))
+        if not moved.any() or not self._are_new(chart, where):
+            return None
+        called = " and ".join(_group_text(chart, number) for number in groups)
+        message = (
+            f"{called} {NO_RATE}: {names_text(where)} have gradients but do not change, and look as if never trained"
+        )
+        since = chart["lr"].outline.start
+        return self.symptom(chart, self._gravity(chart, len(where)), message, where=where, since=since, confidence=0.95)
+
+    def _are_new(self, chart: Chart, where: tuple[str, ...]) -> bool:
+        """Whether enough of the layers have their weights among these, and most of those were never trained.
+
+        Only the share of all layers is known that look new: the others may all be among these.
+        """
+        kinds = zip(chart.fact("modules.names", ()), chart.fact("modules.kinds", ()), strict=False)
+        judged = {name for name, kind in kinds if any(part in kind for part in JUDGED)}
+        owners = {name: name.rpartition(".")[0] for name in chart.names if "weight" in name}
+        layers = judged & set(owners.values())
+        still = judged & {owners[name] for name in where if name in owners}
+        share, new = len(still) / max(1, len(layers)), chart["weights_fresh"].first
+        return share >= self.frozen and new > FRESH and 2 * (1 - new) < share
 
     def _rounded(self, chart: Chart) -> Symptom | None:
         lost = chart["update_lost"].last(self.samples)
@@ -255,6 +300,49 @@ class FrozenWeights(Detector):
         since = chart.tensors("update_ratio").rows[-self.samples][0]
         message = f"{unmoved.sum()} of {pushed.sum()} tensors have gradients but do not change: {names_text(where)}"
         return self.symptom(chart, "warning", message, where=where, since=since)
+
+
+def groups_at_zero(chart: Chart) -> list[int]:
+    """The parameter groups whose learning rate has been 0 from the start, while that of another has not.
+
+    Not those that a scheduler holds at 0 and is going to raise. The learning rates of the first group are always
+    recorded, those of another group only where they differ from it.
+
+    >>> groups_at_zero(Chart.of(**{"lr": [0.0] * 9, "lr/1": [1e-3] * 9}))
+    [0]
+    >>> groups_at_zero(Chart.of(lr=[0.0] * 9))
+    []
+    """
+    numbers = [0, *(int(name[3:]) for name in chart.vitals if name.startswith("lr/") and name[3:].isdigit())]
+    rates = {number: chart[f"lr/{number}" if number else "lr"] for number in sorted(numbers)}
+    if not any(series.outline.highest > 0 for series in rates.values()):
+        return []
+    begun, now = chart["lr"].outline.start + LAG, chart["lr"].step - LAG
+    return [
+        number
+        for number, series in rates.items()
+        if series
+        and series.lowest == series.outline.highest == 0
+        and not planned_rate(chart, number) > 0
+        and series.outline.start <= begun
+        and series.step >= now
+    ]
+
+
+def _group_text(chart: Chart, number: int) -> str:
+    """What a parameter group is called: by its number, and that of its optimizer if there are several."""
+    sizes = [int(item.get("groups", 1)) for item in chart.context.get("optimizer") or () if isinstance(item, dict)]
+    place = 0
+    while place < len(sizes) - 1 and number >= sizes[place]:
+        number, place = number - sizes[place], place + 1
+    return f"parameter group {number}" + (f" of optimizer {place}" if len(sizes) > 1 else "")
+
+
+def planned_rate(chart: Chart, number: int = 0) -> float:
+    """The learning rate that a scheduler has written into a parameter group as its goal; 0 if there is none."""
+    group = chart.groups[number] if number < len(chart.groups) else {}
+    rates = [group.get(name) for name in ("initial_lr", "max_lr")]
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
 
 
 def _last_moves(ratios: Array) -> Array:

@@ -20,6 +20,7 @@ from torchdoctor.symptoms.progress import (
     lr_jump,
 )
 from torchdoctor.symptoms.tails import AHEAD, RISES
+from torchdoctor.symptoms.target_values import is_summed
 
 UNUSUAL = 3.0
 """Multiple of the usual gradient norm up to which a step was ordinary."""
@@ -196,7 +197,7 @@ def own_leap(chart: Chart, height: float, most: int = 64) -> Array | None:
 
 def _may_be_of_more(chart: Chart, since: int) -> bool:
     """Whether the loss is a sum that may have more samples since then: the next sampled step will tell."""
-    return chart.fact("loss.reduction") == "sum" and chart["input_size"].step < int(chart["loss"].steps[-since])
+    return is_summed(chart) and chart["input_size"].step < int(chart["loss"].steps[-since])
 
 
 def _leap(losses: Array, within: int = 3) -> int:

@@ -24,6 +24,7 @@ from torchdoctor.symptoms.progress import (
     trend_gain,
 )
 from torchdoctor.symptoms.setbacks import RECENT, set_back
+from torchdoctor.symptoms.target_values import is_summed
 
 AT_HOME = 0.4
 """Share of earlier values above the limit from which the run counts as having always been there."""
@@ -323,7 +324,7 @@ def growth(chart: Chart) -> float:
     (4.0, 1.0)
     """
     sizes = chart["input_size"]
-    if chart.fact("loss.reduction") != "sum" or sizes.count < 4 or not sizes.first > 0:
+    if not is_summed(chart) or sizes.count < 4 or not sizes.first > 0:
         return 1.0
     return max(1.0, float(sizes.last(2).max()) / sizes.first)
 

@@ -13,6 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_adversarial, is_game, trend_gain
+from torchdoctor.symptoms.target_values import is_summed
 
 SHORT = 8
 """Period in steps below which a loop may be alternating between tasks."""
@@ -141,7 +142,7 @@ def _sizes_swing(chart: Chart, share: float) -> bool:
     (True, False)
     """
     sizes = chart["input_size"].last(16)
-    if chart.fact("loss.reduction") != "sum" or sizes.size < 4:
+    if not is_summed(chart) or sizes.size < 4:
         return False
     return float(np.ptp(sizes)) > share * median(sizes)
 

@@ -39,11 +39,46 @@ def is_lost(chart: Chart, size: float, samples: int = 3) -> bool:
     return float(outputs.min()) > 10 * size and costs_more_than_a_guess(chart)
 
 
+def is_summed(chart: Chart) -> bool:
+    """Whether the loss is a sum over the batch, which nothing divides by a count before backward.
+
+    >>> chart = Chart.of(loss=[2.0])
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
+    >>> is_summed(chart)
+    True
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"loss.divided": True}})
+    >>> is_summed(chart)
+    False
+    """
+    return chart.fact("loss.reduction") == "sum" and not chart.fact("loss.divided")
+
+
 def counts_nothing(chart: Chart) -> bool:
-    """Whether all labels of the last batch are ignored, so that the mean loss is NaN."""
+    """Whether all labels of the last batch are ignored, so that the mean loss is NaN.
+
+    Trainers log 0 for a loss that is not a number: then the gradients tell.
+    """
     classes, losses = chart["target_classes"], chart["loss"]
-    mean = chart.fact("loss.reduction", "mean") == "mean"
-    return classes.latest == 0 and mean and losses.nonfinite > 0
+    mean = chart.fact("loss.reduction", "mean") == "mean" or bool(chart.fact("loss.divided"))
+    return classes.latest == 0 and mean and (losses.nonfinite > 0 or sums_nothing(chart))
+
+
+def sums_nothing(chart: Chart, samples: int = 3) -> bool:
+    """Whether all labels of the last samples are ignored, and loss and gradients are exactly zero."""
+    silent = [chart[name].last(samples) for name in ("target_classes", "loss", "grad_norm")]
+    return all(values.size == samples and not values.any() for values in silent)
+
+
+def averaged_nothing(chart: Chart, step: int) -> bool:
+    """Whether the loss of a step was NaN and its gradients exactly zero: a mean over labels that are all ignored.
+
+    Torch's cross-entropy leaves ignored samples out of its gradient. Any other NaN spreads to the gradients.
+    """
+    losses, norms = chart["loss"], chart["grad_norm"]
+    if chart.fact("loss.kind") not in ("cross-entropy", "nll") or step not in losses.nonfinite_steps:
+        return False
+    known = norms.values[norms.steps == step]
+    return known.size == 1 and float(known[0]) == 0 and norms.outline.highest > 0
 
 
 def stands_for_missing(chart: Chart, far: float = 100.0, least: int = 2) -> float:

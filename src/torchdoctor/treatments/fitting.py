@@ -19,6 +19,8 @@ KNOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 SAID: tuple[tuple[str, str], ...] = (
     (r"float16|loss scale|overflow|rounded away", "torch.autocast"),
     (r"loss is a sum", "divided by the batch"),
+    (r"ignores all labels", "needs labels that count"),
+    (r"loss counts are padding", "padding does not count"),
     (r"shows [\w, ]*broadcast", "before a regression loss"),
     (r"shows [\w, ]*broadcast", "both become (N,)"),
     (r"stepped at every batch|takes one every|never stepped|not stepped once", "scheduler.step()"),
@@ -28,6 +30,7 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"but not in model\.parameters", "torch.nn.ModuleList"),
     (r"created anew at each step", "in __init__ instead"),
     (r"optimizer that has not stepped", "never steps"),
+    (r"has had a learning rate of 0", "before the scheduler is built"),
     (r"next tokens|last position|last place", "subsequent_mask"),
     (r"of the input holds|column of the inputs", "made from the target"),
     (r"targets are equal to the inputs", "predict the next token"),

@@ -13,13 +13,16 @@ from torchdoctor.diagnoses.findings import (
     dropout,
     lr_rise,
     optimizer_names,
-    update_level,
     weight_decay,
+    working_update,
 )
 from torchdoctor.diagnoses.lr_too_low import STILL
 from torchdoctor.diagnoses.slow_data_loading import share_waited
 from torchdoctor.series import median
+from torchdoctor.symptoms.frozen_weights import FRESH as NEW
+from torchdoctor.symptoms.optimizer_advice import COUPLED
 from torchdoctor.symptoms.step_time_regression import STEADILY
+from torchdoctor.symptoms.target_values import averaged_nothing, is_summed
 from torchdoctor.treatments.case import ACUTE, FAST, Case, direction
 from torchdoctor.treatments.configured import highest_rate, usual_rate
 
@@ -32,7 +35,9 @@ CALM = 16
 OUTGROWN = 100.0
 """Multiple of the first norm above which the usual norm is itself part of the problem."""
 LOWEST_RATE = 1e-5
-"""The lowest learning rate at which models are usually trained."""
+"""The lowest learning rate at which models are usually trained further,"""
+NEW_ADAM, NEW_SGD = 3e-4, 1e-2
+"""and low ones for models that were never trained."""
 WAITS = 0.2
 """Share of a step spent waiting for data below which faster loading does not help."""
 USUAL_MOVES, FURTHEST = 1e-3, 100.0
@@ -49,24 +54,39 @@ def parameters(case: Case, slug: str) -> Values | None:
 def _scale_lr(case: Case) -> Values | None:
     """Lower: further with every repetition, and a jump or an absurd value at once. Raise: if nothing moves."""
     way = direction(case)
+    if _reaches_slowly(case):
+        return None
     if way == "down":
         rise = lr_rise(case.chart, case.problem.first_step)
         factor = float(f"{1 / rise:.1g}") if rise > 3 else (0.5, 0.25, 0.1)[min(case.repeats, 3) - 1]
         return {"factor": max(min(factor, float(f"{_far_too_high(case.chart):.1g}")), 1e-4)}
     if way != "up":
         return None
-    moves = update_level(case.chart, case.chart.step + 1) if case.cause == "lr-too-low" else math.nan
-    return {"factor": _up(highest_rate(case.chart), moves)}
+    moves = working_update(case.chart) if case.cause == "lr-too-low" else math.nan
+    return {"factor": _up(highest_rate(case.chart), moves, _lowest_rate(case.chart))}
 
 
-def _up(rate: float, moves: float = math.nan) -> float:
+def _reaches_slowly(case: Case) -> bool:
+    """Whether outputs approach large targets by steps that are too short: activations grow because they have to."""
+    slow = case.cause == "unnormalized-targets" and case.problem.has("slow-learning")
+    return slow and not case.problem.has(*ACUTE, "skipped-steps", "loss-oscillation")
+
+
+def _lowest_rate(chart: Chart) -> float:
+    """The learning rate to begin with if that of the run is practically zero."""
+    if not chart["weights_fresh"].first > NEW:
+        return LOWEST_RATE
+    return NEW_ADAM if "Adam" in optimizer_names(chart) else NEW_SGD
+
+
+def _up(rate: float, moves: float = math.nan, lowest: float = LOWEST_RATE) -> float:
     """Twice the learning rate; more if weights hardly move; to the lowest usual one if it is practically zero.
 
     >>> _up(3e-4), _up(1e-6, moves=8e-6), _up(1e-14)
     (2.0, 100.0, 1000000000.0)
     """
     if 0 < rate < STILL:
-        return float(f"{LOWEST_RATE / rate:.1g}")
+        return float(f"{lowest / rate:.1g}")
     return float(f"{min(max(USUAL_MOVES / moves, 2.0), FURTHEST):.1g}") if moves > 0 else 2.0
 
 
@@ -77,7 +97,7 @@ def _far_too_high(chart: Chart) -> float:
     """
     rate, size = highest_rate(chart), chart.context.get("batch_size")
     usual = usual_rate(chart, rate)
-    added = chart.fact("loss.reduction") == "sum" and "Adam" not in optimizer_names(chart)
+    added = is_summed(chart) and "Adam" not in optimizer_names(chart)
     part = 1 / size if added and isinstance(size, int) and size > 0 else 1.0
     return part * (usual / rate if usual < rate else 1.0)
 
@@ -93,7 +113,7 @@ def _set_clip_norm(case: Case) -> Values | None:
     misplaced = case.chart.fact("clip.after_step") or any("unscale_" in text for text in case.calls)
     if misplaced and clip > 0:
         return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: clipping comes too late or too early
-    if case.cause == "unnormalized-targets" and not case.problem.has(*FAST):
+    if _reaches_slowly(case) or (case.cause == "unnormalized-targets" and not case.problem.has(*FAST)):
         return None
     base = norms.baseline(128, log=True)
     usual = math.exp(min(base.recent, 300.0)) if base else 1.0
@@ -168,6 +188,8 @@ def _roll_back(case: Case) -> Values | None:
         return None
     if set(case.problem.names) <= TIME_ONLY:
         return None
+    if case.problem.names == ("nan-or-inf",) and averaged_nothing(case.chart, case.problem.first_step):
+        return None  # all gradients were zero: no weight was harmed
     lost = case.problem.grave("loss-divergence", "nan-or-inf", "loss-spike") or case.cause
     return _onset(case) if lost or case.repeats >= 3 else None
 
@@ -194,6 +216,14 @@ def _change_betas(case: Case) -> Values:
 
 def _change_eps(case: Case) -> Values:
     return {"eps": 1e-8 if _of_groups(case.chart, "eps", 1.0) > 1e-8 else 1e-12}
+
+
+def _use_adamw(case: Case) -> Values | None:
+    """None if the optimizers are known, and none of them is a kind of Adam that adds weight decay to the gradient."""
+    groups = [group for group in case.chart.groups if group.get("optimizer")]
+    added = [group for group in groups if group["optimizer"] in COUPLED and not group.get("decoupled_weight_decay")]
+    known = bool(groups) or "adamw" in optimizer_names(case.chart).lower()
+    return {} if not known or any(group.get("weight_decay") for group in added) else None
 
 
 def _set_momentum(case: Case) -> Values | None:
@@ -295,6 +325,7 @@ RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "change-betas": _change_betas,
     "change-eps": _change_eps,
     "set-momentum": _set_momentum,
+    "use-adamw": _use_adamw,
     "change-batch-size": _change_batch_size,
     "clean-data": _onset,
     "resize-model": lambda case: {"factor": 0.5 if case.problem.has("overfitting") else 2.0},

@@ -89,18 +89,25 @@ def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
 def padding(tokens: Tensor, ignored: int) -> Tensor:
     """Share of labels that belong to a run of one label at the end, or at the beginning, of a sequence.
 
-    A sequence with the same label everywhere has a constant target and no padding.
+    A sequence with the same label everywhere has a constant target and no padding. Places at the edge that are ignored
+    in all sequences are passed over, such as the last one if the model shifts the labels: nothing comes after it.
 
     >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
     tensor(0.5000)
     >>> padding(torch.tensor([[4, 4, 4, 4], [7, 7, 7, 7]]), -100)
     tensor(0.)
+    >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, -100], [5, 3, 0, 0, 0, 0, 0, -100]]), -100)
+    tensor(0.5625)
     """
     shares = []
-    for ordered in (tokens, tokens.flip(1)):
-        edge = ordered[:, -1:]
-        runs = (ordered == edge).flip(1).cumprod(1).sum(1) * (edge[:, 0] != ignored)
-        shares.append((runs * (runs > 2) * (runs < tokens.shape[1])).sum() / tokens.numel())
+    width = tokens.shape[1]
+    for ordered in (tokens.flip(1), tokens):
+        passed = (ordered == ignored).all(0).cumprod(0)
+        first = passed.sum()
+        edge = ordered.gather(1, first.clamp(max=width - 1).expand(len(ordered), 1))
+        runs = ((ordered == edge) | (passed > 0)).cumprod(1).sum(1) - first
+        runs = runs * (edge[:, 0] != ignored)
+        shares.append((runs * (runs > 2) * (runs < width - first)).sum() / tokens.numel())
     return torch.maximum(*shares)
 
 

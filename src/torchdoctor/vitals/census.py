@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gauge import Tell
-from torchdoctor.vitals.loss_graph import LossGraph, read_graph
+from torchdoctor.vitals.loss_graph import LossGraph, is_shared_out, read_graph
 from torchdoctor.vitals.passes import PassGauge, is_compiled
 from torchdoctor.vitals.patient import Setup, optimizer_tensors, own_tensors, tensor_names, unwrap_model
 from torchdoctor.vitals.transfer import Slot
@@ -37,7 +37,7 @@ MOST_ITEMS = 1000
 
 
 class GraphCensus(PassGauge):
-    """Tells `graph.*` and `loss.*`."""
+    """Tells `graph.*` and `loss.*`, such as `loss.divided`: backward begins at a sum divided by a count, a mean."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         super().__init__(tell)
@@ -48,6 +48,8 @@ class GraphCensus(PassGauge):
         """Examined samples in which each optimizer stepped."""
         self._read: dict[str, LossGraph] = {}
         """By name: losses whose graph was read at this sample."""
+        self._began = False
+        """Whether backward has begun at this sample: its first loss is the one that is described."""
         self._roots: dict[str, tuple[int, int]] = {}
         """By name: the sample at which the loss was last logged, and the sequence number of its root node."""
         self._reached: set[str] = set()
@@ -89,6 +91,7 @@ class GraphCensus(PassGauge):
         self._samples += 1
         self._due = self._has_thawed() or self._samples <= FIRST or self._samples % AGAIN == 0
         self._read.clear()  # ids of leaves are reused once a tensor is gone
+        self._began = False
 
     def _has_thawed(self) -> bool:
         """Whether the number of trainable tensors has changed: then the next samples are all examined."""
@@ -132,6 +135,11 @@ class GraphCensus(PassGauge):
 
     def _backward(self, loss: Tensor) -> None:
         self.loss_logged("loss", loss)
+        if self._due and not self._began and loss.grad_fn is not None:
+            self._began = True
+            # Read here and not where the loss is logged: a loop may log another quotient than the one it learns from.
+            if (shared := is_shared_out(loss.grad_fn)) is not None:
+                self.tell({"loss.divided": shared})
 
     def loss_logged(self, name: str, loss: Tensor) -> None:
         """Read the graph of this loss, once per sample."""

@@ -6,21 +6,25 @@ after backward; a compiled function hides what is inside it, but keeps the param
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from torchdoctor.vitals.graph_nodes import (
+    ARITHMETIC,
     HEAD,
     KINDS,
     LINEAR,
     REGRESSION,
     SHAPING,
+    is_loss_node,
     node_name,
     parents_of,
     shape_of,
     source_of,
 )
+from torchdoctor.vitals.loss_inputs import kept
 from torchdoctor.vitals.loss_lint import mistakes, mistakes_at_the_end, shared_out
 
 MOST_NODES = 20_000
@@ -34,6 +38,8 @@ FRAGILE = {
 """Operations whose value or derivative is not finite at some finite input."""
 # fmt: on
 REDUCTIONS = {1: "mean", 2: "sum"}
+COUNTED = 0.5
+"""Smallest share of the samples that a divisor is a count of; a half, or a number of micro-batches, is less."""
 BOUNDED = {"Relu": "ReLU", "Softplus": "Softplus", "Sigmoid": "Sigmoid", "Softmax": "Softmax", "Tanh": "Tanh"}
 """Bounded operations, and the modules that compute the same."""
 
@@ -156,6 +162,61 @@ def _ending(root: Any) -> str:
     if node_name(root) not in REGRESSION or sum(1 for _ in parents_of(root)) != 1:
         return ""
     return BOUNDED.get(node_name(source_of(root)), "")
+
+
+def is_shared_out(root: Any) -> bool | None:
+    """Whether backward begins at a sum that was divided by a count, which makes it a mean; None if there is no sum.
+
+    >>> import torch
+    >>> scores, labels = torch.zeros(8, 3, requires_grad=True) * 1, torch.zeros(8, dtype=torch.long)
+    >>> total = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
+    >>> is_shared_out((total / 8).grad_fn), is_shared_out((total / 2).grad_fn), is_shared_out(total.grad_fn)
+    (True, False, False)
+    """
+    waiting = deque([(root, 1.0)])
+    for _ in range(HEAD):
+        node, divisor = waiting.popleft() if waiting else (None, 1.0)
+        if node is None:
+            break
+        name = node_name(node)
+        if (is_loss_node(node) and getattr(node, "_saved_reduction", 0) == 2) or (name == "Sum" and not shape_of(node)):
+            return divisor > 1 and divisor >= COUNTED * _samples(node)
+        if name in ARITHMETIC and name != "Mean":
+            waiting += [(parent, divisor * _divisor(node, name)) for parent in parents_of(node)]
+    return None
+
+
+def _divisor(node: Any, name: str) -> float:
+    """What a node divides its input by; infinite if that is on the device, where reading it would wait, or is gone."""
+    if name not in ("Div", "Mul") or sum(1 for _ in parents_of(node)) > 1:
+        return 1.0
+    other = _on_the_host(node, "other")
+    if other is None:
+        return math.inf if name == "Div" else 1.0  # a factor on the device is the loss scale
+    number = abs(other)
+    return max((number or math.inf) if name == "Div" else 1 / (number or math.inf), 1.0)
+
+
+def _on_the_host(node: Any, name: str) -> float | None:
+    """A number that a node saved, if reading it needs no waiting; None after backward, which frees it."""
+    try:
+        number = kept(node, name)
+    except RuntimeError:
+        return None
+    return float(number) if number is not None and number.numel() == 1 and number.device.type == "cpu" else None
+
+
+def _samples(node: Any) -> float:
+    """The number of samples that a loss sums: the smallest first size on the way to it, before samples were joined."""
+    counted = _on_the_host(node, "total_weight")  # without ignored labels
+    counts: list[float] = [] if counted is None else [counted]
+    before = next(parents_of(node), None)
+    for _ in range(HEAD):
+        counts += [size for size in shape_of(before)[:1] if size > 1]
+        if before is None or node_name(before) not in (*SHAPING, "LogSoftmax"):
+            break
+        before = next(parents_of(before), None)
+    return min(counts, default=1.0)
 
 
 def _reduction(node: Any, root: Any) -> str | None:

@@ -12,12 +12,15 @@ DATA: tuple[Action, ...] = (
         0.9,
         "Give the loss what it expects: raw logits, targets of the right shape and type, the right reduction.",
         when="The code has softmax before cross-entropy, sigmoid before BCE-with-logits, shapes (N, 1) and (N,) that "
-        "broadcast, one-hot targets instead of class indices, or a sum instead of a mean.",
+        "broadcast, one-hot targets instead of class indices, a sum instead of a mean, a batch of which all labels are "
+        "ignored, or padding that counts.",
         code="loss = torch.nn.functional.cross_entropy(logits, labels)  # logits: no softmax; labels: class indices\n"
         "loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets.float())  # no sigmoid\n"
         "outputs, targets = outputs.squeeze(-1), targets.squeeze(-1)  # (N, 1) against (N,): both become (N,)\n"
         "assert outputs.shape == targets.shape  # before a regression loss\n"
-        'loss = loss_fn(outputs, targets) / len(targets)  # divided by the batch: reduction="mean"',
+        'loss = loss_fn(outputs, targets) / len(targets)  # divided by the batch: reduction="mean"\n'
+        "assert (labels != -100).any()  # a batch needs labels that count: look at the mask and at truncation\n"
+        "labels = labels.masked_fill(attention_mask == 0, -100)  # padding does not count",
         check="The first loss is near ln(number of classes), or near the variance of the targets. The loss of a single "
         "batch falls below 0.01 within 1,000 steps.",
         references=("https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",),

@@ -152,11 +152,13 @@ OPTIMIZER: tuple[Action, ...] = (
         "optimizer",
         "ask",
         0.8,
-        "Set requires_grad on the parameters that were frozen by mistake.",
-        when="Layers that should learn do not require gradients. In fine-tuning, a frozen backbone is right if it is "
-        "pretrained and does not include the head.",
+        "Let the parameters learn that were frozen by mistake: by requires_grad, or by a learning rate of 0.",
+        when="Layers that should learn do not require gradients, or their parameter group has a learning rate of 0. In "
+        "fine-tuning, a frozen backbone is right if it is pretrained and does not include the head.",
         code="for parameter in model.parameters(): parameter.requires_grad_(True)\n"
-        "# then give them to the optimizer: torchdoctor explain add-parameters-to-optimizer",
+        "# then give them to the optimizer: torchdoctor explain add-parameters-to-optimizer\n"
+        'for group in optimizer.param_groups: group["lr"] = group["lr"] or learning_rate  '
+        "# instead of 0, before the scheduler is built",
         check="The layers named by the finding change in one step.",
     ),
     Action(
