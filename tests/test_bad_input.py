@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,8 @@ from torch import nn
 
 import torchdoctor
 from torchdoctor import Doctor, JournalError, PatientError, Settings, SettingsError
+from torchdoctor.outlets import Outlets
+from torchdoctor.records import Symptom
 from torchdoctor.vitals.given import RESERVED
 
 QUIET = {"quiet": True}
@@ -283,6 +286,21 @@ def test_phases_are_told_as_they_end_to_those_who_ask_for_them(pair, caplog):
         doctor.diagnose()
     told = [item for item in caplog.records if item.message.startswith("steps 0 to 19: ")]
     assert [item.levelname for item in told] == ["INFO"] and "loss decreasing" in told[0].message
+
+
+def test_a_line_is_not_logged_again_word_for_word(caplog):
+    outlets, item = (
+        Outlets(lambda key, text: None),
+        Symptom("dead-units", "AC01", "warning", 0.9, 5, 5, message="half are dead"),
+    )
+    news = [("opened", item), ("changed", replace(item, where=("b",))), ("changed", replace(item, severity="critical"))]
+    with caplog.at_level(logging.WARNING, "torchdoctor"):
+        for event, found in news:
+            outlets.announce([{"type": "symptom", "event": event, **found.to_dict()}])
+    assert [line.message.split(": ")[1] for line in caplog.records] == [
+        "AC01 dead-units (warning)",
+        "AC01 dead-units (critical)",
+    ]
 
 
 def test_what_somebody_keeps_in_a_parameter_group_stays_there(net, tmp_path):

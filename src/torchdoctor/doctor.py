@@ -21,7 +21,7 @@ from torchdoctor.errors import PatientError, check_loss
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
 from torchdoctor.journal import Journal, journal_place
-from torchdoctor.outlets import Outlets, announce
+from torchdoctor.outlets import Outlets
 from torchdoctor.records import LET_GO, NO_LOSS, SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
@@ -298,7 +298,7 @@ class Doctor:
             if any(map(_is_news, found)):
                 self._monitor.hasten()
             if not self.settings.quiet and self.rank == 0:
-                announce(found)
+                self._outlets.announce(found)
 
     def _open_sink(self, sink: Any) -> None:
         if self.rank == 0:

@@ -33,6 +33,8 @@ class Outlets:
         self._note = note
         self._couriers: Couriers | None = None
         self._listeners: list[Callable[[Record], None]] = []
+        self._logged: dict[str, str] = {}
+        """The last line of each finding in the Python log."""
 
     def subscribe(self, listener: Callable[[Record], None]) -> None:
         """Add a function that is called with every record."""
@@ -68,6 +70,34 @@ class Outlets:
         if self._listeners:
             for item in (record, *found):
                 self._tell(item)
+
+    def announce(self, found: Sequence[Record]) -> None:
+        """Log findings of at least warning as they are made, with the likeliest cause and the first change to try.
+
+        A line that a finding repeats word for word, because only its place has changed, is logged once. Phase reports,
+        if they are turned on, are logged as info.
+        """
+        causes = [item for item in found if item["type"] == "diagnosis"]
+        for item in found:
+            if item["type"] == "phase":
+                logger.info("%s", item["message"])
+            if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
+                continue
+            text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
+            cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
+            if cause is not None:
+                known = cause["cause"] != "unknown"
+                text += (
+                    f". Most likely: {cause['cause']} ({100 * cause['probability']:.0f} %)."
+                    if known
+                    else ". No cause stands out."
+                )
+                if cause["suggestions"]:
+                    later = "Try" if known or item["first_step"] != item["last_step"] else "If it happens again"
+                    text += f" {later}: {cause['suggestions'][0]['code'].splitlines()[0]}"
+            if self._logged.get(item["name"]) != text:
+                self._logged[item["name"]] = text
+                logger.warning("%s", text)
 
     def mind(self) -> None:
         """Note lost journal records, and sinks that gave up since the last call."""
@@ -107,29 +137,3 @@ class Outlets:
     def _note_troubles(self, troubles: Sequence[tuple[str, str]]) -> None:
         for label, text in troubles:
             self._note(f"{label} {text}", text)
-
-
-def announce(found: Sequence[Record]) -> None:
-    """Log findings of at least warning as they are made, with the likeliest cause and the first change to try.
-
-    Phase reports, if they are turned on, are logged as info.
-    """
-    causes = [item for item in found if item["type"] == "diagnosis"]
-    for item in found:
-        if item["type"] == "phase":
-            logger.info("%s", item["message"])
-        if item["type"] != "symptom" or item["event"] == "closed" or item["severity"] == "info":
-            continue
-        text = f"step {item['first_step']}: {item['code']} {item['name']} ({item['severity']}): {item['message']}"
-        cause = next((c for c in causes if item["name"] in c["symptoms"]), None)
-        if cause is not None:
-            known = cause["cause"] != "unknown"
-            text += (
-                f". Most likely: {cause['cause']} ({100 * cause['probability']:.0f} %)."
-                if known
-                else ". No cause stands out."
-            )
-            if cause["suggestions"]:
-                later = "Try" if known or item["first_step"] != item["last_step"] else "If it happens again"
-                text += f" {later}: {cause['suggestions'][0]['code'].splitlines()[0]}"
-        logger.warning("%s", text)

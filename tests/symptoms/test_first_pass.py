@@ -1,5 +1,8 @@
 """Signals that fade, or are not normalized, before the first step."""
 
+import math
+import warnings
+
 import pytest
 
 from torchdoctor.chart import Chart
@@ -33,6 +36,7 @@ HEALTHY = {
     "a last layer near zero": first([0.6, 0.43, 0.28, 0.19, 1e-6]),
     "a first layer that is small": first([0.001, 0.0007, 5e-4, 4e-4, 3e-4]),
     "a branch that begins at zero": first([0.6, 0.43, 0.0, 0.0, 0.1]),
+    "values that overflow": first([math.inf, math.inf, math.inf, math.inf, math.inf], entry=3e4),
     "seen later": first([0.02, 0.014, 2e-4, 1.4e-4, 2e-6], step=40),
     "normalized": first([0.6, 1.0, 0.5, 0.9, 0.2], NORMED, normalized=2),
     "weights that the first step ruined": first([0.6, 1.0, 0.5, 0.9, 0.2], NORMED, normalized=2, gains=float("inf")),
@@ -47,4 +51,6 @@ def test_fires(chart):
 
 @pytest.mark.parametrize("chart", HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(chart):
-    assert GradientVanishing().check(chart) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert GradientVanishing().check(chart) is None

@@ -122,7 +122,7 @@ def test_a_loss_that_is_never_finite_is_not_the_scalers_to_mend(losses, severity
     ("grad_norm", "norms", "words"),
     [
         ([1.0] * 12, 1.0, "the loss of step 12 was the first"),
-        ([1.0] * 11 + [INF], 1.0, "an earlier step broke them"),
+        ([1.0] * 11 + [INF], 1.0, "the gradients of step 11 were the first"),
         ([1.0] * 12, INF, "a.weight was not finite before the loss"),
     ],
     ids=["the loss came first", "a gradient did", "weights did"],
@@ -192,3 +192,22 @@ def test_a_batch_that_the_loop_passed_over_is_no_end():
     assert found.severity == "warning" and "skipped this batch" in found.message
     chart.add({"type": "vitals", "step": 30, "vitals": {"loss": 1.0, "grad_norm": 1.0}})
     assert NanOrInf().check(chart) is None
+
+
+UPDATE = (
+    "the gradients of step 3 were the first non-finite values, and by step 5 their update had broken 6 weight tensors"
+)
+
+
+@pytest.mark.parametrize(
+    ("vital", "end"),
+    [({}, UPDATE), ({"skipped": 1.0}, "6 weight tensors were not finite by step 5: an earlier step broke them")],
+    ids=["the step was made", "the scaler skipped it"],
+)
+def test_weights_that_the_step_of_the_finding_broke_were_not_broken_by_an_earlier_one(vital, end):
+    built = Chart.of(loss=[1.0, 1e3, 1e9], grad_norm=[1.0, 1e4, 1e12])
+    built.add({"type": "origin", "step": 5, "module": "a", "kind": "weights", "broken": 6})
+    built.add({"type": "vitals", "step": 3, "vitals": {"loss": 7e31, "grad_norm": INF, **vital}})
+    if vital:
+        built.add({"type": "vitals", "step": 4, "vitals": {"loss": NAN, "grad_norm": NAN}})
+    assert NanOrInf().check(built).message.endswith(end)

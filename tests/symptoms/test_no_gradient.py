@@ -137,3 +137,11 @@ def test_a_weight_without_any_gradient_is_not_fed_with_nothing(norm, nothing_ent
     chart.names = ("user.weight", "user.bias")
     chart.add({"type": "tensors", "step": 0, "vitals": {"grad_norm": [norm, 0.3]}})
     assert fed_with_nothing(chart, ["user.weight"]) is nothing_enters
+
+
+@pytest.mark.parametrize(("scale", "cut"), [(1e-9, False), (0.0, False), (1024.0, True), (None, True)])
+def test_gradients_that_a_collapsed_loss_scale_rounds_to_zero_are_not_cut_off(scale, cut):
+    built = Chart.of(loss=[1.0] * 9 + [0.5] * 30, grad_norm=[3.0] * 9 + [0.0] * 30)
+    if scale is not None:
+        built.put(38, "loss_scale", scale)
+    assert (NoGradient().check(built) is not None) == cut

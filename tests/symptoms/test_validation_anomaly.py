@@ -209,3 +209,8 @@ def test_training_asks_for_whole_numbers_and_validation_does_not(pairs, whole, g
             chart.put(step, name, value)
     symptom = ValidationAnomaly().check(chart)
     assert (symptom is not None and "whole numbers" in symptom.message) is fires
+
+
+def test_what_was_never_reached_is_said_with_the_step_up_to_which_it_is_known():
+    message = ValidationAnomaly().check(chart_of(lambda step: 2.31 - 1e-5 * step, losses=TRAIN[:400])).message
+    assert message.startswith("validation loss was never under 2.31 up to step 399, while training loss fell from")

@@ -146,7 +146,7 @@ def _about_its_loss(chart: Chart, problem: Problem, step: int, leap: float, move
         yield Evidence(2.0 if broke else 3.0, words)
     elif moved:
         yield Evidence(1.2, f"the loss was already unusual at step {step}, before that step's update")
-    elif not math.isnan(leap) or not chart["loss"] or step >= int(chart["loss"].steps[0]):  # else it is forgotten
+    elif not math.isnan(leap) or not chart["loss"] or step in chart["loss"].steps:  # else it is forgotten or not logged
         yield Evidence(-0.8, f"the loss of step {step} was ordinary")
     if problem.has("nan-or-inf") and not leap > LEAP:
         yield Evidence(-1.5, "non-finite values followed")

@@ -11,9 +11,10 @@ from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.repeated_batch import are_the_same_batches
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.early_gap import early_gap
+from torchdoctor.symptoms.overfitting import level_at, levels_at
 from torchdoctor.symptoms.progress import Progress
-from torchdoctor.symptoms.validation_curve import never_followed, step_up
-from torchdoctor.symptoms.validation_inputs import times_seen
+from torchdoctor.symptoms.validation_curve import never_followed, step_up, untrained_level
+from torchdoctor.symptoms.validation_inputs import comes_unchanged, times_seen
 
 HEART = 0.01
 """Share of the first loss below which the data set counts as memorized: only small data sets get that low."""
@@ -75,6 +76,7 @@ class Memorization(Cause):
 def _about_the_batches(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if are_the_same_batches(chart, problem):
         yield Evidence(-2.0, "the same batches come again and again: the model can only memorize them")
+        return  # the data set is larger than what the model was given
     size, samples = (chart.context.get("model") or {}).get("trainable"), chart.context.get("dataset_size")
     if isinstance(size, int) and isinstance(samples, int) and size > 10 * samples:
         yield Evidence(0.8, f"{size:,} parameters for {samples:,} samples")
@@ -88,6 +90,27 @@ def far_from_the_start(chart: Chart, times: float = 10.0) -> bool:
     return float(values.min()) > times * Progress.of(train).start > 0
 
 
+def behind_while_new(chart: Chart, looks: int = 4) -> bool:
+    """Whether validation was never better than an untrained model, though training learned from samples all new to it.
+
+    Samples that come for the first time are as new to the model as those of validation: nothing is memorized yet.
+
+    >>> chart = Chart.of(loss=[max(0.1, 2.3 - 0.05 * step) for step in range(300)])
+    >>> for step in range(0, 300, 12):
+    ...     chart.put(step, "input_again", 0.0 if step < 100 else 0.3)
+    >>> for step in (90, 180, 270):
+    ...     chart.put(step, "val_loss", 2.3)
+    >>> behind_while_new(chart)
+    True
+    """
+    again, first = chart["input_again"], chart["val_loss"].steps[:1]
+    if not first.size or again.count != again.values.size or not comes_unchanged(chart) or not never_followed(chart):
+        return False
+    before = again.values[again.steps <= first[0]]
+    learned = level_at(chart["loss"], int(first[0])) < 0.5 * Progress.of(chart["loss"]).start
+    return before.size >= looks and not before.any() and learned
+
+
 def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     """Whether the training loss falls and stays above zero, and whether validation followed it at first."""
     if chart["loss"].latest < 0:
@@ -97,7 +120,7 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     if chart["loss"] and step_up(chart) is not None:
         yield Evidence(-4.0, "validation got much worse between two evaluations: memorization takes longer")
     times = times_seen(chart)
-    if early_gap(chart) is not None:
+    if early_gap(chart) is not None or behind_while_new(chart):
         yield Evidence(-3.0, "the gap was there before any sample was seen twice: nothing was memorized yet")
     if far_from_the_start(chart):
         yield Evidence(-4.0, "the validation loss was always many times the training loss of the untrained model")
@@ -106,4 +129,6 @@ def _about_the_curves(chart: Chart) -> Iterator[Evidence]:
     elif times < 1:
         yield Evidence(-2.0, "training has not yet gone through its samples once")
     if never_followed(chart) and not times > OFTEN:
-        yield Evidence(-1.5, "the validation loss was never better than that of the untrained model")
+        best = f"the best validation loss is {number_text(chart['val_loss'].lowest)}"
+        base = number_text(untrained_level(chart, levels_at(chart["loss"], chart["val_loss"].steps)))
+        yield Evidence(-1.5, f"{best}, not much better than the {base} of an untrained model")

@@ -39,13 +39,22 @@ def may_divide(chart: Chart) -> str:
     >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["MultiheadAttention", "Linear"]}})
     >>> may_divide(chart)
     'the model has layers of other kinds (MultiheadAttention), which'
+
+    The forward() of a LightningModule whose training_step() calls the layers itself never runs:
+
+    >>> chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": ["Linear", "ReLU"], "loop.passes": 0}})
+    >>> may_divide(chart)
+    'the code that calls the layers'
     """
     kinds = chart.fact("modules.kinds", ())
     others = [kind for kind in dict.fromkeys(kinds) if not TOTAL.fullmatch(kind)]
     if others:
         return f"the model has layers of other kinds ({names_text(others)}), which"
-    named = kinds and (chart.context.get("model") or {}).get("class")
-    return "the model has its own forward(), which" if named else "the model"
+    classes = set(str((chart.context.get("model") or {}).get("class") or "").split(", "))
+    if not kinds or classes == {""}:
+        return "the model"
+    ran = classes != {"Sequential"} and chart.fact("loop.passes") != 0
+    return "the model has its own forward(), which" if ran else "the code that calls the layers"
 
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
@@ -54,10 +54,29 @@ class ParametersNotInOptimizer(Cause):
         elif left and chart.fact("graph.stale"):
             yield Evidence(2.0, f"{names_text(left)}: in no optimizer")
         elif left:
-            yield Evidence(CERTAIN, f"{names_text(left)}: in the graph of the loss, but in no optimizer")
+            text = f"{names_text(left)}: in the graph of the loss, but in no optimizer"
+            if model := left_out_whole(chart, left):
+                held = f"none of the {len(chart.context['optimizer'])} optimizers holds any parameter of {model}"
+                text += f"; {held}: one of them may have been built from another model's parameters"
+            yield Evidence(CERTAIN, text)
         elif idle := chart.fact("graph.idle"):
             yield Evidence(CERTAIN, f"{names_text(idle)}: in an optimizer that has not stepped once")
         elif outside := chart.fact("graph.criterion_left_out"):
             yield Evidence(CERTAIN, f"{names_text(outside)} of the loss function: with gradients, but in no optimizer")
         elif left is not None:
             yield Evidence(-6.0, "every parameter with a gradient is in an optimizer")
+
+
+def left_out_whole(chart: Chart, left: Sequence[str]) -> str:
+    """The one of several models, with several optimizers, all of whose parameters are in none; "" if there is none.
+
+    >>> chart = Chart.of(context={"model": {"class": "Net, Net"}, "optimizer": [{"class": "Adam"}] * 2})
+    >>> chart.names = ("G.weight", "G.bias", "D.weight")
+    >>> left_out_whole(chart, ["G.weight", "G.bias"]), left_out_whole(chart, ["G.weight"])
+    ('G', '')
+    """
+    models, optimizers = (chart.context.get("model") or {}).get("class"), chart.context.get("optimizer") or ()
+    if "," not in str(models) or len(optimizers) < 2:
+        return ""
+    model = left[0].partition(".")[0]
+    return model if set(left) == {name for name in chart.names if name.startswith(f"{model}.")} else ""

@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_not_fallen, last_level
 from torchdoctor.diagnoses.label_noise_or_misalignment import fell_at_once
-from torchdoctor.diagnoses.memorization import HEART, OFTEN, far_from_the_start
+from torchdoctor.diagnoses.memorization import HEART, OFTEN, behind_while_new, far_from_the_start
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.early_gap import early_gap
 from torchdoctor.symptoms.overfitting import adds_up
@@ -110,7 +110,8 @@ def _about_inputs(chart: Chart) -> Iterator[Evidence]:
 
 def _about_training(chart: Chart, problem: Problem, start: float, best: float) -> Iterator[Evidence]:
     """The gap to training, and whether validation ever improved: that counts only if training itself did."""
-    if early_gap(chart) is not None:
+    early = early_gap(chart) is not None or behind_while_new(chart)
+    if early:
         yield Evidence(2.5, "the gap existed before training had seen any sample twice")
     never = best > 0.95 * start or never_followed(chart)
     if never:
@@ -121,9 +122,9 @@ def _about_training(chart: Chart, problem: Problem, start: float, best: float) -
         yield Evidence(strength, text)
         if far_from_the_start(chart):
             yield Evidence(2.5, "validation was always far above the first training loss: it is computed differently")
-        elif 0 <= last_level(chart["loss"]) < HEART * start:
+        elif not early and 0 <= last_level(chart["loss"]) < HEART * start:
             yield Evidence(-1.5, "the training loss is near zero: the model may have memorized a small data set")
-        elif times_seen(chart) > OFTEN:
+        elif not early and times_seen(chart) > OFTEN:
             yield Evidence(-2.5, f"training has gone through its samples about {number_text(times_seen(chart))} times")
     if has_not_fallen(chart) or problem.has("not-learning"):
         yield Evidence(-4.0, "training itself has not learned")

@@ -17,7 +17,7 @@ MUFFLED = 0.15
 def fading(chart: Chart) -> tuple[tuple[str, ...], float, float]:
     """Weight layers of a model without normalization, their typical gain at step 0, and the share reaching the last.
 
-    NaN if fewer than three layers are known, or the output of one is zero.
+    NaN if fewer than three layers are known, or the output of one is zero or not finite.
     """
     names, kinds, rows = chart.module_names, chart.fact("modules.kinds", ()), chart.modules("act_rms").rows
     entry = chart["entry_rms"].first
@@ -25,7 +25,7 @@ def fading(chart: Chart) -> tuple[tuple[str, ...], float, float]:
         return (), math.nan, math.nan
     columns = [index for index, kind in enumerate(kinds) if kind in WEIGHTED]
     sizes = np.array([entry, *rows[0][1][columns]])
-    if len(columns) < 3 or chart.fact("modules.normalized") or not (sizes > 0).all():
+    if len(columns) < 3 or chart.fact("modules.normalized") or not ((sizes > 0) & (sizes < math.inf)).all():
         return (), math.nan, math.nan
     return tuple(names[index] for index in columns), median(sizes[1:] / sizes[:-1]), float(sizes[-2] / entry)
 

@@ -185,9 +185,13 @@ class NanOrInf(Detector):
         if (bad := _loss_before_weights(chart, looked)) >= 0:
             text = f"the loss of step {bad} was the first non-finite value, and by step {looked} its update had broken "
             return (), [text + "the weights: check its batch, and whether the weights were finite before"]
-        if (count := _count(origin, "broken")) > 1:
+        count, module = _count(origin, "broken"), str(origin.get("module") or "the model")
+        if (bad := _gradients_before_weights(chart, looked)) >= 0:
+            text = f"the gradients of step {bad} were the first non-finite values, and by step {looked} their update "
+            what = f"{count} weight tensors" if count > 1 else f"the weights of {chart.called(module)}"
+            return () if count > 1 else (module,), [f"{text}had broken {what}"]
+        if count > 1:
             return (), [f"{count} weight tensors were not finite by step {looked}{_broken_since(chart)}"]
-        module = str(origin.get("module") or "the model")
         return (module,), [KINDS["weights"].format(module=chart.called(module)) + _broken_since(chart)]
 
 
@@ -231,6 +235,20 @@ def _loss_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
     broken = any(step < first and bool(np.isinf(row).any()) for step, row in chart.tensors("weight_norm").rows)
     gradients = any(first - within <= step < first for step in chart["grad_norm"].nonfinite_steps)
     return -1 if broken or gradients else first
+
+
+def _gradients_before_weights(chart: Chart, looked: int, within: int = 8) -> int:
+    """The step whose gradients were the first known non-finite values, before the weights were checked; else -1.
+
+    Gradients of a step that the scaler or the loop skipped break nothing.
+    """
+    steps, losses = chart["grad_norm"].nonfinite_steps, chart["loss"].nonfinite_steps
+    first = next((step for step in steps if looked - within <= step < looked), -1)
+    without = (chart["skipped"], chart["passed_over"])
+    saved = any(bool((series.values[series.steps == first] > 0).any()) for series in without)
+    broken = any(step < first and bool(np.isinf(row).any()) for step, row in chart.tensors("weight_norm").rows)
+    earlier = first - 1 in steps or any(first - within <= step <= first for step in losses)
+    return -1 if first < 1 or saved or broken or earlier else first
 
 
 def _concerned(chart: Chart) -> tuple[tuple[str, ...], int]:

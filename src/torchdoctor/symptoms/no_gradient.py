@@ -16,6 +16,8 @@ from torchdoctor.symptoms.progress import Progress, is_game
 
 FLAT = 25
 """Steps in a row without any gradient after which the run counts as stuck."""
+UNDERFLOW = 2.0**-14
+"""Loss scale below which float16 rounds gradients to zero: its smallest normal number."""
 BRANCH = re.compile(r"(?:.*?\.)?\d+\.")
 """A tensor name up to its first number: the name of one of several parallel branches."""
 
@@ -41,7 +43,8 @@ class NoGradient(Detector):
     - At least half of the experts of a mixture have never been chosen.
     - Branches never run, while one beside them runs as often as all of them together should.
     - The loss and all gradients have been zero since the first step.
-    - The loss is far from zero, but every gradient has been exactly zero for 25 steps.
+    - The loss is far from zero, but every gradient has been exactly zero for 25 steps. With a loss scale that has
+      fallen to almost nothing, float16 rounds them to zero, which `skipped-steps` reports.
     - The first layers had a gradient at every sample and no longer have one, while later layers still learn. A head
       that is no longer used is not reported.
 
@@ -209,7 +212,8 @@ def fed_with_nothing(chart: Chart, zero: Sequence[str]) -> bool:
 def is_flat(chart: Chart, least: float = 0.1) -> bool:
     """Whether all gradients have been exactly zero for long, though not from the start, and the loss is far from zero.
 
-    A margin loss that all samples satisfy is zero itself, so it is not reported.
+    A margin loss that all samples satisfy is zero itself, so it is not reported. Neither are gradients that a
+    collapsed loss scale rounds to zero: the graph is whole.
 
     >>> is_flat(Chart.of(loss=[1.0] * 9 + [0.5] * 30, grad_norm=[3.0] * 9 + [0.0] * 30))
     True
@@ -217,6 +221,8 @@ def is_flat(chart: Chart, least: float = 0.1) -> bool:
     False
     """
     norms, losses = chart["grad_norm"].last(FLAT), chart["loss"].last(FLAT)
+    if chart["loss_scale"].latest < UNDERFLOW:
+        return False
     if norms.size < FLAT or losses.size < FLAT or float(norms.max()) > 0 or not chart["grad_norm"].outline.highest > 0:
         return False
     return float(losses.min()) > 0 and median(losses) > least * Progress.of(chart["loss"]).start

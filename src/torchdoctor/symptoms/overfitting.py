@@ -63,7 +63,7 @@ class Overfitting(Detector):
     >>> for number, loss in enumerate([2.5, 1.5, 1.0, 0.9, 1.0, 1.1, 1.25, 1.4]):
     ...     chart.put(25 * number + 24, "val_loss", loss)
     >>> Overfitting().check(chart).message
-    'validation loss rose from 0.9 at step 99 to 1.25 while the training loss fell to 0.0591'
+    'validation loss rose from 0.9 at step 99 to 1.25 by step 199 while the training loss fell to 0.0591'
     """
 
     code = "GE01"
@@ -118,8 +118,10 @@ class Overfitting(Detector):
             return None  # if training has not fallen below the best validation loss, that was a lucky one
         if again and now - lowest < 0.2 * abs(lowest) and _is_as_right(chart, best):
             return None
-        message = f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} while "
-        message += f"the training loss fell to {number_text(later)}"
+        message = (
+            f"validation loss rose from {number_text(lowest)} at step {step} to {number_text(now)} by step {last} "
+        )
+        message += f"while the training loss fell to {number_text(later)}"
         return self.symptom(chart, "warning", message, value=now, limit=lowest, confidence=0.8, since=step)
 
     def _is_too_soon(self, chart: Chart, best: int) -> bool:
@@ -143,8 +145,8 @@ class Overfitting(Detector):
             return None
         if _is_mostly_right(chart):
             return None
-        message = f"validation loss stays at {number_text(median(recent))} while the training loss fell from "
-        message += f"{number_text(start)} to {number_text(level)}"
+        message = f"validation loss stays at {number_text(median(recent))} up to step {int(validation.steps[-1])} "
+        message += f"while the training loss fell from {number_text(start)} to {number_text(level)}"
         since = int(validation.steps[-self.patience - 1])
         return self.symptom(chart, "warning", message, value=median(recent), limit=start, confidence=0.8, since=since)
 
@@ -174,7 +176,7 @@ class Overfitting(Detector):
         grave = max(self.severe * gained, limit, 0.1 * abs(float(smooth[best])))  # a small gain is no great loss
         severity: Severity = "critical" if rise > grave else "warning"
         best_text = f"{number_text(float(values[lowest]))} at step {best_step}"
-        message = f"validation loss rose from {best_text} to {number_text(now)}"
+        message = f"validation loss rose from {best_text} to {number_text(now)} by step {int(validation.steps[-1])}"
         if math.isnan(then):
             severity = "info"
             message += "; the training loss is not known"

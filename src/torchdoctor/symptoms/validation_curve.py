@@ -128,8 +128,8 @@ def untrained(course: Course, learnt: float, followed: float) -> Seen | None:
         return None
     if "source" in course.chart.context and not best > LATE * start:
         return None
-    message = f"validation loss was never under {number_text(float(values.min()))} while training loss fell from "
-    message += f"{number_text(start)} to {number_text(course.level)}"
+    message = f"validation loss was never under {number_text(float(values.min()))} up to step {course.steps[-1]}, "
+    message += f"while training loss fell from {number_text(start)} to {number_text(course.level)}"
     return Seen(message, course.steps[0], best, start, confidence=0.8)
 
 
