@@ -181,7 +181,7 @@ def rare_class_never_predicted():
     def batches(step):
         return torch.randn(64, 20), (torch.rand(64) < 0.04).long()
 
-    return watch(model, adam(model), batches, nn.CrossEntropyLoss(), 330)
+    return watch(model, adam(model), batches, nn.CrossEntropyLoss(), 700)
 
 
 def head_far_too_large():

@@ -255,9 +255,9 @@ class CollapsedOutput(Detector):
         message = f"only one class has been predicted for {lasting} steps, and the loss is no better than a guess by "
         message += f"class frequency; {100 * share:.0f} % of the labels are of the most common class"
         young = chart.step < 2 * self.one_class and tells_apart(chart)
-        rare = (1 - share) * chart.context.get("batch_size", math.inf) * chart.step
         warms = bool(chart["lr"]) and working_since(chart) is None
-        early = young or warms or rare < self.rare or _is_falling(chart["loss"], chart.step - self.one_class)
+        unseen = share < 0.99 and (1 - share) * _labels(chart) * chart.step < self.rare  # beyond that, nobody waits
+        early = young or warms or unseen or _is_falling(chart["loss"], chart.step - self.one_class)
         severity: Severity = "info" if early or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
@@ -310,8 +310,8 @@ def _pays(chart: Chart) -> bool:
     return not loss or loss.baseline(32).recent < 0.2 * Progress.of(loss).start
 
 
-def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5) -> bool:
-    """Whether losses were clearly lower in the later half of the steps since then: the bias still learns frequencies.
+def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5, far: float = 0.1) -> bool:
+    """Whether losses fell far in the later half of the steps since then: the bias still learns frequencies.
 
     >>> _is_falling(Chart.of(loss=np.linspace(0.4, 0.1, 200))["loss"], 50)
     True
@@ -323,7 +323,16 @@ def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5) 
     if early.size < least:
         return False
     doubt = math.sqrt((float(early.var()) + float(late.var())) / early.size)
-    return float(early.mean()) - float(late.mean()) > sure * doubt
+    return float(early.mean()) - float(late.mean()) > max(sure * doubt, far * float(early.mean()))
+
+
+def _labels(chart: Chart) -> float:
+    """Labels per step: one for each sample, or for each token whose next one is predicted."""
+    return (
+        chart["input_size"].latest
+        if chart["target_is_next"].latest > 0.5
+        else chart.context.get("batch_size", math.inf)
+    )
 
 
 def _stands_still(chart: Chart) -> bool:

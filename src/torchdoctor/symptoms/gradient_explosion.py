@@ -14,6 +14,7 @@ from torchdoctor.series import TINY, Baseline, median
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.leaps import (
+    is_cut,
     is_held,
     is_known,
     is_steep,
@@ -27,6 +28,7 @@ from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
     SLACK,
+    Progress,
     extreme,
     highest_of_last,
     is_hurt,
@@ -75,6 +77,7 @@ class GradientExplosion(Detector):
       `loss-spike` says whether it did harm;
     - the run has survived norms as high as this one;
     - the optimizer uses only the signs of gradients;
+    - the run has nearly solved its task, so that one wrong sample has a large gradient, and clipping limits it;
     - clipping or Adam limits the step, and norms grew over several steps or in a few tensors only;
     - the batch is a single sample and its own loss is not logged.
 
@@ -222,9 +225,11 @@ class GradientExplosion(Detector):
             return False
         if held and rise < math.log(self.wild) and (share_of_loss(chart, rise) > SOME or is_local(chart)):
             return False
+        base = series.baseline(self.window, log=True)
+        if is_cut(chart) and chart["clip"].latest < 3 * self.ratio * math.exp(base.recent) and _is_nearly_solved(chart):
+            return False  # one sample that is still wrong, and what clipping leaves of it is not much more than usual
         if rise > math.log(3 * self.ratio):
             return True
-        base = series.baseline(self.window, log=True)
         wide = extreme(self.deviations, base.count) * max(log_spread(base, self.window), self.floor)
         return rise > max(math.log(self.ratio), wide, self._tail(chart)) and not is_restart(chart)
 
@@ -242,6 +247,17 @@ class GradientExplosion(Detector):
             message += f" (clipped to {number_text(chart['clip'].latest)})"
         ceiling = typical * math.exp(min(limit, 300.0))
         return self.symptom(chart, severity, message, value=norm, limit=ceiling, where=where, since=since)
+
+
+def _is_nearly_solved(chart: Chart, share: float = 0.2) -> bool:
+    """Whether the loss has lost nearly all of its start.
+
+    >>> falling = [2.0 * 0.97**step for step in range(200)]
+    >>> _is_nearly_solved(Chart.of(loss=falling)), _is_nearly_solved(Chart.of(loss=falling[:40]))
+    (True, False)
+    """
+    losses = chart["loss"]
+    return losses.count > 8 and 0 <= median(losses.last(4)) < share * Progress.of(losses).start
 
 
 def _is_clipped(chart: Chart, typical: float, samples: int = 3) -> bool:

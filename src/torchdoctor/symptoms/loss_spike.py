@@ -35,6 +35,8 @@ ABSURD = 1000.0
 """Factor over the recent loss that no hard sample explains: the sample is wrong."""
 FEW_TIMES = 8.0
 """Factor over the recent loss that a hard batch can explain."""
+SOLVED = 0.3
+"""Share of its start below which one high loss is a few samples that a nearly solved run still gets wrong."""
 PART = 0.25
 """Share of a loss's rise, in log space, that the norm of a hard batch rises at least; squares make it a half."""
 SKIP = 8
@@ -226,7 +228,8 @@ class LossSpike(Detector):
             return False
         if not alone:
             return self._is_pair(chart, base, limit) or is_relearnt(chart, base.recent + limit)
-        return _is_outlier(chart, times) or keeps_rhythm(series) or (times < FEW_TIMES and is_cut(chart))
+        small = times < FEW_TIMES or series.latest < SOLVED * Progress.of(series).start
+        return _is_outlier(chart, times) or keeps_rhythm(series) or (small and is_cut(chart))
 
     def _is_pair(self, chart: Chart, base: Baseline, limit: float) -> bool:
         """Whether two hard batches came one after the other, as they do in long runs: norms rose, but less than losses.
