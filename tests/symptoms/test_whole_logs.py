@@ -526,6 +526,8 @@ def test_training_that_leaves_validation_far_behind_for_two_thirds_of_the_run_ov
     known = {"loss": loss, "val_loss": held_out, "train_accuracy": right}
     stuck = [0.5, 0.51, 0.57, 0.55, *[0.59, 0.6] * 13]
     assert "overfitting" in raised(better, context=EPOCHS, val_accuracy=stuck, **known)
+    alone = {"loss": loss, "train_accuracy": right, "val_accuracy": stuck}
+    assert "overfitting" in raised(better, context=EPOCHS, **alone)  # without a validation loss too
     gains = np.linspace(0.5, 0.66, 30)
     assert "overfitting" not in raised(better, context=EPOCHS, val_accuracy=gains, **known)
 
@@ -537,3 +539,11 @@ def test_metrics_at_zero_and_a_part_of_the_loss_at_zero_mean_that_no_label_is_ma
     falls = [14.1, 13.6, 13.1, 12.7, 12.4]
     assert "not-learning" in raised(better, context=EPOCHS, loss=falls, box_loss=[0.0] * 5, cls_loss=falls, **none)
     assert not raised(better, context=EPOCHS, loss=falls, box_loss=falls, cls_loss=falls, **none)
+
+
+def test_a_policy_whose_entropy_is_always_zero_never_explores():
+    falls = [0.88 * 0.97**step for step in range(15)]
+    sure = {"policy_loss": falls, "entropy": [0.0] * 15}
+    assert "entropy-collapse" in raised(loss=falls, **sure)
+    assert "entropy-collapse" not in raised(loss=falls, entropy=[0.0] * 15)  # of no policy, or not in use
+    assert "entropy-collapse" not in raised(loss=falls, policy_loss=falls, entropy=[0.5, *[0.0] * 14])

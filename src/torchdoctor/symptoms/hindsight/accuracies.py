@@ -72,18 +72,18 @@ def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:
     """
     right, held_out = chart["train_accuracy"].values, Curve.of(chart["val_accuracy"], "accuracy")
     curve, train = Curve.of(chart["val_loss"], "validation loss"), chart["loss"].values
-    if min(right.size, held_out.values.size, curve.values.size, train.size) < 5:
+    if min(right.size, held_out.values.size) < 5:
         return
     top = 1.0 if max(float(right.max()), float(held_out.values.max())) <= 1 else 100.0
     known, now = median(right[-3:]) / top, median(held_out.values[-3:]) / top
-    level, best = median(curve.values[-3:]), float(curve.values.min())
-    low = now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start
+    message = f"training accuracy is {number_text(known)}, but validation accuracy is {number_text(now)}"
+    low = False
+    if min(curve.values.size, train.size) >= 5:
+        level, best = median(curve.values[-3:]), float(curve.values.min())
+        low = now < 0.5 and best > max(1.0, 10 * median(train[-3:])) and level > 0.7 * curve.start
+        message += f" with a loss of {number_text(level)}"
     if known > 0.95 and (low or _gains_nothing(right / top, held_out.values / top)):
-        message = (
-            f"training accuracy is {number_text(known)}, but validation accuracy is {number_text(now)} "
-            f"with a loss of {number_text(level)}"
-        )
-        yield shown(Overfitting, curve, 1, "warning", message, value=level)
+        yield shown(Overfitting, curve if low else held_out, 1, "warning", message, value=now)
 
 
 def _gains_nothing(right: Array, held_out: Array, few: int = 12, apart: float = 0.3, gain: float = 0.03) -> bool:

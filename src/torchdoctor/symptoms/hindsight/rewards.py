@@ -14,6 +14,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.entropy_collapse import EntropyCollapse
 from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.not_learning import NotLearning
@@ -37,6 +38,8 @@ RISING, SINKING = 0.15, -0.5
 """Rank correlation of rewards with time below which they do not rise, and below which they fall."""
 TOP = 0.2
 """Share of rewards at the maximum from which the task may be solved."""
+CERTAIN = 10
+"""Fewest updates for a policy that was never uncertain."""
 UPDATES = 8
 """Fewest updates without change for a finding."""
 FAR = 5
@@ -169,6 +172,10 @@ def unmoved(chart: Chart) -> Iterator[Symptom]:
     step 0: LO04 not-learning (warning): entropy loss is -0.35 and approx kl 0 at all 10 updates: nothing changes
     """
     entropy, shift = (_constant(chart, words) for words in (ENTROPY, DIVERGENCE))
+    players = {"policy", "actor"} & {word for name in chart.vitals for word in name.split("_")}
+    if entropy and not entropy.start and players and entropy.values.size >= CERTAIN:
+        said = f"{entropy.name} is exactly 0 at all {entropy.records} updates: the policy never tries anything else"
+        yield shown(EntropyCollapse, entropy, 0, "warning", said, value=0.0)
     if entropy and shift and not shift.start:
         said = f"{entropy.name} is {number_text(entropy.start)} and {shift.name} 0 at all {shift.records} updates"
         yield shown(NotLearning, shift, 0, "warning", f"{said}: nothing changes", value=entropy.start)
