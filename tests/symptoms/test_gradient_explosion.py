@@ -57,6 +57,14 @@ def test_a_rare_jump_is_a_habit_once_it_has_come_three_times():
     assert GradientExplosion().check(Chart.of(grad_norm=twice)).severity == "warning"
 
 
+@pytest.mark.parametrize(("left", "severity"), [(0.02, "info"), (0.8, "warning")])
+def test_with_a_clip_the_last_wrong_samples_of_a_nearly_solved_run_are_info(left, severity):
+    norms, losses = [0.1 * norm for norm in STEADY * 2], list(np.geomspace(2.0, 2.0 * left, 128))
+    chart = Chart.of(grad_norm=[*norms, 4.0], loss=losses, clip=[1.0] * 129)
+    chart.groups = [{"optimizer": "AdamW"}]
+    assert GradientExplosion().check(chart).severity == severity
+
+
 @pytest.mark.parametrize(("others", "severity"), [(1.0, "info"), (8.0, "warning")])
 def test_with_adam_a_jump_of_few_tensors_is_info_until_the_loss_is_hurt(others, severity):
     chart = Chart.of(grad_norm=[*STEADY, 12.0], loss=[2.0, 2.1, 1.9] * 21 + [2.0, 2.1])

@@ -78,6 +78,13 @@ def test_a_single_batch_with_a_gradient_to_match_is_a_note_until_the_next_loss_i
     assert LossSpike().check(chart).severity == "warning"
 
 
+@pytest.mark.parametrize(("high", "severity"), [(0.4, "info"), (6.0, "warning")])
+def test_with_a_clip_a_few_wrong_samples_of_a_nearly_solved_run_are_a_note(high, severity):
+    losses = [*np.geomspace(3.0, 0.005, 150), *[0.005, 0.006, 0.004] * 20]
+    chart = Chart.of(loss=[*losses, *[high] * 3], grad_norm=[*[0.1] * 209, *[9.0] * 4], clip=[1.0] * 213)
+    assert LossSpike().check(chart).severity == severity
+
+
 @pytest.mark.parametrize(("norms", "severity"), [((2.5, 3.5), "info"), ((1.0, 1.1), "warning")])
 def test_two_hard_batches_in_a_row_are_a_note(norms, severity):
     """Chance gives some in every long run. Their norms rise too, but less than their losses."""

@@ -730,6 +730,10 @@ HEALTHY = {
         TargetAnomaly,
         sampled({"loss.classes": 2}, context={"batch_size": 4}, pooled_classes=[1.0] * 9),
     ),
+    "one batch of heavy-tailed targets": (
+        TargetAnomaly,
+        sampled(target_std=[2.0] * 15 + [240.0], target_mean=[0.0] * 16, output_rms=[1.9] * 16),
+    ),
     "one batch with an outlier": (
         BatchAnomaly,
         sampled(target_std=[1.0] * 9 + [900.0], target_mean=[0.1, -0.1] * 4 + [0.0, 500.0]),

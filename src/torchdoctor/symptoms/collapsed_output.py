@@ -310,8 +310,10 @@ def _pays(chart: Chart) -> bool:
     return not loss or loss.baseline(32).recent < 0.2 * Progress.of(loss).start
 
 
-def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5, far: float = 0.1) -> bool:
+def _is_falling(series: Series, since: int, least: int = 8, sure: float = 2.5, far: float = 0.03) -> bool:
     """Whether losses fell far in the later half of the steps since then: the bias still learns frequencies.
+
+    If losses are logged seldom, the last few count.
 
     >>> _is_falling(Chart.of(loss=np.linspace(0.4, 0.1, 200))["loss"], 50)
     True
@@ -319,9 +321,10 @@ def _is_falling(series: Series, since: int, least: int = 16, sure: float = 2.5, 
     False
     """
     values = series.since(since)
+    values = values if values.size >= 2 * least else series.last(2 * least)
     early, late = values[: values.size // 2], values[values.size // 2 :]
     if early.size < least:
-        return False
+        return values.size > 3 and bool((np.diff(values) < 0).all())
     doubt = math.sqrt((float(early.var()) + float(late.var())) / early.size)
     return float(early.mean()) - float(late.mean()) > max(sure * doubt, far * float(early.mean()))
 

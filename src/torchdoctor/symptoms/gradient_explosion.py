@@ -226,8 +226,8 @@ class GradientExplosion(Detector):
         if held and rise < math.log(self.wild) and (share_of_loss(chart, rise) > SOME or is_local(chart)):
             return False
         base = series.baseline(self.window, log=True)
-        if is_cut(chart) and chart["clip"].latest < 3 * self.ratio * math.exp(base.recent) and _is_nearly_solved(chart):
-            return False  # one sample that is still wrong, and what clipping leaves of it is not much more than usual
+        if is_cut(chart) and _is_nearly_solved(chart):
+            return False  # one sample that is still wrong, and clipping limits what it does
         if rise > math.log(3 * self.ratio):
             return True
         wide = extreme(self.deviations, base.count) * max(log_spread(base, self.window), self.floor)

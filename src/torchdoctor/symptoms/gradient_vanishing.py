@@ -112,7 +112,7 @@ class GradientVanishing(Detector):
         # A record of tensors comes before the step's scalars: only then is the latest row newer than the latest norm.
         if sampled.step > series.step and (faded := self._faded(chart)) is not None:
             return faded
-        if sampled.step > series.step and len(sampled.rows) >= self.samples:
+        if sampled.step > series.step and len(sampled.rows) >= self.samples and not _starts_slowly(chart):
             return self._decayed(chart)
         current = chart.open_episodes.get(self.name)
         if current is not None and current.where and sampled.step <= current.last_step:
@@ -287,6 +287,12 @@ def is_decay_alone(chart: Chart, columns: list[int], share: float = 0.01) -> boo
 def weight_columns(names: tuple[str, ...]) -> tuple[int, ...]:
     """The columns of weight matrices, recognized by their names."""
     return tuple(index for index, name in enumerate(names) if _is_matrix(name))
+
+
+def _starts_slowly(chart: Chart, steps: int = 16) -> bool:
+    """Whether this is the start of RAdam, whose first steps are not yet scaled by tensor."""
+    slow = bool(chart.groups) and all(group.get("optimizer") == "RAdam" for group in chart.groups)
+    return slow and chart.step < steps
 
 
 def _at_floor(chart: Chart) -> bool:

@@ -36,7 +36,7 @@ ABSURD = 1000.0
 FEW_TIMES = 8.0
 """Factor over the recent loss that a hard batch can explain."""
 SOLVED = 0.3
-"""Share of its start below which one high loss is a few samples that a nearly solved run still gets wrong."""
+"""Share of its start below which high losses are samples that a nearly solved, clipped run still gets wrong."""
 PART = 0.25
 """Share of a loss's rise, in log space, that the norm of a hard batch rises at least; squares make it a half."""
 SKIP = 8
@@ -226,10 +226,11 @@ class LossSpike(Detector):
         # Near zero everything is a thousand times as much, so it must be far worse than the untrained model, too.
         if times > ABSURD and series.latest > FEW_TIMES * Progress.of(series).start:
             return False
+        if is_cut(chart) and series.latest < SOLVED * Progress.of(series).start:
+            return True
         if not alone:
             return self._is_pair(chart, base, limit) or is_relearnt(chart, base.recent + limit)
-        small = times < FEW_TIMES or series.latest < SOLVED * Progress.of(series).start
-        return _is_outlier(chart, times) or keeps_rhythm(series) or (small and is_cut(chart))
+        return _is_outlier(chart, times) or keeps_rhythm(series) or (times < FEW_TIMES and is_cut(chart))
 
     def _is_pair(self, chart: Chart, base: Baseline, limit: float) -> bool:
         """Whether two hard batches came one after the other, as they do in long runs: norms rose, but less than losses.

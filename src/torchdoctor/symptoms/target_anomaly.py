@@ -348,7 +348,8 @@ class TargetAnomaly(Detector):
         logarithms = chart.fact("loss.function") == "PoissonNLLLoss"
         if deviation.count < 2 or not output or logarithms:
             return None
-        size, reached = math.hypot(mean.latest, deviation.latest), output.latest
+        # One batch of heavy-tailed targets may be a hundred times as wide as the others.
+        size, reached = math.hypot(mean.latest, median(deviation.last(5))), output.latest
         if 0 < size < self.tiny:
             return self._lost(chart, size)
         if not size > self.large / 3:

@@ -15,6 +15,8 @@ IGNORED = -100
 MOST_CLASSES = 4096
 BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
 ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, *BINARY)
+USUAL = 0.1
+"""Share of the labels elsewhere from which the label at the edge of a sequence is common, and not padding."""
 ROWS = 16
 """Minimum rows of a table for a column that follows the label not to be chance."""
 FEW_CLASSES = 3
@@ -89,7 +91,8 @@ def one_in_place_of(given: Tensor, asked: Tensor) -> Tensor:
 def padding(tokens: Tensor, ignored: int) -> Tensor:
     """Share of labels that belong to a run of one label at the end, or at the beginning, of a sequence.
 
-    A sequence with the same label everywhere has a constant target and no padding. Places at the edge that are ignored
+    A sequence with the same label everywhere has a constant target and no padding, and neither has one whose label at
+    the edge is common elsewhere, such as that of words that are no name. Places at the edge that are ignored
     in all sequences are passed over, such as the last one if the model shifts the labels: nothing comes after it.
 
     >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, 0], [5, 3, 3, 3, 1, 0, 0, 0]]), -100)
@@ -98,6 +101,8 @@ def padding(tokens: Tensor, ignored: int) -> Tensor:
     tensor(0.)
     >>> padding(torch.tensor([[5, 3, 7, 0, 0, 0, 0, -100], [5, 3, 0, 0, 0, 0, 0, -100]]), -100)
     tensor(0.5625)
+    >>> padding(torch.tensor([[0, 0, 0, 0, 3, 0, 0, 5, 0, 2], [0, 0, 0, 1, 0, 0, 4, 0, 0, 0]]), -100)
+    tensor(0.)
     """
     shares = []
     width = tokens.shape[1]
@@ -107,7 +112,9 @@ def padding(tokens: Tensor, ignored: int) -> Tensor:
         edge = ordered.gather(1, first.clamp(max=width - 1).expand(len(ordered), 1))
         runs = ((ordered == edge) | (passed > 0)).cumprod(1).sum(1) - first
         runs = runs * (edge[:, 0] != ignored)
-        shares.append((runs * (runs > 2) * (runs < width - first)).sum() / tokens.numel())
+        inside = ((ordered == edge) & (passed == 0)).sum() - runs.sum()
+        usual = inside > USUAL * (tokens.numel() - runs.sum())
+        shares.append((runs * (runs > 2) * (runs < width - first)).sum() / tokens.numel() * ~usual)
     return torch.maximum(*shares)
 
 
