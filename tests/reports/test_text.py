@@ -13,6 +13,7 @@ from torchdoctor.diagnoses import CAUSES
 from torchdoctor.records import Diagnosis, Symptom
 from torchdoctor.reports import text
 from torchdoctor.reports.report import Report
+from torchdoctor.reports.verdict import verdict
 
 
 def test_the_first_two_lines_say_what_why_and_what_to_do():
@@ -76,6 +77,20 @@ def test_without_a_cause_a_single_odd_step_asks_for_no_change_yet(last_step, lab
     odd = Symptom("gradient-vanishing", "GR02", "warning", 0.9, 600, last_step)
     cause = Diagnosis(1, "unknown", 0.9, ("look at that step",), ("gradient-vanishing",), (HALVE,))
     assert label in str(Report(1999, (odd,), (cause,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "last_step", "now", "words"),
+    [
+        ("loss-spike", 434, 30_000, "Sick at step 433: loss-spike. Not seen again in the 29566 steps since."),
+        ("loss-spike", 434, 700, "Sick at step 433: loss-spike."),
+        ("validation-anomaly", 2_000, 9_000, "Sick from step 433 to 2000: validation-anomaly. Not seen again in the"),
+        ("information-leak", 434, 30_000, "Sick at step 433: information-leak."),
+    ],
+)
+def test_the_verdict_says_that_a_finding_is_long_past(name, last_step, now, words):
+    told = verdict(Report(now, (Symptom(name, "LO01", "warning", 0.9, 433, last_step),)))
+    assert told.startswith(words) and ("Not seen again" in told) == ("Not seen again" in words)
 
 
 def test_without_a_cause_the_second_line_says_how_to_find_one():

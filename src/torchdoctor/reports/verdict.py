@@ -31,6 +31,12 @@ HEALTH_WORDS: dict[Health, str] = {
 }
 LATELY = 50
 """An episode counts as going on until this many steps after it was last seen."""
+PASSING = frozenset(
+    ("loss-spike", "gradient-explosion", "gradient-instability", "loss-oscillation", "validation-anomaly")
+)
+"""Findings that a run can leave behind; others, such as a leak seen once, hold although they are not seen again."""
+PAST = 0.5
+"""Share of the run for which such a finding must have been away before the verdict says so."""
 
 
 def leading(report: Report) -> Symptom | None:
@@ -63,7 +69,7 @@ def verdict(report: Report) -> str:
     >>> verdict(Report(step=50, symptoms=(spike,)))
     'Sick since step 7: loss-spike, loss 9 is 4 times its recent 2.2.'
     >>> verdict(Report(step=5000, symptoms=(spike,)))
-    'Sick at step 7: loss-spike, loss 9 is 4 times its recent 2.2.'
+    'Sick at step 7: loss-spike, loss 9 is 4 times its recent 2.2. Not seen again in the 4992 steps since.'
     """
     symptom, clock = leading(report), clock_of(report.context)
     if symptom is None:
@@ -78,11 +84,26 @@ def verdict(report: Report) -> str:
         if any(note.startswith(NO_LOSS) for note in report.notes):
             return f"Nothing was found up to {clock} {report.step}, but {NO_LOSS}."
         return f"{HEALTH_WORDS['healthy']} at {clock} {report.step}: nothing was found."
-    going_on = symptom.first_step < symptom.last_step and symptom.last_step + LATELY >= report.step
-    since = "since" if going_on else "at"
     message = printable(symptom.message).rstrip(".")
     reason = f"{printable(symptom.name)}, {message}" if message else printable(symptom.name)
-    return f"{HEALTH_WORDS[report.health]} {since} {clock} {symptom.first_step}: {reason}."
+    return f"{HEALTH_WORDS[report.health]} {_when(symptom, report.step, clock)}: {reason}.{_since(report, symptom)}"
+
+
+def _when(symptom: Symptom, now: int, clock: str) -> str:
+    """When a finding was seen, and whether it goes on."""
+    first, last = symptom.first_step, symptom.last_step
+    if first < last and last + LATELY >= now:
+        return f"since {clock} {first}"
+    return f"from {clock} {first} to {last}" if last - first > LATELY else f"at {clock} {first}"
+
+
+def _since(report: Report, symptom: Symptom) -> str:
+    """For how long a finding that did harm has been away, if that is most of the run."""
+    last = max(item.last_step for item in report.symptoms if item.name == symptom.name)
+    away = report.step - last
+    if symptom.severity == "info" or symptom.name not in PASSING or away <= max(LATELY, PAST * report.step):
+        return ""
+    return f" Not seen again in the {away} {clock_of(report.context)}s since."
 
 
 def _is_one_record(report: Report) -> bool:
