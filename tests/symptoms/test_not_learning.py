@@ -173,3 +173,11 @@ def test_the_one_batch_there_is_has_a_level_of_a_guess():
     told = {"loss.chance": 2.303}
     assert check(FLAT, facts=told, sorted_by_class=True) is None
     assert check(FLAT, facts=told, sorted_by_class=True, input_checksum=[7.0] * 5).severity == "warning"
+
+
+@pytest.mark.parametrize(("divided", "expected"), [(True, math.log(10)), (False, math.nan)])
+def test_a_sum_that_a_trainer_divides_has_the_level_of_a_mean(divided, expected):
+    chart = Chart.of(loss=[2.4])
+    told = {"loss.kind": "cross-entropy", "loss.reduction": "sum", "outputs.classes": 10, "loss.divided": divided}
+    chart.add({"type": "facts", "step": 0, "facts": told})
+    assert chance_level(chart) == pytest.approx(expected, nan_ok=True)

@@ -283,9 +283,10 @@ def _plain_chance(chart: Chart) -> float:
     value = chart.fact("loss.chance")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _by_frequency(chart, float(value))
-    if chart.fact("loss.reduction") != "mean":
+    mean = chart.fact("loss.reduction") == "mean"
+    if not mean and not chart.fact("loss.divided"):  # trainers divide a sum by the number of tokens
         return math.nan
-    if chart.fact("loss.function") == "MSELoss":
+    if mean and chart.fact("loss.function") == "MSELoss":
         return chart["pooled_std"].latest ** 2
     # The loss function was not given, but its kind and the number of classes are known, and the first loss agrees.
     classes = 1 if _may_compare_samples(chart) else chart.fact("outputs.classes", 1)
@@ -293,7 +294,7 @@ def _plain_chance(chart: Chart) -> float:
     if guess and abs(chart["loss"].first - guess) < 0.25 * guess:
         return _by_frequency(chart, guess)
     guesses = chart["guess_loss"].last(8)
-    return float(guesses.mean()) if guess and guesses.size >= 4 else math.nan
+    return float(guesses.mean()) if mean and guess and guesses.size >= 4 else math.nan
 
 
 def _may_compare_samples(chart: Chart) -> bool:
