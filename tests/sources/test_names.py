@@ -29,6 +29,10 @@ MEANT = [
         {"train/policy_loss": 9, "train/value_loss": 9, "rollout/ep_rew_mean": 9},
         {"loss": None, "reward": "rollout/ep_rew_mean"},
     ),
+    ({"episode": 9, "scores": 9, "loss": 9}, {"reward": "scores"}),
+    ({"score": 9, "loss": 9, "epsilon": 9}, {"reward": "score"}),
+    ({"score": 9, "loss": 9}, {"reward": None}),
+    ({"episode": 9, "best score": 9, "loss": 9}, {"reward": None}),
     ({"train-rmse": 9, "eval-rmse": 9}, {"loss": "train-rmse", "val_loss": "eval-rmse"}),
     ({"xent": 9, "validation perplexity": 9}, {"loss": "xent", "val_loss": None}),  # of another kind: not comparable
     ({"loss": 9, "best_val_loss": 9, "val_loss improved from": 9}, {"val_loss": None}),

@@ -17,6 +17,7 @@ from typing import Literal
 from torchdoctor.sources.single_names import RULES, SCALED, Rule, scale_of
 from torchdoctor.sources.words import (
     AVERAGED,
+    EPISODES,
     EVALUATED,
     FALLBACK,
     FILLERS,
@@ -24,7 +25,9 @@ from torchdoctor.sources.words import (
     KINDS,
     LOSS,
     LOWER,
+    ODD,
     REWARD,
+    SCORES,
     SMOOTHED,
     SPLITS,
     SYNONYMS,
@@ -248,16 +251,19 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
     """Accuracies, error rates and rewards, and which direction is better for each."""
     found: dict[str, tuple[str, ...]] = {}
     better: dict[str, Better] = {}
+    played = any(item.has(EPISODES) for item in names)
     for item in sorted(
         names, key=lambda item: item.count < FEW or (bool(item.split == held_out) and "step" in item.words)
     ):
         known = item.has(HIGHER | LOWER | REWARD) or (item.split == held_out and item.words[-1:] == ("score",))
+        known = known or (played and item.has(SCORES) and not item.has(ODD))
         if not known or item.is_loss or item.has(NO_METRIC):
             continue
         prefix = {held_out: "val_", "train": "train_", "": "val_" if item.has(EVALUATED) else "train_"}.get(item.split)
         if prefix is None or len(found) >= MOST_METRICS:
             continue
         earned = item.has(REWARD) and item.words[-1] not in HIGHER | LOWER  # "reward precision" is not a reward
+        earned = earned or (played and item.has(SCORES))
         words = ("reward",) if earned else tuple(word for word in item.words if word not in FILLERS | LOSS)
         prefix = "" if earned and prefix == "train_" else prefix
         vital = prefix + _vital(words)

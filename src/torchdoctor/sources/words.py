@@ -117,6 +117,9 @@ EVALUATED = listed(
 )
 """Metrics that nobody computes on training batches: validation metrics even if the name does not say so."""
 REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})
+SCORES = frozenset({"score", "scores"})
+"""What a game calls its reward, in a log that counts `EPISODES` or logs how often the agent explores."""
+EPISODES = frozenset({"episode", "episodes", "epsilon", "exploration"})
 SYNONYMS = {
     "acc": "accuracy",
     "accu": "accuracy",
