@@ -49,10 +49,10 @@ def sampled(facts=None, *, context=None, loss=(), **vitals) -> Chart:
     return chart
 
 
-def mostly_one_class(batch, *, warms=False) -> Chart:
+def mostly_one_class(batch, *, warms=False, **more) -> Chart:
     """Labels of which 97 % are of one class, and a model that has not beaten their frequencies."""
     known = {"output_spread": 0.4, "prediction_top_share": 1.0, "criterion": 0.135, "guess_loss": 0.135}
-    vitals = {name: [value] * 16 for name, value in known.items()}
+    vitals = {name: [value] * 16 for name, value in known.items()} | more
     vitals |= {"pooled_classes": [2.0] * 16, "pooled_top_share": [0.97] * 16}
     return sampled(context={"batch_size": batch}, lr=[1e-4 * (1 + warms * step) for step in EARLY[:16]], **vitals)
 
@@ -238,6 +238,26 @@ SICK = {
     "nearly one class, of which others were seen often": (CollapsedOutput, mostly_one_class(64), "warning"),
     "nearly one class, of which others were hardly seen": (CollapsedOutput, mostly_one_class(4), "info"),
     "nearly one class, in a warm-up": (CollapsedOutput, mostly_one_class(64, warms=True), "info"),
+    "nearly one class, not yet as good as a guess": (
+        CollapsedOutput,
+        mostly_one_class(64, criterion=[0.16] * 16),
+        "info",
+    ),
+    "nearly one class, and too few batches to say more": (
+        CollapsedOutput,
+        mostly_one_class(64, criterion=[0.12, 0.15] * 8),
+        "info",
+    ),
+    "nearly one class, but outputs move far apart": (
+        CollapsedOutput,
+        mostly_one_class(64, output_std=[0.1] * 4 + [0.8] * 12),
+        "info",
+    ),
+    "nearly one class, and outputs move apart a little": (
+        CollapsedOutput,
+        mostly_one_class(64, output_std=[0.1] * 4 + [0.15] * 12),
+        "warning",
+    ),
     "a code that is the prior": (
         CollapsedOutput,
         code(*([0.6, 0.25 * 0.6**sample, 0.3 * 0.6**sample, 0.3] for sample in range(10))),

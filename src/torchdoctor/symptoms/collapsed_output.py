@@ -33,8 +33,9 @@ class CollapsedOutput(Detector):
     than targets do. Special cases:
 
     - Predicting only the most common class is reported if the loss is no better than a guess by class frequency on the
-      same batches. It must last longer while outputs still move apart. It is info while the loss still falls, during a
-      warm-up, and until some hundred samples of the other classes have been seen.
+      same batches. It must last longer while outputs still move apart. It is info while the loss still falls or has not
+      come down to the guess, during a warm-up, until some hundred samples of the other classes have been seen, and if
+      outputs vary five times as much over a batch as at first: then they depend on the input.
     - Embeddings without targets may collapse in direction while their lengths differ. This is info for a hundred steps
       unless the loss gains by it: in many healthy runs they come together and separate again.
     - For a variational code, mean and log-variance must both have fallen to zero: a code that is used keeps its means
@@ -79,6 +80,12 @@ class CollapsedOutput(Detector):
     """Steps for which only one class must have been predicted."""
     rare: int = 200
     """Samples of the other classes seen so far below which this is info: nothing can have been learned from them."""
+    behind: float = 0.05
+    """Share by which the loss is above that of a guess while the bias still learns the frequencies."""
+    apart: float = 5
+    """Multiple of their first spread from which outputs depend on the input, whatever class is predicted."""
+    sure: float = 0.1
+    """Share that may have been learned unseen, for a warning."""
     guess: float = 0.93
     """Loss as a share of that of a guess by class frequency, above which it is no better than the guess."""
 
@@ -245,19 +252,24 @@ class CollapsedOutput(Detector):
             return None
         if is_of_one_sample(chart):
             return None  # a batch of one sample has only one class
-        learnt, _, batches = against_guess(chart, since)
+        learnt, doubt, batches = against_guess(chart, since)
         if batches < self.samples or not learnt < 1 - self.guess:
             return None
-        lately, doubt, batches = against_guess(chart, since + lasting // 2)  # once the bias fits the frequencies
-        parting = share < 0.95 and _parts(chart["output_std"])  # with few rare samples, the gain is noise
-        if batches >= self.samples and lately > (doubt if parting else 2 * doubt + 0.01):
-            return None
+        later = against_guess(chart, since + lasting // 2)  # once the bias fits the frequencies
+        if later[2] >= self.samples:
+            learnt, doubt, _ = later
+            parting = share < 0.95 and _parts(chart["output_std"])  # with few rare samples, the gain is noise
+            if learnt > (doubt if parting else 2 * doubt + 0.01):
+                return None
         message = f"only one class has been predicted for {lasting} steps, and the loss is no better than a guess by "
         message += f"class frequency; {100 * share:.0f} % of the labels are of the most common class"
         young = chart.step < 2 * self.one_class and tells_apart(chart)
         warms = bool(chart["lr"]) and working_since(chart) is None
-        unseen = share < 0.99 and (1 - share) * _labels(chart) * chart.step < self.rare  # beyond that, nobody waits
-        early = young or warms or unseen or _is_falling(chart["loss"], chart.step - self.one_class)
+        nearing = learnt < -max(2 * doubt, self.behind)  # the bias is on its way to the frequencies
+        unsure = learnt + 2 * doubt > self.sure
+        unseen = (1 - share) * _labels(chart) * chart.step < self.rare
+        waits = share < 0.99 and (nearing or unsure or unseen or _parts(chart["output_std"], self.apart))
+        early = young or warms or waits or _is_falling(chart["loss"], chart.step - self.one_class)
         severity: Severity = "info" if early or _stands_still(chart) else "warning"
         return self.symptom(chart, severity, message, value=float(recent.min()), confidence=0.7, since=max(since, 0))
 
@@ -344,6 +356,6 @@ def _stands_still(chart: Chart) -> bool:
     return any(episode is not None and episode.severity != "info" for episode in episodes)
 
 
-def _parts(deviation: Series) -> bool:
-    """Whether outputs vary more than twice as much over a batch as they did at first."""
-    return bool(deviation) and deviation.latest > 2 * deviation.first
+def _parts(deviation: Series, times: float = 2) -> bool:
+    """Whether outputs vary far more over a batch than they did at first."""
+    return bool(deviation) and deviation.latest > times * deviation.first
