@@ -161,6 +161,29 @@ APART = {
         [symptom("gradient-explosion", 150, last=150)],
         {"loss": leap(150, 30.0), "pooled_top_share": [0.98], "pooled_classes": [5.0]},
     ),
+    "a class that is always given, and a validation with even shares": (
+        "class-imbalance",
+        [symptom("collapsed-output", 23, "info", 299), symptom("validation-anomaly", 100, last=299)],
+        {
+            "loss": FALLING,
+            "pooled_top_share": [0.97] * 6,
+            "pooled_classes": [4.0] * 6,
+            "prediction_top_share": [1.0] * 6,
+            "val_loss": [3.2] * 6,
+        },
+    ),
+    "validation that was not standardized": (
+        "train-val-mismatch",
+        [symptom("validation-anomaly", 100, last=299), symptom("overfitting", 100, last=299)],
+        {
+            "loss": FALLING,
+            "input_mean": [0.0] * 6,
+            "input_std": [1.0] * 6,
+            "idle_input_mean": [0.29] * 6,
+            "idle_input_std": [0.35] * 6,
+            "val_loss": [0.9, 0.8, 0.9, 1.0, 1.1, 1.2],
+        },
+    ),
     "a mask that hides a whole row": (
         "numeric-precision",
         [NAN],

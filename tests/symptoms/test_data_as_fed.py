@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
+from torchdoctor.records import Symptom
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
 from torchdoctor.symptoms.identical_units import IdenticalUnits
 from torchdoctor.symptoms.input_anomaly import InputAnomaly
@@ -35,6 +36,7 @@ SICK_INPUTS = {
     "nearly all erased": ERASED | STUCK | {"classes": 4},
     "nearly all erased, and validation leads": ERASED | LEARNT | {"classes": 4, "val_loss": [0.01, 0.001]},
     "a quarter is blank": {"input_blank": [0.25, 0.22, 0.3]},
+    "every third batch in another unit": {"entry_rms": [0.4, 0.4, 390.0] * 4, "normalized": False},
     "one feature drowns the rest": UNEVEN,
     "and no norm comes at all": UNEVEN | {"kinds": ("Linear", "ReLU"), "normalized": False},
 }
@@ -45,6 +47,8 @@ HEALTHY_INPUTS = {
     "bytes, and a norm of the batch": BYTES | STUCK | {"kinds": ("Conv2d", "BatchNorm2d")},
     "sparse everywhere": ERASED | STUCK | {"classes": 4, "idle_input_std": [0.3] * 3},
     "erased, to be filled in": ERASED | STUCK,
+    "one batch in another unit": {"entry_rms": [0.4] * 8 + [390.0, 0.4, 0.4], "normalized": False},
+    "batches that are larger now and then": {"entry_rms": [0.4, 0.4, 8.0] * 4, "normalized": False},
     "half erased": ERASED | STUCK | {"classes": 4, "input_zero": [0.5] * 3},
     "one batch has blanks": {"input_blank": [0.0, 0.25, 0.0]},
     "few blanks": {"input_blank": [0.05, 0.08, 0.02]},
@@ -275,6 +279,15 @@ def test_values_in_order_cost_results_where_errors_are_larger_than_what_a_batch_
     means = [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
     chart = Chart.of(step=100, target_mean=means, target_std=[0.05] * 10, criterion=[error] * 10)
     chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "mse"}})
+    assert BatchAnomaly().check(chart).severity == severity
+
+
+@pytest.mark.parametrize(("first", "severity"), [(0.05, "info"), (-4.0, "warning")])
+def test_values_that_climb_from_zero_may_be_estimates_of_the_model(first, severity):
+    means = [first + 0.5 * step for step in range(10)]
+    chart = Chart.of(step=100, target_mean=means, target_std=[0.05] * 10, criterion=[0.002] * 10)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.kind": "mse"}})
+    chart.episodes.append(Symptom("loss-oscillation", "LO06", "info", 0.8, 0, 90))
     assert BatchAnomaly().check(chart).severity == severity
 
 

@@ -78,8 +78,8 @@ def test_a_process_that_stood_still_grows(rises, fires):
     assert (MemoryGrowth().check(chart) is not None) == fires
 
 
-def _drifting(shift, risen, kinds=("Linear",)):
-    """Inputs whose mean goes away from the tenth look on, and what becomes of the loss."""
+def _drifting(shift, risen, kinds=("Linear",), validated=None):
+    """Inputs whose mean goes away from the tenth look on, and what becomes of the loss and of validation."""
     chart = Chart()
     for step in range(400):
         look, away = step // 20, max(0.0, step / 20 - 9) / 10
@@ -87,6 +87,9 @@ def _drifting(shift, risen, kinds=("Linear",)):
             vitals = {"input_mean": 0.1 * (look % 2) + shift * away, "input_std": 1.0, "entry_rms": 1.0 + abs(away)}
             chart.add({"type": "vitals", "step": step, "vitals": vitals})
         chart.put(step, "loss", 0.5 + 2 * 0.9**step + risen * away + 0.02 * NOISE[step])
+        if validated is not None and step in (150, 399):
+            told = {"val_loss": 0.6 if step == 150 else validated, "idle_input_mean": 0.0, "idle_input_std": 1.0}
+            chart.add({"type": "vitals", "step": step, "vitals": told})
     chart.add({"type": "facts", "step": 0, "facts": {"modules.kinds": list(kinds)}})
     return InputAnomaly().check(chart)
 
@@ -97,6 +100,8 @@ def test_a_mean_that_moves_away_costs_something_or_nothing():
     assert _drifting(4.0, 0.0) is None
     assert _drifting(1.0, 0.3) is None
     assert _drifting(4.0, 0.3, kinds=("BatchNorm1d", "Linear")) is None
+    assert _drifting(4.0, 0.3, validated=0.6) is None  # as planned: a curriculum
+    assert "the validation loss got worse" in _drifting(4.0, 0.0, validated=1.5).message
 
 
 def _growing(times, cost, idle=1.0, lost=None):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchdoctor.vitals.answers import along_a_sequence
 from torchdoctor.vitals.attention_ahead import look_ahead
 from torchdoctor.vitals.batch_numbers import agreement
 from torchdoctor.vitals.loss_inputs import skipped
@@ -72,6 +73,14 @@ def test_where_the_compared_outputs_begin():
     assert skipped(scores[:, :-1].reshape(-1, 5).grad_fn) == 0
     assert skipped(scores[:, 3:].reshape(-1, 5).log_softmax(-1).grad_fn) == 3
     assert skipped(scores[torch.ones(2, TOKENS, dtype=torch.bool)].grad_fn) is None
+
+
+@pytest.mark.parametrize(("also", "shifted"), [(None, 1.0), (0, 1.0), (1, 0.0)])
+def test_labels_that_follow_a_second_input_were_not_shifted_twice(also, shifted):
+    tokens = torch.arange(400).reshape(4, 100) * 7 % 31
+    second = None if also is None else tokens[:, also : also + 98]
+    measured = along_a_sequence(tokens[:, :98], tokens[:, 2:], -100, 0, second)
+    assert float(measured["target_after_next"]) == shifted
 
 
 def test_labels_that_the_loss_leaves_out_are_not_compared():

@@ -71,6 +71,8 @@ class ClassImbalance(Cause):
             yield Evidence(5.5 if rare else 2.0, f"{100 * share:.0f} % of the labels seen are of one class")
             if predicted > 0.99:
                 yield Evidence(2.0 if rare else 0.5, f"{100 * predicted:.0f} % of the predictions are of one class")
+                if rare and problem.has("validation-anomaly"):
+                    yield Evidence(3.0, "always giving that class costs little in training, but much in validation")
             dead = problem.get("dead-units") or problem.get("no-gradient")
             if dead is not None and dead.severity != "info" and dead.first_step <= AT_ONCE:
                 yield Evidence(

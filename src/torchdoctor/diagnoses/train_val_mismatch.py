@@ -21,6 +21,7 @@ from torchdoctor.symptoms.validation_inputs import (
     inputs_apart,
     rounded_in_training,
     scores_are_probabilities,
+    standardized_in_training_only,
     targets_apart,
     times_seen,
     validates_in_training_mode,
@@ -103,7 +104,10 @@ def _about_inputs(chart: Chart) -> Iterator[Evidence]:
     if max(size / usual, usual / size) > 1.5:
         sizes = f"{number_text(size)} in validation, but {number_text(usual)} in training"
         strength = CERTAIN if max(size / usual, usual / size) > 8 else 4.5 if comes_unchanged(chart) else 2.0
-        yield Evidence(strength, f"inputs have size {sizes}")
+        if standardized_in_training_only(chart):
+            yield Evidence(7.5, "training inputs have mean 0 and standard deviation 1, validation inputs do not")
+        else:
+            yield Evidence(strength, f"inputs have size {sizes}")
     elif inputs_apart(chart) > ValidationAnomaly.shifted:
         yield Evidence(3.0, "inputs in validation have another mean or standard deviation than in training")
 

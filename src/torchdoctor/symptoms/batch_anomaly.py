@@ -13,6 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, acts, is_game
+from torchdoctor.symptoms.target_values import climbs_from_zero
 from torchdoctor.symptoms.validation_inputs import evenly, is_like_training
 
 FEWEST = 4
@@ -41,7 +42,7 @@ class BatchAnomaly(Detector):
       stay far below this limit.
     - Float targets are in order (info by itself, because a time series is) and it does harm: the loss spikes or
       oscillates, errors exceed the spread within a batch, or validation on similar inputs is three times as high as
-      training.
+      training. Targets that climb steadily from zero stay info: they may be estimates of the model itself.
 
     ## What to do
     `for x, y in loader:` instead of `next(iter(loader))` inside the loop; `DataLoader(..., shuffle=True)`; with
@@ -189,7 +190,8 @@ class BatchAnomaly(Detector):
         size = chart.context.get("batch_size")
         if not within < limit * between or (isinstance(size, int) and size < FEWEST):
             return None
-        hurt = forgets or _is_binary(chart) or _has_hurt(chart) or _lags(chart)
+        hurt = forgets or _has_jumped(chart) or _lags(chart)
+        hurt = hurt or ((_is_binary(chart) or _oscillates(chart)) and not climbs_from_zero(chart))
         severity: Severity = "warning" if hurt else "info"
         if is_game(chart):
             return None  # targets from the model's own predictions move as it learns; GAN batches have one label each
@@ -319,13 +321,14 @@ def _forgets(chart: Chart, times: float = 3.0) -> bool:
     return float(values.min()) > times * abs(losses.baseline(64).recent)
 
 
-def _has_hurt(chart: Chart) -> bool:
-    """Whether the loss jumped (at warning or above) or oscillates: the model had forgotten the data that came back."""
-    return any(
-        episode.severity != "info" or episode.name == "loss-oscillation"
-        for episode in chart.episodes
-        if episode.name in ("loss-spike", "loss-divergence", "loss-oscillation")
-    )
+def _oscillates(chart: Chart) -> bool:
+    return any(episode.name == "loss-oscillation" for episode in chart.episodes)
+
+
+def _has_jumped(chart: Chart) -> bool:
+    """Whether the loss jumped or swings, at warning or above: the model had forgotten the data that came back."""
+    names = ("loss-spike", "loss-divergence", "loss-oscillation")
+    return any(episode.severity != "info" and episode.name in names for episode in chart.episodes)
 
 
 def _validation_never_came(chart: Chart, times: float = 3.0) -> bool:

@@ -310,10 +310,11 @@ def _is_the_loss(chart: Chart, samples: int = 3) -> bool:
 
 
 def _is_number(chart: Chart, model: str) -> bool:
-    """Whether the model gives a single number in reinforcement learning: values near 100 may differ by little."""
+    """Whether the model gives one number in a game: values near 100, or a critic's scores, may differ by little."""
     widths = dict(zip(chart.module_names, chart.fact("modules.widths", ()), strict=False))
     last = [widths.get(name) for name in chart.fact("modules.outputs", ()) if name.partition(".")[0] == model]
-    return acts(chart) and bool(last) and all(width == 1 for width in last)
+    free = acts(chart) or (is_game(chart) and chart.fact("loss.kind") != "bce")  # no loss holds such a score near 0
+    return free and bool(last) and all(width == 1 for width in last)
 
 
 def _pays(chart: Chart) -> bool:

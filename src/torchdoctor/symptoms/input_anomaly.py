@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text, share_text
 from torchdoctor.series import median
@@ -17,6 +19,8 @@ from torchdoctor.symptoms.input_drift import (
     has_suffered,
     leap_of_scale,
     shift_of_mean,
+    spares_validation,
+    swinging_scale,
 )
 from torchdoctor.symptoms.not_learning import chance_level
 from torchdoctor.symptoms.progress import SETTLED, Progress, is_unrolled
@@ -46,7 +50,8 @@ class InputAnomaly(Detector):
     - an offset fifty times as large as the differences between samples, and training inputs that are mostly zeros while
       validation inputs are not: a warning if the model hardly learns, else info;
     - a scale that jumps by a factor of 10 or drifts by 2.5 in the middle of the run, or a mean that moves by two
-      standard deviations without a normalization to remove it, if the loss gets worse;
+      standard deviations without a normalization to remove it, if the loss gets worse (that of validation, if known);
+    - batches that are thirty times as large as the others, again and again: some come from another source or unit;
     - tokens above some number that are in the targets but never in the inputs: these were clipped. Tokens that are
       dropped at random do appear elsewhere.
 
@@ -111,6 +116,7 @@ class InputAnomaly(Detector):
         return (
             self._clipped(chart)
             or self._leapt(chart)
+            or self._swings(chart)
             or self._moved(chart)
             or self._erased(chart)
             or self._blank(chart)
@@ -158,14 +164,29 @@ class InputAnomaly(Detector):
         message += f"{whose} got worse: they are scaled in place, or once too often"
         return self.symptom(chart, "warning", message, value=times, limit=limit, since=since)
 
+    def _swings(self, chart: Chart) -> Symptom | None:
+        """Check for batches that are far larger than the others, again and again: another source or unit."""
+        usual, large, count = swinging_scale(chart)
+        if not large > self.large or removes_offsets(chart):
+            return None
+        looked = chart["entry_rms"].last(10).size
+        message = f"in {count} of the last {looked} batches checked, inputs are of size {number_text(large)}, in the "
+        message += f"others of {number_text(usual)}: they are not all scaled alike"
+        since = int(chart["entry_rms"].steps[np.flatnonzero(chart["entry_rms"].values > 0.3 * large)[0]])
+        return self.symptom(chart, "warning", message, value=large, limit=self.large, since=since)
+
     def _moved(self, chart: Chart) -> Symptom | None:
         """Check for a change in the mean of inputs that made the loss worse."""
         shift, since = shift_of_mean(chart)
         # A shift of the mean does less harm than a change of scale, so the loss must rise more.
-        if not shift > self.away or removes_offsets(chart) or not has_suffered(chart, since, steps=32, doubts=4.0):
+        if not shift > self.away or removes_offsets(chart) or spares_validation(chart, since):
+            return None
+        suffered = has_suffered(chart, since, steps=32, doubts=4.0)
+        if not suffered and not costs_validation(chart, since):
             return None
         message = f"the mean of inputs has moved by {number_text(shift)} standard deviations since step {since}, and "
-        message += "the loss got worse: an offset grows, or the normalization has changed"
+        message += f"the {'' if suffered else 'validation '}loss got worse: an offset grows, or the normalization has "
+        message += "changed"
         return self.symptom(chart, "warning", message, value=shift, limit=self.away, since=since)
 
     def _offset(self, chart: Chart) -> Symptom | None:

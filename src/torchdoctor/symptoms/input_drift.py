@@ -52,6 +52,25 @@ def costs_validation(chart: Chart, since: int) -> bool:
     return _is_fed_alike(chart) is False and _lost_in_validation(chart, since, worse=0.1) > 1
 
 
+def spares_validation(chart: Chart, since: int) -> bool:
+    """Whether the run validates, and no evaluation since then is clearly worse than the best one before."""
+    return bool(chart["val_loss"]) and not _lost_in_validation(chart, since, worse=0.1) > 1
+
+
+def swinging_scale(chart: Chart, samples: int = 10, times: float = 30.0) -> tuple[float, float, int]:
+    """The size of ordinary inputs and of those far larger that come again and again; and how many of the last are.
+
+    >>> swinging_scale(Chart.of(entry_rms=[0.4, 0.4, 380.0, 0.4, 0.4, 370.0, 0.4, 390.0, 0.4, 0.4]))
+    (0.4, 380.0, 3)
+    """
+    sizes = chart["entry_rms"].last(samples)
+    large = sizes > times * median(sizes) if sizes.size == samples else np.zeros(0, dtype=bool)
+    count = int(large.sum())
+    if count < 2 or acts(chart):
+        return math.nan, math.nan, 0
+    return median(sizes[~large]), median(sizes[large]), count
+
+
 def _lost_in_validation(chart: Chart, since: int, worse: float, share: float = 0.05) -> float:
     """How far the latest evaluations are above the best one before a step; above 1 it matters; NaN if unknown."""
     evaluations = chart["val_loss"]

@@ -275,13 +275,15 @@ class LossDivergence(Detector):
             return None  # a new task
         if not known and float((earlier > limit).mean()) > AT_HOME:
             return None  # if single samples are far below the rest, start and best are chance
+        if not known and _comes_by_chance(series, limit):
+            return None
         # Contrastive scores of data against generated samples: the samples catch up, and the loss rises to zero.
         contrast = bool(chart.fact("data.differentiated")) and progress.best < 0
         if level > limit and float(series.last(self.steps).min()) > progress.start and (far or not contrast):
             lasting = far and self._lasting(chart, limit)
             return self._diverged(chart, level, limit, "critical" if lasting else "warning")
         limit = progress.best + self.given_back * progress.descent
-        if contrast or not has_held(levels, progress, limit):
+        if contrast or not has_held(levels, progress, limit) or (not known and _comes_by_chance(series, limit)):
             return None
         leapt = own_leap(chart, limit)  # a jump to the level of new data: what counts is whether it rises from there
         if _rising(series.last(64) if leapt is None else leapt, noise):
@@ -307,6 +309,22 @@ class LossDivergence(Detector):
         if progress.best < began:
             message += f"; its best was {number_text(progress.best)}"
         return self.symptom(chart, severity, message, value=level, limit=limit)
+
+
+def _comes_by_chance(series: Series, limit: float, recent: int = 64, longer: int = 20) -> bool:
+    """Whether single losses are above the limit so often that a run of this length has three in five by chance.
+
+    That is so if a batch is one sample. A longer stretch above the limit is no chance.
+
+    >>> hard = [2.0 if step % 8 == 0 else 0.1 for step in range(1_000)]
+    >>> _comes_by_chance(Chart.of(loss=hard)["loss"], 1.0), _comes_by_chance(Chart.of(loss=[0.1] * 1_000)["loss"], 1.0)
+    (True, False)
+    """
+    older = series.values[:-recent]
+    if older.size < recent:
+        return False
+    share = float((older > limit).mean())
+    return 10 * share**3 * series.count > 0.1 and not median(series.last(longer)) > limit
 
 
 def _above_since(series: Series, limit: float) -> int:

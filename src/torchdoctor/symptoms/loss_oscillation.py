@@ -13,7 +13,7 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import TINY, Array, Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, is_adversarial, is_game, trend_gain
-from torchdoctor.symptoms.target_values import is_summed
+from torchdoctor.symptoms.target_values import climbs_from_zero, is_summed
 
 SHORT = 8
 """Period in steps below which a loop may be alternating between tasks."""
@@ -102,7 +102,7 @@ class LossOscillation(Detector):
         # A target network that is updated periodically raises the loss with that period. A loss around zero has no
         # level to fall from: repeated passes over the same samples lower it, and the next samples raise it again.
         about_zero = series.lowest < 0 and (abs(centre) < swing.height or _has_both_signs(stretch))
-        grave = grave and not is_game(chart) and not about_zero
+        grave = grave and not is_game(chart) and not about_zero and not climbs_from_zero(chart)
         grave = grave and not (swing.period < SHORT and _takes_turns(chart))
         grave = grave and not _sizes_swing(chart, swing.height / (abs(centre) + TINY))
         severity: Severity = "warning" if grave else "info"

@@ -157,7 +157,7 @@ def has_gained(series: Series, guess: float = math.nan) -> bool:
 def is_adversarial(chart: Chart) -> bool:
     """Whether several optimizers work against each other, so that none of their losses has to fall.
 
-    If only the sum of the losses is logged, the names of the modules decide.
+    If only the sum of the losses is logged, or losses are named after players, the names of modules or losses decide.
 
     >>> is_adversarial(Chart.of(loss=[1.0], d_loss=[1.0], context={"optimizer": [{}, {}]}))
     True
@@ -165,7 +165,7 @@ def is_adversarial(chart: Chart) -> bool:
     if len(chart.context.get("optimizer") or ()) < 2:
         return False
     losses = [name for name in chart.vitals if "loss" in name.split("_") and not name.startswith("val_")]
-    roots = {name.partition(".")[0].lower() for name in chart.names}
+    roots = {name.partition(".")[0].lower() for name in chart.names} | set(chart.vitals)
     return len(losses) > 1 or not any(map(roots.isdisjoint, PLAYERS))
 
 

@@ -53,6 +53,19 @@ def is_summed(chart: Chart) -> bool:
     return chart.fact("loss.reduction") == "sum" and not chart.fact("loss.divided")
 
 
+def climbs_from_zero(chart: Chart, least: int = 8) -> bool:
+    """Whether the means of targets move one way from about 0, as values that a model learns from its own estimates.
+
+    >>> climbs_from_zero(Chart.of(target_mean=[0.1, 0.3, 0.8, 1.4, 2.0, 2.7, 3.1, 3.8, 4.0], target_std=[0.2] * 9))
+    True
+    >>> climbs_from_zero(Chart.of(target_mean=[-2.0, -1.5, -1.1, -0.6, 0.0, 0.4, 0.9, 1.6, 2.0], target_std=[0.2] * 9))
+    False
+    """
+    moves = np.diff(chart["target_mean"].values)
+    one_way = moves.size >= least and abs(float(moves.sum())) > 0.8 * float(np.abs(moves).sum())
+    return one_way and abs(chart["target_mean"].first) < 2 * median(chart["target_std"].values)
+
+
 def counts_nothing(chart: Chart) -> bool:
     """Whether all labels of the last batch are ignored, so that the mean loss is NaN.
 

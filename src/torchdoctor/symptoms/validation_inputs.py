@@ -44,6 +44,17 @@ def inputs_apart(chart: Chart) -> float:
     return max(abs(found - mean) / deviation, abs(doublings) if comes_unchanged(chart) else doublings)
 
 
+def standardized_in_training_only(chart: Chart) -> bool:
+    """Whether training inputs have mean 0 and standard deviation 1, and validation inputs clearly not.
+
+    >>> told = {"idle_input_mean": [0.29] * 3, "idle_input_std": [0.35] * 3}
+    >>> standardized_in_training_only(Chart.of(input_mean=[0.02] * 3, input_std=[0.98] * 3, **told))
+    True
+    """
+    (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_input", "input"))
+    return abs(mean) < 0.1 and 0.85 < deviation < 1.2 and abs(found) > 0.2 and not 0.6 < spread < 1.8
+
+
 def targets_apart(chart: Chart) -> float:
     """How far validation targets differ from training: shift of the mean in SDs, or doublings of the SD; or NaN."""
     (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_target", "target"))

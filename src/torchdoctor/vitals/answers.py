@@ -23,6 +23,8 @@ FEW = 4
 """How many of a sample's target numbers are searched for in the inputs; the one that is found least counts."""
 MOST_TOKENS = 16_384
 """Tokens of a batch in which a mask token is searched for."""
+NEARLY = 0.9
+"""Share of labels that must be next tokens for all of them to count as such."""
 SAME = 0.999
 """Correlation of a column with a class that counts; a lower one is just a good feature, such as a bright pixel."""
 
@@ -41,8 +43,14 @@ def in_place(inputs: Tensor, target: Tensor, ignored: int) -> dict[str, Tensor]:
     }
 
 
-def along_a_sequence(inputs: Tensor, target: Tensor, ignored: int, first: int | None) -> dict[str, Tensor]:
-    """Compare labels with the next and previous tokens; `first` is the token at which the outputs begin, if known."""
+def along_a_sequence(
+    inputs: Tensor, target: Tensor, ignored: int, first: int | None, also: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Compare labels with the next and previous tokens; `first` is the token at which the outputs begin, if known.
+
+    Labels that are the next tokens of what the model reads `also`, such as each token's successor, were not shifted
+    twice.
+    """
     samples = inputs.shape[0]
     if inputs.dim() != 2 or target.numel() % samples or target.numel() <= SHORTEST * samples:
         return {}
@@ -52,6 +60,9 @@ def along_a_sequence(inputs: Tensor, target: Tensor, ignored: int, first: int | 
     for ahead, vital in enumerate(("target_is_next", "target_after_next"), 1):
         if first is not None:
             measured[vital] = agreement(given[:, first + ahead :], labels, ignored)
+    if first is not None and also is not None and also.shape == inputs.shape:
+        follows = agreement(also.detach()[: len(labels), first + 1 :], labels, ignored)
+        measured["target_after_next"] = measured["target_after_next"] * (follows < NEARLY)
     if first == 0 and inputs.shape[1] > 1:
         measured["target_beyond"] = beyond_given(given[:, 1:], labels, ignored)
         measured["target_is_before"] = agreement(given, labels[:, 1:], ignored)

@@ -131,7 +131,9 @@ class BatchGauge(PassGauge):
             if len(given) > 1:  # one of several inputs may well be blank or constant
                 for name in ("input_blank", "input_constant", "input_distinct"):
                     self._scalars.pop(name, None)
+            answers_given = [id(item) for name, item in kwargs.items() if name.startswith(("label", "target"))]
             others = [item for item in given[1:] if is_whole(item) and item.dim() == 2 and item.shape[1] > 1]
+            others = [item for item in others if id(item) not in answers_given]
             self._decoded = weakref.ref(others[0]) if others else None
             self._door, self._calls = id(module), 1
         elif given and self._shown:
@@ -191,15 +193,15 @@ class BatchGauge(PassGauge):
         inputs = self._inputs() if self._inputs is not None else None
         if inputs is None or not is_whole(target) or not is_whole(inputs):
             return
+        decoded = self._decoded() if self._decoded is not None else None
         if inputs.numel() == target.numel():
             self._scalars |= answers.in_place(inputs, target, ignored)
-            decoded = self._decoded() if self._decoded is not None else None
             if decoded is not None and decoded.numel() == target.numel():  # an autoencoder: inputs pass through a code
                 labels = target.reshape(decoded.shape)
                 forced = decoded[:, 1:] == labels[:, :-1]
                 self._scalars["target_is_input"] = self._scalars["target_is_input"] * (forced.float().mean() < 0.99)
                 self._unshifted = (decoded == labels).float().mean()
-        self._scalars |= answers.along_a_sequence(inputs, target, ignored, first)
+        self._scalars |= answers.along_a_sequence(inputs, target, ignored, first, decoded)
 
     def _measure_columns(self, target: Tensor) -> None:
         """Measure how closely one column of a table, or one place of an image, follows the label."""
