@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import torchdoctor
 from torchdoctor import Doctor
+from torchdoctor.cli import group
 
 
 def train(net, journal, preset: str, sickness: str):
@@ -66,14 +68,39 @@ def test_a_report_by_other_settings_than_the_run_had_says_so(net, tmp_path):
     run = torchdoctor.read(tmp_path / "run")
     assert run.header["settings"] == {key: settings[key] for key in ("preset", "ignore", "thresholds")}
     assert not torchdoctor.diagnose(run, settings=settings).notes
-    (note,) = torchdoctor.diagnose(run).notes
+    (note,) = torchdoctor.diagnose(run, settings={}).notes
     assert note == (
         "during training, this run was judged with other settings (preset paper, ignore, thresholds) than in this "
         "report."
     )
+    (note,) = torchdoctor.diagnose(run).notes
+    assert note.endswith("the run was judged during training (preset paper, ignore, thresholds).")
     for strange in ("x" * 9999, ["paper"], None, {"preset": 3}):  # the words of a file are not repeated
         odd = replace(run, header={**run.header, "settings": {"preset": strange} if strange else strange})
         assert all("xx" not in item and len(item) < 120 for item in torchdoctor.diagnose(odd).notes)
+
+
+def test_without_other_settings_a_journal_is_judged_as_the_run_was(net, tmp_path, monkeypatch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    settings = {"quiet": True, "ignore": ["gradients-not-cleared"]}
+    with Doctor(net, optimizer, journal=tmp_path / "run", settings=settings) as doctor:
+        for _ in range(100):
+            loss = net(torch.randn(16, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            doctor.log_loss(loss)
+    read = torchdoctor.read(tmp_path / "run")
+    found = {name: torchdoctor.diagnose(read, settings=given) for name, given in (("as watched", None), ("plain", {}))}
+    named = {name: "gradients-not-cleared" in {item.name for item in made.symptoms} for name, made in found.items()}
+    assert named == {"as watched": False, "plain": True}
+    live, offline = doctor.diagnose().to_dict(), found["as watched"].to_dict()
+    assert offline["notes"].pop().endswith("judged during training (ignore).")
+    assert json.dumps(live) == json.dumps(offline)
+    result = CliRunner().invoke(group, ["diagnose", str(tmp_path / "run"), "--format", "concise"])
+    assert "gradients-not-cleared" not in result.stdout and result.exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torchdoctor.toml").write_text('ignore = ["LO03"]')  # it says itself how to judge
+    assert "gradients-not-cleared" in {item.name for item in torchdoctor.diagnose(tmp_path / "run").symptoms}
 
 
 def test_the_header_says_what_a_colleague_would_ask_and_no_secrets(net, tmp_path, monkeypatch):

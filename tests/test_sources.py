@@ -228,7 +228,7 @@ def test_paths_that_hold_no_run(tmp_path):
         "data.jsonl": "looks like JSON without series of numbers. Known formats: a journal",
         "binary": "looks like binary data. Known formats: a journal",
         "heading.csv": "looks like a table heading without rows",
-        "greeting.txt": "looks like text without a line that gives a loss",
+        "greeting.txt": "looks like text in which no line gives a loss or a metric",
         "runs": "holds 2 runs: .*a.*, .*b",
     }
     for name, sentence in expected.items():
@@ -316,3 +316,10 @@ def test_the_journal_is_strict_json_for_others(tmp_path):
         journal.write(vitals(0, loss=math.nan))
     for line in journal.path.read_text().splitlines():
         json.loads(line, parse_constant=lambda token: pytest.fail(token))
+
+
+def test_a_log_whose_steps_are_out_of_range_is_not_said_to_hold_one_record(tmp_path):
+    path = tmp_path / "huge.csv"
+    path.write_text("step,loss\n" + "".join(f"{step * 10**18},{4 / (1 + step)}\n" for step in range(50)))
+    verdict = str(torchdoctor.diagnose(path))
+    assert verdict.startswith("Too little to judge: only the values of step 0 can be used (loss 4;")

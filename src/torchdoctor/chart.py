@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ from torchdoctor.stretch import Stretch
 
 CHECKS = 200
 """Maximum number of check-up results that are kept; there are fewer checks."""
+OF_OURS = frozenset(("guess_loss", "last_position_loss", "other_position_loss", "part_loss_ratio"))
+OF_OURS |= {"loss_scale", "loss_weight"}
+"""Vitals with the word loss in their names that are no losses of the run."""
+_WORDS = re.compile(r"[\W_]+")
 
 
 class Fact(NamedTuple):
@@ -57,6 +62,8 @@ class Chart:
         self.checks: dict[str, CheckResult] = {}
         """The results of a check-up before the run, by name."""
         self.ended = False
+        self.losses: tuple[str, ...] = ()
+        """The names of training losses besides the main one, such as those of players, actors and critics, or parts."""
         self._series: dict[str, Series] = {}
         self._tensors: dict[str, TensorSeries] = {}
         self._modules: dict[str, TensorSeries] = {}
@@ -125,6 +132,8 @@ class Chart:
         series = self._series.get(vital)
         if series is None:
             series = self._series[vital] = Series()
+            if is_further_loss(vital):
+                self.losses = (*self.losses, vital)
         return series
 
     def put(self, step: int, vital: str, value: float) -> None:
@@ -207,3 +216,13 @@ class Chart:
             if name in MAPPED:
                 by_tensor = record["type"] == "tensors"
                 self._maps.setdefault(name, (by_tensor, RowOutline()))[1].add(record["step"], row)
+
+
+def is_further_loss(vital: str) -> bool:
+    """Whether a vital is a training loss besides the one that is called loss.
+
+    >>> [is_further_loss(name) for name in ("d_loss", "Loss/actor", "loss", "val_loss", "test_loss", "guess_loss")]
+    [True, True, False, False, False, False]
+    """
+    first, *others = _WORDS.split(vital.lower())
+    return bool(others) and "loss" in (first, *others) and first not in ("val", "test") and vital not in OF_OURS

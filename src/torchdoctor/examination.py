@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchdoctor.chart import Chart
+from torchdoctor.chart import Chart, is_further_loss
 from torchdoctor.diagnoses import rank
 from torchdoctor.episodes import follow
 from torchdoctor.phases import judge_phase
@@ -267,7 +267,12 @@ class Examination:
         watches = self._by_keys.get(keys)
         if watches is None:
             wanted = set(keys)
-            watches = tuple(watch for watch in self._watches if wanted.intersection(watch.detector.reads))
+            other = any(map(is_further_loss, keys))
+            watches = tuple(
+                watch
+                for watch in self._watches
+                if wanted.intersection(watch.detector.reads) or (other and watch.detector.reads_losses)
+            )
             self._by_keys[keys] = watches
         return watches
 

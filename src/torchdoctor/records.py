@@ -12,7 +12,8 @@ type            further keys
 ``groups``      ``groups``: a list of {"lr": .., ...} per parameter group, whenever one changed
 ``vitals``      ``vitals``: {name: number} of one training step
 ``validation``  ``vitals``: {"val_loss": .., "val_<metric>": ..}
-``tensors``     ``vitals``: {"grad_norm": [..], "weight_norm": [..], "update_ratio": [..]}: sampled steps
+``tensors``     ``vitals``: {"grad_norm": [..], "weight_norm": [..], "update_ratio": [..]}: sampled steps;
+               "start_norm": the weights before the first of them
 ``modules``     ``vitals``: {"act_rms": [..], ...}: sampled steps, in the order of ``modules`` in a context
 ``facts``       ``facts``: {dotted key: value}: structural observations, when first made and when changed
 ``origin``      ``module``, ``kind``: where a non-finite value first appeared in a forward pass
@@ -80,6 +81,7 @@ key                             value
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: its settings
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: whether at every batch
 ``schedule.interval``           optimizer steps between two scheduler steps
+``schedule.times``              scheduler steps per optimizer step, if there are two or more
 ``schedule.mode``               "min" or "max" of a plateau schedule; ``schedule.best``: its best value so far
 ``schedule.rounds``             how often a cosine schedule has passed its T_max (up to 5)
 ==============================  ====================================================================
@@ -205,6 +207,14 @@ INFORMATIVE = frozenset({"multiple-pathologies", "converged", "batch-size-advice
 """Findings that do not affect the health of a run: a summary, good news, and advice on speed."""
 NO_LOSS = "no loss was logged"
 """How the note begins if no loss was logged."""
+NOT_SOUGHT = "not looked for, as requested: "
+"""How the note begins that names the findings which `select` or `ignore` leave out."""
+UNKNOWN_LOSS = "no column was recognized as the loss"
+"""How the note begins if a log has other values, but none that is called a loss."""
+DIED = "the log ends with an error: "
+"""How the note begins that quotes the error at the end of a printed log."""
+NO_STEP = "no training step was seen while "
+"""How the note begins if losses were logged without a step of the watched optimizer."""
 LET_GO = "this run is no longer watched."
 """How the note ends if the doctor stopped watching after too many internal errors."""
 

@@ -86,6 +86,7 @@ class Series:
         "_steps",
         "_values",
         "_written",
+        "broken_since",
         "count",
         "first",
         "latest",
@@ -115,6 +116,8 @@ class Series:
         self.lowest = math.inf
         """The lowest finite value of the whole run."""
         self.nonfinite = 0
+        self.broken_since = -1
+        """The first step of the latest run of values that are not finite; -1 if all are."""
         self.nonfinite_steps: deque[int] = deque(maxlen=64)
         self._outline = Outline()
         self._outlined = 0
@@ -132,8 +135,10 @@ class Series:
         """Insert one value; a smaller step than the latest is raised to it, so that steps can be searched."""
         if step < self.step:
             step = self.step
-        self.step, self.latest = step, value
+        before, self.step, self.latest = self.latest, step, value
         if not math.isfinite(value):
+            if math.isfinite(before) or not self.nonfinite:
+                self.broken_since = step
             self.nonfinite += 1
             self.nonfinite_steps.append(step)
             return
@@ -320,6 +325,11 @@ class Coming:
         if counts is not None:
             came = range(self._come, size)
             missing = [self._steps[place] for place in came if not math.isfinite(self._values[place])]
+            before = series.latest
+            for place in came if missing else ():
+                if not math.isfinite(self._values[place]) and (math.isfinite(before) or series.broken_since < 0):
+                    series.broken_since = self._steps[place]
+                before = self._values[place]
             series.nonfinite += len(missing)
             series.nonfinite_steps.extend(missing)
         series.step, series.latest = self._steps[size - 1], self._values[size - 1]

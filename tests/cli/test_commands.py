@@ -147,7 +147,9 @@ def test_an_unreadable_run_exits_2_but_the_others_are_shown(dying, tmp_path):
 
 def test_select_and_ignore(dying):
     assert run("diagnose", dying, "--ignore", "NU01,LO").exit_code == 0
-    assert run("diagnose", dying, "--select", "GR").stdout.startswith("Healthy")
+    for words, told in ((("--select", "GR"), "anything but GR"), (("--ignore", "NU01,LO"), "NU01, LO")):
+        said = run("diagnose", dying, *words, "--format", "concise").stdout
+        assert said.endswith(f": Nothing was found up to step 299 (not looked for, as requested: {told}).\n")
     assert run("diagnose", dying, "--select", "nan-or-inf").exit_code == 1
     assert run("diagnose", dying, "--select", "nu01").exit_code == 1
 

@@ -337,3 +337,29 @@ def test_training_loss_tells_which_run_was_faster_if_validation_does_not_fall(tm
     assert race["curve"] == "loss"
     reached = {Path(row["run"]).name: row["reached_at"] for row in compare([tmp_path]).found["runs"]}
     assert reached["fast"] < reached["slow"]
+
+
+def test_a_run_whose_players_are_lost_wins_nothing(tmp_path: Path) -> None:
+    rows = [f"{step},{1.4 - step / 500},{0.7 + step / 500}" for step in range(120)]
+    broken = [*rows[:60], *(f"{step},nan,nan" for step in range(60, 120))]
+    for name, lines in (("good", rows), ("lost", broken)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["step,d_loss,g_loss", *lines]))
+    text = call(tmp_path / "good.csv", tmp_path / "lost.csv").stdout
+    assert text.startswith("Best: good") and "lost diverged: nan-or-inf at step 60" in text
+    assert "Lowest on average" not in text
+
+
+def test_what_one_of_two_logs_lacks_is_not_held_against_the_other(tmp_path: Path) -> None:
+    for name, head, rate, end in (("a", "step,loss,lr", 0.03, ",0.01"), ("b", "step,loss", 0.01, "")):
+        rows = [f"{step},{value}{end}" for step, value in enumerate(curve(rate=rate))]
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *rows]))
+    text = call(tmp_path / "a.csv", tmp_path / "b.csv").stdout
+    assert "separate at about step" in text and "NaN" not in text
+
+
+def test_why_none_is_the_best_is_true_of_all(tmp_path: Path) -> None:
+    rising = [f"{step},{value}" for step, value in enumerate([*curve(), *([90.0] * 60)])]
+    (tmp_path / "a.csv").write_text("\n".join(["step,loss", *rising]))
+    (tmp_path / "b.csv").write_text("\n".join(["step,val_accuracy", *(f"{step},0.5" for step in range(60))]))
+    text = call(tmp_path / "a.csv", tmp_path / "b.csv", "--by", "loss").stdout
+    assert text.startswith("No run can be called the best: the others have no finite final loss, and 1 diverged.")

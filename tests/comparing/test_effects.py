@@ -166,3 +166,10 @@ def test_an_incomplete_grid_compares_what_it_has():
     rate = next(item for item in found["effects"] if item["names"] == ("lr",))
     assert rate["best"] == "0.004" and not rate["apart"] and len(rate["contrasts"]) == 2
     assert found["learning_rate"]["shape"] == "valley" and found["learning_rate"]["best"] == 4e-3
+
+
+def test_how_many_runs_of_a_level_diverged_is_counted():
+    runs = grid(lambda lr: 1.0 if lr < 1 else math.nan, lr=(0.1, 1.0), seeds=8)
+    kept = [run(item.run, item.settings, 1.5) if item.run in ("lr1.0_s1", "lr1.0_s2") else item for item in runs]
+    text = "\n".join(effect_lines(compare_runs(kept).found))
+    assert "1 against 0.1: 6 of its 8 runs diverged" in text

@@ -48,7 +48,7 @@ def test_the_list_of_symptoms_counts_epochs(overfitted: Interview) -> None:
     assert "at epoch 1" in line and "at step" not in line
 
 
-@pytest.mark.parametrize(("clock", "early"), [("step", "yes"), ("epoch", "no: instability built up over time")])
+@pytest.mark.parametrize(("clock", "early"), [("step", "yes"), ("epoch", "no, it came later")])
 def test_a_whole_epoch_is_more_than_a_few_steps(clock: str, early: str) -> None:
     found = walk(TREES["nan"], {"nan_step": 12.0, "clock": clock})
     assert found.way[0] == ("Did the NaN appear in the first few steps?", early)

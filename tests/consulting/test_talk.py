@@ -9,14 +9,17 @@ import pytest
 from click.testing import CliRunner
 from tests.consulting.journals import recorded
 
+from torchdoctor.chart import Chart
 from torchdoctor.cli import group
 from torchdoctor.consulting import Interview, conclude
 from torchdoctor.consulting.casebook import Casebook
 from torchdoctor.consulting.document import as_text
+from torchdoctor.consulting.evidence import report_complaints
 from torchdoctor.consulting.session import Wishes, converse, scripted
 from torchdoctor.consulting.telling import told
 from torchdoctor.consulting.terminal import Talk
 from torchdoctor.journal import Journal
+from torchdoctor.records import Symptom
 from torchdoctor.sources import read
 
 
@@ -135,3 +138,22 @@ def test_enter_takes_the_change_that_a_file_of_answers_takes() -> None:
 def test_what_is_missing_is_named_where_nothing_is_proposed() -> None:
     text = " ".join(" ".join(held("1", "done", width=100)).split())
     assert "No change is likely enough to be proposed; find out first: Is the gradient norm healthy" in text
+
+
+def test_none_is_an_answer_where_it_is_offered_and_an_unclear_one_is_answered() -> None:
+    offered = [("clip", "clip the norm"), ("none", "none of them")]
+    lines: list[str] = []
+    given = iter(["-", "none"])
+    assert Talk(lambda prompt: next(given), lines.append).choose("Which?", offered) == "none"
+    assert lines[-1] == "  Type a number from 1 to 2."
+    interview = Interview()
+    interview.accept_all({"symptoms": ["vanishing"], "activation": "none", "optimizer": "none"})
+    assert (interview.given["activation"], interview.given["optimizer"]) == ("none", None)
+
+
+def test_a_norm_that_grew_before_the_nan_counts_although_an_old_jump_is_known() -> None:
+    chart = Chart.of(loss=[1.0] * 900)
+    chart.episodes += [Symptom("gradient-explosion", "GR01", "info", 0.9, 100, 101)]
+    chart.episodes += [Symptom("nan-or-inf", "NU01", "critical", 0.9, 899, 899)]
+    report_complaints(chart, ["nan"], {"norms_before": "grew"}, run=True)
+    assert [item.first_step for item in chart.episodes] == [100, 898, 899]

@@ -84,6 +84,46 @@ def test_gradients_that_are_too_small_for_half_precision():
     assert rank(without_gradient())[0].cause == "numeric-precision"
 
 
+def autocast(rows, loss=1e-6, **context):
+    """A classifier under autocast in float16, whose gradients were these at every sample."""
+    chart = without_gradient("float32", **WHOLE)
+    chart.context |= {"autocast": "float16", "batch_size": 32} | context
+    for step in range(N):
+        chart.put(N + step, "loss", loss)
+        chart.put(N + step, "output_spread", 0.5)
+    for step in (400, 500, 600):
+        chart.add({"type": "tensors", "step": step, "vitals": {"grad_norm": rows}})
+    return chart
+
+
+WHOLE = {"modules.names": ["1", "3"], "modules.widths": [64, 3], "modules.outputs": ["3"], "loss.kind": "cross-entropy"}
+WHOLE |= {"graph.detached": False, "graph.frozen_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("chart", "rounded"),
+    [
+        (autocast([0.0, 0.0]), True),
+        (autocast([0.0, 2e-5]), True),
+        (autocast([0.0, 2e-5], loss=2.3), True),
+        (autocast([0.0, 0.0], loss=2.3), False),
+        (autocast([0.0, 0.3], loss=2.3), False),
+        (autocast([0.0, 0.0], scaler="GradScaler"), False),
+        (autocast([0.0, 0.0], autocast="bfloat16"), False),
+        (autocast([1e-5, 2e-5]), False),
+    ],
+    ids=[
+        *("a tiny loss", "a tiny loss, first layer", "behind a tiny gradient", "a loss that does not hear"),
+        *("behind a usual gradient", "lifted by a scaler", "bfloat16", "none is zero"),
+    ],
+)
+def test_gradients_that_autocast_rounds_to_zero(chart, rounded):
+    found = rank(chart)
+    assert (found[0].cause == "numeric-precision") is rounded
+    for name in ("loss-misuse", "detached-graph") if rounded else ():
+        assert all(item.probability < 0.05 for item in found if item.cause == name)
+
+
 @pytest.mark.parametrize(
     "chart",
     [
@@ -147,3 +187,28 @@ def test_a_group_whose_rate_is_kept_from_where_it_differs():
         chart.put(step, "lr/1", 1.0)
     assert lr_leap(chart, 261) == pytest.approx(1000.0)
     assert lr_leap(chart, 200) == lr_leap(chart, 350) == 1.0
+
+
+def run(loss, ratio, *found, **vitals):
+    chart = Chart.of(loss=loss, lr=np.full(N, 1e-3), **vitals)
+    chart.groups, chart.names = [SGD], ("0.weight", "2.weight")
+    for step in (25, 50, 100, 140):
+        chart.add({"type": "tensors", "step": step, "vitals": {"update_ratio": [ratio] * 2}})
+    chart.episodes += found
+    return chart
+
+
+def test_a_loss_that_is_solved_on_many_batches_is_not_stale():
+    over = Symptom("overfitting", "", "critical", 0.9, 24, N - 1), Symptom("not-learning", "", "warning", 0.9, 0, N - 1)
+    for loss, stale in ((0.0, False), (1.58, True)):
+        found = rank(run(np.full(N, loss), 0.01, *over, input_checksum=T[:8]))
+        assert (found[0].cause == "stale-loss") is stale
+
+
+def test_a_jump_that_was_over_long_before_the_run_broke_did_not_break_it():
+    seen = (
+        Symptom("loss-spike", "", "warning", 0.9, 60, 60),
+        Symptom("loss-divergence", "", "critical", 0.9, 150, N - 1),
+    )
+    loss = np.where(T < 150, np.where(T == 60, 3000.0, 1.0 + 0.02 * np.abs(NOISE)), 1.3 ** np.maximum(T - 149.0, 0))
+    assert rank(run(loss, 0.2, *seen))[0].cause == "lr-too-high"

@@ -274,3 +274,11 @@ def test_a_code_that_says_nothing_and_hears_nothing(heard, cause):
         Symptom("collapsed-output", "", "warning", 0.9, 23, N - 1, where=("mean", "spread"), message=message)
     )
     assert rank(chart)[0].cause == cause
+
+
+@pytest.mark.parametrize(("severity", "certain"), [("warning", True), ("info", False)])
+def test_a_schedule_that_never_begins_is_certain_unless_its_numbers_may_count_epochs(severity, certain):
+    facts = {"schedule.class": "LinearLR", "schedule.stepped": False}
+    first = causes(symptom("schedule-anomaly", 0, severity), SLOW, lr=np.full(N, 1e-6), facts=facts)[0]
+    assert first.cause == "schedule-error" and (first.probability > 0.95) is certain
+    assert any(item.startswith("certain") for item in first.evidence) is certain

@@ -38,6 +38,20 @@ TOLD = {
         {"loss": [1.0] * 200},
         "seen",
     ),
+    "zeros that are kept: cleared in place, before the step": (
+        "missing-zero-grad",
+        "no-gradient",
+        {"zeroing.kept": [5], "zeroing.cleared": [0], "zeroing.backwards": [1]},
+        {"grad_norm": [0.0] * 9},
+        "seen",
+    ),
+    "steps that Rprop shortens": (
+        "optimizer-misconfigured",
+        "update-ratio-abnormal",
+        {},
+        {"lr": [1e-3] * 9, "input_checksum": range(9), "groups": [{"optimizer": "Rprop"}]},
+        "seen",
+    ),
     "labels smoothed away": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.9}, {}, "seen"),
     "clamped at every step": ("over-regularized", "not-learning", {"state.written_always": 5}, {}, "seen"),
 }  # fmt: skip
@@ -72,13 +86,29 @@ QUIET = {
     "steps become slower, and the device holds as much as ever": (
         "memory-leak", "step-time-regression", {}, {"memory": [1e9] * 9}, SLOWER,
     ),
+    "a rate that Rprop takes for its first step only": (
+        "lr-too-low",
+        "update-ratio-abnormal",
+        {},
+        {"lr": [1e-6] * 9, "context": {"optimizer": [{"class": "Rprop"}]}},
+        "seen",
+    ),
+    "full batches, which Rprop is made for": (
+        "optimizer-misconfigured",
+        "update-ratio-abnormal",
+        {},
+        {"lr": [1e-3] * 9, "input_checksum": [7.0] * 9, "groups": [{"optimizer": "Rprop"}]},
+        "seen",
+    ),
     "labels smoothed as usual": ("over-regularized", "not-learning", {"loss.label_smoothing": 0.1}, {}, "seen"),
     "a written-to weight now and then": ("over-regularized", "not-learning", {"state.written": [[1, 9]]}, {}, "seen"),
 }  # fmt: skip
 
 
 def weight(name, symptom, facts, vitals, message):
-    chart = Chart.of(**vitals)
+    groups = vitals.get("groups", ())
+    chart = Chart.of(**{key: values for key, values in vitals.items() if key != "groups"})
+    chart.groups = list(groups)
     if "loss" in vitals:
         chart.put(200, "loss", float("nan"))
     chart.add({"type": "facts", "step": 4, "facts": facts})

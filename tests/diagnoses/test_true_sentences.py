@@ -8,6 +8,7 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem
+from torchdoctor.offline import diagnose
 from torchdoctor.records import Symptom
 from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.symptoms.validation_anomaly import ValidationAnomaly
@@ -256,6 +257,26 @@ def test_a_sum_divided_by_a_count_is_not_called_a_sum(divided):
     assert any("the loss is a sum" in text for text in texts) is not divided, texts
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "against"), [("SGD", 0.05, True), ("SGD", 5.0, False), ("AdamW", 0.05, False)]
+)
+def test_a_sum_makes_steps_long_that_are_right_for_its_mean(optimizer, rate, against):
+    context = {"optimizer": [{"class": optimizer}], "batch_size": 32}
+    chart = Chart.of(loss=[2.0, 1.0, 9.0], lr=[rate] * 3, context=context)
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
+    ((text, weight),) = [
+        item for item in said("lr-too-high", chart, "loss-divergence", first=2).items() if "a sum" in item[0]
+    ]
+    assert (weight < 0) is against and ("32 times" in text) is against
+
+
+@pytest.mark.parametrize(("other", "told"), [("input-anomaly", True), ("update-ratio-abnormal", False)])
+def test_a_loss_that_breaks_at_once_was_not_led_there_by_long_steps(other, told):
+    chart = Chart.of(loss=[2.0, 1.9, 1.8, math.nan], grad_norm=[1.0, 1.1, 0.9, math.inf])
+    texts = said("lr-too-high", chart, "nan-or-inf", other, first=3)
+    assert any("had risen before the first non-finite value" in text for text in texts) is told
+
+
 @pytest.mark.parametrize("divided", [False, True])
 def test_labels_that_are_all_ignored_are_named_whatever_the_reduction(divided):
     chart = Chart.of(target_classes=[0.0] * 3, loss=[0.0] * 3, grad_norm=[0.0] * 3)
@@ -279,3 +300,27 @@ def test_a_nan_that_reaches_no_gradient_is_that_of_labels_which_are_all_ignored(
     assert any("ignores all labels of a batch" in text for text in texts[0]) is ignored
     assert any("may divide or mask" in text for text in texts[1]) is not ignored, texts[1]
     assert not ignored or sum(texts[1].values()) < 0
+
+
+@pytest.mark.parametrize("every", [1, 10, 100])
+def test_a_norm_that_stays_high_up_to_the_nan_is_a_warning_sign_however_seldom_it_is_logged(every, tmp_path):
+    steps = range(140)
+    norms = [1.0 + 0.1 * (step % 3) for step in steps][:110] + [30.0 + step % 4 for step in steps][:10]
+    rows = [f"{every * step},{2 - step / 100},{norm}" for step, norm in zip(steps, norms, strict=False)]
+    rows += [f"{every * step},nan,nan" for step in steps[120:]]
+    (tmp_path / "log.csv").write_text("\n".join(["step,loss,grad_norm", *rows]))
+    report = diagnose(tmp_path / "log.csv")
+    exploded = next(item for item in report.symptoms if item.name == "gradient-explosion")
+    assert (exploded.first_step, exploded.last_step) == (110 * every, 119 * every)
+    assert {item.symptoms for item in report.diagnoses} == {("gradient-explosion", "nan-or-inf")}
+    assert not any("did not explode" in text for item in report.diagnoses for text in item.evidence)
+
+
+@pytest.mark.parametrize(("every", "norms", "told"), [
+    (1, True, "the loss neither spiked nor diverged, and gradients did not explode in the 50 steps before"),
+    (10, False, "the loss neither spiked nor diverged in the 500 steps before"),
+])  # fmt: skip
+def test_what_did_not_happen_before_a_nan_is_said_with_the_span(every, norms, told):
+    vitals = {"loss": [1.0] * 700} | ({"grad_norm": [1.0] * 700} if norms else {})
+    chart = Chart.of(**vitals, context=LOG | {"logged_every": every})
+    assert f"{told} the first non-finite value" in said("nan-in-data", chart, "nan-or-inf", first=700, last=720)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,11 @@ def test_an_unknown_suffix_is_an_error_that_says_what_to_do(tmp_path, name):
         SICK.save(tmp_path / name)
 
 
+def test_a_report_is_not_saved_under_no_name():
+    with pytest.raises(TorchDoctorError, match="path of a file"):
+        Report(step=1).save("")
+
+
 def test_a_failed_save_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
     path = SICK.save(tmp_path / "report.txt")
     monkeypatch.setattr(
@@ -104,3 +110,19 @@ def test_a_failed_save_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch):
         HEALTHY.save(path)
     assert path.read_text().startswith("Critical")
     assert [file.name for file in tmp_path.iterdir()] == ["report.txt"]
+
+
+def test_files_get_the_permissions_that_the_umask_gives(tmp_path: Path):
+    def mode(path: Path) -> int:
+        return path.stat().st_mode & 0o777
+
+    before = os.umask(0o027)
+    try:
+        assert mode(HEALTHY.save(tmp_path / "report.html")) == 0o640
+        assert mode(formats.write_whole(tmp_path / "new" / "told.prom", "", mode=0o644)) == 0o644
+    finally:
+        os.umask(before)
+    (tmp_path / "a file").touch()
+    with pytest.raises(TorchDoctorError, match="cannot write"):
+        formats.write_whole(tmp_path / "a file" / "report.txt", "")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a file", "new", "report.html"]

@@ -13,7 +13,7 @@ from torchdoctor.diagnoses import CAUSES
 from torchdoctor.records import Diagnosis, Symptom
 from torchdoctor.reports import text
 from torchdoctor.reports.report import Report
-from torchdoctor.reports.verdict import verdict
+from torchdoctor.reports.verdict import change_words, verdict
 
 
 def test_the_first_two_lines_say_what_why_and_what_to_do():
@@ -100,6 +100,24 @@ def test_without_a_cause_the_second_line_says_how_to_find_one():
     assert second == "No cause stands out. To find out: overfit one batch."
     told = str(Report(999, (flat,), (replace(unknown, suggestions=(replace(CLIP, action="fix-loss"),)),)))
     assert "To limit the damage" not in told and "Worth a try: grad_clip" in told
+
+
+def test_the_first_two_lines_are_of_one_problem():
+    early = Symptom("suspicious-loss", "GP04", "warning", 0.9, 0, 299, message="dropout")
+    late = Symptom("wrong-mode", "GP03", "warning", 0.9, 123, 299, message="eval")
+    worse = replace(early, severity="critical")
+    own = replace(CLIP, action="set-train-mode", code="model.train()", reason="eval-mode-in-training (98 %): Call.")
+    found = (
+        Diagnosis(1, "eval-mode-in-training", 0.98, ("so",), ("wrong-mode",), (own,), episodes=(1,)),
+        Diagnosis(2, "unknown", 0.93, (), ("suspicious-loss",), (CLIP,), episodes=(0,)),
+    )
+    report = Report(299, (early, late), found, (own, CLIP))
+    assert str(report).startswith(
+        "Sick since step 123: wrong-mode, eval.\nMost likely cause: eval-mode-in-training (98"
+    )
+    assert verdict(replace(report, symptoms=(worse, late))).startswith("Critical since step 0: suspicious-loss")
+    other = replace(report, suggestions=(replace(own, reason="other (60 %): Call."),))
+    assert change_words(report) == "First change" and change_words(other) == "First change, against other (60 %)"
 
 
 def test_several_problems_are_summed_up_first_a_line_each():

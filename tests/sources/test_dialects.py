@@ -235,6 +235,18 @@ def test_a_packed_file_that_breaks_off_says_so(tmp_path: Path) -> None:
     assert any("compressed and cut off" in note for note in run.notes)
 
 
+@pytest.mark.parametrize("damaged", [slice(-8, None), slice(900, 909)])
+def test_a_whole_packed_file_with_damage_is_not_called_cut_off(tmp_path: Path, damaged: slice) -> None:
+    path = tmp_path / "train.log.gz"
+    text = "".join(f"step {i} loss {3 - i * 1e-4 + (i * 7919) % 101 * 1e-3:.5f}\n" for i in range(5000))
+    data = bytearray(gzip.compress(text.encode()))
+    data[damaged] = b"\xff" * len(data[damaged])
+    path.write_bytes(data)
+    run = read(path)
+    assert not run.torn and not any("cut off" in note for note in run.notes)
+    assert any("compressed and damaged" in note for note in run.notes)
+
+
 def test_what_a_small_packed_file_becomes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchdoctor.sources.opening.SMALL", 2**16)
     path = tmp_path / "train.log.gz"

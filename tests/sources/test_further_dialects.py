@@ -5,7 +5,7 @@ import math
 import pytest
 
 from torchdoctor.errors import SourceError
-from torchdoctor.sources import read
+from torchdoctor.sources import read, read_all
 from torchdoctor.sources.vital_series import vital_series
 
 N = 30
@@ -56,9 +56,10 @@ def test_losses_of_players_have_no_word_for_loss(tmp_path):
     assert "loss" not in found
 
 
-def test_a_script_that_trains_several_models_is_judged_by_the_last(tmp_path):
+def test_a_script_that_trains_several_models_made_several_runs(tmp_path):
     one = "".join(f"Epoch {i + 1}/{N}\n - 1s - loss: {LOSS[i]} - val_loss: {LOSS[i]}\n" for i in range(N))
-    assert series(tmp_path / "all.log", one * 3)["loss"] == LOSS
+    (tmp_path / "all.log").write_text(one * 3)
+    assert [vital_series(run)["loss"][1] for run in read_all(tmp_path / "all.log")] == [LOSS] * 3
 
 
 def test_tokens_per_second_are_no_duration(tmp_path):

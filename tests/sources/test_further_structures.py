@@ -8,8 +8,10 @@ from torchdoctor import diagnose
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.findings import dropout, optimizer_names, weight_decay
 from torchdoctor.errors import SourceError
+from torchdoctor.reports.verdict import verdict
 from torchdoctor.sources import read
 from torchdoctor.sources.naming import understand
+from torchdoctor.sources.vital_series import vital_series
 
 
 def columns(run):
@@ -77,3 +79,88 @@ def test_an_epoch_without_a_name_before_the_loss_of_each_batch_is_none(tmp_path)
     for record in run.records:
         chart.add(record)
     assert chart["loss"].values[0] == 1.2
+
+
+LOSSES = [(epoch, round(2 * 0.9**epoch + 0.1, 4), round(2.2 * 0.9**epoch + 0.2, 4)) for epoch in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.txt", "# epoch train_loss val_loss\n" + "".join(f"{e:.18e} {t} {v}\n" for e, t, v in LOSSES)),
+        (
+            "lcurve.out",
+            "#  epoch   rmse_val  rmse_trn\n# nan where no data is\n"
+            + "".join(f"   {e}   {v}   {t}\n" for e, t, v in LOSSES),
+        ),
+        ("r.csv", "# my run\n# epoch,train_loss,val_loss\n" + "".join(f"{e},{t},{v}\n" for e, t, v in LOSSES)),
+        (
+            "print.txt",
+            "    epoch  train_loss  val_loss\n" + "".join(f"{e:<3}  {e:6}  {t:10}  {v:8}\n" for e, t, v in LOSSES),
+        ),
+        (
+            "split.json",
+            json.dumps({"columns": ["epoch", "train_loss", "val_loss"], "index": [*range(12)], "data": LOSSES}),
+        ),
+        (
+            "grown.json",
+            "".join(
+                json.dumps(
+                    [
+                        {"name": n, "loss": x, "epoch": e}
+                        for e, t, v in LOSSES[:end]
+                        for n, x in (("train", t), ("test", v))
+                    ],
+                    indent=1,
+                )
+                for end in (1, 2, 3, *range(1, 13))  # the first run was stopped
+            ),
+        ),
+        (
+            "printed.csv",
+            "2025-01-02 21:00:00,100 - INFO - read data.csv,,,,\n"
+            + "1,,,,0.129,0.023,\n" * 9
+            + "".join(
+                f"2025-01-02 21:08:48,938 - INFO - Epoch [{e}/11], Train Loss: {t}, Validation Loss: {v}\n"
+                for e, t, v in LOSSES
+            ),
+        ),
+    ],
+)
+def test_both_losses_are_read_over_the_epochs(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    run = read(path)
+    found = vital_series(run)
+    assert found["loss"] == ([*range(12)], [loss for _, loss, _ in LOSSES])
+    assert found["val_loss"] == ([*range(12)], [loss for _, _, loss in LOSSES])
+    assert run.header["context"]["clock"] == "epoch"
+
+
+def test_a_curve_of_tensorboard_is_what_its_file_is_called(tmp_path):
+    text = "Wall time,Step,Value\n" + "".join(f"{1.7e9 + step},{step},{2 - step / 30}\n" for step in range(20))
+    (tmp_path / "train_loss.csv").write_text(text)
+    assert columns(read(tmp_path / "train_loss.csv"))["loss"] == "train_loss"
+    (tmp_path / "export.csv").write_text(text)
+    with pytest.raises(SourceError, match="--map loss=COLUMN"):
+        read(tmp_path / "export.csv")
+
+
+def test_a_time_that_never_changes_is_no_clock(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {n} loss 2.5 step_time 0.2{n % 7}s data_time 0.010s\n" for n in range(40)))
+    assert columns(read(path))["data_seconds"] == "data_time"
+
+
+def test_what_c_prints_on_windows_for_nan_is_nan(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("step,loss,lr\n" + "".join(f"{n},{'-nan(ind)' if n > 9 else 2.5},0.1\n" for n in range(20)))
+    assert len(vital_series(read(path))["loss"][0]) == 20
+
+
+def test_a_log_whose_loss_nobody_recognizes_is_not_called_healthy(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("step,lr,my_fit,psnr\n" + "".join(f"{n},0.1,{3 - n / 50},{20 + n / 9}\n" for n in range(60)))
+    report = diagnose(read(path))
+    assert report.health == "healthy"
+    assert verdict(report) == "Nothing was found up to step 59, but no column was recognized as the loss."

@@ -66,6 +66,13 @@ def test_a_line_of_many_megabytes_is_passed_over_and_counted(tmp_path, name):
     assert grown < 64 * 1024  # kilobytes
 
 
+def test_a_line_of_many_megabytes_near_the_top_hides_nothing(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("step 0 loss 4\n" + "x" * 5_000_000 + "\n" + "".join(f"step {n} loss 2\n" for n in range(1, 60)))
+    run = read(path)
+    assert (run.step, run.skipped, run.first_skipped) == (59, 1, 2)
+
+
 def test_deep_nesting_and_endless_integers_are_unreadable_lines(tmp_path):
     bad = ["[" * 100_000, '{"loss": ' * 50_000, '{"step": 1, "loss": ' + "9" * 5000 + "}", '{"step": 1e400, "loss": 1}']
     run = read(put(tmp_path, JSONL + "\n".join(bad) + "\n" + '{"step": 60, "loss": 1}\n', "log.jsonl"))
@@ -109,7 +116,7 @@ def test_files_of_another_kind_say_what_they_look_like(tmp_path):
         "PK\x03\x04 data": "a zip archive",
         "%PDF-1.4": "a PDF",
         "<html><body>503</body></html>": "an HTML page",
-        "The quick brown fox\njumps over.\n": "text without a line that gives a loss",
+        "The quick brown fox\njumps over.\n": "text in which no line gives a loss",
         '{"name": "x", "version": 3}': "JSON without series of numbers",
     }
     for text, words in expected.items():

@@ -2,6 +2,9 @@
 
 import pytest
 
+from torchdoctor import diagnose
+from torchdoctor.errors import SourceError
+from torchdoctor.reports.formats import concise
 from torchdoctor.sources import read
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
@@ -50,3 +53,21 @@ def test_an_error_at_the_end_is_quoted(tmp_path, end, said):
 )
 def test_what_came_before_is_not(tmp_path, text):
     assert words(tmp_path, text) == []
+
+
+def test_the_first_line_says_of_what_the_run_died(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(STEPS + OOM)
+    report = diagnose(path)
+    assert report.health == "healthy"
+    assert concise([("run", report)]) == (
+        "run: Healthy at step 299: nothing was found. The run died: torch.OutOfMemoryError: CUDA out of memory. "
+        "Tried to allocate 2.00 GiB."
+    )
+
+
+def test_an_error_without_a_log_before_it_is_quoted_too(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(f"Loading\n{TRACE}RuntimeError: CUDA error: device-side assert triggered\n")
+    with pytest.raises(SourceError, match="It ends with an error: RuntimeError: CUDA error: device-side assert"):
+        read(path)

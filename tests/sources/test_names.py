@@ -58,6 +58,18 @@ MEANT = [
     ({"loss": 9, "pos_iou_thr": 9, "Validation loss did not improve for": 9}, {"train_pos_iou_thr": None}),
     ({"loss": 9, "global_step/sec": 9, "time/fps": 9, "steps_per_second": 9}, {"seconds": None}),
     ({"loss": 9, "step_time": 9, "time/fps": 9}, {"seconds": "step_time"}),
+    ({"l_pix": 9, "lr": 9, "psnr": 9}, {"loss": "l_pix", "lr": "lr"}),
+    ({"l_g_pix": 9, "l_g_gan": 9, "l_d_real": 9}, {"g_loss": "l_g_pix", "d_loss": "l_d_real", "loss": None}),
+    ({"l_hip_torque": 9, "l_rate": 9, "loss": 9}, {"hip_torque_loss": None, "lr": None}),
+    ({"Loss": 330, "test/Loss": 300, "val/Acc@1": 30}, {"val_loss": "test/Loss", "val_accuracy_1": "val/Acc@1"}),
+    ({"loss": 90, "test/loss": 1, "val/acc": 9}, {"val_loss": None}),  # a test at the end
+    ({"loss": 9, "bbox/AP": 9, "bbox/AP50": 9}, {"val_bbox_ap": "bbox/AP", "val_bbox_ap50": "bbox/AP50"}),
+    (
+        {"loss": 9, "info/learner/stats/grad_gnorm": 9, "info/learner/stats/entropy": 9},
+        {"entropy": "info/learner/stats/entropy", "grad_norm": "info/learner/stats/grad_gnorm"},
+    ),
+    ({"entropy_loss": 9, "loss": 9, "n_updates": 9}, {"entropy": "entropy_loss"}),
+    ({"entropy_loss": 9, "loss": 9}, {"entropy": None}),
     ({"loss": 9, "memory/max_active(GiB)": 9, "memory/max_active(%)": 9}, {"memory": "memory/max_active(GiB)"}),
 ]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from torchdoctor.sources import read, read_all
+from torchdoctor.sources import labels, read, read_all
 from torchdoctor.sources.vital_series import vital_series
 
 FALLING = [2.0 / (1 + step) for step in range(12)]
@@ -165,18 +166,85 @@ def test_how_many_epochs_there_will_be_does_not_count(tmp_path):
             for run, epoch in rows
         )
     )
-    run = read(path)
-    assert run.header["context"]["clock"] == "epoch"
-    assert vital_series(run.records)["loss"][1] == pytest.approx([2 + round(2 / epoch, 4) for epoch in range(1, 11)])
+    for number, run in enumerate(read_all(path)):
+        assert run.header["context"]["clock"] == "epoch"
+        losses = [number + round(2 / epoch, 4) for epoch in range(1, 11)]
+        assert vital_series(run.records)["loss"][1] == pytest.approx(losses)
 
 
-def test_of_runs_that_were_appended_the_last_is_judged_though_one_was_resumed_in_its_midst(tmp_path):
+def test_runs_that_were_appended_are_judged_each_though_one_was_resumed_in_its_midst(tmp_path):
     path = tmp_path / "train.log"
     epochs = [*range(1, 21), *range(1, 16), *range(12, 21), *range(1, 13)]
     path.write_text("\n".join(f"Epoch: {epoch}, Avg_loss: {5 / epoch:.3f}, Duration: 3.6s" for epoch in epochs))
+    runs = read_all(path)
+    assert [run.header["context"]["clock"] for run in runs] == ["epoch"] * 3
+    assert [run.sessions for run in runs] == [1, 2, 1]
+    steps = [list(vital_series(run.records)["loss"][0]) for run in runs]
+    assert steps == [list(range(1, 21)), list(range(1, 21)), list(range(1, 13))]
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "===== Fold {} =====",
+        "Fold {}/5",
+        "========== fold: {} training ==========",
+        "2024-01-01 10:00:00 INFO Training fold {}...",
+        "Starting fold {} of 5",
+    ],
+)
+def test_every_fold_of_a_printed_log_is_a_run(title, tmp_path):
+    path = tmp_path / "train.log"
+    losses = {fold: [math.nan if fold == 2 and e > 6 else 2 / e for e in range(1, 31)] for fold in (1, 2, 3)}
+    path.write_text(
+        "".join(
+            f"{title.format(fold)}\n" + "".join(f"Epoch {e}/30 - loss: {v:.4f}\n" for e, v in enumerate(values, 1))
+            for fold, values in losses.items()
+        )
+    )
+    runs = read_all(path)
+    assert labels(runs) == [f"{path} (fold {fold})" for fold in (1, 2, 3)]
+    broken = [int(np.isnan(vital_series(run.records)["loss"][1]).sum()) for run in runs]
+    assert broken == [0, 24, 0]
+    assert read(f"{path} (fold 2)").remarks == runs[1].remarks
+
+
+def test_a_trial_that_is_named_at_its_end_is_a_run(tmp_path):
+    path = tmp_path / "train.log"
+    told = "[I 2024-01-01 10:00:00,123] Trial {} finished with value: 0.87 and parameters: {{'lr': 0.001}}.\n"
+    lines = "".join(f"epoch {e} loss {v:.4f}\n" for e, v in enumerate(FALLING))
+    path.write_text("".join(lines + told.format(trial) for trial in range(4)))
+    assert labels(read_all(path)) == [f"{path} (trial {trial})" for trial in range(4)]
+
+
+@pytest.mark.parametrize(("begins", "runs"), [((2.3, 1.4), [5, 5]), ((2.3, 0.4), [10])])
+def test_a_second_fit_is_a_run_unless_the_loss_goes_on(begins, runs, tmp_path):
+    bar = "100/100 [==============================] - 5s 50ms/step - loss: {:.4f} - val_loss: {:.4f}\n"
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(f"Epoch {e}/5\n" + bar.format(first / e, first / e + 0.1) for first in begins for e in range(1, 6))
+    )
+    assert [len(vital_series(run.records)["val_loss"][0]) for run in read_all(path)] == runs
+
+
+def test_a_count_at_the_end_of_a_block_of_lines_is_of_this_block(tmp_path):
+    block = (
+        "#####\n   Learning iteration {}/1500\n\n       Value function loss: {:.4f}\n        Surrogate loss: -0.0109\n"
+        "           Mean reward: {:.2f}\n-----\n      Total timesteps: {}\n       Iteration time: 1.32s\n\n"
+    )
+    path = tmp_path / "train.log"
+    path.write_text("".join(block.format(i, 0.5 / (1 + i), i, 98304 * (i + 1)) for i in range(20)))
     run = read(path)
-    assert run.header["context"]["clock"] == "epoch"
-    assert list(vital_series(run.records)["loss"][0]) == list(range(1, 13))
+    steps, values = vital_series(run.records)["reward"]
+    assert (steps, values) == ([98304 * (i + 1) for i in range(20)], [*range(20)])
+    assert not any("two values" in note for note in run.notes)
+
+
+def test_a_count_that_is_wrapped_with_everything_counts(tmp_path):
+    path = tmp_path / "log.jsonl"
+    lines = [{"data": {"step": step, "metrics": {"loss": loss}}} for step, loss in enumerate(FALLING)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert read(path).header["context"]["clock"] == "step"
 
 
 PRETRAINED = [f"  dino pretrain ep {epoch:2}/12  loss=6.93{epoch:02}" for epoch in range(1, 13)]
@@ -282,4 +350,4 @@ def test_a_count_that_starts_over_counts_on_unless_training_begins_anew_with_it(
             for i in range(1, 21)
         )
     )
-    assert read(path).step == last
+    assert {run.step for run in read_all(path)} == {last}

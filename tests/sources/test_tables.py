@@ -8,7 +8,7 @@ import pytest
 import torchdoctor
 from torchdoctor.errors import SourceError
 from torchdoctor.offline import diagnose
-from torchdoctor.sources import read, read_all
+from torchdoctor.sources import labels, read, read_all
 from torchdoctor.sources.vital_series import vital_series
 
 
@@ -148,6 +148,52 @@ def test_a_resumed_run_replaces_what_it_repeats(tmp_path):
     assert any("steps go back from 99 to 60" in note for note in run.notes)
 
 
+FOLDS = [(fold, epoch) for fold in range(3) for epoch in range(10)]
+TOLD_APART = {
+    "folds": ("fold,epoch,loss", [f"{fold},{epoch}" for fold, epoch in FOLDS], [f"fold {fold}" for fold in range(3)]),
+    "words": ("run,step,loss", [f"{'abc'[fold]},{step}" for fold, step in FOLDS], [f"run {run}" for run in "abc"]),
+    "mixed": (
+        *("seed,epoch,loss", [f"{fold},{epoch}" for fold, epoch in sorted(FOLDS, key=lambda each: each[1])]),
+        [f"seed {fold}" for fold in range(3)],
+    ),
+    "two columns": (
+        *("seed,fold,epoch,loss", [f"7,{fold},{e}" for fold, e in FOLDS] + [f"8,{fold},{e}" for fold, e in FOLDS]),
+        [f"seed {seed}, fold {fold}" for seed in (7, 8) for fold in range(3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOLD_APART)
+def test_a_column_tells_runs_apart(tmp_path, kind):
+    names, rows, called = TOLD_APART[kind]
+    path = written(tmp_path, f"{names}\n" + "".join(f"{row},{2 / (int(row[-1]) + 1)}\n" for row in rows))
+    runs = read_all(path)
+    assert labels(runs) == [f"{path} ({name})" for name in called]
+    assert all(vital_series(run)["loss"][0] == list(range(10)) for run in runs)
+    assert [label for label in labels(runs) if read(label).step == 9] == labels(runs)
+    assert not any("not used" in note or "go back" in note for run in runs for note in run.notes)
+
+
+def test_objects_that_name_their_runs_are_several_runs(tmp_path):
+    lines = [json.dumps({"run": "abc"[fold], "step": step, "loss": 2 / (step + 1)}) for fold, step in FOLDS]
+    assert len(read_all(written(tmp_path, "\n".join(lines), "log.jsonl"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("run", [(1, step) for step in range(60)] + [(2, step) for step in range(50, 120)]),  # resumed
+        ("run", [(step, step) for step in range(60)]),  # counts
+        ("seed", [(42, step) for step in range(60)]),
+        ("seed", [(step // 20, step) for step in range(60)]),  # goes on
+    ],
+)
+def test_a_column_that_tells_no_runs_apart(tmp_path, name, rows):
+    text = f"{name},step,loss\n" + "".join(f"{run},{step},{3 - step / 100}\n" for run, step in rows)
+    steps, _ = series(written(tmp_path, text))["loss"]
+    assert steps == list(range(rows[-1][1] + 1))
+
+
 def test_rows_of_one_step_are_averaged_and_any_order_is_sorted(tmp_path):
     ranks = "".join(f"{step},{loss}\n" for step in range(30) for loss in (1.0, 3.0))
     assert series(written(tmp_path, "step,loss\n" + ranks))["loss"] == (list(range(30)), [2.0] * 30)
@@ -240,3 +286,79 @@ def test_numbers_at_the_end_of_their_range_are_judged_without_a_warning(tmp_path
     rows = "".join(f"{step},{1e308 if 900 <= step < 910 else 0.5 + step % 7 / 99}\n" for step in range(3000))
     report = torchdoctor.diagnose(written(tmp_path, f"step,loss\n{rows}"))  # warnings are errors here
     assert any(item.name.startswith("loss-") for item in report.symptoms)
+
+
+def falling(count, given=range(60), start=4.0):
+    return [start / (1 + place / 20) if place in given else None for place in range(count)]
+
+
+def rows_of(count, **columns):
+    return [{"step": place, **{name: cells[place] for name, cells in columns.items()}} for place in range(count)]
+
+
+def as_csv(rows):
+    lines = [",".join("" if cell is None else str(cell) for cell in row.values()) for row in rows]
+    return "\n".join([",".join(rows[0]), *lines]) + "\n"
+
+
+def as_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+BROKEN = rows_of(90, loss=falling(90), val_loss=falling(90))
+NESTED = [{"data": {"step": row["step"], "metrics": {"loss": row["loss"], "lr": 0.1}}} for row in BROKEN]
+TIDY = [{"metric": "loss", "step": row["step"], "value": row["loss"]} for row in BROKEN]
+EMPTY_TO_THE_END = {
+    "pandas.csv": as_csv(BROKEN),
+    "beside.csv": as_csv(rows_of(90, loss=falling(90), lr=[0.1] * 90, seconds=[0.5] * 90)),
+    "game.csv": as_csv(rows_of(90, d_loss=falling(90), g_loss=falling(90), lr=[0.1] * 90)),
+    "orjson.jsonl": as_lines(BROKEN),
+    "structlog.jsonl": as_lines(NESTED),
+    "records.json": json.dumps(BROKEN),
+    "columns.json": json.dumps({key: {str(row["step"]): row[key] for row in BROKEN} for key in BROKEN[0]}),
+    "keras.json": json.dumps({"loss": falling(90), "val_loss": falling(90)}),
+    "short.json": json.dumps({"loss": falling(90, range(20)), "val_loss": falling(90, range(20))}),
+    "tidy.csv": as_csv(TIDY),
+    "tidy.jsonl": as_lines(TIDY),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_TO_THE_END)
+def test_measures_that_are_empty_to_the_end_while_steps_go_on_are_nan(tmp_path, name):
+    report = diagnose(written(tmp_path, EMPTY_TO_THE_END[name], name))
+    (found,) = [item for item in report.symptoms if item.name == "nan-or-inf"]
+    first = 20 if name == "short.json" else 60
+    assert (found.severity, found.first_step, report.step) == ("critical", first, 89)
+    if name not in ("keras.json", "short.json"):
+        assert any("in the last 30 rows" in note and "read as NaN" in note for note in report.notes)
+
+
+def test_empty_cells_of_parquet_are_nan_if_steps_go_on(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.Table.from_pylist(BROKEN), tmp_path / "a.parquet")
+    assert "nan-or-inf" in {item.name for item in diagnose(tmp_path / "a.parquet").symptoms}
+
+
+SEEN = falling(60)
+EMPTY_ANYWAY = {
+    "padded.csv": as_csv(rows_of(60, loss=SEEN)) + ",\n" * 40,
+    "two rows.csv": as_csv(rows_of(62, loss=falling(62))),
+    "seldom.csv": as_csv(rows_of(590, loss=falling(590, range(49, 590, 50)), lr=[0.1] * 590)),
+    "evaluations.csv": as_csv(rows_of(68, loss=falling(68, range(68)), val_loss=falling(68, range(9, 68, 10), 5.0))),
+    "another part.csv": as_csv(rows_of(70, loss=falling(70), generated=falling(70, range(60, 70)))),
+    "no count.csv": "loss,val_loss\n" + "".join(f"{value},{value}\n" for value in SEEN) + ",\n" * 9,
+    "side by side.csv": as_csv(
+        [{"Step": row["step"], "one - loss": 4 / (1 + row["step"] / 20), "two - loss": row["loss"]} for row in BROKEN]
+    ),
+    "events.jsonl": as_lines([*rows_of(60, loss=SEEN), *({"step": 60 + place, "saved": "x"} for place in range(9))]),
+    "seldom.json": json.dumps({"loss": falling(60), "val_loss": [*falling(6, range(6), 5.0), *[None] * 54]}),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_ANYWAY)
+def test_cells_are_empty_for_many_reasons(tmp_path, name):
+    for run in read_all(written(tmp_path, EMPTY_ANYWAY[name], name)):
+        report = diagnose(run)
+        assert "nan-or-inf" not in {item.name for item in report.symptoms}
+        assert not any("read as NaN" in note for note in report.notes)

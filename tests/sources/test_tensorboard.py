@@ -220,6 +220,18 @@ def test_what_pytorch_writes_is_one_run(tmp_path: Path) -> None:
     assert not found.skipped and not found.torn
 
 
+def test_what_tensorboardx_writes_is_one_run(tmp_path: Path) -> None:
+    file(tmp_path, event(1, lr=0.1))
+    for tag in ("loss", "acc", "parts/kl"):
+        for place, split in enumerate(("train", "val", "other")):
+            file(tmp_path / tag / split, event(1, **{tag: place}), event(2, **{tag: place}))
+    found = only(tmp_path)
+    assert sorted(found.points) == sorted(
+        ["lr", *(f"{tag}/{split}" for tag in ("loss", "acc", "parts/kl") for split in ("train", "val", "other"))]
+    )
+    assert series(found, "parts/kl/other") == [(1, 2.0), (2, 2.0)]
+
+
 def test_the_arguments_of_a_trainer_are_its_configuration(tmp_path: Path) -> None:
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=7, string_val=[b'{"learning_rate": 5e-05, "fp16": true}'])

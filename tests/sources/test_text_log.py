@@ -75,6 +75,36 @@ LINES = [
     ("2024-05-05 10:00:00 INFO step 3: loss 0.5", {"step": 3, "loss": 0.5}),
     ("loss nan lr 1e-4", {"loss": float("nan"), "lr": 1e-4}),
     ("saved checkpoint-500 to out/model-3.pt", {}),
+    ("epoch1 loss=2.065 acc=1%", {"epoch": 1, "loss": 2.065, "acc": 1}),
+    ("ep12 loss 0.711", {"ep": 12, "loss": 0.711}),
+    ("step1 loss 0.5 step2 loss 0.7", {"step": None}),  # parts of a model, not counts
+    (
+        "[host] 2022-05-12 10:00:10,123 (trainer:732) INFO: 2epoch:train:201-400batch: loss_ctc=133.7, loss=93.05",
+        {"epoch": 2, "batch": 400, "train/loss": 93.05, "train/loss_ctc": 133.7},
+    ),
+    (
+        "(trainer:338) INFO: 3epoch results: [train] loss=102.5, total_count=1000, [valid] loss=119.3, cer=0.25",
+        {"epoch": 3, "train/loss": 102.5},
+    ),
+    (
+        "2021-07-01 10:00:00,124\tm\tINFO\t[1.9, 2.4, nan, 40.7, 200, 0.0002]",
+        {
+            "part1_loss": 1.9,
+            "part3_loss": float("nan"),
+            "part4_loss": 40.7,
+            "part5_loss": None,
+            "step": 200,
+            "lr": 2e-4,
+        },
+    ),
+    ("INFO\tLosses: [2.3, 2.1, 12.2], step: 400, lr: 0.0002", {"part1_loss": 2.3, "part3_loss": 12.2, "step": 400}),
+    ("INFO image sizes [3.0, 4.0, 5.5, 6.5]", {"part1_loss": None}),
+    ("INFO:gluonts.trainer:Epoch[4] Evaluation metric 'epoch_loss'=5.63", {"Epoch": 4, "loss": 5.63}),
+    (
+        "2021-07-01 10:00:00,123 INFO: [EDSR_..][epoch:  0, iter:   1,100, lr:(2.000e-04,)] [eta: 1 day, 2:03:04, "
+        "time (data): 0.412 (0.003)] l_pix: 5.6068e-02 ",
+        {"iter": 1100, "lr": 2e-4, "l_pix": 0.056068},
+    ),
 ]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.sources.writing import write_with
 
-from torchdoctor.sources import wandb_offline
+from torchdoctor.errors import SourceError
+from torchdoctor.sources import read, wandb_offline
 from torchdoctor.sources.leveldb_log import BLOCK, LogFile
 from torchdoctor.sources.logged import Logged
 
@@ -153,3 +154,10 @@ def test_what_is_no_file_of_it(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run-a.wandb"
     path.write_bytes(content)
     assert not wandb_offline.recognises(path)
+
+
+def test_a_file_of_which_nothing_can_be_read_is_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "run-a.wandb"
+    path.write_bytes(b":W&B\xe1\xbe\x00" + bytes(range(1, 250)) * 300)
+    with pytest.raises(SourceError, match="run-a.wandb is damaged: none of its values can be read"):
+        read(path)

@@ -1,5 +1,6 @@
 """Findings that rest on one fact each: wrong-mode, suspicious-loss, schedule-anomaly, small-normalization-batch."""
 
+import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
@@ -176,3 +177,40 @@ def test_the_worst_layer_is_named_and_speaks_for_itself():
     known = {"layers": 3, "most_values": 2, "most_samples": 2, "worst": "8"}
     found = SmallNormalizationBatch().check(chart({"mode.batchnorm": known}))
     assert found.message.startswith("the worst of 3 BatchNorm layers, module 8, takes") and found.where == ("8",)
+
+
+UNSTEPPED = {"schedule.class": "CosineAnnealingLR", "schedule.total": 300, "schedule.stepped": False}
+LOW = [{"initial_lr": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("facts", "lr", "groups", "context", "severity"),
+    [
+        ({}, 0.1, [], {}, "info"),
+        ({"schedule.total": 400}, 0.1, [], {}, None),  # most of it is still to come
+        ({}, 0.1, [], {"dataset_size": 64_000, "batch_size": 64}, None),  # of the first epoch
+        ({}, 0.1, [], {"dataset_size": 3200, "batch_size": 64}, "warning"),  # of the sixth
+        ({"schedule.class": "LinearLR", "schedule.total": 60}, 1e-4, LOW, {}, "warning"),
+        ({"schedule.class": "LinearLR", "schedule.total": 5}, 1e-4, LOW, {}, None),  # epochs of a warm-up
+        ({"schedule.class": "StepLR", "schedule.total": 100}, 0.1, [], {}, None),
+        ({"schedule.stepped": True}, 0.1, [], {}, None),
+    ],
+)
+def test_a_schedule_that_never_begins(facts, lr, groups, context, severity):
+    built = Chart.of(lr=[lr] * 300)
+    built.add({"type": "context", "step": 0, "context": context})
+    built.add({"type": "groups", "step": 0, "groups": groups})
+    built.add({"type": "facts", "step": 0, "facts": UNSTEPPED | facts})
+    found = ScheduleAnomaly().check(built)
+    assert (found.severity if found else None) == severity
+    assert found is None or "not stepped once" in found.message
+
+
+@pytest.mark.parametrize(("times", "steps", "fires"), [(2, 300, True), (2, 150, False), (1, 300, False)])
+def test_a_cosine_that_is_stepped_twice_comes_back_up(times, steps, fires):
+    built = Chart.of(lr=[0.05 * (1 + np.cos(np.pi * times * step / 300)) for step in range(steps)])
+    facts = {"schedule.class": "CosineAnnealingLR", "schedule.total": 300, "schedule.stepped": True}
+    built.add({"type": "facts", "step": 0, "facts": facts | ({"schedule.times": times} if times > 1 else {})})
+    found = ScheduleAnomaly().check(built)
+    assert (found is not None) is fires
+    assert found is None or "stepped 2 times per optimizer step" in found.message

@@ -337,3 +337,10 @@ SHORT = {"batch_size": 64, "epoch_batches": 65, "last_batch": 8}
 def test_the_short_last_batch_of_an_epoch_may_be_noisier(context, norm, found):
     chart = Chart.of(grad_norm=[*STEADY, norm], context=context)
     assert (GradientExplosion().check(chart) is not None) == found
+
+
+@pytest.mark.parametrize(("loss", "size", "fires"), [(0.0, 1e-10, False), (1e-3, 1e-10, True), (0.0, 0.1, True)])
+def test_beside_a_loss_of_exactly_zero_a_tiny_norm_is_nothing(loss, size, fires):
+    norms = [1.0, 0.5, *[size * norm for norm in STEADY], 30 * size]
+    chart = Chart.of(grad_norm=norms, loss=[2.0, 1.0, *[loss] * 65])
+    assert (GradientExplosion().check(chart) is not None) is fires

@@ -170,3 +170,9 @@ def test_a_collapse_is_over_where_the_run_learns_without_it(learns):
 def test_convergence_after_a_collapse_is_no_part_of_it():
     (episode,) = followed(lambda step: 1e-8 if step == 200 else 0.97**step)
     assert episode.last_step == 200
+
+
+@pytest.mark.parametrize(("policy", "value", "fires"), [(0.0, None, False), (-0.3, None, True), (0.0, 0.5, True)])
+def test_a_policy_whose_rewards_are_all_equal_has_no_gradient_at_that_step(policy, value, fires):
+    losses = {"policy_loss": [-0.3] * 64 + [policy]} | ({} if value is None else {"value_loss": [value] * 65})
+    assert (GradientVanishing().check(Chart.of(grad_norm=[*STEADY, 0.0], **losses)) is not None) is fires

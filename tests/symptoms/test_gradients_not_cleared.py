@@ -50,6 +50,15 @@ def test_fires(facts, weights, optimizer, severity):
     assert GradientsNotCleared().check(chart(facts, weights, optimizer)).severity == severity
 
 
+@pytest.mark.parametrize(("norm", "severity"), [(0.1, "critical"), (0.0, None)])
+def test_zeros_that_are_kept_are_no_old_gradients(norm, severity):
+    kept = chart(ledger([5], [0]), [], "SGD")
+    for step in range(9):
+        kept.put(step, "grad_norm", norm)
+    found = GradientsNotCleared().check(kept)
+    assert (found and found.severity) == severity
+
+
 @pytest.mark.parametrize(("facts", "weights", "optimizer"), HEALTHY.values(), ids=HEALTHY)
 def test_stays_silent(facts, weights, optimizer):
     assert GradientsNotCleared().check(chart(facts, weights, optimizer)) is None

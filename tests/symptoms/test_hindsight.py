@@ -12,6 +12,7 @@ from torchdoctor.settings import Settings
 from torchdoctor.symptoms import hindsight
 from torchdoctor.symptoms.hindsight import in_hindsight
 from torchdoctor.symptoms.hindsight.departures import sank_for_long
+from torchdoctor.symptoms.not_learning import NotLearning
 
 RANDOM = np.random.default_rng(0)
 FALL = [3.0 * 0.8**epoch + 0.3 for epoch in range(20)]
@@ -453,3 +454,179 @@ def test_a_look_that_fails_costs_no_other_and_is_said(monkeypatch):
     report = examined(loss=[1.9105] * 12, clock="epoch")
     assert "not-learning" in {item.name for item in report.symptoms}
     assert any("(broken) failed: ZeroDivisionError" in note for note in report.notes)
+
+
+BAND, GONE = [1.4, 1.3, 1.35, 1.3] * 10, [math.nan] * 10
+OTHERS_LOST = {
+    "both players": ({"d_loss": BAND + GONE, "g_loss": BAND + GONE}, "d_loss, g_loss are NaN from step 40 to the end"),
+    "one player": ({"d_loss": BAND + [math.inf] * 10, "g_loss": [0.7] * 50}, "d_loss is infinity from step 40"),
+    "actor and critic": ({"actor_loss": BAND + GONE, "critic_loss": BAND + GONE}, "actor_loss, critic_loss are NaN"),
+    "never a number": ({"d_loss": GONE, "g_loss": GONE}, "d_loss, g_loss are NaN from step 0 to the end"),
+    "nothing but a reward": ({"reward": BAND + GONE}, "reward is NaN from step 40 to the end"),
+    "nothing but accuracies": ({"val_accuracy": [0.5] * 40 + GONE}, "val_accuracy is NaN from step 40 to the end"),
+    "many records": ({"d_loss": BAND + GONE * 10, "g_loss": BAND + GONE * 10}, "d_loss, g_loss are NaN from step 40"),
+}
+OTHERS_KEPT = {
+    "not computed": {"d_loss": BAND, "g_loss": [0.7] * 40, "mask_loss": [math.nan] * 40},
+    "before learning begins": {"policy_loss": GONE + BAND, "value_loss": GONE + BAND, "reward": [0.0, 1.0] * 25},
+    "for some time": {"policy_loss": BAND + GONE + BAND, "value_loss": BAND + GONE + BAND},
+    "no episode has ended": {"policy_loss": BAND + BAND, "reward": [1.0, 2.0] * 20 + GONE * 4},
+    "an accuracy of nothing": {"loss": FALL * 2, "val_accuracy": [0.5] * 30 + GONE},
+    "the last record": {"d_loss": [*BAND, math.nan], "g_loss": [0.7] * 41},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS_LOST)
+def test_other_losses_that_are_lost_for_good(case):
+    vitals, said = OTHERS_LOST[case]
+    (found,) = [item for item in examined(clock="step", **vitals).symptoms if item.name == "nan-or-inf"]
+    assert found.message.startswith(said)
+    assert found.severity == ("warning" if "reward" in vitals or "val_accuracy" in vitals else "critical")
+
+
+@pytest.mark.parametrize("case", OTHERS_KEPT)
+def test_other_losses_may_have_no_value_for_a_time(case):
+    assert "nan-or-inf" not in raised(examined(clock="step", **OTHERS_KEPT[case]))
+
+
+def test_a_part_is_a_warning_while_the_loss_is_finite():
+    found = examined(loss=FALL, box_loss=FALL[:10] + GONE)
+    assert [item.severity for item in found.symptoms if item.name == "nan-or-inf"] == ["warning"]
+
+
+def test_a_game_that_both_players_lose_has_diverged():
+    blown = [*BAND, *np.exp(np.linspace(0, 10, 40))]
+    assert "loss-divergence" in raised(examined(clock="step", d_loss=blown, g_loss=blown))
+    assert "loss-divergence" in raised(examined(clock="step", box_loss=blown, class_loss=blown))
+    for losses in (
+        {"d_loss": blown, "g_loss": BAND * 2},
+        {"d_loss": blown[:60], "g_loss": blown[:60]},  # 100 times
+        {"d_loss": [-value for value in blown], "g_loss": blown},  # a score without a level
+        {"actor_loss": blown, "critic_loss": blown},  # they grow with the returns
+    ):
+        assert "loss-divergence" not in raised(examined(clock="step", **losses))
+
+
+EPOCHS = np.arange(50)
+RISEN = 0.7 * (1 - np.exp(-EPOCHS / 4))
+CRASHED = {  # the values before, from epoch 30 on, and what is better
+    "iou": (RISEN, 0.05, "higher"),
+    "psnr": (30 * RISEN, 1.5, "higher"),
+    "wer": (20 + 100 * np.exp(-EPOCHS / 4), 150, "lower"),
+    "fid": (5 + 300 * np.exp(-EPOCHS / 4), 300, "lower"),
+}
+
+
+@pytest.mark.parametrize("metric", CRASHED)
+def test_a_crash_of_any_metric_of_validation_is_found(metric):
+    before, after, way = CRASHED[metric]
+    series = {"loss": 2 * np.exp(-EPOCHS / 10) + 0.2, "better": {f"val_{metric}": way, "val_accuracy_other": "higher"}}
+    crashed = examined(**series, **{f"val_{metric}": np.where(EPOCHS < 30, before, after)})
+    verb = "rose" if way == "lower" else "fell"
+    assert f"validation {metric} {verb} from" in str(crashed) and "validation-anomaly" in raised(crashed)
+    for mended in (EPOCHS >= 36, EPOCHS % 7 == 0):  # it came back, or it comes back again and again
+        assert not raised(examined(**series, **{f"val_{metric}": np.where((EPOCHS < 30) | mended, before, after)}))
+    beside = examined(**series, **{f"val_{metric}": np.where(EPOCHS < 30, before, after)}, val_accuracy_other=RISEN)
+    assert not raised(beside)  # one class or one part among several
+
+
+def test_the_metric_of_a_generator_is_judged_beside_its_losses():
+    before, after, way = CRASHED["fid"]
+    series = {"g_loss": [0.8, 0.9] * 25, "d_loss": [1.3, 1.2] * 25, "better": {"val_fid": way}}
+    assert "loss-divergence" in raised(examined(**series, val_fid=np.where(EPOCHS < 30, before, after)))
+    assert not raised(examined(**series, val_fid=before * np.exp(noise(50, 0.2))))
+
+
+@pytest.mark.parametrize(("metric", "way"), [("dice", "higher"), ("wer", "lower")])
+def test_overfitting_shows_in_any_metric_of_validation(metric, way):
+    held_out = np.minimum(RISEN, 0.75 - 0.01 * EPOCHS)
+    values = held_out if way == "higher" else 100 * (1.05 - held_out)
+    better = {f"val_{metric}": way, f"train_{metric}": way}
+    name, loss = f"val_{metric}", 2 * np.exp(-EPOCHS / 10)
+    report = examined(loss, better=better, **{name: values})
+    assert raised(report) == {"overfitting"} and "while the training loss fell" in str(report)
+    twin = RISEN + 0.005 * EPOCHS if way == "higher" else 100 * (1.2 - RISEN - 0.008 * EPOCHS)
+    report = examined(better=better, **{name: values, f"train_{metric}": twin})
+    assert "overfitting" in raised(report) and f"while training {metric} " in str(report)
+    swinging = held_out + noise(50, 0.15)
+    assert not raised(examined(loss, better=better, **{name: swinging if way == "higher" else 1.05 - swinging}))
+
+
+def test_what_a_broken_model_scores_is_no_overfitting_and_did_not_come_first():
+    rates = [0.1 + 0.6 * (1 - 0.8**epoch) for epoch in range(15)] + [0.1] * 15
+    loss = [2.3 * 0.9**epoch for epoch in range(15)] + [math.nan] * 15
+    report = examined(loss, val_accuracy=rates, better={"val_accuracy": "higher"})
+    assert raised(report) == {"nan-or-inf"} and "while the training loss" not in str(report)
+    policy = {"better": {"reward": "higher"}, "every": 1000, "clock": "step"}
+    rewards = [*(20 + 40 * np.minimum(np.arange(60), 12)), *([20.0] * 60)]
+    assert raised(examined(loss=[1.0] * 60 + [math.nan] * 60, reward=rewards, **policy)) == {"nan-or-inf"}
+
+
+def test_a_reward_is_lost_where_it_falls():
+    rewards = np.concatenate([20 + 5 * np.minimum(np.arange(120.0), 90), np.full(80, 21.0)]) + noise(200, 3)
+    report = examined(reward=rewards, every=1000, clock="step", better={"reward": "higher"})
+    found = next(item for item in report.symptoms if item.name == "loss-divergence")
+    assert found.first_step == 120_000 and "rose above its earlier level" not in str(report)
+
+
+def test_steps_are_skipped_from_where_the_scale_begins_to_fall():
+    scales = [65536.0] * 100 + [max(1.0, 65536.0 / 2**place) for place in range(1, 60)]
+    report = examined(loss=np.linspace(7, 5, 159), loss_scale=scales, every=10, clock="step")
+    assert next(item for item in report.symptoms if item.name == "skipped-steps").first_step == 1000
+
+
+def test_a_loss_that_swings_at_every_record_and_does_not_fall():
+    swings = np.where(np.arange(300) % 2, 0.5, 3.5) + noise(300, 0.2)
+    report = examined(swings, every=10, clock="step", lr=[0.5] * 300)
+    assert raised(report) == {"loss-oscillation"} and "fell nevertheless" not in str(report)
+    assert report.diagnoses[0].cause == "lr-too-high" and "swings more slowly" not in str(report)
+    assert not raised(examined(swings + np.geomspace(40, 0.1, 300), every=10, clock="step", lr=[0.5] * 300))
+
+
+def of_stairs(loss, **vitals):
+    examination = Examination(Settings())
+    context = {"source": "CSV", "clock": "step", "logged_every": 10, "steps_per_epoch": 1000}
+    examination.take({"type": "header", "step": -1, "schema": 1, "context": context})
+    for place, value in enumerate(loss):
+        others = {name: float(values[place]) for name, values in vitals.items()}
+        examination.take({"type": "vitals", "step": 10 * place, "vitals": {"loss": float(value), **others}})
+    return [item.message for item in examination.report().symptoms]
+
+
+def test_a_loss_that_falls_when_an_epoch_ends_is_remembered_and_not_stuck():
+    loss = np.repeat([1.3, 0.95, 0.6], 100) * np.exp(noise(300, 0.04))
+    (said,) = of_stairs(loss)
+    assert "from epoch to epoch (1.3, 0.9" in said and "unless the learning rate" in said
+    assert not any("epoch to epoch" in text for text in of_stairs(loss, lr=np.repeat([1e-3, 1e-4, 1e-5], 100)))
+    assert not of_stairs(np.geomspace(1.3, 0.6, 300) * np.exp(noise(300, 0.04)))
+
+
+def test_a_flat_loss_is_counted_in_steps():
+    chart = Chart.of(loss=[2.31, 2.29, 2.3, 2.32, 2.28] * 50, context={"source": "CSV", "logged_every": 10})
+    assert "for 2500 steps" in NotLearning().check(chart).message
+
+
+def test_a_loss_of_zero_that_does_not_count_the_errors():
+    loss = [*np.geomspace(2, 0.1, 10), *([0.0] * 190)]
+    report = examined(loss, every=10, clock="step", val_accuracy=[0.1] * 10, better={"val_accuracy": "higher"})
+    assert {"collapsed-output", "suspiciously-low-loss"} <= raised(report)
+    assert report.diagnoses[0].cause == "loss-misuse"
+
+
+def test_validation_at_chance_level_is_no_mystery_where_training_is_there_too():
+    loss = 2.30 + 0.9 * np.exp(-np.arange(40) / 2) + noise(40, 0.01)
+    rates = 0.1 + noise(40, 0.01)
+    report = examined(loss, 2.31 + noise(40, 0.01), train_accuracy=rates, val_accuracy=rates)
+    assert raised(report) == {"not-learning"}
+
+
+def test_validation_that_rises_from_far_above_its_increments_is_no_running_sum():
+    training = 1.05 * np.exp(-np.arange(80) / 10) + 0.045
+    examination = Examination(Settings())
+    examination.take({"type": "header", "step": -1, "schema": 1, "context": {"source": "CSV", "clock": "step"}})
+    for place, value in enumerate(training):
+        examination.take({"type": "vitals", "step": 25 * place, "vitals": {"loss": value}})
+        if place % 20 == 19:
+            held_out = 0.25 + 0.06 * (place // 20)
+            examination.take({"type": "validation", "step": 25 * place, "vitals": {"val_loss": held_out}})
+    assert raised(examination.report()) == {"overfitting"}

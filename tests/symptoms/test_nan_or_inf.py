@@ -1,8 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 
 from torchdoctor.chart import Chart
+from torchdoctor.examination import Examination
+from torchdoctor.settings import Settings
+from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 
 NAN, INF = float("nan"), float("inf")
@@ -189,7 +193,7 @@ def test_a_batch_that_the_loop_passed_over_is_no_end():
     chart = Chart.of(loss=[1.0] * 30, grad_norm=[1.0] * 30)
     chart.add({"type": "vitals", "step": 30, "vitals": {"loss": math.nan, "passed_over": 1.0}})
     found = NanOrInf().check(chart)
-    assert found.severity == "warning" and "skipped this batch" in found.message
+    assert found.severity == "warning" and "made no update with it" in found.message
     chart.add({"type": "vitals", "step": 30, "vitals": {"loss": 1.0, "grad_norm": 1.0}})
     assert NanOrInf().check(chart) is None
 
@@ -211,3 +215,64 @@ def test_weights_that_the_step_of_the_finding_broke_were_not_broken_by_an_earlie
     if vital:
         built.add({"type": "vitals", "step": 4, "vitals": {"loss": NAN, "grad_norm": NAN}})
     assert NanOrInf().check(built).message.endswith(end)
+
+
+def test_other_losses_count_if_they_are_not_finite_three_times_in_a_row():
+    losses = {"d_loss": [1.4, 1.3, NAN, NAN, NAN], "g_loss": [0.7, NAN, 0.8, NAN, NAN]}
+    found = NanOrInf().check(Chart.of(**losses))
+    assert (found.severity, found.message, found.first_step) == ("critical", "d_loss is NaN", 2)
+    assert NanOrInf().check(Chart.of(loss=[2.0, 1.9, 1.8, 1.7, 1.6], **losses)).severity == "warning"
+    assert NanOrInf().check(Chart.of(**{name: values[:4] for name, values in losses.items()})) is None
+    assert NanOrInf().check(Chart.of(loss_scale=[INF] * 5, guess_loss=[NAN] * 5, val_loss=[NAN] * 5)) is None
+
+
+def test_the_players_of_a_live_run_are_watched_step_by_step_and_at_once():
+    values = [1.4, NAN, 1.2] * 20 + [NAN] * 80 + [1.0] * 40
+    at_once, in_turn = Examination(Settings()), Examination(Settings())
+    steps = np.arange(len(values))
+    at_once.take_stretch(Stretch(steps, {"d_loss": np.array(values), "g_loss": np.full(len(values), 0.7)}))
+    for step, value in enumerate(values):
+        in_turn.take({"type": "vitals", "step": step, "vitals": {"d_loss": value, "g_loss": 0.7}})
+    assert at_once.report().to_dict()["symptoms"] == in_turn.report().to_dict()["symptoms"]
+    (found,) = [item for item in in_turn.report().symptoms if item.name == "nan-or-inf"]
+    assert (found.severity, found.first_step, found.last_step) == ("critical", 60, 139)
+
+
+def watched(start=(1.0, 1.0), absmax=(2.0, INF), loss=NAN, entry=1.0, origin=None):
+    """A run whose first step is not finite."""
+    built = Chart()
+    built.add({"type": "header", "step": 0, "tensors": ["a.weight", "b.weight"]})
+    built.add({"type": "facts", "step": 0, "facts": {"modules.names": ["a", "scale"]}})
+    built.add({"type": "tensors", "step": 0, "vitals": {"grad_norm": [INF, INF], "start_norm": list(start)}})
+    built.add({"type": "modules", "step": 0, "vitals": {"act_absmax": list(absmax)}})
+    built.add({"type": "vitals", "step": 0, "vitals": {"loss": loss, "grad_norm": NAN, "entry_absmax": entry}})
+    if origin is not None:
+        known = {"module": "a", "kind": "weights", "broken": 2, "undefined": origin}
+        built.add({"type": "origin", "step": 1, **known})
+    return built
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "words"),
+    [
+        ({}, ("scale",), "the output of scale was the first value in the forward pass that was not finite"),
+        ({"entry": NAN}, (), "all 2 gradients are not finite"),
+        ({"start": (1.0, INF)}, ("b.weight",), "b.weight was not finite before the first watched step"),
+        ({"absmax": (2.0, 3.0)}, (), "all 2 gradients are not finite"),
+        (
+            {"absmax": (2.0, 3.0), "origin": {"scale": "log"}},
+            (),
+            "the loss of step 0 was the first non-finite value, and by step 1 its update had broken the weights: check "
+            "its batch, what enters scale, whose log is undefined for some inputs",
+        ),
+        (
+            {"absmax": (2.0, 3.0), "origin": {"scale": "norm"}, "loss": 2.0},
+            (),
+            "check what enters scale, whose norm has no finite derivative for some inputs",
+        ),
+        ({"absmax": (2.0, 3.0), "origin": {"scale": "log", "b": "log"}}, (), "the weights: check its batch"),
+    ],
+)
+def test_what_the_first_step_shows(changes, where, words):
+    found = NanOrInf().check(watched(**changes))
+    assert found.where == where and words in found.message

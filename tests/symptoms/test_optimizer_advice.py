@@ -55,6 +55,11 @@ def test_a_decay_that_keeps_the_loss_up(decay, last, severity):
     assert OptimizerAdvice().check(built).severity == severity
 
 
+@pytest.mark.parametrize("betas", [[0.9995, 0.9], [0.9995, 0.9999]])
+def test_a_beta_near_one_is_not_rounded_to_it(betas):
+    assert "0.9995" in OptimizerAdvice().check(chart(ADAM | {"betas": betas})).message
+
+
 @pytest.mark.parametrize("group", [ADAM | {"betas": [0.999, 0.9999]}, ADAM | {"eps": 0.01}])
 @pytest.mark.parametrize(("last", "severity"), [(2.8, "warning"), (0.5, "info")])
 def test_what_keeps_the_loss_up_is_a_warning(group, last, severity):

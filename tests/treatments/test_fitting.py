@@ -17,6 +17,11 @@ FIRST = [
     ("change-precision", "part of the run is in float16, which ends at 65,504", "with torch.autocast("),
     ("change-precision", "against: no float16 anywhere", "y = torch.log(x.clamp_min"),
     (
+        "change-precision",
+        "float16 cannot hold them, and no gradient scaler lifts them",
+        "scaler.scale(loss).backward()",
+    ),
+    (
         "fix-loss",
         "the graph of the loss shows softmax before cross entropy",
         "loss = torch.nn.functional.cross_entropy(",
@@ -96,6 +101,26 @@ def test_a_wrong_setting_is_set_right_and_the_optimizer_kept():
     assert "use-adamw" in in_question(suggests, ["certain: Adam adds weight decay: AdamW is usually intended"])
 
 
+def test_gradients_that_are_cleared_too_early_are_not_cleared_once_more():
+    said = ("certain: gradients are cleared between backward() and step(): nothing is left to apply",)
+    for evidence, fits in ((said, False), (("certain: gradients are not cleared",), True)):
+        asked = Case(
+            Chart(), Problem((Symptom("no-gradient", "", "critical", 0.9, 0, 9),)), "missing-zero-grad", evidence
+        )
+        assert (parameters(asked, "zero-gradients") is not None) is fits
+        assert "move it" in suggest(asked, "fix-zero-grad", 0.9, "").code.split("\n")[0]
+
+
+def test_no_setting_is_set_that_the_optimizer_does_not_have():
+    for group, fits in (({"optimizer": "Rprop", "maximize": False}, False), ({"optimizer": "Adam"}, True)):
+        asked = case("optimizer-misconfigured", "update-ratio-abnormal", lr=[1e-3] * 9)
+        asked.chart.groups = [group]
+        for slug in ("change-eps", "change-betas", "set-momentum"):
+            assert (parameters(asked, slug) is not None) is fits, slug
+    asked.chart.context["optimizer"] = [{"class": "Rprop"}]
+    assert parameters(asked, "scale-lr") is None
+
+
 def test_clipping_at_the_wrong_place_is_moved_and_its_limit_kept():
     late = case("clip-missing", "clipping-anomaly", facts={"clip.after_step": True}, clip=[0.5])
     code = suggest(late, "set-clip-norm", 0.9, "").code
@@ -119,6 +144,7 @@ def case(cause, *names, evidence=(), facts=None, first=300, message="", context=
 
 
 OUT_OF_PLACE = [
+    ("fix-loss", case("", "suspicious-loss", facts={"loss.lint": ["dropout-before-loss"]})),
     ("rebalance-classes", case("", "collapsed-output", facts={"loss.kind": "mse"})),
     ("rebalance-classes", case("class-imbalance", "target-anomaly", pooled_classes=[1.0])),
     ("check-labels", case("class-imbalance", "target-anomaly", pooled_classes=[2.0])),

@@ -86,11 +86,11 @@ def diagnose(paths: tuple[str, ...], form: str | None, output: Path | None, fail
     """
     wish = {"mapping": given.pop("mapping"), "pattern": given.pop("pattern")}
     send = given.pop("send")
-    settings = Settings.load(given.pop("settings"))
-    settings = replace(settings, **{name: value for name, value in given.items() if value})
+    file = given.pop("settings")
+    settings, changed = Settings.load(file), {name: value for name, value in given.items() if value}
     if output is not None and form is None:
         _check_output(output, len(paths))
-    reports, unreadable = _examined(paths, settings, wish)
+    reports, unreadable = _examined(paths, settings, wish, changed, as_given=file is not None)
     if output is not None and form is None:
         _check_output(output, len(reports))
     if reports:
@@ -109,10 +109,13 @@ def _check_output(output: Path, runs: int) -> None:
         raise click.UsageError("--output takes one run, or several together with --format.")
 
 
-def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) -> tuple[list[tuple[str, Report]], int]:
+def _examined(
+    paths: tuple[str, ...], settings: Settings, wish: dict[str, Any], changed: dict[str, Any], *, as_given: bool
+) -> tuple[list[tuple[str, Report]], int]:
     from rich.console import Console
     from rich.text import Text
 
+    from torchdoctor.offline import as_watched
     from torchdoctor.offline import diagnose as examine
     from torchdoctor.sources import labels, read_all
 
@@ -125,7 +128,9 @@ def _examined(paths: tuple[str, ...], settings: Settings, wish: dict[str, Any]) 
             with status, _as_file(path) as place:
                 runs = read_all(place, **wish)
                 names = labels(runs) if len(runs) > 1 else [path]
-                reports += [(name, examine(run, settings=settings)) for name, run in zip(names, runs, strict=True)]
+                for name, run in zip(names, runs, strict=True):
+                    chosen = replace(settings if as_given else as_watched(run, settings), **changed)
+                    reports.append((name, examine(run, settings=chosen if as_given or changed else None)))
         except SourceError as error:
             unreadable += 1
             click.echo(f"Error: {printable(error)}", err=True)

@@ -100,7 +100,7 @@ def outcome(summary: Summary, metric: Metric | None) -> Outcome:
         final_loss=math.nan if loss is None else final_value(loss),
         final=final,
         roughness=math.nan if loss is None else roughness(loss),
-        diverged=_diverged(summary, loss),
+        diverged=_diverged(summary, loss, chosen if metric is not None and metric.kind == "final" else None),
     )
 
 
@@ -135,23 +135,34 @@ def roughness(curve: Curve) -> float:
     return float(1.4826 * np.median(np.abs(np.diff(half))) / math.sqrt(2) / level)
 
 
-def _diverged(summary: Summary, loss: Curve | None) -> str:
-    if loss is not None and len(loss.values):
-        bad = np.flatnonzero(~np.isfinite(loss.values))
-        if len(bad) and not math.isfinite(loss.values[-1]):
-            well = np.flatnonzero(np.isfinite(loss.values))
-            since = int(loss.steps[well[-1] + 1 if len(well) else 0])
-            return f"the loss is {number_text(float(loss.values[-1]))} from {summary.clock} {since} on"
+def _diverged(summary: Summary, loss: Curve | None, chosen: Curve | None) -> str:
+    """Why a run counts as diverged, by its loss, its findings and the final value that it is ranked by."""
+    if lost := _lost(loss):
+        return f"the loss is {number_text(lost[0])} from {summary.clock} {lost[1]} on"
     for finding in summary.findings:
         lasting = finding.last_step >= (1 - LATE) * (summary.steps - 1)
         if finding.name in DIVERGING and finding.severity != "info" and lasting:
             return f"{finding.name} at {summary.clock} {finding.first_step}"
+    if lost := _lost(chosen):
+        return f"the metric is {number_text(lost[0])} from {summary.clock} {lost[1]} on"
     if loss is not None and len(loss.values) >= 2 * LAST_POINTS:
         values: Floats = loss.values[np.isfinite(loss.values)]
         start, end = float(np.median(values[:LAST_POINTS])), float(np.median(values[-LAST_POINTS:]))
         if start > 0 and end > ABOVE_START * start and end > 2 * float(np.median(values)):
             return f"the loss ended at {number_text(end)}, above the initial {number_text(start)}"
     return ""
+
+
+def _lost(curve: Curve | None) -> tuple[float, int] | None:
+    """The last value of a curve and the step from which on none is finite, if there is such a step.
+
+    >>> _lost(Curve(np.arange(4), np.array([2.0, math.nan, 1.0, math.nan])))
+    (nan, 3)
+    """
+    if curve is None or not len(curve.values) or math.isfinite(curve.values[-1]):
+        return None
+    well = np.flatnonzero(np.isfinite(curve.values))
+    return float(curve.values[-1]), int(curve.steps[well[-1] + 1 if len(well) else 0])
 
 
 def ranked(outcomes: Sequence[Outcome], metric: Metric | None) -> list[int]:

@@ -43,7 +43,7 @@ class Parting:
     band: float
     """The difference that noise can explain, in the curve's unit; for positive curves, as a log ratio."""
     readings: dict[str, tuple[float, float]]
-    """Learning rate and gradient norm of both runs at that step, if known."""
+    """Learning rate and gradient norm of both runs at that step, if both had logged them."""
     findings: tuple[str, ...]
     """Findings that begin in either run around that step."""
 
@@ -169,8 +169,12 @@ def _levels(steps: Ints, here: Floats, there: Floats, step: int | None) -> tuple
 
 
 def _readings(first: Summary, second: Summary, step: int) -> dict[str, tuple[float, float]]:
-    found = {name: (first.value_at(name, step), second.value_at(name, step)) for name in SETTINGS}
-    return {name: pair for name, pair in found.items() if not all(math.isnan(value) for value in pair)}
+    """The values of both runs, where both had logged one by then."""
+    return {
+        name: (first.value_at(name, step), second.value_at(name, step))
+        for name in SETTINGS
+        if all((curve := item.curve(name)) is not None and curve.steps[0] <= step for item in (first, second))
+    }
 
 
 def _findings(first: Summary, second: Summary, step: int, length: int) -> tuple[str, ...]:

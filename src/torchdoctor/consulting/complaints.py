@@ -147,10 +147,24 @@ LOSS_TROUBLE = ("plateau", "slow-loss", "unstable")
 """The complaints about the loss itself."""
 
 
+FAILED = (("not-learning", "warning"), ("not-learning", "critical"), ("nan-or-inf", "critical"))
+"""Findings, with their severity, of a run whose training failed."""
+
+
 def seen(symptoms: Iterable[Symptom]) -> dict[str, Symptom]:
-    """By complaint, the most severe finding of a run that counts as it; findings of no other complaint are `other`."""
+    """By complaint, the most severe finding of a run that counts as it; findings of no other complaint are `other`.
+
+    Bad validation is no overfitting if training failed as well.
+
+    >>> chance = [Symptom(name, "", "warning", 0.9, 1, 9) for name in ("validation-anomaly", "not-learning")]
+    >>> list(seen(chance[:1])), list(seen(chance))
+    (['overfitting'], ['plateau'])
+    """
     order = ("info", "warning", "critical")
     found: dict[str, Symptom] = {}
+    symptoms = list(symptoms)
+    if any((item.name, item.severity) in FAILED for item in symptoms):
+        symptoms = [item for item in symptoms if item.name != "validation-anomaly"]
     for symptom in sorted(symptoms, key=lambda item: (-order.index(item.severity), item.first_step)):
         owner = next((item.name for item in COMPLAINTS if symptom.name in item.findings), "other")
         found.setdefault(owner, symptom)

@@ -16,6 +16,8 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.consulting.complaints import BY_NAME, Complaint
 from torchdoctor.consulting.question import Answers
+from torchdoctor.diagnoses.configuration import logged_every
+from torchdoctor.diagnoses.ranking import GAP
 from torchdoctor.examination import Examination
 from torchdoctor.records import Record, Severity, Symptom, number_text
 from torchdoctor.symptoms import DETECTORS
@@ -190,8 +192,10 @@ def report_complaints(chart: Chart, complaints: Iterable[str], answers: Answers,
         slug = complaint.reported(answers)
         if slug and not complaint.seen_in(chart.episodes) and not _has(chart, slug):
             chart.episodes.append(_reported(chart, complaint, slug, answers, run=run))
-    if answers.get("norms_before") == "grew" and "nan" in complaints and not _has(chart, "gradient-explosion"):
-        broke = next((item.first_step for item in chart.episodes if item.name == "nan-or-inf"), MIDDLE)
+    broke = next((item.first_step for item in chart.episodes if item.name == "nan-or-inf"), MIDDLE)
+    near = broke - GAP * logged_every(chart)
+    known = any(item.name == "gradient-explosion" and item.last_step >= near for item in chart.episodes)
+    if answers.get("norms_before") == "grew" and "nan" in complaints and not known:
         chart.episodes.append(
             _symptom("gradient-explosion", "warning", max(broke - 1, 0), max(broke - 1, 0), "before the NaN", 0.0)
         )

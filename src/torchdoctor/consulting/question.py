@@ -63,7 +63,7 @@ class Question:
         ...
         torchdoctor.consulting.question.ConsultError: lr: 'fast' is not a number. Give one such as 0.001, or null.
         """
-        if value is None or (isinstance(value, str) and value.strip().lower() in NOT_KNOWN):
+        if value is None or (isinstance(value, str) and value.strip().lower() in NOT_KNOWN and not self._near(value)):
             return None
         match self.kind:
             case "number":
@@ -113,10 +113,21 @@ class Question:
             return text
         if text.isdecimal() and 1 <= int(text[:9]) <= len(known):
             return known[int(text[:9]) - 1]
-        near = [name for name, words in self.choices if text and (name.startswith(text) or words.lower() == text)]
+        near = self._near(text)
         if len(near) == 1:
             return near[0]
         raise ConsultError(f"{self.name}: {_shown(value)} is not one of the choices. {did_you_mean(text, known)}")
+
+    def _near(self, typed: str) -> list[str]:
+        """The choices that a typed word may mean: "none" is one of them where it is offered, and not known elsewhere.
+
+        >>> Question("layer", "", "", "choice", choices=(("relu", "ReLU"), ("no", "none: it is linear")))._near("None")
+        ['no']
+        """
+        text = typed.strip().lower()
+        begun = rf"{re.escape(text)}\b"
+        near = (name for name, words in self.choices if name.startswith(text) or re.match(begun, words.lower()))
+        return list(near) if text else []
 
     def _choices(self, value: object) -> list[str]:
         if isinstance(value, str):

@@ -68,7 +68,7 @@ def _spread(answers: Answers) -> float:
 
 
 HEALTHY: tuple[Healthy, ...] = (
-    Healthy("global gradient norm", "0.1 to 10", lambda answers: _number(answers, "grad_norm"), _norm),
+    Healthy("typical recent gradient norm", "0.1 to 10", lambda answers: _number(answers, "grad_norm"), _norm),
     Healthy(
         "ratio of the gradient norms of the first and last layer",
         "under 100; embeddings may be larger",
@@ -143,7 +143,7 @@ def readings(answers: Answers) -> tuple[Reading, ...]:
     """The known quantities of this run, compared with the healthy ranges.
 
     >>> [item.words for item in readings({"grad_norm": 0.003})]
-    ['global gradient norm 0.003: suspicious, may be vanishing (healthy: 0.1 to 10)']
+    ['typical recent gradient norm 0.003: suspicious, may be vanishing (healthy: 0.1 to 10)']
     """
     found = [(item, item.measure(answers)) for item in HEALTHY]
     return tuple(

@@ -78,6 +78,7 @@ class Talk:
                 continue
             if isinstance(found, str):
                 return found
+            self.say(f"  Type a number from 1 to {len(choices)}.")
 
     def agrees(self, text: str, *, default: bool = True) -> bool:
         """Ask a yes or no question."""

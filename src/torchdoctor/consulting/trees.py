@@ -254,7 +254,7 @@ TREES: Mapping[str, Tree] = {
                         ),
                     ),
                     "no": (
-                        "no: instability built up over time",
+                        "no, it came later",
                         Node(
                             "What did gradient norms do before the NaN?",
                             "norms_before",

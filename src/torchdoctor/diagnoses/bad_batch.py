@@ -22,7 +22,7 @@ from torchdoctor.diagnoses.findings import (
     lr_leap,
     uneven_leap,
 )
-from torchdoctor.diagnoses.lasting_leaps import is_not_one_batch
+from torchdoctor.diagnoses.lasting_leaps import broke_later, is_not_one_batch
 from torchdoctor.diagnoses.numeric_precision import is_overflow_of_a_batch
 from torchdoctor.records import names_text, number_text
 from torchdoctor.series import median
@@ -86,7 +86,7 @@ class BadBatch(Cause):
         if not problem.has(*SHARP):
             yield Evidence(-5.0, "no single step stands out, and the samples are not blank")
             return
-        onset = breaking_step(problem)
+        onset = broke_later(chart, problem)[1] or breaking_step(problem)
         leap, moved = loss_leap(chart, onset), loss_moved_at(chart, onset)
         yield from _about_its_loss(chart, problem, onset, leap, moved)
         if problem.grave(*DAMAGE) and not leap > LEAP:

@@ -20,6 +20,7 @@ from torchdoctor.diagnoses.frozen_by_mistake import METHOD
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
 from torchdoctor.records import Symptom, names_text, number_text, share_text
 from torchdoctor.symptoms.frozen_weights import FRESH
+from torchdoctor.symptoms.nan_or_inf import broken_at_the_start
 
 AT_FIRST = ("activation-explosion", "saturated-activations", "unexpected-initial-loss")
 SOON = 2
@@ -36,6 +37,7 @@ class BadInitialization(Cause):
     - Weights that are too large: activations grow from layer to layer, and the first outputs are confident and wrong.
     - Weights that are too small: the signal fades from layer to layer.
     - Biases that switch units off.
+    - Weights that are not finite, perhaps from a broken checkpoint.
 
     ## How to confirm it
     At step 0, before any update, the root mean square of each layer's output on one batch should be between 0.1 and
@@ -82,6 +84,9 @@ class BadInitialization(Cause):
             yield Evidence(CERTAIN, "all units of a layer started with the same weights")
         if zeros := all_zero(chart, problem):
             yield Evidence(CERTAIN, f"{names_text(zeros)}: weights and gradients are exactly zero, so they stay zero")
+        if problem.has("nan-or-inf") and (started := broken_at_the_start(chart)):
+            verb = "were" if len(started) > 1 else "was"
+            yield Evidence(CERTAIN, f"{names_text(started)} {verb} not finite before the first watched step")
         yield from _about_the_scale(chart, problem)
         yield from _about_the_signal(chart, problem)
         found = [symptom for name in AT_FIRST if (symptom := problem.get(name)) is not None]

@@ -22,6 +22,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 OPTIMIZERS = ("optim", "optimizer", "optimizer_name")
 
 
+def logged_every(chart: Chart) -> int:
+    """The steps between two records of a log; 1 for a run that was watched."""
+    return max(1, int(chart.context.get("logged_every") or 1))
+
+
 def configured(chart: Chart, name: str) -> float:
     """A number from the run's context, or from the configuration in its log; NaN if there is none.
 

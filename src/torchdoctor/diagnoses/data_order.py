@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.diagnoses.findings import last_level, swing_period
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly, within_and_between
 
@@ -58,11 +57,10 @@ class DataOrder(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """How similar the targets of a batch are, compared with those of the run."""
-        swing = problem.get("loss-oscillation")
-        found = re.search(r"every (\d+) steps", swing.message) if swing is not None else None
-        if found is not None and int(found[1]) >= 25:
+        steps, records = swing_period(chart, problem)
+        if steps >= 25 and records > 2:  # a swing from record to record may be a faster one that is logged too seldom
             yield Evidence(
-                3.5, f"the loss oscillates every {found[1]} steps: too slowly for learning rate or momentum to cause it"
+                3.5, f"the loss oscillates every {steps} steps: too slowly for learning rate or momentum to cause it"
             )
         within, over = last_level(chart["target_collision"], 10), chart["pooled_collision"].latest
         if within > over + 0.3:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.numeric_precision import is_underflow
 from torchdoctor.records import names_text, number_text
 from torchdoctor.symptoms.collapsed_output import SAYS_NOTHING
 from torchdoctor.symptoms.no_gradient import cut_off, is_at_nothing, stands_in
@@ -116,4 +117,4 @@ def _is_flat(chart: Chart, problem: Problem) -> bool:
     norms = chart.tensors("grad_norm").latest
     if zero is None or zero.severity == "info" or problem.has("dead-units") or chart["output_spread"].latest < SAME:
         return False
-    return bool((norms > 0).any() and (norms == 0).any())
+    return bool((norms > 0).any() and (norms == 0).any()) and not is_underflow(chart)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 
 import numpy as np
 
@@ -204,7 +205,7 @@ LATELY, LONG = 24, 240
 
 
 def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
-    """Whether the loss or the gradient norm had grown far above its level already in the steps before this one.
+    """Whether the loss or the gradient norm had grown far above its level already in the records before this step.
 
     A single operation or batch overflows in one step; steps that are too long take several. A detector may have missed
     this, because a young run has no level yet. Growth over fifty steps also raises the level of the last 24.
@@ -215,9 +216,10 @@ def ran_away(chart: Chart, step: int, within: int = 3) -> bool:
     >>> ran_away(Chart.of(loss=[1.0, 2.0, 1.5, 40.0, 9e3, 8e9]), 6), ran_away(Chart.of(loss=[1.0] * 6 + [8e9]), 6)
     (True, False)
     """
-    for series in (chart["loss"], chart["grad_norm"]):
-        before = series.values[series.steps < step - within]
-        lately = series.values[(series.steps >= step - within) & (series.steps < step)]
+    others = () if chart["loss"] else chart.losses
+    for series in (chart[name] for name in ("loss", "grad_norm", *others)):
+        known = series.values[series.steps < step]  # records, not steps: a log may hold every hundredth step
+        before, lately = known[:-within], known[-within:]
         if not before.size or not lately.size:
             continue
         level = min(median(np.abs(before[-count:])) for count in (LATELY, LONG))
@@ -406,6 +408,20 @@ def dropout(chart: Chart) -> float:
     """The highest dropout rate of the model (0 if none), or the one in a log's configuration; NaN if unknown."""
     rates = chart.context.get("dropout")
     return float(max(rates, default=0.0)) if isinstance(rates, list | tuple) else configured(chart, "dropout")
+
+
+def swing_period(chart: Chart, problem: Problem) -> tuple[int, int]:
+    """The period of an oscillating loss in steps and in records of the log; zeros if the loss does not oscillate.
+
+    >>> from torchdoctor.records import Symptom
+    >>> swing = Symptom("loss-oscillation", "", "warning", 0.8, 0, 990, message="it swings, every 20 steps")
+    >>> swing_period(Chart.of(context={"logged_every": 10}), Problem((swing,)))
+    (20, 2)
+    """
+    swing = problem.get("loss-oscillation")
+    found = re.search(r"every (\d+) steps", swing.message) if swing is not None else None
+    steps = int(found[1]) if found is not None else 0
+    return steps, round(steps / max(1, int(chart.context.get("logged_every") or 1)))
 
 
 def is_absent(chart: Chart, name: str, since: int, within: int) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.findings import loss_moved_at, lr_leap
+from torchdoctor.diagnoses.cause import Problem
+from torchdoctor.diagnoses.findings import breaking_step, loss_moved_at, lr_leap
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.leaps import is_held
 
@@ -11,6 +12,8 @@ HELD = 0.4
 """Share of a jump that all the next losses must keep if the jump is not due to a single batch."""
 BREAKING = 30.0
 """Multiple of its level above which a gradient norm may have broken the weights in one SGD step."""
+ENDS = ("loss-divergence", "nan-or-inf")
+"""Findings with which a run breaks for good, looked for at every step."""
 NORMS = 8
 """Gradient norms that must be known before a step to tell whether one of them was unusual."""
 
@@ -50,6 +53,30 @@ def is_other_since(chart: Chart, step: int, unusual: float = 3.0) -> bool:
     if earlier.size < NORMS or not is_not_one_batch(chart, step) or lr_leap(chart, step) > 2:
         return False
     return float(earlier[-3:].max()) < unusual * median(earlier)
+
+
+def broke_later(chart: Chart, problem: Problem, calm: int = 24) -> tuple[str, int]:
+    """The finding with which the run broke if its first jump of the loss had been over for long by then, and its step.
+
+    >>> from torchdoctor.records import Symptom
+    >>> found = [Symptom(name, "", "warning", 0.9, step, 99) for name, step in
+    ...          [("loss-spike", 30), ("loss-divergence", 90)]]
+    >>> over, lasting = ([1.0] * 30 + [9.0] + [after] * 60 for after in (1.0, 9.0))
+    >>> [broke_later(Chart.of(loss=losses), Problem(tuple(found))) for losses in (over, lasting)]
+    [('loss-divergence', 90), ('', 0)]
+    """
+    onset, series = breaking_step(problem), chart["loss"]
+    grave = [item for item in problem.symptoms if item.name in ENDS and item.severity != "info"]
+    broke = min(grave, key=lambda item: item.first_step, default=None)
+    if broke is None or broke.first_step < onset + calm:
+        return "", 0
+    at, steps = series.values[series.steps == onset], series.steps
+    before = series.values[(steps < onset) & (steps >= onset - 24)]
+    between = series.values[(steps > onset) & (steps < broke.first_step)]
+    if not at.size or before.size < 8 or between.size < calm // 2:
+        return "", 0
+    over = median(between) - median(before) < 0.1 * (float(at[0]) - median(before))
+    return (broke.name, broke.first_step) if over else ("", 0)
 
 
 def norms_before(chart: Chart, step: int) -> Array:

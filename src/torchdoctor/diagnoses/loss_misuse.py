@@ -9,6 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import SHARP, breaking_step, last_level, optimizer_names
+from torchdoctor.diagnoses.numeric_precision import is_underflow
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.symptoms.no_gradient import is_flat
@@ -103,6 +104,8 @@ class LossMisuse(Cause):
             )
         elif problem.has(*SHARP) and (added := _added_term(chart, breaking_step(problem))):
             yield Evidence(6.0, added)
+        elif _is_deaf_to_errors(chart, problem):
+            yield Evidence(3.5, "the loss is exactly 0 although every input gets the same answer")
         else:
             yield from self._read(chart, problem)
 
@@ -161,7 +164,7 @@ def _does_not_hear(chart: Chart, problem: Problem) -> str:
             f"the loss is {number_text(chart['loss'].latest)} to the last digit at every step, although batches or "
             "gradients differ: its terms cancel out, as when a model is compared with itself"
         )
-    flat = is_flat(chart) or _was_never_heard(chart)
+    flat = (is_flat(chart) or _was_never_heard(chart)) and not is_underflow(chart)
     if problem.has("no-gradient") and flat and chart["output_spread"].latest > VARIED:
         return (
             "outputs differ from sample to sample, but the loss does not depend on them: look for labels of 0 in a "
@@ -187,6 +190,12 @@ def _wrong_weights(chart: Chart, problem: Problem) -> str:
     if problem.grave("suspicious-loss") and left_out(chart) > 0:
         return f"{share_text(left_out(chart))} of the samples are of a class that the loss ignores"
     return ""
+
+
+def _is_deaf_to_errors(chart: Chart, problem: Problem) -> bool:
+    """Whether a log with accuracies, so with labels, shows a loss of exactly 0 and outputs that are all the same."""
+    labeled = "source" in chart.context and "val_accuracy" in chart
+    return labeled and chart["loss"].latest == 0 and {"suspiciously-low-loss", "collapsed-output"} <= set(problem.names)
 
 
 def _wrong_targets(chart: Chart, problem: Problem) -> str:

@@ -26,9 +26,11 @@ from torchdoctor.diagnoses.findings import (
     ran_away,
     still_multiplied,
     summed_passes,
+    swing_period,
     thrown_at_first,
     update_level,
 )
+from torchdoctor.diagnoses.lasting_leaps import broke_later
 from torchdoctor.diagnoses.optimizer_misconfigured import goes_up, has_unbounded_steps
 from torchdoctor.diagnoses.precursors import about_growth, about_the_step
 from torchdoctor.records import number_text
@@ -93,9 +95,9 @@ class LrTooHigh(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """The learning rate around the onset, the size of updates, and whether the loss recovered."""
-        broke = problem.has(*ACUTE)
+        broke, onset = problem.has(*ACUTE), broke_later(chart, problem)[1] or breaking_step(problem)
         lasting = problem.has(*LASTING)
-        yield from about_the_step(chart, breaking_step(problem) if broke else chart.step + 1)
+        yield from about_the_step(chart, onset if broke else chart.step + 1)
         thrown = thrown_at_first(chart, problem)
         if thrown > 0:
             text = (
@@ -103,9 +105,9 @@ class LrTooHigh(Cause):
             )
             yield Evidence(2.5, f"{text} were the same for every input")
         elif broke:  # if the outputs collapsed first, the collapse explains what came later
-            yield from _about_an_onset(chart, problem, breaking_step(problem), lasting)
-            yield from about_growth(chart, breaking_step(problem))
-        yield from _about_the_loss(chart)
+            yield from _about_an_onset(chart, problem, onset, lasting)
+            yield from about_growth(chart, onset)
+        yield from _about_the_loss(chart, problem)
         early = [item for item in problem.symptoms if item.name in BEFORE and item.first_step == 0]
         if early:
             yield Evidence(-2.0, f"{early[0].name} was already there before the first update")
@@ -122,21 +124,24 @@ class LrTooHigh(Cause):
             (item for group in chart.groups if isinstance(item := group.get("momentum"), float)), default=0.0
         )
         if LONG <= momentum < 1:
-            text = (
-                f"momentum of {number_text(momentum)} multiplies the step length by {number_text(1 / (1 - momentum))}"
-            )
+            text = f"momentum of {momentum:g} multiplies the step length by {number_text(1 / (1 - momentum))}"
             yield Evidence(-2.5, text)
         yield from _about_its_height(chart, problem)
         if lasting:
             yield from _about_a_standstill(chart, problem, broke)
 
 
-def _about_the_loss(chart: Chart) -> Iterator[Evidence]:
+def _about_the_loss(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     """What makes gradients larger than those of a mean loss."""
-    if is_summed(chart):
+    size, adaptive = chart.context.get("batch_size"), "Adam" in optimizer_names(chart)
+    if is_summed(chart) and not adaptive and isinstance(size, int) and size > 4 and not times_usual(chart, problem) > 1:
+        rate = number_text(_rate_then(chart, problem))
+        text = f"the loss is a sum, so gradients are about {size} times those of a mean"
+        yield Evidence(-1.5, f"{text}, for which a learning rate of {rate} may be right")
+    elif is_summed(chart):
         yield Evidence(1.0, "the loss is a sum, so gradients grow with the batch size")
     times = still_multiplied(chart)
-    if times and "Adam" not in optimizer_names(chart):  # the scale of gradients does not change its steps
+    if times and not adaptive:  # the scale of gradients does not change its steps
         text = f"the loss is multiplied by {number_text(times)} before backward(), and nothing divides gradients by it"
         yield Evidence(3.0, f"{text} again: scaler.step(optimizer) would, optimizer.step() does not")
 
@@ -181,7 +186,7 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
     if not leap > 2 and loss_moved_at(chart, onset) and not loss_moved_at(chart, onset - 1):
         against = -2.5 if loss_leap(chart, onset) > LEAP else -1.0
         yield Evidence(against, f"the loss was already unusual at step {onset}, before that step's update")
-    if problem.grave("loss-divergence"):
+    if _loss_diverged(chart, problem):
         back = " for a while" if _came_back(chart, problem) else " and did not come back"
         yield Evidence(1.7, f"the loss rose above its earlier level{back}")
     if problem.has("gradient-instability") and not has_tiny_batches(chart):  # their norms swing at any learning rate
@@ -193,8 +198,23 @@ def _about_an_onset(chart: Chart, problem: Problem, onset: int, lasting: bool) -
     told = problem.has("gradient-explosion", "loss-spike", "loss-divergence")
     if problem.has("nan-or-inf") and not told and ran_away(chart, onset):
         yield Evidence(2.0, "the loss or the gradient norm had grown far above its level in the steps before")
-    elif problem.names == ("nan-or-inf",):
+    elif problem.has("nan-or-inf") and not told and not lasting:
         yield Evidence(-1.0, "neither gradient norm nor loss had risen before the first non-finite value")
+
+
+def _loss_diverged(chart: Chart, problem: Problem) -> bool:
+    """Whether a loss rose for good: a reward or a metric of validation that was lost goes by the same name.
+
+    >>> from torchdoctor.records import Symptom
+    >>> said = "map fell from 0.5 to 0.1", "loss is about 10.4 at the end"
+    >>> found = [Symptom("loss-divergence", "LO02", "warning", 0.8, 40, 59, message=text) for text in said]
+    >>> [_loss_diverged(Chart.of(context={"better": {"val_map": "higher"}}), Problem((item,))) for item in found]
+    [False, True]
+    """
+    better = (name.removeprefix("train_").removeprefix("val_") for name in chart.context.get("better") or {})
+    metrics = ("reward", *(name.replace("_", " ") for name in better))
+    found = (item for item in problem.symptoms if item.name == "loss-divergence" and item.severity != "info")
+    return any("loss" in item.message or not item.message.startswith(metrics) for item in found)
 
 
 def _came_back(chart: Chart, problem: Problem) -> bool:
@@ -238,8 +258,11 @@ def _first_updates(chart: Chart, before: int) -> float:
 
 def _about_the_swings(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     swing = problem.get("loss-oscillation")
-    if swing is not None and "every 2 steps" in swing.message:
+    steps, records = swing_period(chart, problem)
+    if steps == 2 and chart.context.get("clock") != "epoch":
         yield Evidence(2.0, "the loss goes up and down every 2 steps: each update overshoots")
+    elif records == 2:
+        yield Evidence(1.5, "the loss goes up and down from record to record: this log can show no faster swing")
     elif swing is not None:
         yield Evidence(-0.7, "the loss swings more slowly than overshooting steps would make it")
     cosine = chart["momentum_cosine"].last(8)

@@ -25,6 +25,8 @@ UNUSUAL_EPS = 1e-4
 STILL = 1e-8
 """Learning rate below which no optimizer gets anywhere within a run."""
 
+ADAPTS = "Rprop"
+"""The optimizer whose steps have lengths of their own, after the first one."""
 SHORT = 0.05
 """Total change of the weights, relative to their norm, below which they cannot have learned anything."""
 USUAL = 3e-4
@@ -97,6 +99,9 @@ class LrTooLow(Cause):
 
 def _about_what_else_is_short(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     """What makes steps short at any learning rate."""
+    if ADAPTS in optimizer_names(chart):
+        text = f"{ADAPTS} adapts the length of its steps: the learning rate is that of the first one only"
+        yield Evidence(-6.0, text)
     eps = max((item for group in chart.groups if isinstance(item := group.get("eps"), float)), default=0.0)
     if eps > UNUSUAL_EPS and chart["adam_eps_share"].latest > 0.5:
         yield Evidence(-3.0, f"eps of {number_text(eps)} makes steps short at any learning rate")

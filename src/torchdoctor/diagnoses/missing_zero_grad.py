@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.symptoms.gradients_not_cleared import climbs_with_inputs
+from torchdoctor.symptoms.gradients_not_cleared import climbs_with_inputs, is_emptied
 
 SURE = 3
 """Sampled steps in a row that must agree."""
@@ -56,9 +56,11 @@ class MissingZeroGrad(Cause):
         """Whether gradients were still there before each backward pass of the sampled steps."""
         kept, cleared = chart.fact("zeroing.kept") or (), chart.fact("zeroing.cleared") or ()
         looks = list(zip(kept, cleared, strict=False))
-        if chart.fact("graph.detached") and max(chart.fact("zeroing.backwards") or (0,)):
+        held = any(old >= SURE and not new for old, new in looks)
+        emptied = chart.fact("graph.detached") or (held and is_emptied(chart))  # set to None or to zero
+        if emptied and max(chart.fact("zeroing.backwards") or (0,)):
             yield Evidence(CERTAIN, "gradients are cleared between backward() and step(): nothing is left to apply")
-        elif any(old >= SURE and not new for old, new in looks):
+        elif held:
             yield Evidence(CERTAIN, "at every sampled step, the gradients of the step before were not cleared")
         elif any(mixed >= SURE for mixed in chart.fact("zeroing.mixed") or ()):
             yield Evidence(CERTAIN, "gradients of another optimizer's loss are not cleared before backward()")

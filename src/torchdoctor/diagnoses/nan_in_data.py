@@ -8,9 +8,11 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.configuration import logged_every
 from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite, ran_away
 from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
 from torchdoctor.diagnoses.origin import broken_before, is_a_plain_stack, origin_kind
+from torchdoctor.diagnoses.ranking import GAP
 from torchdoctor.records import names_text, number_text
 
 
@@ -53,7 +55,7 @@ class NanInData(Cause):
             yield Evidence(
                 -1.5, f"the gradient of {names_text(spared)} was finite: bad data would affect every gradient"
             )
-        elif not chart["grad_norm"].nonfinite and not chart["loss"].nonfinite:
+        elif not any(chart[name].nonfinite for name in ("grad_norm", "loss", *chart.losses)) and chart["loss"]:
             yield Evidence(-3.0, "loss and gradients were always finite")
         yield from _about_the_origin(chart, problem)
         yield from _about_the_beginning(chart, problem)
@@ -80,7 +82,7 @@ def _about_the_origin(chart: Chart, problem: Problem) -> Iterator[Evidence]:
         else:
             yield Evidence(0.5, text)
     elif fragile := fragile_loss(chart):
-        yield Evidence(-1.0, f"the loss contains a {fragile}, which can become non-finite by itself")
+        yield Evidence(-1.0, f"the loss is computed with a {fragile}, which can become non-finite by itself")
 
 
 def _about_the_beginning(chart: Chart, problem: Problem) -> Iterator[Evidence]:
@@ -94,7 +96,10 @@ def _about_the_beginning(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if trouble or ran_away(chart, first):
         yield Evidence(-1.5, "the run was in trouble before the first non-finite value")
     else:
-        yield Evidence(0.5, "there was no warning sign before the first non-finite value")
+        calm = "the loss neither spiked nor diverged" + ", and gradients did not explode" * bool(chart["grad_norm"])
+        within = min(first, GAP * logged_every(chart))
+        when = f"in the {within} steps before" if within > 1 else "before"
+        yield Evidence(0.5, f"{calm} {when} the first non-finite value")
 
 
 def _is_one_batch(chart: Chart, fewest: int = 3) -> bool:

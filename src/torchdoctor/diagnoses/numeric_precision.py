@@ -11,6 +11,8 @@ from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_wa
 from torchdoctor.diagnoses.origin import is_a_plain_stack, may_divide, origin_kind
 from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.series import median
+from torchdoctor.symptoms.gradient_vanishing import weight_columns
+from torchdoctor.symptoms.no_gradient import UNDERFLOW
 from torchdoctor.symptoms.target_values import averaged_nothing
 
 GROWTH = ("gradient-explosion", "loss-spike", "loss-divergence", "weight-growth", "activation-explosion")
@@ -61,7 +63,7 @@ class NumericPrecision(Cause):
         formats = str(chart.context.get("autocast") or "") + " " + str(chart.context.get("precision") or "")
         if "float16" in formats.replace("bfloat16", ""):
             yield Evidence(1.5, "part of the run is in float16, which overflows above 65,504 and underflows below 6e-8")
-            if chart.context.get("scaler") is None and "float16" in str(chart.context.get("autocast") or "")[:7]:
+            if _is_unscaled(chart):
                 yield Evidence(1.0, "float16 autocast runs without a gradient scaler")
         if problem.has("skipped-steps"):
             yield from _about_the_scale(chart, problem)
@@ -100,12 +102,38 @@ def eps_below_the_format(chart: Chart) -> float | None:
 
 
 def is_underflow(chart: Chart, samples: int = 3) -> bool:
-    """Whether all weights are in float16 and all gradients are zero at the last samples, although no graph is cut."""
+    """Whether float16 rounds gradients to zero at the last samples: of all weights, or of those before tiny ones.
+
+    The graph must be whole. Under autocast without a gradient scaler, weights are in float32, so their gradients may be
+    zero for another reason as well, unless the loss per output is beyond float16 or other gradients are close to it.
+    """
     formats = {str(item).removeprefix("torch.") for item in chart.context.get("precision") or ()}
     norms = chart.tensors("grad_norm").matrix(samples)
     cut = chart.fact("graph.detached") or chart.fact("graph.cut") or chart.fact("graph.absent")
-    none = norms.size > 0 and norms.shape[0] == samples and not norms.any()
-    return formats == {"float16"} and none and not cut and abs(chart["loss"].latest) > 0
+    if cut or norms.shape[0] < samples or not abs(chart["loss"].latest) > 0 or (norms > 0).all(axis=1).any():
+        return False
+    if not norms.any():
+        return formats == {"float16"} or (_is_unscaled(chart) and _share_of_an_output(chart) < SMALLEST_HALF)
+    if not (_is_unscaled(chart) or formats == {"float16"}) or norms.shape[1] != len(chart.names):
+        return False
+    known = norms[:, list(weight_columns(chart.names))]
+    left = known[known > 0].min(initial=math.inf)
+    return bool((known == 0).all(axis=0).any()) and (_share_of_an_output(chart) < SMALLEST_HALF or left < UNDERFLOW)
+
+
+def _is_unscaled(chart: Chart) -> bool:
+    """Whether autocast uses float16 and no gradient scaler was seen."""
+    unseen = chart.context.get("scaler") is None and not chart["loss_scale"]
+    return unseen and str(chart.context.get("autocast") or "") == "float16"
+
+
+def _share_of_an_output(chart: Chart) -> float:
+    """About the gradient of a mean loss for one number of the outputs; infinity if their count is unknown."""
+    widths = dict(zip(chart.fact("modules.names") or (), chart.fact("modules.widths") or (), strict=False))
+    width = max((widths.get(name, 0) for name in chart.fact("modules.outputs") or ()), default=0)
+    loss, batch = abs(chart["loss"].latest), chart.context.get("batch_size")
+    count = batch * width if isinstance(batch, int) else 0
+    return (math.sqrt(loss) if chart.fact("loss.kind") == "mse" else loss) / count if count > 0 else math.inf
 
 
 def _strength(chart: Chart) -> float:
@@ -164,7 +192,7 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         grown = ran_away(chart, step)  # then the square of a finite number may overflow
         yield Evidence(0.0 if grown else 2.5, text if grown else f"{text}: a derivative is undefined")
     elif (fragile := fragile_loss(chart)) and loss_was_finite(chart, step) is False:
-        yield Evidence(2.5, f"the loss was the first non-finite value, and it contains a {fragile}")
+        yield Evidence(2.5, f"the loss was the first non-finite value, and it is computed with a {fragile}")
     elif is_safe_loss(chart):
         loss = chart.fact("loss.kind")
         if is_a_plain_stack(chart):
@@ -172,7 +200,8 @@ def _about_the_origin(chart: Chart, problem: Problem, step: int) -> Iterator[Evi
         elif not problem.began_with(step, *GROWTH):
             yield Evidence(_strength(chart), f"{may_divide(chart)} may divide or mask before the {loss} loss")
     elif kind != "input" and not problem.began_with(step, *GROWTH):
-        text = "the loss became non-finite in one step: it may contain a log, a root or a division"
+        what = "the loss" if "loss" in chart or chart.losses else "a number"
+        text = f"{what} became non-finite in one step: it may contain a log, a root or a division"
         yield Evidence(_strength(chart), text)
 
 
@@ -196,8 +225,10 @@ def _about_rounding(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     formats, ratio = [str(item) for item in chart.context.get("precision") or ()], update_level(chart, chart.step + 1)
     half = formats and all(item in ("bfloat16", "float16") for item in formats)
     if problem.has("no-gradient") and is_underflow(chart):
-        text = "backward reaches every weight, but all gradients are exactly zero"
-        yield Evidence(CERTAIN - 2, f"{text}: float16 cannot hold numbers below 6e-8")
+        which = "some" if chart.tensors("grad_norm").latest.any() else "all"
+        text = f"backward reaches every weight, but {which} gradients are exactly zero: float16 cannot hold numbers"
+        missing = ", and no gradient scaler lifts them" if _is_unscaled(chart) else ""
+        yield Evidence(CERTAIN - 2, f"{text} below 6e-8{missing}")
         return
     if half and ratio < 2**-8 and problem.has("slow-learning", "frozen-weights"):
         low = number_text(ratio)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import breaking_step, highest
@@ -92,22 +94,25 @@ def _odd(chart: Chart, group: dict[str, Any], problem: Problem, rate: float) -> 
     adaptive, betas = "Adam" in str(group.get("optimizer", "")), group.get("betas")
     yield from _about_the_way(chart, group, problem)
     if problem.has(*STILL):
+        if group.get("optimizer") == "Rprop" and np.unique(chart["input_checksum"].last(8)).size > 1:
+            text = "Rprop shortens its steps where gradients change sign, as they do from batch to batch"
+            yield Evidence(6.0, f"{text}: it is made for full batches")
         yield from _about_short_steps(chart, group, rate)
     if problem.has(*WILD):
         if adaptive and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= 0.99:
                 strength = 4.0 if betas[0] >= 0.998 else 2.5
-                yield Evidence(strength, f"beta1 is {number_text(betas[0])}, 0.9 is usual")
+                yield Evidence(strength, f"beta1 is {betas[0]:g}, 0.9 is usual")
             if betas[1] < betas[0] ** 2:
-                both = f"beta1 is {number_text(betas[0])} and beta2 {number_text(betas[1])}"
+                both = f"beta1 is {betas[0]:g} and beta2 {betas[1]:g}"
                 yield Evidence(6.0, f"{both}: if beta2 is below beta1 squared, Adam's steps are unbounded")
             elif betas[1] < 0.9:
-                yield Evidence(2.5, f"beta2 is {number_text(betas[1])}, 0.95 to 0.999 is usual")
+                yield Evidence(2.5, f"beta2 is {betas[1]:g}, 0.95 to 0.999 is usual")
             else:
                 yield from about_staleness(chart, breaking_step(problem), betas[1])
         momentum = _number(group.get("momentum"))
         if momentum >= 0.99:
-            yield Evidence(4.0, f"momentum is {number_text(momentum)}, 0.9 is usual")
+            yield Evidence(4.0, f"momentum is {momentum:g}, 0.9 is usual")
     shrinks = _number(group.get("weight_decay")) * rate
     if shrinks >= 5e-3:
         yield Evidence(3.0, f"weight decay removes {number_text(shrinks)} of each weight per step")

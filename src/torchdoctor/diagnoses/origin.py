@@ -8,7 +8,7 @@ from typing import Any
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import Problem
 from torchdoctor.records import names_text
-from torchdoctor.symptoms.nan_or_inf import broken_alone
+from torchdoctor.symptoms.nan_or_inf import broken_alone, broken_at_the_start, first_output
 
 TOTAL = re.compile(
     "Linear|Conv.d|.*ReLU|.?ELU|SiLU|Tanh|Sigmoid|Flatten|Dropout.*|Identity|Embedding|.*Norm.*|.*Pool.d"
@@ -59,6 +59,11 @@ def may_divide(chart: Chart) -> str:
 
 def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
     """Kind ("input", "weights", "output", "between") and module of the first origin; empty if none was seen."""
+    symptom = problem.get("nan-or-inf")
+    if symptom is not None and (module := first_output(chart, symptom.first_step)):
+        kinds = dict(zip(chart.module_names, chart.fact("modules.kinds") or (), strict=False))
+        if not TOTAL.fullmatch(str(kinds.get(module, ""))):  # else its input, which was not measured, was bad already
+            return "output", chart.called(module)
     origin = _first_origin(chart, problem)
     if origin is None:
         return "", ""
@@ -67,6 +72,8 @@ def origin_kind(chart: Chart, problem: Problem) -> tuple[str, str]:
 
 def broken_before(chart: Chart, problem: Problem) -> tuple[str, ...]:
     """The weights that broke first, before any update could have caused it; empty if unknown."""
+    if problem.has("nan-or-inf") and (started := broken_at_the_start(chart)):
+        return started
     origin = _first_origin(chart, problem)
     return broken_alone(chart, origin) if origin is not None and origin.get("kind") == "weights" else ()
 

@@ -67,4 +67,4 @@ def about_staleness(chart: Chart, onset: int, beta2: float) -> Iterator[Evidence
     if last > STALE * max(usual, 1.0):
         step = int(series.steps[seen.size - 1])
         text = f"at step {step}, gradients were {number_text(last)} times Adam's running average of their size"
-        yield Evidence(1.5, f"{text}, which lags behind with a beta2 of {number_text(beta2)}")
+        yield Evidence(1.5, f"{text}, which lags behind with a beta2 of {beta2:g}")

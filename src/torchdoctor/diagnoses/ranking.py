@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.calibration import ECHO, INTENDED, RESERVE, SHIFTS, TEMPERATURE
 from torchdoctor.diagnoses.cause import CERTAIN, LATE, Cause, Evidence, Problem
+from torchdoctor.diagnoses.configuration import logged_every
 from torchdoctor.diagnoses.mechanisms import linked, place, reaches
 from torchdoctor.records import INFORMATIVE, SEVERITIES, Diagnosis, Symptom, worst
 
 GAP = 50
-"""Steps between two symptoms up to which they may belong to one problem."""
+"""Steps between two symptoms up to which they may belong to one problem; in a log, records of that log."""
 LATE_GAP = 200
 """The same if the later symptom is not looked for at every step."""
 SLACK = 5
@@ -75,21 +76,25 @@ class Claim:
     owner: Cause | None = None
 
 
-def group(symptoms: Iterable[Symptom]) -> list[Problem]:
+def group(symptoms: Iterable[Symptom], every: int = 1) -> list[Problem]:
     """Problems in order of onset: symptoms linked by a mechanism and near in time, or one symptom that recurs alone.
+
+    `every` is the number of steps between two records.
 
     >>> found = [Symptom(name, "", "warning", 0.9, step, step + 2) for name, step in
     ...          [("gradient-explosion", 500), ("loss-spike", 501), ("overfitting", 510), ("loss-spike", 900)]]
     >>> [problem.names for problem in group(found)]
     [('gradient-explosion', 'loss-spike'), ('overfitting',), ('loss-spike',)]
+    >>> [problem.names for problem in group(found, every=10)]
+    [('gradient-explosion', 'loss-spike'), ('overfitting',)]
     """
     over: list[list[Symptom]] = []
     clusters: list[tuple[list[Symptom], list[Symptom]]] = []  # all members, and those near enough to link another
     for symptom in _in_order(symptoms):
         whole, recent, apart = [symptom], [symptom], []
         for members, known in clusters:
-            near = [item for item in known if item.last_step + LATE_GAP >= symptom.first_step]
-            if any(_follows(item, symptom) for item in near):
+            near = [item for item in known if item.last_step + LATE_GAP * every >= symptom.first_step]
+            if any(_follows(item, symptom, every) for item in near):
                 whole, recent = members + whole, near + recent
             elif near:
                 apart.append((members, near))
@@ -117,15 +122,16 @@ def _problem(symptoms: Iterable[Symptom]) -> Problem:
     return Problem(tuple(_in_order(symptoms)))
 
 
-def _follows(earlier: Symptom, later: Symptom) -> bool:
-    gap = LATE_GAP if later.name in LATE else GAP
+def _follows(earlier: Symptom, later: Symptom, every: int) -> bool:
+    gap = (LATE_GAP if later.name in LATE else GAP) * every
     return later.first_step <= earlier.last_step + gap and linked(earlier.name, later.name)
 
 
 def rank_causes(chart: Chart, causes: Sequence[Cause]) -> tuple[Diagnosis, ...]:
     """The causes of every problem, worst problem first, then by probability; suggestions are added later."""
     symptoms = [symptom for symptom in chart.episodes if symptom.name not in INFORMATIVE]
-    claims = _joined(claim for problem in group(symptoms) for claim in _parted(chart, problem, causes))
+    problems = group(symptoms, logged_every(chart))
+    claims = _joined(claim for problem in problems for claim in _parted(chart, problem, causes))
     elsewhere = {claim.owner.name for claim in claims if claim.owner is not None}
 
     def explain(claim: Claim) -> list[Diagnosis]:
@@ -202,7 +208,7 @@ def _parted(chart: Chart, problem: Problem, causes: Sequence[Cause]) -> list[Cla
                 rest.remove(symptom)
                 break
     owned = [Claim(_problem(share), cause) for cause, share in shares.items() if share]
-    return owned + [Claim(item) for item in group(rest)]
+    return owned + [Claim(item) for item in group(rest, logged_every(chart))]
 
 
 def _led_to(earlier: Symptom, later: Symptom) -> bool:

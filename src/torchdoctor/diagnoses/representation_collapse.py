@@ -98,6 +98,8 @@ def _about_the_loss(chart: Chart, *, collapsed: bool) -> Iterator[Evidence]:
     """What the loss compares outputs with: targets or each other."""
     if chart["target_classes"] or chart["target_std"] or chart.fact("loss.classes") is not None:
         yield Evidence(-2.5, "the loss compares outputs with given targets, not with each other")
+    elif collapsed and "source" in chart.context and ("val_accuracy" in chart or "train_accuracy" in chart):
+        yield Evidence(-2.5, "an accuracy is logged, so there are labels to compare outputs with")
     elif collapsed and chart.fact("loss.between_outputs"):
         yield Evidence(3.0, "the loss compares outputs with each other, and both sides get gradients")
     elif collapsed and chart["output_directions"] and not chart.fact("loss.kind"):

@@ -62,12 +62,12 @@ class ScheduleError(Cause):
         if rates.lowest < 0:
             yield Evidence(CERTAIN, f"the learning rate went below zero, to {number_text(rates.lowest)}")
             return
-        yield from _about_the_cadence(chart)
+        yield from _about_the_cadence(chart, problem)
         onset = problem.first_step
         if (cut := lowered_while_falling(chart)) is not None:
             yield Evidence(3.0, f"the scheduler lowered the learning rate at step {cut}, before the loss had a plateau")
         if (anomaly := problem.get("schedule-anomaly")) is not None:
-            yield Evidence(5.0, anomaly.message)
+            yield Evidence(_strength(chart, problem), anomaly.message)
         elif problem.has("learning-rate-vanished"):
             top = number_text(highest(rates, 0, chart.step))
             strength = 4.5 if problem.grave("learning-rate-vanished") else 1.0
@@ -89,10 +89,17 @@ class ScheduleError(Cause):
             yield Evidence(-2.0, "the learning rate did not jump before the onset")
 
 
-def _about_the_cadence(chart: Chart) -> Iterator[Evidence]:
+def _strength(chart: Chart, problem: Problem) -> float:
+    """The weight of a schedule anomaly: that the scheduler was never stepped is a fact, unless it was not due yet."""
+    if chart.fact("schedule.stepped") is not False:
+        return 5.0
+    return CERTAIN if problem.grave("schedule-anomaly") else 3.0
+
+
+def _about_the_cadence(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     """Whether the scheduler was stepped, how often, and when its schedule ends."""
     name = chart.fact("schedule.class") or "the scheduler"
-    if chart.fact("schedule.stepped") is False and chart.step >= 100:
+    if chart.fact("schedule.stepped") is False and chart.step >= 100 and not problem.has("schedule-anomaly"):
         yield Evidence(3.0, f"{name} was never stepped in {chart.step + 1} steps")
     if not chart.fact("schedule.per_batch") or chart["lr"].latest > 0.5 * highest(chart["lr"], 0, chart.step):
         return  # the learning rate is still high: that the schedule has ended does no harm

@@ -63,7 +63,7 @@ class StaleLoss(Cause):
             return
         if float(values.max()) > float(values.min()):
             yield Evidence(-3.0, "the loss changes from step to step")
-        elif update_level(chart, chart.step + 1) > 1e-5:
+        elif update_level(chart, chart.step + 1) > 1e-5 and values[-1] != 0:  # a loss of 0 is rounded: it cannot fall
             same = f"the loss is exactly {number_text(float(values[-1]))} for {SAME} steps, although the weights change"
             if np.unique(sums).size > 1 and gradients_differ(chart):
                 text = f"{same}, and so do batches and gradients: an old value is logged"

@@ -42,8 +42,7 @@ def headline(found: Found) -> list[str]:
     """The answer first: the best run, and the best configuration where runs were repeated."""
     metric = found["metric"]
     if found["best"] is None or metric is None:
-        lost = bool(found["runs"]) and all(row["diverged"] for row in found["runs"])
-        return [f"No run can be called the best: {'all of them diverged' if lost else 'none has a finite score'}."]
+        return [f"No run can be called the best: {_why_none(found)}."]
     best = found["runs"][0]
     level = f"{metric['words']} {number_text(best['score'])}"
     equal = [printable(row["run"]) for row in found["runs"] if row["score"] == best["score"] and not row["diverged"]]
@@ -68,6 +67,17 @@ def headline(found: Found) -> list[str]:
         others = names_text([f"({_settings(item['settings'])})" for item in ties], 2)
         text += f" Seeds alone could explain its lead over {others}."
     return [*lines, text]
+
+
+def _why_none(found: Found) -> str:
+    lost = [bool(row["diverged"]) for row in found["runs"]]
+    if lost and all(lost):
+        return "all of them diverged"
+    if found["metric"] is None:
+        return "no metric is in at least half of them"
+    return f"{'the others' if any(lost) else 'they'} have no finite {found['metric']['words']}" + (
+        f", and {sum(lost)} diverged" if any(lost) else ""
+    )
 
 
 def _with(row: Found) -> str:

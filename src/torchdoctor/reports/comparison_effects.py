@@ -89,7 +89,8 @@ def _contrast(contrast: Found, item: Found, found: Found) -> str:
     metric = found["metric"]["words"]
     other, best = printable(contrast["other"]), printable(item["best"])
     if math.isinf(contrast["estimate"]):
-        return f"{other} against {best}: most of its runs diverged"
+        level = next(level for level in item["levels"] if level["label"] == contrast["other"])
+        return f"{other} against {best}: {level['diverged']} of its {level['runs']} runs diverged"
     return f"{other} against {best}: {metric} {_size(contrast, found)}"
 
 

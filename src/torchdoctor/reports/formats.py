@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torchdoctor.errors import TorchDoctorError
@@ -118,18 +118,21 @@ BY_SUFFIX: Mapping[str, Callable[[Report], str]] = {
 }
 
 
-def write_whole(path: Path, content: str, *, mode: int = 0o600) -> Path:
-    """Write a file so that nobody ever sees half of it: beside its place first, then into it; by default, private."""
-    temporary = ""
+def write_whole(path: Path, content: str, *, mode: int | None = None) -> Path:
+    """Write a file so that nobody ever sees half of it: beside its place first, then into it.
+
+    Who may read it is up to the umask, as for any file that a command writes, unless a mode is given.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(file, "w", encoding="utf-8", newline="\n") as stream:
+        with temporary.open("x", encoding="utf-8", newline="\n") as stream:  # a new file, never one that is there
             stream.write(content)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise TorchDoctorError(f"cannot write {path}: {error.strerror or error}. Choose a writable path.") from error
     return path

@@ -78,6 +78,8 @@ class Report:
         from torchdoctor.reports.formats import BY_SUFFIX, write_whole
 
         place = Path(path)
+        if not place.name:
+            raise TorchDoctorError(f"cannot save a report as {str(path)!r}: give the path of a file, 'report.html'.")
         render = BY_SUFFIX.get(place.suffix.lower())
         if render is None:
             raise TorchDoctorError(

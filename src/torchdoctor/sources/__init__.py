@@ -7,6 +7,7 @@ folders too. `assembly.assemble` makes a run of each entry.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchdoctor.errors import SourceError
-from torchdoctor.records import names_text
+from torchdoctor.records import DIED, names_text
 from torchdoctor.sources import journal, rotated
 from torchdoctor.sources.assembly import assemble, example
 from torchdoctor.sources.folders import Told, places
@@ -55,6 +56,9 @@ NUMBERED = ("MLflow", "W&B")
 NAMED = 5
 """Most unread logs that a note names."""
 
+_LABELLED = re.compile(r"(?P<place>.+?) \(.+\)")
+"""The label of one of several runs at a path."""
+
 FEW = 9
 """Most lines with a loss that may be quoted in a text that is not a log."""
 
@@ -92,11 +96,16 @@ def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern:
 
 
 def read_all(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern: str | None = None) -> list[Run]:
-    """Read every run at a path: a folder or a store may hold several."""
+    """Read every run at a path: a folder or a store may hold several. A label names one of them."""
     place = Path(path)
     wish = Wish(dict(mapping or {}), pattern)
     try:
         if not place.exists():
+            if labelled := _LABELLED.fullmatch(str(place)):
+                found = read_all(labelled["place"], mapping=mapping, pattern=pattern)
+                found = [run for run, label in zip(found, labels(found), strict=True) if label == str(place)]
+                if found:
+                    return found
             raise SourceError(f"{place} does not exist. Give a log of a run, or a folder that holds one.")
         if place.is_dir():
             return _of_folder(place, wish)
@@ -230,6 +239,8 @@ def _of_file(file: Path, wish: Wish) -> list[Run]:
             if others
             else ""
         )
+        if said := last_words(file):
+            told += f" It ends with an error: {said.rstrip('.')}."
         raise SourceError(
             f"{file} is not a log that can be read: it looks like {looks_like(file)}.{told} Known formats: {KNOWN}."
         )
@@ -274,7 +285,7 @@ def _read_as(name: str, place: Path, wish: Wish) -> list[Run]:
 
 def _with_words(run: Run, said: str) -> Run:
     """A run with a remark about the error at the end of its log."""
-    return replace(run, remarks=(*run.remarks, f"the log ends with an error: {said}")) if said else run
+    return replace(run, remarks=(*run.remarks, DIED + said)) if said else run
 
 
 def _module(name: str) -> Any:

@@ -57,7 +57,7 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         known = names_text([*points], 12) or "none"
         raise NoLogError(
             f"no loss, learning rate or gradient norm was found in {logged.path}. Its numeric columns: {known}. "
-            f"Name the loss column: {example(points)}, and --map val_loss=COLUMN likewise."
+            f"Name the loss column: {example(_not_rising(points))}, and --map val_loss=COLUMN likewise."
         )
     combined = {vital: _combined(vital, points, understood) for vital in understood.columns}
     mended = {vital: mend(series, _evaluated_beside(vital, combined)) for vital, series in combined.items()}
@@ -80,6 +80,11 @@ def assemble(logged: Logged, wish: Wish | None = None) -> Run:
         remarks=(*logged.notes, *notes, *remarks_on(understood, mended, resumed, points)),
         open=partial(_pieces, header, training, validation, [start for _, start in resumed]),
     )
+
+
+def _not_rising(points: Mapping[str, Points]) -> list[str]:
+    """Names of series that may be a loss, because they do not always rise like a count or a clock; all if each does."""
+    return [name for name, series in points.items() if not (series.values[1:] > series.values[:-1]).all()] or [*points]
 
 
 def example(names: Iterable[str]) -> str:
@@ -217,7 +222,7 @@ def _runs_on(vital: str, found: Mended) -> bool:
         return False
     values = found.points.values
     rising = values[1:] >= values[:-1]
-    return len(rising) < 4 or float(rising.mean()) > 0.95
+    return len(rising) < 4 or (float(rising.mean()) > 0.95 and len(np.unique(values)) > 0.05 * len(values))
 
 
 def _resumed(mended: Mapping[str, Mended]) -> tuple[tuple[int, int], ...]:

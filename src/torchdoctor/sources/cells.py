@@ -29,7 +29,7 @@ _WRAPPED = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d*|Parameter|Arra
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?\Z")
 _THOUSANDS_DOTS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+(?:,\d+)?\Z")
 _UNIT = re.compile(r"([-+]?[\d.,]+(?:[eE][-+]?\d+)?)\s*([a-zA-Zµ%]+)\Z")
-_ODD = re.compile(r"[-+]?1\.#(?:IND|QNAN|SNAN|INF)0*\Z")
+_ODD = re.compile(r"[-+]?(?:1\.#(?:IND|QNAN|SNAN|INF)0*|nan\((?:ind|snan)\))\Z")
 _NON_FINITE = re.compile(r"[-+]?(?:nan|inf|infinity)\Z", re.IGNORECASE)
 
 
@@ -57,8 +57,8 @@ def number(text: str, comma: bool = False) -> float | None:
 def odd_number(text: str) -> float:
     """The value of what C on Windows prints for NaN and infinity.
 
-    >>> odd_number("-1.#IND"), odd_number("1.#INF00")
-    (nan, inf)
+    >>> odd_number("-1.#IND"), odd_number("1.#INF00"), odd_number("-nan(ind)")
+    (nan, inf, nan)
     """
     return float("-inf" if text.startswith("-") else "inf") if "INF" in text.upper() else float("nan")
 

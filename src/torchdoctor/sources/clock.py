@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.errors import SourceError, did_you_mean
+from torchdoctor.sources.anew import beginnings, begun_again, goes_on, is_trained_anew, loss_of
 from torchdoctor.sources.logged import STEP_LIMIT, Clock
 from torchdoctor.sources.words import SPLITS, is_measure, listed, taken_apart, words_of
 
@@ -29,8 +30,8 @@ AROUND = listed("global trainer num n total current cur optimizer no number idx 
 STAGES = AROUND | SPLITS.keys() | listed("end ended start started begin loop after at for of in results summary report")
 """Words that may stand before the word "epoch": "END TRAIN LOOP EPOCH 3"."""
 EPOCHS = frozenset({"epoch", "epochs", "ep"})
-GROUPS = SPLITS.keys() | {"time", "progress", "counter", "counters", "trainer"}
-"""Words under which loggers group their counts."""
+GROUPS = SPLITS.keys() | listed("time progress counter counters trainer data log logs metrics payload record event")
+"""Words under which loggers group their counts, or everything."""
 MOSTLY = 0.8
 CONSTANT = 0.9
 """Share of a single repeated number from which a column counts nothing: the last batch of every epoch."""
@@ -38,10 +39,6 @@ SELDOM = 4
 """How many times as often as its count a measure may be given; half as often if epochs come with each value."""
 EVENLY = 8
 """Fewest numbers for which even gaps between them cannot be chance."""
-FALLEN = 0.7
-"""Share of its initial value that the loss must fall below before a new beginning counts as another run."""
-EACH = 3
-"""Average rows per part that a log needs, if its epochs go back because training began again."""
 EPOCH_SECONDS = 1e9
 """Numbers from here on are the time of day, in seconds or smaller units, not a count of steps."""
 TOTAL = " of"
@@ -155,22 +152,10 @@ def _of_the_loss(
     >>> tell_time({"step": step, "loss": loss, "chunk": chunk, "bpb": Column(late, 9.0 / late)}, 99).columns
     ('step',)
     """
-    loss = _loss_of(columns)
+    loss = loss_of(columns)
     if loss is None or len(loss.rows) < EVENLY or any(np.isin(loss.rows, count.rows).any() for _, count in chosen):
         return chosen
     return [each for each in candidates if np.isin(loss.rows, each[1].rows).all()][:1] or chosen
-
-
-def _loss_of(columns: Mapping[str, Column]) -> Column | None:
-    """The training loss that is given most often."""
-    losses = [found for name, found in columns.items() if _is_trained(name)]
-    return max(losses, key=lambda found: len(found.rows), default=None)
-
-
-@lru_cache(maxsize=4096)
-def _is_trained(name: str) -> bool:
-    part = taken_apart(name, 0)
-    return part.is_loss and part.split in ("", "train")
 
 
 def _unknown_count(columns: Mapping[str, Column]) -> str:
@@ -309,28 +294,27 @@ def _starts_over(count: Column) -> bool:
     return bool((np.abs(tops - np.median(tops)) <= 0.1 * np.median(tops)).all() and (starts <= starts.min() + 1).all())
 
 
-def _is_trained_anew(columns: Mapping[str, Column], count: Column) -> bool:
-    """Whether training starts again wherever its count does: each part's loss begins well above where all parts end.
-
-    >>> rows, falling = np.arange(9), np.array([6.9, 3.5, 2.5])
-    >>> count = Column(rows, np.tile([0.0, 500.0, 1000.0], 3))
-    >>> _is_trained_anew({"loss": Column(rows, np.tile(falling, 3))}, count)
-    True
-    >>> _is_trained_anew({"loss": Column(rows, np.linspace(6.9, 2.5, 9))}, count)
-    False
-    """
-    loss = _loss_of(columns)
-    if loss is None:
-        return False
-    borders = np.searchsorted(loss.rows, count.rows[np.flatnonzero(np.diff(count.values) < 0) + 1])
-    parts = [part for part in np.split(loss.values, borders) if len(part)]
-    return bool(max(part[-1] for part in parts) < FALLEN * min(part[0] for part in parts))
-
-
 def _filled(column: Column, rows: int) -> NDArray[np.float64]:
     """A value for every row: the last one given, or the first one before that."""
     places = np.searchsorted(column.rows, np.arange(rows), side="right") - 1
     return column.values[np.maximum(places, 0)] if len(column.values) else np.zeros(rows)
+
+
+def _of_blocks(count: Column, columns: Mapping[str, Column], rows: int) -> NDArray[np.float64] | None:
+    """The count of every row if it comes late in each block of lines, after all measures; otherwise None.
+
+    >>> count, loss = Column(np.array([1, 4]), np.array([10.0, 20.0])), Column(np.array([0, 3]), np.array([2.0, 1.0]))
+    >>> _of_blocks(count, {"loss": loss}, 6).tolist()
+    [10.0, 10.0, 10.0, 20.0, 20.0, 20.0]
+    """
+    at = count.rows
+    found = [column.rows for name, column in columns.items() if is_measure(name) and 2 * len(column.rows) > len(at)]
+    if len(at) < 2 or not found or any(len(each) != len(at) for each in found):
+        return None
+    first, last = np.min(found, axis=0), np.max(found, axis=0)
+    if not (last < at).all() or not (first[1:] > at[:-1]).all():
+        return None
+    return count.values[np.maximum(np.searchsorted(first, np.arange(rows), side="right") - 1, 0)]
 
 
 def _whole(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -341,7 +325,8 @@ def _by_count(
     count: Column, names: tuple[str, ...], columns: Mapping[str, Column], epoch_names: tuple[str, ...], rows: int
 ) -> Time:
     """Steps as they are counted; if the count starts over in every epoch, the epochs are joined end to end."""
-    steps = _filled(count, rows)
+    blocks = _of_blocks(count, columns, rows)
+    steps = _filled(count, rows) if blocks is None else blocks
     epochs = _epochs_of(_column_of(epoch_names, columns), count, rows) if epoch_names else None
     totals = columns.get(f"{names[0]}{TOTAL}")
     last = float(totals.values[-1]) if totals is not None and len(totals.values) else 0.0
@@ -349,7 +334,7 @@ def _by_count(
     if epochs is not None:
         borders = _at_borders(count, epochs)
     else:
-        borders = float(_starts_over(count) and not _is_trained_anew(columns, count))
+        borders = float(_starts_over(count) and not is_trained_anew(columns, count))
     if not borders:
         return Time("step", _whole(steps), names, {"max_steps": total} if total else {})
     note = f"{names[0]} starts over in every epoch: counting continues"
@@ -404,8 +389,8 @@ def _by_epoch(columns: Mapping[str, Column], names: tuple[str, ...], rows: int) 
     whole = bool(np.array_equal(column.values, np.floor(column.values)))
     if len(column.values) == 0:
         return Time("row", _row_steps(columns, rows), names)
-    again = _begun_again(epochs)
-    if again and _goes_on(columns, column, epochs):
+    again = begun_again(epochs)
+    if again and goes_on(columns, beginnings(epochs)):
         epochs, again = _unrolled(epochs), 0
     distinct = max(1, len(np.unique(epochs))) + again
     sizes = {name: len(found.rows) for name, found in columns.items() if name not in names}
@@ -441,49 +426,6 @@ def _is_told_by_each_process(columns: Mapping[str, Column], epochs: Column) -> b
         if len(begins) < 2 or not 4 * np.ptp(begins[0]) < abs(begins[0].mean() - begins[1].mean()):
             return False
     return len(losses) > 1 and len(often) == 1
-
-
-def _begun_again(epochs: NDArray[np.float64]) -> int:
-    """Epochs that repeat because training began again: one script that trains several models.
-
-    >>> _begun_again(np.array([1.0, 2, 3, 1, 2, 3])), _begun_again(np.array([1.0, 1, 2, 2]))
-    (3, 0)
-    """
-    falls = np.flatnonzero(np.diff(epochs) < 0) + 1
-    if not len(_beginnings(epochs)) or len(falls) * EACH > len(epochs):
-        return 0
-    passes = np.split(epochs, falls)
-    return sum(len(np.unique(each)) for each in passes) - len(np.unique(epochs))
-
-
-def _beginnings(epochs: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where epochs start over: at 0 or 1, or at their first number."""
-    first = max(float(epochs[0]), float(epochs.min()) + 1.0)
-    return np.flatnonzero((np.diff(epochs) < 0) & (epochs[1:] <= first)).astype(np.int64) + 1
-
-
-def _goes_on(columns: Mapping[str, Column], count: Column, epochs: NDArray[np.float64]) -> bool:
-    """Whether a run continues where its epochs start over: the loss is closer to its last value than to its first.
-
-    >>> rows, epochs = np.arange(9), np.tile([1.0, 2.0, 3.0], 3)
-    >>> falling = Column(rows, 9.0 - rows)
-    >>> _goes_on({"loss": falling}, Column(rows, epochs), epochs)
-    True
-    >>> _goes_on({"loss": Column(rows, 4.0 - epochs)}, Column(rows, epochs), epochs)
-    False
-    """
-    losses = [found for name, found in columns.items() if is_measure(name) and "loss" in words_of(name)]
-    loss = max(losses, key=lambda found: len(found.rows), default=None)
-    if loss is None:
-        return False
-    borders = np.searchsorted(loss.rows, _beginnings(epochs))
-    passes = [part for part in np.split(loss.values, borders) if len(part)]
-    kept = [
-        later[0] < (earlier[0] + earlier[-1]) / 2
-        for earlier, later in zip(passes, passes[1:], strict=False)
-        if earlier[-1] < earlier[0]
-    ]
-    return bool(kept) and bool(sum(kept) > MOSTLY * len(kept))
 
 
 def _row_steps(columns: Mapping[str, Column], rows: int) -> NDArray[np.int64]:

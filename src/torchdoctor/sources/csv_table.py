@@ -21,8 +21,9 @@ from torchdoctor.records import names_text
 from torchdoctor.sources.cells import ABSENT, column, number
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, uncoloured
-from torchdoctor.sources.phases import is_phase_column, named_in_phase
+from torchdoctor.sources.phases import is_phase_column, is_run, named_in_phase
 from torchdoctor.sources.quoted import rows_from, whole_rows
+from torchdoctor.sources.several import runs_of
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import LOSS, SPLITS, is_measure, taken_apart, words_of
@@ -49,7 +50,9 @@ LOGS = LOSS | {"log", "logs", "history", "metrics"}
 PLAIN = (",", "\t", ";")
 DELIMITERS = (*PLAIN, "|", SPACES)
 _SPACES = re.compile(r"\s{2,}|\t")
+_CUT = re.compile(r"[\s,;|]+")
 _SAID = re.compile(r"(?i)loss\w{0,12}['\"]?\s?[:=]\s?(?:nan|inf|\d)")
+_DATED = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}(?!\d)")
 _PRINTED = re.compile(r"[A-Za-z]\s*[:=]\s*[-+]?\d[\d.e+-]*\Z")
 _STRUCTURE = re.compile(r"[\[\]{}:=\"']")
 RULE = re.compile(r"[\s|:+=-]+\Z")
@@ -78,9 +81,13 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     kept.flush(table)
     if kept.ragged and not ends_cleanly(path):
         table.tear()
+    table.blank = range(table.rows)
     tidied = kept.tidy.tables(table) if kept.tidy is not None else {}
     if tidied:
         return [each.logged(path, "CSV", wish, name=run) for run, each in tidied.items()]
+    parts = runs_of(table, wish.mapping.values() if wish is not None else ())
+    if len(parts) > 1:
+        return [part.logged(path, "CSV", wish, name=name) for name, part in parts]
     return table.split(path, "CSV", wish, _EXPORTED)
 
 
@@ -116,8 +123,9 @@ class _Rows:
         self.names = unique([self._told(name) for name in plain_names(names)])
         if tuple(name.lower() for name in names[:3]) == MONITOR:
             self.names[:3] = ["reward", "length", "elapsed"]
-        if self.tag is not None and {name.lower() for name in names} == {"wall time", "step", "value"}:
-            self.names = [self.tag if name.lower() == "value" else name for name in names]  # TensorBoard's download
+        if (self.tag or is_measure(self.stem)) and {name.lower() for name in names} == {"wall time", "step", "value"}:
+            value = self.tag or self.stem  # TensorBoard's download, perhaps under another name
+            self.names = [value if name.lower() == "value" else name for name in names]
         self.phase = next((place for place, name in enumerate(names) if is_phase_column(name)), None)
 
     def _told(self, name: str) -> str:
@@ -177,6 +185,8 @@ class _Rows:
         for name, cells in zip(self.names, zip(*rows, strict=True), strict=True):
             if not name.lower().startswith("unnamed") and name:
                 values, there, _ = column(cells, self.comma)
+                if is_run(name) and (name in table.words or not there.any()):  # "baseline", "resnet"
+                    values, there = table.coded(name, cells), np.ones(len(cells), dtype=bool)
                 table.extend(name, places[there], values[there])
         table.rows += len(rows)
 
@@ -201,6 +211,8 @@ class _Rows:
             found = {}
             for place, (name, cell) in enumerate(zip(self.names, cells, strict=True)):
                 value = number(cell, self.comma) if place != phase else None
+                if is_run(name) and (name in table.words or value is None):
+                    value = float(table.coded(name, [cell])[0])
                 if value is not None:
                     found[named_in_phase(name, cells[phase])] = value
             table.add(found)
@@ -268,7 +280,7 @@ def _shape(path: Path) -> _Shape | None:
             if above > len(rows) - 2:
                 continue
             body = [split(row, delimiter) for row in rows[above + 1 :]]
-            names = _as_wide(split(rows[above], delimiter), body)
+            names = _as_wide(split(rows[above], delimiter), body, delimiter == SPACES)
             comma = delimiter != "," and any("," in cell for cells in body for cell in cells)
             named = sum(map(bool, names))
             if (
@@ -280,13 +292,20 @@ def _shape(path: Path) -> _Shape | None:
     return _without_names(found, path)
 
 
-def _as_wide(names: list[str], body: Sequence[Sequence[str]]) -> list[str]:
+def _as_wide(names: list[str], body: Sequence[Sequence[str]], spaced: bool = False) -> list[str]:
     """The names without an empty one after a trailing delimiter, if most rows end without it.
+
+    If `spaced`, with one for the index, over which a printed DataFrame has no name.
 
     >>> _as_wide(["epoch", "loss", ""], [["0", "2.1"], ["1", "1.8"]])
     ['epoch', 'loss']
+    >>> _as_wide(["epoch", "loss"], [["0", "1", "2.1"], ["1", "2", "1.8"]], spaced=True)
+    ['', 'epoch', 'loss']
     """
     shorter = sum(len(cells) == len(names) - 1 for cells in body)
+    longer = sum(len(cells) == len(names) + 1 and cells[0].isdigit() for cells in body)
+    if spaced and 2 * longer > len(body) and any(map(is_measure, names)):
+        return ["", *names]
     return names[:-1] if not names[-1] and 2 * shorter > len(body) else names
 
 
@@ -296,17 +315,28 @@ def _is_indexed(names: Sequence[str]) -> bool:
 
 
 def _without_names(found: Mapping[str, Sequence[str]], path: Path) -> _Shape | None:
-    """Columns of nothing but numbers; the file name gives the name of the first one if it says loss."""
+    """Columns of nothing but numbers; a comment gives their names, or the file name that of one if it says loss."""
+    comments = _comments(path)
     loose = LOOSE if path.suffix and not LOGS.isdisjoint(words_of(_stem(path))) else ()  # MLflow's have no suffix
-    for delimiter in (*DELIMITERS, *loose, "_"):  # "1_1.8458"
+    for delimiter in (*DELIMITERS, *(LOOSE if comments else loose), "_"):  # "1_1.8458"
         body = [split(row, delimiter) for row in found[delimiter]]
         width = len(body[0]) if body else 0
         if len(body) > 2 and all(len(cells) == width and _are_plain(cells) for cells in body[:-1]):
-            return _Shape(delimiter, _guessed(_stem(path), body[:-1]), False, 0)
+            told = (split(text, by) for text in comments for by in (delimiter, " "))
+            names = next((cells for cells in told if len(cells) == width and is_header(cells)), None)
+            if names or loose or delimiter not in LOOSE:
+                return _Shape(delimiter, names or _guessed(_stem(path), body[:-1]), False, 0)
         if 0 < len(body) <= 2 and width >= ACROSS and _are_plain(body[0]):
             stem = _stem(path)
             return _Shape(delimiter, [stem, "column 2"], False, 0, across=True) if is_measure(stem) else None
     return None
+
+
+def _comments(path: Path) -> list[str]:
+    """The comments at the beginning that may name columns, as numpy.savetxt and DeePMD write them."""
+    first = beginning(path, 4096).lstrip().splitlines()
+    comments = (line.lstrip("# \t") for line in itertools.takewhile(lambda line: line.startswith("#"), first))
+    return [text for text in comments if sum(map(is_measure, _CUT.split(text)))]
 
 
 def _stem(path: Path) -> str:
@@ -370,6 +400,7 @@ def is_header(cells: Sequence[str]) -> bool:
         number(cell) is None
         and cell.lower() not in ("nan", "none")
         and "%|" not in cell  # a tqdm bar
+        and not _DATED.match(cell)  # a logger's line
         and not _PRINTED.search(cell)
         for cell in named
     )

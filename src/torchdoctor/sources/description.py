@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.records import names_text
+from torchdoctor.records import UNKNOWN_LOSS, names_text
 from torchdoctor.sources.clock import counts
 from torchdoctor.sources.logged import NAME_LENGTH, Logged, Points
 from torchdoctor.sources.naming import Understood
@@ -178,7 +178,7 @@ def remarks_on(
     yield from _gaps(mended)
     yield from _called_accuracy(understood, mended)
     if not any(vital.endswith("loss") for vital in mended):
-        yield "no column was recognized as the loss: name it with --map loss=COLUMN"
+        yield f"{UNKNOWN_LOSS}: name it with --map loss=COLUMN"
     for last, first in resumed[:3]:
         yield f"steps go back from {last} to {first}: the later part replaces the steps that it repeats"
     if len(resumed) > 3:

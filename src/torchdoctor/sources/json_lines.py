@@ -14,7 +14,8 @@ from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import counts
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, lines
-from torchdoctor.sources.phases import is_phase_column, named_in_phase, phase_of
+from torchdoctor.sources.phases import is_phase_column, is_run, named_in_phase, phase_of
+from torchdoctor.sources.several import runs_of
 from torchdoctor.sources.table import Table, flat
 from torchdoctor.sources.tidy import Tidy, layout
 
@@ -59,6 +60,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     table, config = Table(), {}
     tidy: Tidy | None = None
     unread, last = 0, 0
+    nulls: list[int] = []
     for line, text in table.whole(path):
         if not text.strip():
             continue
@@ -71,8 +73,9 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             if tidy is not None:
                 tidy.add(item)
                 continue
-            row = measured(item)
+            row = {**measured(item), **_named(item, table)}
             if row:
+                nulls += [table.rows] if "null" in text and None in dict(flat(item)).values() else []
                 table.add(row)
         else:
             unread = line
@@ -83,7 +86,15 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     tidied = tidy.tables(table) if tidy is not None else {}
     if tidied:
         return [each.logged(path, "JSON Lines", wish, config, run) for run, each in tidied.items()]
-    return [table.logged(path, "JSON Lines", wish, config)]
+    table.blank = nulls
+    parts = runs_of(table, wish.mapping.values() if wish is not None else ())
+    return [part.logged(path, "JSON Lines", wish, config, name) for name, part in parts]
+
+
+def _named(item: Mapping[str, Any], table: Table) -> dict[str, float]:
+    """Numbers that stand for the names of an object's run."""
+    words = {name: value for name, value in item.items() if isinstance(value, str) and is_run(name)}
+    return {name: float(table.coded(name, [word])[0]) for name, word in words.items() if number(word) is None}
 
 
 def loaded(text: str) -> Any:

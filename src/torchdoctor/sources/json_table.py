@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,11 @@ SHORTEST = 3
 """Fewest numbers in a list that are a curve by themselves."""
 AXES = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"))
 """Names of pairs of lists that form one curve."""
+SPLIT_FRAME = {"columns", "index", "data"}
+"""The keys of a DataFrame that pandas wrote with orient="split"."""
+_DECODER, _SPACE = json.JSONDecoder(), re.compile(r"\s*")
+EMPTY = float("nan")
+"""Stands for null in lists that end with it."""
 Rows = list[dict[str, float]]
 
 
@@ -53,6 +59,8 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
         table = Table()
         for row in rows:
             table.add(row)
+        table.blank = range(table.rows) if _has_null(document) else ()
+        table.emptied = any(value is EMPTY for value in rows[-1].values())
         logged = table.logged(path, "JSON", wish, _scalars(document))
         found.append(replace(logged, name=name))
     return found
@@ -69,7 +77,7 @@ def document_of(path: Path) -> Any:
             raise SourceError(f"{path} is a JSON document of more than {SIZE_LIMIT // 2**20} MB: write JSON Lines.")
         pieces.append(piece)
     try:
-        return json.loads("".join(pieces))
+        return _last_written("".join(pieces))
     except RecursionError as error:
         raise SourceError(
             f"{path} is JSON that is nested too deeply to be a log, with hundreds of lists or objects inside each "
@@ -78,6 +86,34 @@ def document_of(path: Path) -> Any:
     except NOT_JSON as error:
         place = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise SourceError(f"{path} is not a complete JSON document: it breaks{place}. Was it cut off?") from error
+
+
+def _last_written(text: str) -> Any:
+    """The document in a text; of lists that were appended to the file each time they grew, the last one.
+
+    >>> _last_written('[{"loss": 3}][{"loss": 3}, {"loss": 2}]')
+    [{'loss': 3}, {'loss': 2}]
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        sizes, place, found = [0], _start(text, 0), None
+        while error.msg == "Extra data" and place < len(text) and min(sizes) >= 0:
+            try:
+                found, place = _DECODER.raw_decode(text, place)
+            except json.JSONDecodeError:
+                break
+            sizes.append(len(found) if isinstance(found, list) else -1)
+            place = _start(text, place)
+        if place < len(text) or min(sizes) < 0 or sizes[-1] < max(sizes):
+            raise
+        return found
+
+
+def _start(text: str, place: int) -> int:
+    """Where the next document begins."""
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
 
 
 def is_json_lines(path: Path) -> bool:
@@ -135,9 +171,17 @@ def _table(value: Any, path: Path | None) -> Rows:
         return _of_list(value, path)
     if not isinstance(value, dict):
         return []
+    if set(value) == SPLIT_FRAME and _is_frame(value["columns"], value["data"]):
+        return [measured(dict(zip(value["columns"], row, strict=True))) for row in value["data"]]
     keyed = _of_keys(value)
     columns = {} if keyed else _columns(value)
     return _of_columns(columns) if columns else keyed
+
+
+def _is_frame(names: Any, rows: Any) -> bool:
+    """Whether rows and names belong together, as in a DataFrame written with orient="split"."""
+    fitting = isinstance(names, list) and isinstance(rows, list) and bool(rows)
+    return fitting and all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
 def _of_list(value: Sequence[Any], path: Path | None) -> Rows:
@@ -226,8 +270,8 @@ def _pairs(value: Any) -> list[Any]:
 
 
 def _is_series(cells: Sequence[Any]) -> bool:
-    numbers = sum(1 for cell in cells if _value(cell) is not None)
-    return numbers * 2 > len(cells)
+    known = len(cells) - _empty_at_the_end(cells)
+    return sum(1 for cell in cells if _value(cell) is not None) * 2 > known
 
 
 def _value(cell: Any) -> tuple[float | None, float] | None:
@@ -253,7 +297,26 @@ def _of_columns(columns: Mapping[str, Sequence[Any]]) -> Rows:
                 paired.setdefault(value[0], {})[name] = value[1]
             else:
                 rows[math.ceil((place + 1) * longest / len(cells)) - 1][name] = value[1]
+    whole = {name: cells for name, cells in columns.items() if len(cells) == longest and not counts(name)}
+    lost = min(map(_empty_at_the_end, whole.values()), default=0)
+    if lost >= SHORTEST and not any(rows[place] for place in range(longest - lost, longest)):  # NaN, as null
+        rows[longest - lost :] = [dict.fromkeys(whole, EMPTY)] * lost
     return [{"step": step, **row} for step, row in sorted(paired.items())] + [row for row in rows if row]
+
+
+def _empty_at_the_end(cells: Sequence[Any]) -> int:
+    """How many cells of a list are null up to its end.
+
+    >>> _empty_at_the_end([2.0, None, 1.5, None, None])
+    2
+    """
+    return next((place for place, cell in enumerate(reversed(cells)) if cell is not None), len(cells))
+
+
+def _has_null(value: Any, depth: int = DEPTH) -> bool:
+    """Whether null stands anywhere in a document."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(item is None or (depth > 0 and _has_null(item, depth - 1)) for item in inner)
 
 
 def _scalars(document: Any) -> dict[str, Any]:

@@ -58,6 +58,8 @@ PLAYERS = {
 _TRAINED = re.compile(rf"(?i)loss[_ .-]?(?:{'|'.join(word for word, split in SPLITS.items() if split == 'train')})$")
 _EVALUATED = re.compile(r"(?i)loss[_ .-]?val$")
 """Names of a training loss; and of a validation loss, if there is such a training loss."""
+NESTED = ("grad_norm", "entropy")
+"""Vitals whose names RLlib nests deeply."""
 PASSING = frozenset({"step", "running"})
 """Words in values written during a validation: Lightning's val_loss_step."""
 ACTING = frozenset({"policy", "actor", "critic", "value", "vf", "pg", "surrogate", "q", "qf", "td", "alpha"})
@@ -97,6 +99,8 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
 
     trained = [item for item in names if item.is_loss and item.split in ("train", "")]
     evaluated = [item for item in names if item.is_loss and item.split == held_out]
+    if not evaluated:  # PyTorch's ImageNet example: "Test: Loss", and a summary of the accuracy without a loss
+        evaluated = [item for item in names if item.is_loss and item.split == "test" and item.count >= FEW]
     if not evaluated:
         trained, evaluated = _beside(trained, names)
     offer(_losses("", trained))
@@ -106,8 +110,12 @@ def understand(counts: Mapping[str, int], mapping: Mapping[str, str] | None = No
     metrics, better = _metrics(names, held_out)
     offer(metrics)
     offer({vital: found for vital, rule in RULES.items() if (found := _best(names, rule))})
+    offer({vital: found for vital in NESTED if (found := _only_leaf(names, RULES[vital]))})
     offer(_stand_ins(names, columns, held_out))
-    negated = [item.original for item in names if item.words == ("entropy", "loss") and item.split == "train"]
+    agent = "n_updates" in counts  # Stable-Baselines, printed as a table
+    negated = [
+        item.original for item in names if item.words == ("entropy", "loss") and (item.split == "train" or agent)
+    ]
     scales = {vital: scale for vital in SCALED if vital in columns and (scale := scale_of(columns[vital][0])) != 1.0}
     if negated and "entropy" not in columns:  # Stable-Baselines logs the negated entropy
         columns["entropy"], scales["entropy"] = (negated[0],), -1.0
@@ -311,6 +319,13 @@ def _best(names: Sequence[Name], rule: Rule) -> tuple[str, ...]:
     """The name that fits best, the first of equals; empty if none fits."""
     fits = [(fit, place) for place, item in enumerate(names) if (fit := rule(item)) is not None]
     return (names[min(fits)[1]].original,) if fits else ()
+
+
+def _only_leaf(names: Sequence[Name], rule: Rule) -> tuple[str, ...]:
+    """The only deeply nested name whose last part fits: info/learner/default_policy/learner_stats/entropy."""
+    deep = (item for item in names if item.original.count("/") > 1 and item.split in ("", "train"))
+    fits = [item for item in deep if rule(taken_apart(item.original.rpartition("/")[2], item.count)) is not None]
+    return (fits[0].original,) if len(fits) == 1 else ()
 
 
 def _vital(words: Sequence[str]) -> str:

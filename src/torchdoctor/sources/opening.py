@@ -35,8 +35,9 @@ DAMAGED = (OSError, EOFError, zlib.error)
 CHUNK = 2**20
 TOO_LONG = "\0"
 """Replaces a line beyond the limit."""
-TORN, TOO_MUCH = "\0torn", "\0much"
-"""Used as the last line, for a compressed file that is cut off, and for text beyond the limit."""
+TORN, BROKEN, TOO_MUCH = "\0torn", "\0broken", "\0much"
+"""Used as the last line: for a compressed file that is cut off, for one that is damaged, and for text beyond the limit.
+"""
 ZEROS = "\0zeros"
 """Marks zero bytes in text, with the number of the first line that holds some: a failed disk leaves them."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|\x1b.")
@@ -181,8 +182,11 @@ def plain_text(path: Path) -> Iterator[str]:
         while read < limit and lines < LINES_LIMIT:
             try:
                 data = file.read1(CHUNK)  # type: ignore[attr-defined]  # what can be read before a damaged end
-            except (EOFError, zlib.error, gzip.BadGzipFile):  # damaged data; a failing disk still raises an error
+            except EOFError:
                 yield f"\n{TORN}"
+                return
+            except (zlib.error, gzip.BadGzipFile):  # damaged data; a failing disk still raises an error
+                yield f"\n{BROKEN}"
                 return
             text = decoder.decode(data, final=not data)
             if not zeros and "\0" in text:
@@ -263,4 +267,4 @@ def looks_like(path: Path) -> str:
         return "a page of HTML or XML"
     if re.fullmatch(r"[^\W\d][^\s,;]*(?:[,;\t][^\W\d][^\s,;]*)+", text.strip()):
         return "a table heading without rows"
-    return "text without a line that gives a loss or another named number"
+    return "text in which no line gives a loss or a metric by name"

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.logged import Logged, Wish
+from torchdoctor.sources.several import runs_of
 from torchdoctor.sources.table import VALUES_LIMIT, Table
 
 MAGIC = b"PAR1"
@@ -49,4 +50,6 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
     except (pa.ArrowException, OSError, MemoryError) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)[:200].rstrip(". ")
         raise SourceError(f"{path} is a damaged Parquet file: {said}.") from error
-    return [table.logged(path, "Parquet", wish)]
+    table.blank = range(table.rows)
+    parts = runs_of(table, wish.mapping.values() if wish is not None else ())
+    return [part.logged(path, "Parquet", wish, name=name) for name, part in parts]

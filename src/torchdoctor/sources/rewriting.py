@@ -47,6 +47,12 @@ MEANINGS = {
     },
 }
 """English words for those in logs in other languages, and their punctuation."""
+CALLED = {
+    "Score at iteration ": "loss at iteration ",
+    "Evaluation metric 'epoch_loss'": "loss",
+    "time (data):": "time:",
+}
+"""What Deeplearning4j and GluonTS call the training loss, and BasicSR the time of a step before that for the data."""
 _MEANT = re.compile("|".join(sorted(map(re.escape, MEANINGS), key=len, reverse=True)), re.IGNORECASE)
 _ROUND = re.compile(r"第\s*(\d+)\s*(?:轮|回|個?エポック|个?\s*epoch)")
 _MOMENTS = re.compile(
@@ -62,6 +68,15 @@ _COUNTED = re.compile(r"(?i)\s*([a-z][a-z ]{0,20})\s?\[(\d+),\s?(\d+)\]\s?(?:\([
 """A measure before its epoch and batch: "Loss [1, 100](epoch, minibatch): 9.66"."""
 _JOINED = re.compile(r"\b(step|loss)_(-?\d[\d.]*)(?=[:\s]|$)")
 """A word joined with its number: "step_20: loss_-4.1"."""
+_BEFORE = re.compile(r"(?i)(?<![\w.,/-])(?:\d+-)?(\d+)(epoch|batch|step|iter)(?=:| results\b)")
+"""A count written before its word, perhaps with the first one of the span: "2epoch:train:1-200batch:"."""
+_VALUE = r"(?:[-+\d.e]+|nan|inf)"
+_LIST = re.compile(
+    rf"(?i)(?:(?P<named>\blosses['\"]?\s?[:=]?\s*)|(?<=\sINFO\s))\[(?P<values>{_VALUE}(?:, {_VALUE}){{2,15}})\]"
+)
+"""The parts of a loss in a list, as VITS prints them; a bare list ends with the step and the learning rate."""
+_STUCK = re.compile(r"(?i)(?<![\w.-])(epoch|ep|step|iter)(\d+)(?=[:,\s\])|])")
+"""A word joined with its number, at the beginning: "epoch1 loss=2.06"."""
 _FORMAT = re.compile(r":[<>^+,]?\d{0,2}\.\d[defg%]\}")
 """A number format, in source code at the beginning of a log: f"loss {loss:.4f}"."""
 _TUPLE = re.compile(r"(?<=['\"]),(?=\s)|(?<!\w)u(?=['\"])")
@@ -88,9 +103,7 @@ def clean(line: str) -> str:
     line = _out_of_code(line)
     if "osses" in line and "{" in line:  # spaCy: Losses {'ner': 0.25}
         line = _LOSSES.sub(lambda found: _KEY.sub(r"\1_loss", found[0]), line)
-    elif "Score at iteration " in line:  # Deeplearning4j
-        line = line.replace("Score at iteration ", "loss at iteration ")
-    line = _counted_first(line)
+    line = _counted_first(_renamed(line))
     if "ast " in line or "revious " in line:
         line = _LAST.sub("", line)
     if "(epoch: " in line and _CYCLE_GAN.match(line):  # its losses are named D_A, G_A, cycle_A
@@ -99,6 +112,25 @@ def clean(line: str) -> str:
     elif ("===" in line and "Training Loss (" in line) or "maxDets=" in line:
         return _of_all_areas(line)
     return _MOMENTS.sub(" ", line).replace("tensor(", "(").replace("'s ", " ").replace(HOLE, " ")
+
+
+def _renamed(line: str) -> str:
+    """A line in which a few trainers' own words are replaced, and listed losses are named."""
+    for words, meant in CALLED.items():
+        if words in line:
+            line = line.replace(words, meant)
+    return _LIST.sub(_parts, line) if ", " in line and "[" in line else line
+
+
+def _parts(found: re.Match[str]) -> str:
+    """The parts of a loss with names; a bare list without a step among its last two numbers stays as it is."""
+    values, rest = found["values"].split(", "), ""
+    if not found["named"]:
+        if not values[-2].isdigit():
+            return found[0]
+        rest = f", step: {values[-2]}, lr: {values[-1]}"
+        values = values[:-2]
+    return ", ".join(f"part{place}_loss: {value}" for place, value in enumerate(values, 1)) + rest
 
 
 def _out_of_code(line: str) -> str:
@@ -122,6 +154,10 @@ def _counted_first(line: str) -> str:
     """A line whose count is a separate word or stands before its measure."""
     if "step_" in line:
         line = _JOINED.sub(r"\1 \2", line)
+    if _BEFORE.search(line):  # ESPnet
+        line = _BEFORE.sub(r" \2 \1", line).replace(":train:", " train").replace(":valid:", " valid")
+    elif (stuck := [*_STUCK.finditer(line)]) and len({found[1] for found in stuck}) == len(stuck):
+        line = _STUCK.sub(r"\1 \2", line)
     if "[" in line and (counted := _COUNTED.match(line)):
         line = f"[{counted[2]}, {counted[3]}] {counted[1]}:{line[counted.end() :]}"
     return line

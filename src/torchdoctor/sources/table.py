@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 
 from torchdoctor.sources import plain_yaml
 from torchdoctor.sources.clock import TOTAL, Column, tell_time
+from torchdoctor.sources.emptied import filled_up
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
-from torchdoctor.sources.opening import TOO_MUCH, TORN, ZEROS, lines
+from torchdoctor.sources.opening import BROKEN, TOO_MUCH, TORN, ZEROS, lines
 from torchdoctor.sources.words import is_measure, taken_apart
 
 VALUES_LIMIT = 30_000_000
@@ -40,6 +42,12 @@ class Table:
         self.first_skipped: int | None = None
         self.torn = False
         self.notes: list[str] = []
+        self.blank: Sequence[int] = []
+        """Rows whose cells may be empty: all rows of a grid of cells, or those with null."""
+        self.words: dict[str, dict[str, int]] = {}
+        """The numbers that stand for words in columns that tell runs apart."""
+        self.emptied = False
+        """Whether NaN at its end stands for cells that were empty."""
         self._columns: dict[str, tuple[array[int], array[float]]] = {}
         self._left = VALUES_LIMIT
         self._refused = False
@@ -52,6 +60,11 @@ class Table:
             elif text == TORN:
                 self.torn = True
                 self.notes.append(f"{path.name} is compressed and cut off: only the readable part was read")
+            elif text == BROKEN:
+                self.notes.append(
+                    f"{path.name} is compressed and damaged: its checksum does not match or it cannot be unpacked to "
+                    "its end, so what was read may hold wrong numbers"
+                )
             elif text.startswith(ZEROS):
                 first = text.removeprefix(ZEROS)
                 self.notes.append(f"{path.name} holds zero bytes, the first in line {first}: data may be missing there")
@@ -70,8 +83,13 @@ class Table:
         """A table without rows, with the same notes and counts of unreadable lines."""
         other = Table()
         other.skipped, other.first_skipped, other.torn = self.skipped, self.first_skipped, self.torn
-        other.notes = list(self.notes)
+        other.notes, other.words = list(self.notes), self.words
         return other
+
+    def coded(self, name: str, cells: Sequence[str]) -> NDArray[np.float64]:
+        """Numbers that stand for the words in a column: the first word is 0, the next new one 1."""
+        known = self.words.setdefault(name, {})
+        return np.array([known.setdefault(cell[:NAME_LENGTH], len(known)) for cell in cells], dtype=np.float64)
 
     def tear(self) -> None:
         """The line skipped last is cut off at the end of the file: it is incomplete, not damaged."""
@@ -124,7 +142,10 @@ class Table:
         name: str = "",
     ) -> Logged:
         """The run in these rows; `name` if the file holds several."""
-        return self._logged(path, name or path.name, form, wish, self.columns(), config)
+        columns, note = filled_up(self.columns(), self.blank)
+        self.notes += [note] if note else []
+        logged = self._logged(path, name or path.name, form, wish, columns, config)
+        return replace(logged, context={**logged.context, "emptied": True}) if note or self.emptied else logged
 
     def split(self, path: Path, form: str, wish: Wish | None, exported: re.Pattern[str]) -> list[Logged]:
         """The runs in these rows, if columns are named by run and value (`exported` separates these)."""
@@ -132,7 +153,7 @@ class Table:
         apart = {name: found for name in columns if (found := exported.match(name))}
         runs = list(dict.fromkeys(found["run"] for found in apart.values()))
         if len(apart) < len(columns) - 2 or not runs:
-            return [self._logged(path, path.name, form, wish, columns)]
+            return [self.logged(path, form, wish)]
         shared = {name: column for name, column in columns.items() if name not in apart}
         logged = []
         for run in runs:
@@ -143,17 +164,26 @@ class Table:
 
     def cut(self, borders: Sequence[int]) -> list[Table]:
         """Tables of the rows between the borders; this table if there are none."""
-        if not borders:
-            return [self]
-        parts = []
-        for start, end in zip([0, *borders], [*borders, self.rows], strict=True):
-            part = self.empty()
-            part.rows = end - start
-            for name, column in self.columns().items():
-                inside = (column.rows >= start) & (column.rows < end)
-                if inside.any():
-                    part.extend(name, column.rows[inside] - start, column.values[inside])
-            parts.append(part)
+        return self.parted(np.searchsorted(borders, np.arange(self.rows), side="right")) if borders else [self]
+
+    def parted(self, groups: NDArray[np.int64]) -> list[Table]:
+        """A table for each group of rows; `groups` gives the number of each row's group."""
+        order = np.argsort(groups, kind="stable")
+        starts = np.searchsorted(groups[order], np.arange(int(groups.max(initial=0)) + 2))
+        places = np.empty(self.rows, dtype=np.int64)
+        places[order] = np.arange(self.rows)
+        parts = [self.empty() for _ in starts[1:]]
+        for name, column in self.columns().items():
+            at = places[column.rows]
+            by = np.argsort(at, kind="stable")
+            ends = np.searchsorted(at[by], starts)
+            for part, first, start, end in zip(parts, starts, ends, ends[1:], strict=False):
+                if end > start:
+                    part.extend(name, at[by[start:end]] - first, column.values[by[start:end]])
+        blank = places[np.array(self.blank, dtype=np.int64)]
+        for part, first, end in zip(parts, starts, starts[1:], strict=False):
+            part.rows = int(end - first)
+            part.blank = np.sort(blank[(blank >= first) & (blank < end)] - first).tolist()
         return parts
 
     def columns(self) -> dict[str, Column]:

@@ -158,7 +158,7 @@ ULTRALYTICS = frozenset({"metrics/precision", "metrics/recall", "train/box_loss"
 def _joined(parts: dict[Path, _Part]) -> list[_Part]:
     """The runs: folders with a part of the run above them, or next to them, are merged into it."""
     for folder in sorted(parts, key=lambda folder: len(folder.parts), reverse=True):
-        above = parts.get(folder.parent)
+        above = parts.get(folder.parent) or parts.get(_above_the_tag(parts[folder]) or folder.parent)
         if above is not None and _join(parts[folder], above):
             del parts[folder]
     for whole in {folder.parent for folder in parts}:
@@ -181,11 +181,28 @@ def _join(part: _Part, above: _Part) -> bool:
         _add(above, part, {})
         return True
     tags = list(part.points)
+    if above.folder == _above_the_tag(part):
+        _add(above, part, {tags[0]: f"{tags[0]}/{part.folder.name}"})
+        return True
     begin = f"{tags[0].replace('/', '_')}_" if len(tags) == 1 else ""
     if begin and part.folder.name.startswith(begin):
         _add(above, part, {tags[0]: f"{tags[0]}/{part.folder.name[len(begin) :]}"})
         return True
     return False
+
+
+def _above_the_tag(part: _Part) -> Path | None:
+    """The folder of the run if tensorboardX wrote this part, otherwise None.
+
+    Its `add_scalars` writes the tag "a/loss" into RUN/a/loss/train and RUN/a/loss/val.
+
+    >>> _above_the_tag(_Part(Path("run/a/loss/train"), {"a/loss": Points.of([0], [1.0])})).as_posix()
+    'run'
+    """
+    words = next(iter(part.points), "").split("/")
+    place = part.folder.parent
+    fits = len(part.points) == 1 and place.parts[-len(words) :] == tuple(words)
+    return place.parents[len(words) - 1] if fits else None
 
 
 def _add(run: _Part, part: _Part, names: dict[str, str]) -> None:

@@ -22,11 +22,12 @@ from torchdoctor.sources.encodings import is_binary
 from torchdoctor.sources.headings import Phases
 from torchdoctor.sources.json_lines import loaded
 from torchdoctor.sources.logged import Logged, Wish
-from torchdoctor.sources.opening import beginning, uncoloured
+from torchdoctor.sources.opening import LINE_LIMIT, beginning, lines, uncoloured
+from torchdoctor.sources.phases import is_run
 from torchdoctor.sources.printed_table import PrintedTable
 from torchdoctor.sources.rewriting import clean
+from torchdoctor.sources.several import runs_of
 from torchdoctor.sources.single_names import RULES
-from torchdoctor.sources.stages import stages
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.text_line import LineReader
 from torchdoctor.sources.words import REWARD, is_measure, listed, taken_apart
@@ -60,7 +61,7 @@ def recognises(path: Path) -> bool:
         return False
     reader, table = LineReader(_has_comma(path)), PrintedTable()
     found = 0
-    for line in text.splitlines():
+    for line in _first_lines(path, text):
         row = table.read(uncoloured(line))
         names = reader.read(line) if row is None else row
         found += any(map(_is_judged, names)) or (
@@ -69,6 +70,21 @@ def recognises(path: Path) -> bool:
         if found >= 2 or (found and (_is_broken(names) or OVERFLOW in line)):
             return True
     return False
+
+
+def _first_lines(path: Path, text: str) -> Iterator[str]:
+    """The lines at the beginning of a file, of which `text` is the very first; a line beyond the limit is skipped."""
+    found = text.splitlines()
+    if max(map(len, found), default=0) <= LINE_LIMIT:
+        yield from found
+        return
+    left = PROBE
+    for _, line in lines(path):
+        if not line.startswith("\0"):
+            yield line
+            left -= len(line)
+        if left < 0:
+            return
 
 
 def _is_broken(row: Mapping[str, float]) -> bool:
@@ -94,9 +110,7 @@ def read(path: Path, wish: Wish | None = None) -> list[Logged]:
             r"For example: --pattern 'step (?P<step>\d+) loss (?P<loss>\S+)'."
         )
     table.keep(_comes_often)
-    parts = stages(table)
-    names = [f"part {number} of {len(parts)}" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [""]
-    return [part.logged(path, "printed text", wish, name=name) for part, name in zip(parts, names, strict=True)]
+    return [part.logged(path, "printed text", wish, name=name) for name, part in runs_of(table, wanted, printed=True)]
 
 
 def names_in(path: Path) -> list[str]:
@@ -193,7 +207,8 @@ def _of_the_same(row: dict[str, float], before: list[dict[str, float]]) -> list[
     for place, earlier in enumerate(before):
         if not counted.isdisjoint(value for name, value in earlier.items() if counts(name)):
             return before[place:]
-    return [title for title in before[-1:] if _only_counts(title)]
+    heading = [title for title in before if any(map(is_run, title))][-1:]
+    return heading + [title for title in before[-1:] if _only_counts(title)]
 
 
 def _tells(row: dict[str, float], text: str) -> bool:
@@ -220,12 +235,13 @@ def _only_counts(row: dict[str, float]) -> bool:
 
 
 def _comes_often(name: str, times: int, most: int) -> bool:
-    return most < MANY or times >= (SELDOM if _is_telling(name) else max(SELDOM, most // 20))
+    return most < MANY or is_run(name) or times >= (SELDOM if _is_telling(name) else max(SELDOM, most // 20))
 
 
 @lru_cache(maxsize=4096)
 def _is_telling(name: str) -> bool:
-    return _is_judged(name) or counts(name) or any(rule(taken_apart(name, 0)) is not None for rule in RULES.values())
+    known = _is_judged(name) or counts(name) or is_run(name)
+    return known or any(rule(taken_apart(name, 0)) is not None for rule in RULES.values())
 
 
 @lru_cache(maxsize=4096)

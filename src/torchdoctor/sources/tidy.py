@@ -74,22 +74,29 @@ class Tidy:
     def __init__(self, columns: Layout) -> None:
         self.columns = columns
         self._series: dict[str, dict[str, tuple[array[float], array[float]]]] = {}
+        self._empty: dict[str, array[float]] = {}
+        """By run, the steps at which a name has no value."""
 
     def add(self, row: Mapping[str, Any], comma: bool = False) -> None:
         """Add one value, if the row has one."""
-        name, value = row.get(self.columns.name), _number(row.get(self.columns.value), comma)
-        if not isinstance(name, str) or not name or value is None:
+        name, cell = row.get(self.columns.name), row.get(self.columns.value)
+        value = _number(cell, comma)
+        if not isinstance(name, str) or not name:
             return
         if self.columns.phase is not None:
             name = named_in_phase(name, row.get(self.columns.phase))
         run = str(row.get(self.columns.run) or "")[:80] if self.columns.run is not None else ""
+        step = _number(row.get(self.columns.clock), comma) if self.columns.clock is not None else None
+        if value is None:
+            if cell in (None, "") and step is not None:
+                self._empty.setdefault(run, array("d")).append(step)
+            return
         if run not in self._series and len(self._series) >= MOST_RUNS:
             return
         names = self._series.setdefault(run, {})
         if name not in names and len(names) >= NAMES_LIMIT:
             return
         steps, values = names.setdefault(name, (array("d"), array("d")))
-        step = _number(row.get(self.columns.clock), comma) if self.columns.clock is not None else None
         steps.append(float(len(steps)) if step is None else step)
         values.append(value)
 
@@ -98,8 +105,10 @@ class Tidy:
         found = {}
         for run, names in self._series.items():
             table = Table() if read is None else read.empty()
-            steps = union([np.frombuffer(steps) for steps, _ in names.values()])
-            steps = steps[np.isfinite(steps)]
+            empty = np.unique(np.frombuffer(self._empty.get(run, array("d"))))
+            steps = union([*(np.frombuffer(steps) for steps, _ in names.values()), empty])
+            steps, empty = steps[np.isfinite(steps)], empty[np.isfinite(empty)]
+            table.blank = np.searchsorted(steps, empty).tolist()
             table.rows = len(steps)
             if self.columns.clock is not None:
                 table.extend(self.columns.clock, np.arange(len(steps)), steps)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.errors import SourceError
 from torchdoctor.sources import plain_yaml
 from torchdoctor.sources.json_numbers import numbers
 from torchdoctor.sources.leveldb_log import LogFile, begins_like_one
@@ -49,6 +50,8 @@ def read(path: Path) -> list[Logged]:
             _read_log(file, run)
         else:
             _read_history(file, run)
+    if runs and all(run.table.skipped and not run.table.rows for run in runs.values()):
+        raise SourceError(f"{path} is damaged: none of its values can be read.")
     return [_logged(run) for run in runs.values()]
 
 

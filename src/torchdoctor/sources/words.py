@@ -41,8 +41,11 @@ SPLITS: dict[str, Split] = {
 }
 _RECALL = re.compile(r"(?<![A-Za-z])R@(?=\d)|(?<=_)R(?=(?:1|5|10)$)")
 """Recall, the share of queries whose answer is among the first: R@5, and R5 after "a_to_b"."""
-_LETTER = re.compile(r"(?<![A-Za-z])L_(?=[A-Za-z])")
-"""A loss as written in papers: L_kl, L_rec."""
+_LETTER = re.compile(
+    r"(?<![A-Za-z])L_(?=[A-Za-z])|(?<![\w.-])l_(?=(?:[dg]|total|pix|pixel|percep|perceptual|style|content|gan|adv|real|fake|"
+    r"feat|feature|kl|kld|rec|recon|cls|reg|cyc|cycle|idt|identity|codebook|vq|tv|ssim|fft|freq|edge|mask)(?![a-z]))"
+)
+"""A loss as written in papers: L_kl, L_rec; in lower case only before what losses are called: l_pix, l_g_gan."""
 _GLUED = re.compile(
     r"^(train|training|val|valid|validation|eval|test|avg|mean|total)"
     r"(loss|acc|accuracy|error|err|ppl|perplexity|wer|cer|bleu|auc|f1|miou|iou|map|mse|mae|rmse|dice|psnr|ssim)$"
@@ -113,7 +116,7 @@ FALLBACK = listed("ppl perplexity mse rmse mae bpb bpc bpd error err merror mape
 """Metrics that replace a loss if none is logged."""
 EVALUATED = listed(
     "wer cer bleu rouge chrf meteor cider map miou fid kid psnr ssim lpips ndcg mrr pesq hit hits "
-    "recall1 recall5 recall10"
+    "recall1 recall5 recall10 ap"
 )
 """Metrics that nobody computes on training batches: validation metrics even if the name does not say so."""
 REWARD = frozenset({"reward", "rewards", "rew", "return", "returns", "episodic"})

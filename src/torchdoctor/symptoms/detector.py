@@ -35,6 +35,8 @@ class Detector(ABC):
     references: ClassVar[tuple[str, ...]] = ()
     every: ClassVar[int] = 1
     closes_after: ClassVar[int] = 50
+    reads_losses: ClassVar[bool] = False
+    """Whether it also reads losses of other names: `Chart.losses`."""
 
     @abstractmethod
     def check(self, chart: Chart) -> Symptom | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +81,8 @@ class GradientExplosion(Detector):
     - clipping or Adam limits the step, and norms grew over several steps or in a few tensors only;
     - the batch is a single sample and its own loss is not logged.
 
+    Nothing is reported if the loss is exactly 0 and the norm is below a millionth of the run's highest.
+
     If norms swing because some batches are harder than others, the loss of a batch tells which norm to expect. A norm
     far above that, in most tensors, is a warning even with clipping: something multiplied the gradients. A non-finite
     norm is `nan-or-inf`.
@@ -125,7 +127,11 @@ class GradientExplosion(Detector):
     """Lower bound for the spread in log space: a smaller one is treated as this."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Compare the norm with its recent median; ordinary steps return after the first tests."""
+        """Compare the norm with its recent median: did it jump, or is it still high after a jump?"""
+        return None if _is_nothing(chart) else self._jumped(chart) or self._stays_high(chart)
+
+    def _jumped(self, chart: Chart) -> Symptom | None:
+        """A new jump; ordinary steps return after the first tests."""
         series = chart["grad_norm"]
         norm = series.latest
         base = series.baseline(self.window, log=True)
@@ -154,6 +160,15 @@ class GradientExplosion(Detector):
             return None
         severity: Severity = "warning" if hurt or self._is_grave(chart, rise) else "info"
         return self._exploded(chart, _as_grave_as(severity, chart), base, limit)
+
+    def _stays_high(self, chart: Chart) -> Symptom | None:
+        """An open episode lasts while the norm stays that high: its neighbors are high too, so it no longer jumps."""
+        episode, series = chart.open_episodes.get(self.name), chart["grad_norm"]
+        if episode is None or int(series.steps[-1]) < chart.step:  # a norm that is not finite is another matter
+            return None
+        high = self.notice * math.exp(series.baseline(self.window, log=True).recent)
+        lasts = high < series.last(2).min() < math.inf  # and so is a later jump of one step
+        return replace(episode, last_step=chart.step) if lasts else None
 
     def is_calm(self, chart: Chart, coming: Mapping[str, Sequence[float]]) -> bool:
         """Whether even the highest of these norms would pass the first tests."""
@@ -258,6 +273,17 @@ def _is_nearly_solved(chart: Chart, share: float = 0.2) -> bool:
     """
     losses = chart["loss"]
     return losses.count > 8 and 0 <= median(losses.last(4)) < share * Progress.of(losses).start
+
+
+def _is_nothing(chart: Chart, share: float = 1e-6) -> bool:
+    """Whether the loss has reached exactly 0 and the norm is nothing beside the run's highest: all is learned.
+
+    >>> norms = [1.0, *[3e-11] * 40, 9e-10]
+    >>> _is_nothing(Chart.of(loss=[2.0] + [0.0] * 41, grad_norm=norms)), _is_nothing(Chart.of(grad_norm=norms))
+    (True, False)
+    """
+    norms = chart["grad_norm"]
+    return bool(chart["loss"]) and chart["loss"].latest == 0 and norms.latest < share * norms.outline.highest
 
 
 def _is_clipped(chart: Chart, typical: float, samples: int = 3) -> bool:

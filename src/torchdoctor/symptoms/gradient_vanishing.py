@@ -11,7 +11,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
-from torchdoctor.series import TINY, Array, median, scatter
+from torchdoctor.series import TINY, Array, Series, median, scatter
 from torchdoctor.stretch import Stretch
 from torchdoctor.symptoms.detector import CALM, LOOK, Detector, Outlook
 from torchdoctor.symptoms.first_pass import MUFFLED, fading, muffled
@@ -296,10 +296,17 @@ def _starts_slowly(chart: Chart, steps: int = 16) -> bool:
 
 
 def _at_floor(chart: Chart) -> bool:
-    """Whether the loss fell with the norm, or has nothing left to lose: then a vanishing gradient is right."""
-    loss = chart["loss"]
+    """Whether the loss fell with the norm, or has nothing left to lose: then a vanishing gradient is right.
+
+    Without a main loss, all others must, such as the loss of a policy whose rewards were all equal at this step.
+    """
+    losses = [chart["loss"]] if chart["loss"] else [chart[name] for name in chart.losses]
+    return bool(losses) and all(_has_fallen(loss) for loss in losses)
+
+
+def _has_fallen(loss: Series) -> bool:
     size = abs(loss.latest)
-    return bool(loss) and (size <= 0.01 * abs(loss.baseline(128).recent) or size <= 1e-3 * abs(loss.first))
+    return size <= 0.01 * abs(loss.baseline(128).recent) or size <= 1e-3 * abs(loss.first)
 
 
 def _falls_on(chart: Chart, since: int, fewest: int = 128) -> bool:

@@ -66,6 +66,8 @@ class GradientsNotCleared(Detector):
         several = len(facts[0]) > 1
         for number, (kept, cleared) in enumerate(zip(facts[0], facts[1], strict=False)):
             whose = f" of optimizer {number}" if several else ""
+            if kept >= self.samples and is_emptied(chart):
+                continue
             if kept >= self.samples and not cleared:
                 message = f"gradients{whose} are never cleared: each step applies the sum of all so far"
                 return self._said(chart, "critical", message, "zeroing.kept")
@@ -128,6 +130,16 @@ class GradientsNotCleared(Detector):
 
     def _said(self, chart: Chart, severity: Severity, message: str, key: str) -> Symptom:
         return self.symptom(chart, severity, message, since=chart.facts[key].step, confidence=0.97)
+
+
+def is_emptied(chart: Chart) -> bool:
+    """Whether every gradient was exactly zero at every step so far: then nothing old is applied.
+
+    >>> is_emptied(Chart.of(grad_norm=[0.0] * 5)), is_emptied(Chart.of(grad_norm=[0.0, 0.1])), is_emptied(Chart())
+    (True, False, False)
+    """
+    norms = chart["grad_norm"]
+    return norms.count > 0 and not norms.nonfinite and norms.outline.highest == 0
 
 
 def climbs_with_inputs(chart: Chart, least: int = 12) -> bool:

@@ -124,6 +124,7 @@ class NotLearning(Detector):
             coming = learnt < -0.1 and (better or _falls(later))  # from far above chance level down to it
             learns = better and chart["val_loss"].latest < (1 - self.gain) * chance
             # a loss far above chance level may still be falling toward it, hidden by noise
+            learns = learns or (pairs >= 2 * self.pairs and learnt > max(3 * doubt, 0.01))  # little, but surely
             at_guess = sure and abs(learnt) < 0.1 + 2 * doubt and waited >= nearly and not learns
             better, stuck = learns or coming or learnt > doubt + 0.01, (still or at_guess) and not coming
         else:
@@ -137,7 +138,8 @@ class NotLearning(Detector):
         young = waited < 2 * self.steps and not still and tells_apart(chart)
         long = waited >= self.steps
         severity: Severity = "warning" if not young and (stuck or (long and not better)) else "info"
-        message = _in_words(level, count, chance)
+        every = int(chart.context.get("logged_every") or 1) if "source" in chart.context else 1
+        message = _in_words(level, count * every, chance)
         return self.symptom(chart, severity, message, value=level, confidence=0.8, since=int(max(since, 0)))
 
     def _is_naive(self, levels: Array, level: float, chance: float) -> bool:

@@ -124,22 +124,22 @@ class OptimizerAdvice(Detector):
             yield ("warning" if felt else "info"), text
         if "Adam" in kind and isinstance(betas, list) and len(betas) == 2:
             if betas[0] >= self.memory and betas[0] ** 2 > betas[1]:
-                text = f"betas are {number_text(betas[0])} and {number_text(betas[1])}: they may be swapped"
+                text = f"betas are {betas[0]:g} and {betas[1]:g}: they may be swapped"
                 yield "warning", text
             elif betas[0] >= self.memory:
                 felt = 1 - betas[0] < (1 - self.memory) / 1.5 and (is_hurt(chart) or _is_held_up(chart, SETTLED))
                 felt = felt or (betas[0] >= self.endless and _has_stopped(chart))
                 yield (
                     "warning" if felt else "info",
-                    f"beta1 is {number_text(betas[0])}: steps keep following old gradients, 0.9 is usual",
+                    f"beta1 is {betas[0]:g}: steps keep following old gradients, 0.9 is usual",
                 )
             if betas[1] < 0.9:
                 yield (
                     "info",
-                    f"beta2 is {number_text(betas[1])}: only the last few gradients scale the step, 0.999 is usual",
+                    f"beta2 is {betas[1]:g}: only the last few gradients scale the step, 0.999 is usual",
                 )
         if kind == "SGD" and _number(group.get("momentum")) >= self.memory:
-            text = f"momentum is {number_text(group['momentum'])}: it multiplies steps by {_gain(group['momentum'])}"
+            text = f"momentum is {group['momentum']:g}: it multiplies steps by {_gain(group['momentum'])}"
             still = 1 - group["momentum"] < (1 - self.memory) / 2 and _stands_still(chart)
             still = still or (group["momentum"] >= self.endless and _has_stopped(chart))
             words = (

@@ -315,4 +315,5 @@ def adds_up(chart: Chart, evaluations: int = 4, apart: float = 2.0) -> bool:
         return False
     ratios = parts / levels
     steady = float(parts.max()) < 1.2 * float(parts[0])  # with overfitting the increments would grow
+    steady = steady and float(values[-1]) > 2 * float(values[0])  # or be small compared with where it began
     return steady and float(ratios.max()) < apart and float(ratios.min()) > 1 / apart

@@ -10,10 +10,13 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.symptoms.detector import Detector
+from torchdoctor.symptoms.frozen_weights import planned_rate
 from torchdoctor.symptoms.progress import Progress, goes_straight, median_ratio, outline_levels, trend_gain
 
 RISING = ("OneCycleLR", "CyclicLR")
 """Schedules that begin far below their peak learning rate."""
+ENDING = ("CosineAnnealingLR", "LinearLR", "OneCycleLR", "PolynomialLR")
+"""Schedules with a length after which they are over."""
 TOP = {"SGD": 1.0}
 """The highest learning rate that is plausible per optimizer; above it, it is a factor, as in Noam's schedule."""
 ADAPTIVE = 0.05
@@ -34,8 +37,11 @@ class ScheduleAnomaly(Detector):
     ## How it is told apart
     One of these is reported as a warning:
 
-    - The scheduler was not stepped in 5 validations or 5000 steps. `SWALR` is exempt, because it begins late.
-    - `CosineAnnealingLR` ran 3 times through its `T_max`. Schedules that are meant to restart are exempt.
+    - The scheduler was not stepped in 5 validations, 5 epochs or 5000 steps, or in as many steps as its schedule has
+      while the learning rate is still far below its peak. `SWALR` is exempt, because it begins late. If only the length
+      of the schedule has passed, it is info: it may count epochs.
+    - `CosineAnnealingLR` ran 3 times through its `T_max`, or is stepped several times per optimizer step and comes back
+      up. Schedules that are meant to restart are exempt.
     - Milestones in epochs were passed batch by batch, or `OneCycleLR` counts batches but is stepped once an epoch.
     - The best value that `ReduceLROnPlateau` remembers is the worst that it was given: its `mode` is wrong.
     - `ReduceLROnPlateau` is stepped at every batch, so that noise between batches looks like a plateau.
@@ -88,6 +94,10 @@ class ScheduleAnomaly(Detector):
     """and update ratio (‖Δw‖/‖w‖) that is too large then."""
     steps: int = 5000
     """Steps without a step of the scheduler, after which it counts as forgotten."""
+    epochs: int = 5
+    """The same in epochs, if the size of the data is known."""
+    planned: int = 50
+    """Length of a schedule from which it counts steps, if its learning rate begins far below its peak."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Judge each mistake in turn, the most definite first."""
@@ -106,7 +116,7 @@ class ScheduleAnomaly(Detector):
                 return self.symptom(chart, "warning", message, since=max(milestones), confidence=0.8)
         if (anew := self._begins_anew(chart)) is not None:
             return anew
-        wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart)
+        wrong = self._by_epochs(chart) or self._wrong_way(chart) or self._hasty(chart) or self._repeated(chart)
         if wrong:
             return self.symptom(chart, "warning", wrong, since=chart.facts["schedule.class"].step, confidence=0.9)
         if (rising := self._rising(chart) or self._creeping(chart)) is not None:
@@ -118,7 +128,43 @@ class ScheduleAnomaly(Detector):
             kind = chart.fact("schedule.class", "scheduler")
             message = f"{kind} was not stepped once in {waited} steps and {chart['val_loss'].count} validations"
             return self.symptom(chart, "warning", message, since=chart.facts["schedule.stepped"].step, confidence=0.8)
+        return self._overdue(chart, waited)
+
+    def _overdue(self, chart: Chart, waited: int) -> Symptom | None:
+        """A schedule that has not begun although it would be over, if its numbers count steps.
+
+        They may count epochs. That is ruled out if several epochs have passed, and unlikely for a learning rate that is
+        still far below its peak: nobody plans a warm-up of so many epochs.
+        """
+        total, name = chart.fact("schedule.total") or 0, chart.fact("schedule.class", "scheduler")
+        samples, size = chart.context.get("dataset_size"), chart.context.get("batch_size")
+        epoch = samples / size if isinstance(samples, int) and isinstance(size, int) and size > 0 else 0.0
+        since, over = chart.facts["schedule.stepped"].step, total >= self.planned and waited >= 0.9 * total
+        message = f"{name} was not stepped once in {waited} steps"
+        flat = chart["lr"].lowest == chart["lr"].outline.highest  # else the loop changes the learning rate itself
+        if flat and name != "ReduceLROnPlateau" and epoch and waited >= max(self.least, self.epochs * epoch):
+            message += f", which are {int(waited / epoch)} epochs of {samples} samples"
+            return self.symptom(chart, "warning", message, since=since, confidence=0.8)
+        goal = planned_rate(chart)
+        if over and 0 < chart["lr"].latest < 0.1 * goal:
+            message += f": the learning rate is still {number_text(chart['lr'].latest)}, but its schedule of length "
+            message += f"{total} goes up to {number_text(goal)}"
+            return self.symptom(chart, "warning", message, since=since, confidence=0.9)
+        if over and total >= self.least and not epoch and name in ENDING:
+            message += f": if its {total} count steps, most of it has passed"
+            return self.symptom(chart, "info", message, since=since, confidence=0.5)
         return None
+
+    def _repeated(self, chart: Chart) -> str:
+        """A cosine that is stepped several times per optimizer step, and so comes back up before the run ends."""
+        times, total, rates = chart.fact("schedule.times", 0), chart.fact("schedule.total") or 0, chart["lr"]
+        if chart.fact("schedule.class") != "CosineAnnealingLR" or times < 2 or not total or not rates:
+            return ""
+        # a step of several losses may be planned so: then the schedule ends with the run, and does not come back
+        if times * chart.step < 1.25 * total or not rates.lowest < 0.1 * rates.outline.highest < rates.latest:
+            return ""
+        message = f"CosineAnnealingLR is stepped {times} times per optimizer step: its T_max of {total} passed after "
+        return message + f"{total // times} steps, and the learning rate rises again, to {number_text(rates.latest)}"
 
     def _rising(self, chart: Chart) -> Symptom | None:
         """A learning rate that has risen evenly since the first step and is far too high, or far from its end."""

@@ -23,7 +23,7 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"loss counts are padding", "padding does not count"),
     (r"shows [\w, ]*broadcast", "before a regression loss"),
     (r"shows [\w, ]*broadcast", "both become (N,)"),
-    (r"stepped at every batch|takes one every|never stepped|not stepped once", "scheduler.step()"),
+    (r"stepped (at every batch|\d+ times per)|takes one every|never stepped|not stepped once", "scheduler.step()"),
     (r'has mode="max" but', 'mode="min"'),
     (r'has mode="min" but', 'mode="max"'),
     (r"seen in training", "no sample in both"),
@@ -43,6 +43,7 @@ SAID: tuple[tuple[str, str], ...] = (
     (r"the model ends with|at the end of the model", "after the last layer"),
     (r"both sides get gradients", "target.detach()"),
     (r"scaler\.unscale_|while still multiplied", "scaler.unscale_"),
+    (r"no gradient scaler lifts", "scaler.scale(loss)"),
 )
 """A pattern in the evidence, and words of the line of code to put first; of several matches the last one wins."""
 SWAPS = ("use-adamw", "switch-optimizer")

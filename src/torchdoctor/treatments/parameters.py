@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.configuration import configured
 from torchdoctor.diagnoses.findings import (
@@ -16,12 +18,13 @@ from torchdoctor.diagnoses.findings import (
     weight_decay,
     working_update,
 )
-from torchdoctor.diagnoses.lr_too_low import STILL
+from torchdoctor.diagnoses.lr_too_low import ADAPTS, STILL
 from torchdoctor.diagnoses.slow_data_loading import share_waited
 from torchdoctor.series import median
 from torchdoctor.symptoms.frozen_weights import FRESH as NEW
 from torchdoctor.symptoms.optimizer_advice import COUPLED
 from torchdoctor.symptoms.step_time_regression import STEADILY
+from torchdoctor.symptoms.suspicious_loss import DROPPED, mistakes
 from torchdoctor.symptoms.target_values import averaged_nothing, is_summed
 from torchdoctor.treatments.case import ACUTE, FAST, Case, direction
 from torchdoctor.treatments.configured import highest_rate, usual_rate
@@ -40,6 +43,8 @@ NEW_ADAM, NEW_SGD = 3e-4, 1e-2
 """and low ones for models that were never trained."""
 WAITS = 0.2
 """Share of a step spent waiting for data below which faster loading does not help."""
+LOWERED = 4
+"""Times that a schedule which falls little by little has lowered the learning rate in the second half of the run."""
 USUAL_MOVES, FURTHEST = 1e-3, 100.0
 """The usual relative change of weights per step, and the largest factor by which the learning rate is raised."""
 Values = dict[str, float]
@@ -54,7 +59,7 @@ def parameters(case: Case, slug: str) -> Values | None:
 def _scale_lr(case: Case) -> Values | None:
     """Lower: further with every repetition, and a jump or an absurd value at once. Raise: if nothing moves."""
     way = direction(case)
-    if _reaches_slowly(case):
+    if _reaches_slowly(case) or ADAPTS in optimizer_names(case.chart):
         return None
     if way == "down":
         rise = lr_rise(case.chart, case.problem.first_step)
@@ -209,12 +214,37 @@ def _restart_warmup(case: Case) -> Values:
     return {"steps": 1000.0 if not total > 0 else min(max(float(f"{total / 10:.1g}"), 10.0), 1000.0)}
 
 
-def _change_betas(case: Case) -> Values:
+def _change_schedule(case: Case) -> Values | None:
+    """None if a schedule without a fault already lowers the learning rate little by little, as a cosine does.
+
+    >>> from torchdoctor.diagnoses import Problem
+    >>> case = lambda *rates: Case(Chart.of(lr=rates), Problem(()))
+    >>> _change_schedule(case(*(1 / step for step in range(1, 20)))), _change_schedule(case(*[1.0] * 9, *[0.4] * 9))
+    (None, {})
+    """
+    levels = case.chart["lr"].outline.means()
+    falls = np.diff(levels[levels.size // 2 :])
+    faulty = case.problem.has("schedule-anomaly", "learning-rate-vanished")
+    other = faulty or case.cause in ("schedule-error", "stopped-too-early")
+    return None if not other and falls.size and falls.max() <= 0 and (falls < 0).sum() >= LOWERED else {}
+
+
+def _lacks(chart: Chart, key: str) -> bool:
+    """Whether the parameter groups were seen, not only told of, and none has such a setting: nothing would read it."""
+    known = [group for group in chart.groups if "maximize" in group]  # a setting of all optimizers in torch
+    return bool(known) and not any(key in group for group in known)
+
+
+def _change_betas(case: Case) -> Values | None:
+    if _lacks(case.chart, "betas"):
+        return None
     calm = case.problem.has(*ACUTE)
     return {"beta1": 0.9, "beta2": 0.95 if calm else 0.999}
 
 
-def _change_eps(case: Case) -> Values:
+def _change_eps(case: Case) -> Values | None:
+    if _lacks(case.chart, "eps"):
+        return None
     return {"eps": 1e-8 if _of_groups(case.chart, "eps", 1.0) > 1e-8 else 1e-12}
 
 
@@ -227,7 +257,8 @@ def _use_adamw(case: Case) -> Values | None:
 
 
 def _set_momentum(case: Case) -> Values | None:
-    return None if _of_groups(case.chart, "momentum", math.nan) == 0.9 else {"value": 0.9}
+    right = _of_groups(case.chart, "momentum", math.nan) == 0.9
+    return None if right or _lacks(case.chart, "momentum") else {"value": 0.9}
 
 
 def _of_groups(chart: Chart, key: str, default: float) -> float:
@@ -260,6 +291,11 @@ def _rebalance(case: Case) -> Values | None:
 def _check_labels(case: Case) -> Values | None:
     """None for class imbalance with several classes: only a single class suggests wrong labels."""
     return None if case.cause == "class-imbalance" and case.chart["pooled_classes"].latest > 1 else {}
+
+
+def _fix_loss(case: Case) -> Values | None:
+    """None if all that is suspicious is dropout before the loss: that is a fault of the model, not of the loss."""
+    return None if case.problem.names == ("suspicious-loss",) and mistakes(case.chart) == [DROPPED] else {}
 
 
 def _fix_zero_grad(case: Case) -> Values | None:
@@ -315,13 +351,16 @@ RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "lower-penalty": lambda case: {} if case.says("penalty") else None,
     "rebalance-classes": _rebalance,
     "check-labels": _check_labels,
+    "fix-loss": _fix_loss,
     "fix-zero-grad": _fix_zero_grad,
+    "zero-gradients": lambda case: None if case.says("nothing is left to apply") else {},
     "set-weight-decay": _set_weight_decay,
     "stop-at-best": _stop_at_best,
     "keep-training": _keep_training,
     "balance-players": lambda case: {"factor": 0.25},
     "raise-entropy": lambda case: {"weight": 0.01},
     "restart-warmup": _restart_warmup,
+    "change-schedule": _change_schedule,
     "change-betas": _change_betas,
     "change-eps": _change_eps,
     "set-momentum": _set_momentum,

@@ -14,6 +14,7 @@ step 0: LO04 not-learning (info): loss has stayed at 3; later it fell to 0.157
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right
 from torchdoctor.symptoms.hindsight.departures import (
+    all_diverged,
     dead,
     diverged,
     sank_for_long,
@@ -34,10 +36,20 @@ from torchdoctor.symptoms.hindsight.departures import (
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing, worsened
 from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, cannot_rank, part_at_rest, unlearnable
-from torchdoctor.symptoms.hindsight.missing import broke_off, counted, left_empty, not_finite, scaled_away, vanished
+from torchdoctor.symptoms.hindsight.missing import (
+    broke_off,
+    counted,
+    left_empty,
+    lost_for_good,
+    not_finite,
+    scaled_away,
+    vanished,
+)
+from torchdoctor.symptoms.hindsight.never_better import explains_nothing, never_better
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, stagnant, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
+from torchdoctor.symptoms.hindsight.stairs import stairs
 from torchdoctor.symptoms.hindsight.standstill import hardly, one_answer
 from torchdoctor.symptoms.hindsight.too_good import right_at_once, too_good
 from torchdoctor.symptoms.hindsight.unfinished import unfinished
@@ -48,12 +60,29 @@ __all__ = ["at_the_end", "in_hindsight"]
 MANY = 3
 """Findings of one name at severity info that are listed one by one; more of them are merged into one."""
 
+CONSEQUENCES = ("loss-divergence", "validation-anomaly")
+"""Findings about rewards and metrics that say nothing new once the loss is not finite up to the end."""
+
 LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
     went_astray,
-    *(diverged, lost_ground, unlearnt, forgotten, worsened, worse_than_guessing, spiked, set_back, sank_for_long, dead),
+    *(
+        all_diverged,
+        diverged,
+        lost_ground,
+        unlearnt,
+        forgotten,
+        worsened,
+        worse_than_guessing,
+        spiked,
+        set_back,
+        sank_for_long,
+        dead,
+        never_better,
+        explains_nothing,
+    ),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, cannot_rank, one_answer),
-    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good, right_at_once),
-    *(vanished, not_finite, left_empty, broke_off, scaled_away),
+    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good, right_at_once, stairs),
+    *(vanished, not_finite, lost_for_good, left_empty, broke_off, scaled_away),
     *(lost, stagnant, unearned, unmoved, estimates_diverge),
 )
 """All checks of a whole run, except the one for overfitting, which replaces the findings made on the way."""
@@ -104,10 +133,18 @@ def _enter(chart: Chart, found: Symptom) -> None:
     same = [episode for episode in chart.episodes if episode.name == found.name]
     if any(SEVERITIES.index(episode.severity) > SEVERITIES.index(found.severity) for episode in same):
         return
+    if found.name in CONSEQUENCES and _is_broken(chart, found.first_step):
+        return
     found = replace(found, first_step=min(episode.first_step for episode in (found, *same)))
     if found.name == "loss-divergence" and not chart["loss"] and _overfits(chart):
         return  # a single rising curve is a single finding
     chart.episodes = [episode for episode in chart.episodes if episode.name != found.name] + [found]
+
+
+def _is_broken(chart: Chart, step: int) -> bool:
+    """Whether the loss (or one of several, if none is the main one) is NaN or infinite from this step on, or before."""
+    losses = [chart[name] for name in (("loss",) if "loss" in chart else chart.losses)]
+    return any(not math.isfinite(item.latest) and 0 <= item.broken_since <= step for item in losses)
 
 
 def _overfits(chart: Chart) -> bool:

@@ -1,4 +1,4 @@
-"""Overfitting seen in accuracies: they move apart, validation falls, or only training is nearly perfect."""
+"""Overfitting seen in metrics: accuracies move apart, validation falls, or only training is nearly perfect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, climbs, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, another_gained, climbs, metrics_of_validation, shown
 from torchdoctor.symptoms.overfitting import Overfitting, level_at, smoothed
 from torchdoctor.symptoms.progress import is_game
 
@@ -17,6 +17,9 @@ FEW = 10
 """Evaluations needed to see that a metric falls, if a validation loss is logged as well."""
 METRICS = ("val_acc", "val_map", "val_f1", "val_iou", "val_miou", "val_dice", "val_auc", "val_bleu")
 """Metrics by which models are commonly selected."""
+OTHER, NOISES, SWINGS = 0.25, 4, 2
+"""Least share of its best that any other metric must have lost, and least multiples of its noise and of its largest
+loss before."""
 APART = 0.15
 """Least difference between training and validation accuracy at the end, if nothing else is known."""
 SHORT = 8
@@ -26,7 +29,8 @@ SHORT = 8
 def unlearns(chart: Chart) -> Iterator[Symptom]:
     """The validation accuracy lost a third of its gain while the training loss fell.
 
-    If a validation loss is logged, it must be above its best, and the metric must have lost a quarter of its value.
+    If a validation loss is logged, it must be above its best, and the metric must have lost a quarter of its value; so
+    must a metric other than accuracy have, since those of small validation sets swing.
 
     >>> scores = [0.5 + 0.02 * min(step, 13) - 0.006 * max(step - 15, 0) for step in range(40)]
     >>> chart = Chart.of(loss=[0.7 - 0.01 * step for step in range(40)], val_accuracy=scores,
@@ -38,28 +42,51 @@ def unlearns(chart: Chart) -> Iterator[Symptom]:
     beside = bool(chart["val_loss"].count)
     if is_game(chart) or (beside and (held_out.size < FEW or median(held_out[-3:]) < 1.03 * float(held_out.min()))):
         return
+    judged = metrics_of_validation(chart)
     for name, way in (chart.context.get("better") or {}).items():
         series = chart[name]
-        if way != "higher" or not name.startswith(METRICS if beside else "val_acc"):
-            continue
-        if series.count < (FEW if beside else 16):
+        plain = way == "higher" and name.startswith(METRICS if beside else "val_acc")
+        if not (plain or name in judged) or series.count < (FEW if beside and plain else 16):
             continue
         curve = Curve.of(series, name.removeprefix("val_").replace("_", " "))
-        smooth = smoothed(curve.values)
+        sign = -1 if way == "lower" else 1
+        smooth = smoothed(sign * curve.values)
         best = int(np.argmax(smooth))
-        highest, now, step = float(smooth[best]), curve.level, int(curve.steps[best])
-        lost, gained = highest - now, highest - median(curve.values[:3])
-        enough = 0.25 * highest if beside else max(0.33 * gained, 0.05 * highest)
-        if not lost > max(enough, 2 * curve.noise) or climbs(curve.values[best:]) > (-0.2 if beside else -0.4):
+        highest, now, step = sign * float(smooth[best]), curve.level, int(curve.steps[best])
+        lost, gained = sign * (highest - now), sign * (highest - median(curve.values[:3]))
+        enough = OTHER * abs(highest) if beside else max(0.33 * gained, (0.05 if plain else OTHER) * abs(highest))
+        swing = float((np.maximum.accumulate(smooth) - smooth)[: best + 1].max())
+        surely = (2 * curve.noise,) if plain else (NOISES * curve.noise, 0.33 * gained, SWINGS * swing)
+        enough = max(enough, *surely)
+        falling = 0.6 if not plain else 0.2 if beside else 0.4
+        if not lost > enough or sign * climbs(curve.values[best:]) > -falling:
             continue
-        if not level_at(chart["loss"], int(curve.steps[-1])) < 0.95 * level_at(chart["loss"], step):
+        trained = _training_gained(chart, name, way, step, int(curve.steps[-1]))
+        if not trained or (not plain and another_gained(chart, name, step, loss=True)):
             continue
         message = (
-            f"validation {curve.name} fell from {number_text(highest)} at step {step} to {number_text(now)} "
-            "while the training loss fell"
+            f"validation {curve.name} {'rose' if way == 'lower' else 'fell'} from {number_text(highest)} at step "
+            f"{step} to {number_text(now)} while {trained}"
         )
         yield shown(Overfitting, curve, best, "warning", message, value=now, limit=highest)
         return
+
+
+def _training_gained(chart: Chart, name: str, way: str, since: int, until: int) -> str:
+    """That the training loss fell between two steps, or, if there is none, the training metric improved; "" if not.
+
+    >>> chart = Chart.of(train_dice=[0.5 + 0.02 * step for step in range(20)])
+    >>> _training_gained(chart, "val_dice", "higher", 5, 19), _training_gained(chart, "val_dice", "lower", 5, 19)
+    ('training dice rose to 0.84', '')
+    """
+    if chart["loss"]:
+        fell = level_at(chart["loss"], until) < 0.95 * level_at(chart["loss"], since)
+        return "the training loss fell" if fell else ""
+    twin = chart[name.replace("val_", "train_", 1)]
+    then, now = level_at(twin, since), level_at(twin, until)
+    moved = now < 0.95 * then if way == "lower" else now > 1.05 * then
+    said = name.removeprefix("val_").replace("_", " ")
+    return f"training {said} {'fell' if way == 'lower' else 'rose'} to {number_text(now)}" if moved else ""
 
 
 def learnt_by_heart(chart: Chart) -> Iterator[Symptom]:

@@ -199,6 +199,37 @@ def improved(chart: Chart, since: int, share: float = 0.1) -> str:
     return ""
 
 
+def metrics_of_validation(chart: Chart) -> dict[str, str]:
+    """The validation metrics and which way is better, without precision and recall if there is any other.
+
+    >>> better = {"val_map": "higher", "val_recall": "higher", "train_wer": "lower", "val_wer": "lower"}
+    >>> metrics_of_validation(Chart.of(context={"better": better}))
+    {'val_map': 'higher', 'val_wer': 'lower'}
+    """
+    found = {name: way for name, way in (chart.context.get("better") or {}).items() if name.startswith("val_")}
+    whole = {name: way for name, way in found.items() if not name.startswith(HALVES)}
+    return whole or (found if len(found) == 1 else {})  # precision rises when recall falls
+
+
+def another_gained(chart: Chart, name: str, since: int, *, loss: bool = False) -> bool:
+    """Whether another validation metric (or the validation loss) is better at the end than at a step.
+
+    Then a single one, among the errors of all parts or classes, says little.
+
+    >>> chart = Chart.of(val_map=[0.1, 0.5, 0.5, 0.6, 0.7], val_iou=[0.4, 0.5, 0.5, 0.3, 0.1],
+    ...     context={"better": {"val_map": "higher", "val_iou": "higher"}})
+    >>> another_gained(chart, "val_iou", 1), another_gained(chart, "val_map", 1)
+    (True, False)
+    """
+    for other, way in (metrics_of_validation(chart) | ({"val_loss": "lower"} if loss else {})).items():
+        values = chart[other].values
+        then = values[chart[other].steps <= since][-3:]
+        gain = median(values[-3:]) - median(then) if then.size and values.size >= FEW else 0.0
+        if other != name and (-gain if way == "lower" else gain) > 0:
+            return True
+    return False
+
+
 def shown(
     detector: type[Detector],
     curve: Curve,

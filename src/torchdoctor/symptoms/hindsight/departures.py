@@ -17,10 +17,11 @@ from torchdoctor.records import Severity, Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.hindsight.creeping import ends_high
 from torchdoctor.symptoms.hindsight.curve import FEW, Curve, climbs, improved, loss_of, shown, usual_change
+from torchdoctor.symptoms.lopsided_losses import players
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.loss_spike import LossSpike
 from torchdoctor.symptoms.overfitting import arrived, smoothed
-from torchdoctor.symptoms.progress import is_game
+from torchdoctor.symptoms.progress import acts, is_game
 
 GIVEN_BACK = 0.5
 """Share of its descent above which a loss that was lost again counts as diverged."""
@@ -46,6 +47,10 @@ COST = 0.05
 """Share of the descent so far that a jump must have cost: less is a ripple of a steep start."""
 CHANGES = 3.0
 """Multiple of the typical change between records that the rise of a short log must exceed."""
+THOUSAND = 1000
+"""Multiple of their levels in the first half above which all losses must end, if they are players or parts."""
+RETURNS = frozenset(("actor", "policy", "critic", "value", "vf", "q", "qf", "td", "entropy", "alpha"))
+"""Words in the names of losses that grow with the returns of an agent."""
 YOUNG = 0.05
 """Share of a run after which its first descent is over: a spike that matters exceeds the level at this point."""
 
@@ -86,6 +91,35 @@ def diverged(chart: Chart) -> Iterator[Symptom]:
     if given_back or crept or left or _left_at_last(curve) or alone:
         message = f"{said}; its best was {number_text(lowest)} at step {int(curve.steps[best])}"
         yield shown(LossDivergence, curve, _left(curve, best, rise), "warning", message, value=level, limit=lowest)
+
+
+def all_diverged(chart: Chart) -> Iterator[Symptom]:
+    """The losses of both players, or of all parts of a loss that is not logged, have grown a thousandfold to the end.
+
+    Losses below zero and those of reinforcement learning are not judged: they have no level, or that of the returns.
+
+    >>> grown = [1.0] * 40 + [1.3**step for step in range(40)]
+    >>> print(*all_diverged(Chart.of(d_loss=grown, g_loss=grown)))
+    step 49: LO02 loss-divergence (critical): d_loss rose from 1 to 11187, and g_loss from 1 to 11187
+    """
+    names = players(chart) or tuple(chart.losses)
+    if chart["loss"] or len(names) < 2 or acts(chart) or any(RETURNS.intersection(name.split("_")) for name in names):
+        return
+    curves = [Curve.of(chart[name], name) for name in names]
+    if any(curve.values.size < MANY // 2 or not chart[curve.name].lowest > 0 for curve in curves):
+        return
+    levels = [median(curve.values[: curve.values.size // 2]) for curve in curves]
+    ends = [float(curve.values[-max(3, curve.values.size // 20) :].min()) for curve in curves]
+    if not all(end > THOUSAND * level for end, level in zip(ends, levels, strict=True)):
+        return
+    calm = np.flatnonzero(curves[0].values < ASTRAY * 5 * levels[0])
+    words = [
+        f"from {number_text(level)} to {number_text(curve.level)}" for curve, level in zip(curves, levels, strict=True)
+    ]
+    message = f"{names[0]} rose {words[0]}, and {names[1]} {words[1]}"
+    message += f"; {len(names) - 2} more rose as well" if len(names) > 2 else ""
+    since, level = int(calm[-1]) + 1, curves[0].level
+    yield shown(LossDivergence, curves[0], since, "critical", message, value=level, limit=THOUSAND * levels[0])
 
 
 def _left(curve: Curve, best: int, rise: float) -> int:

@@ -1,4 +1,4 @@
-"""What was learned and lost: an accuracy that fell at once, or a validation loss that never returned to its best.
+"""What was learned and lost: a metric that fell at once, or a validation loss that never returned to its best.
 
 >>> rates = [0.6 + 0.01 * min(step, 25) for step in range(30)] + [0.67, 0.68, 0.70, 0.71, 0.74, 0.73, 0.75, 0.76]
 >>> chart = Chart.of(val_accuracy=rates, context={"source": "CSV", "better": {"val_accuracy": "higher"}})
@@ -15,7 +15,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, improved, shown
+from torchdoctor.symptoms.hindsight.curve import Curve, another_gained, improved, metrics_of_validation, shown
 from torchdoctor.symptoms.loss_divergence import LossDivergence
 from torchdoctor.symptoms.overfitting import level_at
 from torchdoctor.symptoms.progress import is_game
@@ -27,6 +27,11 @@ FAR, NOISES = 0.1, 6
 """Least drop of an accuracy, as a share of a perfect one and as a multiple of its noise."""
 BACK = 0.25
 """Share of the drop by which all later values stay below the earlier level."""
+MOST, TWICE, SWINGS = 0.6, (0.5, 1.0), 2
+"""Least loss of any other metric, by its best later value: as a share of what it had gained, as a share of its level
+(half of it, or its double if lower is better), and as a multiple of its largest earlier loss."""
+GENERATED = frozenset({"fid", "fid50", "fid50k", "kid", "kid50", "kid50k"})
+"""Words in the names of the metrics by which the images of a generator are judged."""
 CALM = 1.1
 """If the training loss stays below this multiple of its earlier level, only validation got worse."""
 LATER, WORSE, NEAR = 4, 1.3, 1.15
@@ -37,21 +42,30 @@ WORDS = 1e6
 
 
 def forgotten(chart: Chart) -> Iterator[Symptom]:
-    """An accuracy fell far at once and stays low up to the end, for a good part of the run."""
-    if is_game(chart):
-        return
+    """An accuracy fell far at once and stays low up to the end, for a good part of the run; so may another metric.
+
+    >>> errors = [100 - 2.5 * min(step, 30) for step in range(36)] + [150.0] * 8
+    >>> print(*forgotten(Chart.of(val_wer=errors, context={"better": {"val_wer": "lower"}})))
+    step 36: LO02 loss-divergence (warning): wer rose from 25 to 150 at step 36 and has not recovered
+    """
+    game, judged = is_game(chart), metrics_of_validation(chart)
     for name, way in (chart.context.get("better") or {}).items():
         said = name.partition("_")[2]
-        if way != "higher" or not any(word.startswith(("acc", "f1")) for word in said.split("_")):
+        words = said.split("_")
+        if game and GENERATED.isdisjoint(words):
             continue
         evaluated = name.startswith("val_")
         curve = Curve.of(chart[name], said.replace("_", " "))
-        place = _lost_at(curve.values)
+        if way == "higher" and any(word.startswith(("acc", "f1")) for word in words):
+            place = _lost_at(curve.values)
+        else:
+            place = _crashed_at(curve.values, lower=way == "lower") if name in judged else -1
+            place = -1 if place > 0 and another_gained(chart, name, int(curve.steps[place - 1])) else place
         if place > 0:
             held, now = (median(part) for part in (curve.values[place - HELD : place], curve.values[place:][:THEN]))
             message = (
-                f"{curve.name} fell from {number_text(held)} to {number_text(now)} at step {int(curve.steps[place])} "
-                "and has not recovered"
+                f"{curve.name} {'rose' if way == 'lower' else 'fell'} from {number_text(held)} to {number_text(now)} "
+                f"at step {int(curve.steps[place])} and has not recovered"
             )
             if evaluated and _training_is_calm(chart, float(curve.steps[place])):
                 message = f"validation {message}; the training loss did not rise"
@@ -87,6 +101,31 @@ def _lost_at(values: Array) -> int:
         held, now = median(values[place - HELD : place]), median(values[place : place + THEN])
         noise = float(np.median(np.abs(np.diff(values[max(0, place - 2 * HELD) : place]))))
         if held - now > max(FAR * top, NOISES * noise) and float(highest[place]) < held - BACK * (held - now):
+            return place
+    return -1
+
+
+def _crashed_at(values: Array, *, lower: bool) -> int:
+    """The index at which a metric of any range lost most of what it had gained, for good; -1 if there is none.
+
+    Metrics of small validation sets swing, so even the best of all later values must be far beyond earlier swings.
+
+    >>> rising = np.array([*np.linspace(0.0, 0.7, 20), *[0.05] * 8])
+    >>> swinging = np.array([0.1, 0.6, 0.7, 0.4] * 5 + [0.05] * 8)
+    >>> _crashed_at(rising, lower=False), _crashed_at(rising[::-1], lower=False), _crashed_at(swinging, lower=False)
+    (20, -1, -1)
+    """
+    count = values.size
+    if count < 2 * HELD:
+        return -1
+    turned = -values if lower else values  # so that higher is better
+    later = np.maximum.accumulate(turned[::-1])[::-1]
+    swings = np.maximum.accumulate(np.maximum.accumulate(turned) - turned)
+    for place in range(max(HELD, count // 5), count - max(THEN, count // 8) + 1):
+        held = median(turned[place - HELD : place])
+        noise = float(np.median(np.abs(np.diff(turned[max(0, place - 2 * HELD) : place]))))
+        least = max(MOST * (held - median(turned[:3])), TWICE[lower] * abs(held), NOISES * noise)
+        if held - float(later[place]) > max(least, SWINGS * float(swings[place - 2])):
             return place
     return -1
 

@@ -45,6 +45,8 @@ AREAS = frozenset({"auc", "auroc", "rocauc"})
 """Words in the names of areas under the ROC curve."""
 RANKED, RANKING = 8, 0.05
 """Fewest evaluations for a finding about them, and how far above 0.5 they are at chance level."""
+ALIKE = 0.05
+"""Relative difference of the losses up to which training is at chance level too, where validation is."""
 BATCHES = 15
 """Fewest batch losses for a meaningful mean."""
 
@@ -281,7 +283,9 @@ def unlearnable(chart: Chart) -> Iterator[Symptom]:
     late = (chart.context.get("clock") == "epoch" and chart.step >= 20) or rates.size >= 10
     if min(train.values.size, curve.values.size, rates.size) < (6 if late else 8) or is_game(chart):
         return
-    learns = train.level < 0.9 * median(train.values[:3])
+    half = smoothed(train.values[train.values.size // 2 :])  # a loss that began above chance level and settled there
+    guesses = float(np.abs(half - curve.level).max()) < ALIKE * curve.level
+    learns = train.level < 0.9 * median(train.values[:3]) and not guesses
     if not (learns or late) or curve.level < 0.97 * curve.start or float(rates.max()) > 1:
         return
     best, now = min(float(smoothed(rates).max()), float(np.percentile(rates, 90))), median(rates[-3:])

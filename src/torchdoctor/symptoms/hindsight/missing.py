@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Severity, Symptom, number_text
+from torchdoctor.records import Severity, Symptom, names_text, number_text
 from torchdoctor.series import Series
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.progress import is_game
@@ -32,8 +32,11 @@ APART = 0.02
 """Relative difference in number of records up to which two vitals count as logged together."""
 TINY = 1e-3
 """A loss that was at most this may have reached 0, or been rounded to it."""
+WRITTEN = "NaN is often written as null or an empty cell"
 SURELY = 3
 """Records without a loss at the end that are needed for a finding."""
+PAID = ("reward", "val_reward", "accuracy", "train_accuracy", "val_accuracy")
+"""What a run without any loss is judged by."""
 
 
 def vanished(chart: Chart) -> Iterator[Symptom]:
@@ -79,6 +82,46 @@ def not_finite(chart: Chart) -> Iterator[Symptom]:
     yield Symptom(
         NanOrInf.name, NanOrInf.code, severity, 0.9, bad[0], series.step, len(bad), (), None, None, None, message
     )
+
+
+def lost_for_good(chart: Chart) -> Iterator[Symptom]:
+    """Losses other than the main one, or rewards and accuracies without any loss, that are not finite up to the end.
+
+    A part that never had a value was not computed, unless no loss is finite any more. A reward may have no value while
+    episodes go on, and an accuracy while there is nothing to count: they count if no loss is finite beside them.
+
+    >>> gone = [math.nan] * 5
+    >>> chart = Chart.of(d_loss=[1.4, 1.3, 1.2, *gone], g_loss=[0.7, 0.8, 0.8, *gone], context={"source": "CSV"})
+    >>> print(*lost_for_good(chart))
+    step 3: NU01 nan-or-inf (critical): d_loss, g_loss are NaN from step 3 to the end
+    """
+    main = chart["loss"]
+    if main.nonfinite and not math.isfinite(main.latest):
+        return  # found already
+    losses = [name for name in chart.losses if chart[name] or chart[name].nonfinite]
+    finite = bool(main) or any(math.isfinite(chart[name].latest) for name in losses)
+    names = [name for name in losses if _is_lost(chart[name]) and (chart[name] or not finite)]
+    severity: Severity = (
+        "warning" if main and main.step >= max((chart[name].step for name in names), default=0) else ("critical")
+    )
+    if not losses and not main and not chart["val_loss"]:
+        names, severity = [name for name in PAID if chart[name].count >= SURELY and _is_lost(chart[name])], "warning"
+    if not names:
+        return
+    worst = [chart[name] for name in names]
+    since, last = min(series.broken_since for series in worst), max(series.step for series in worst)
+    verb = "are" if len(names) > 1 else "is"
+    message = f"{names_text(names)} {verb} {number_text(worst[0].latest)} from step {since} to the end"
+    if chart.context.get("emptied"):
+        message = f"{names_text(names)} {'have' if len(names) > 1 else 'has'} no value from step {since} on: {WRITTEN}"
+    count = max(series.nonfinite for series in worst)
+    yield Symptom(NanOrInf.name, NanOrInf.code, severity, 0.9, since, last, count, (), None, None, None, message)
+
+
+def _is_lost(series: Series) -> bool:
+    """Whether a series ends with two or more values that are not finite."""
+    late = [step for step in series.nonfinite_steps if step >= series.broken_since]
+    return bool(late) and len(late) > 1 and not math.isfinite(series.latest)
 
 
 def _infinite(chart: Chart) -> Iterator[Symptom]:
@@ -129,6 +172,11 @@ def counted(chart: Chart, episode: Symptom) -> Symptom:
     if math.isfinite(series.latest) or series.nonfinite < 2:
         return episode
     whole = series.count + series.nonfinite
+    if series and chart.context.get("emptied"):
+        message = (
+            f"loss has no value after step {series.steps[-1]}, in {series.nonfinite} of {whole} records: {WRITTEN}"
+        )
+        return replace(episode, message=message, confidence=0.85)
     share = f"up to the end, in {series.nonfinite} of {whole} records" if series else f"in all {whole} records"
     return replace(episode, message=f"{episode.message} {share}")
 
@@ -138,7 +186,7 @@ def scaled_away(chart: Chart) -> Iterator[Symptom]:
 
     >>> chart = Chart.of(loss=[2.0] * 5, loss_scale=[64.0, 32.0, 16.0, 8.0, 4.0], context={"source": "CSV"})
     >>> print(*scaled_away(chart))
-    step 0: NU02 skipped-steps (warning): the loss scale fell from 64 to 4: steps are skipped at every scale
+    step 1: NU02 skipped-steps (warning): the loss scale fell from 64 to 4: steps are skipped at every scale
     """
     series = chart["loss_scale"]
     if series.count < 3:
@@ -147,8 +195,9 @@ def scaled_away(chart: Chart) -> Iterator[Symptom]:
     if now > SMALLEST or first < 4 * now or np.any(np.diff(series.values) > 0):
         return
     message = f"the loss scale fell from {number_text(first)} to {number_text(now)}: steps are skipped at every scale"
-    begun, last = int(series.steps[0]), int(series.steps[-1])
-    code, count = SkippedSteps.code, series.count
+    since = int(np.argmax(series.values < first))  # until then the scale was held
+    begun, last = int(series.steps[since]), int(series.steps[-1])
+    code, count = SkippedSteps.code, len(series) - since
     yield Symptom(SkippedSteps.name, code, "warning", 0.8, begun, last, count, (), None, now, SMALLEST, message)
 
 
@@ -172,8 +221,7 @@ def left_empty(chart: Chart) -> Iterator[Symptom]:
             continue
         starts, last = chart[name].outline.columns()[0], int(later[-1])
         first = int(starts[starts > series.step][0])
-        message = f"loss has no value after step {series.step}, but {words} is still logged: NaN is often written "
-        message += "as null or an empty cell"
+        message = f"loss has no value after step {series.step}, but {words} is still logged: {WRITTEN}"
         count = max(later.size, chart[name].count - series.count)
         yield Symptom(NanOrInf.name, NanOrInf.code, "critical", 0.85, first, last, count, (), None, None, None, message)
         return

@@ -60,8 +60,12 @@ _FELL = re.compile(r" while (?:the )?training (?:loss )?(?:went on|fell|kept fal
 
 
 def replace_overfitting(chart: Chart) -> None:
-    """Replace findings of overfitting by what the end shows; an earlier one stays if validation did not come back."""
-    final = list(_overfitted(chart)) or list(unlearns(chart))
+    """Replace findings of overfitting by what the end shows; an earlier one stays if validation did not come back.
+
+    The end of a run whose training loss is NaN shows nothing: the model is broken.
+    """
+    broken = chart["loss"].nonfinite > 0 and not math.isfinite(chart["loss"].latest)
+    final = [] if broken else list(_overfitted(chart)) or list(unlearns(chart))
     earlier = [episode for episode in chart.episodes if episode.name == Overfitting.name]
     rest = [episode for episode in chart.episodes if episode.name != Overfitting.name]
     if not final and earlier:

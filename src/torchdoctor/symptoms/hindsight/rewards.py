@@ -2,11 +2,12 @@
 
 >>> values = [2.0 + 3 * step for step in range(20)] + [60.0] * 10 + [60.0 - 4 * step for step in range(15)] + [1.0] * 9
 >>> print(*lost(Chart.of(reward=values, context={"source": "CSV", "better": {"reward": "higher"}})))
-step 20: LO02 loss-divergence (warning): reward fell from 59.4 to 1; it began at 5
+step 33: LO02 loss-divergence (warning): reward fell from 59.4 to 1; it began at 5
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 
 import numpy as np
@@ -23,7 +24,7 @@ from torchdoctor.symptoms.overfitting import smoothed
 FEW, MANY = 5, 16
 """Fewest rewards for any finding, and fewest for findings that need an earlier level."""
 KEPT = 0.2
-"""Share of its gain below which a reward at the end counts as lost."""
+"""Share of its gain below which a reward at the end counts as lost; after losing as much, it has begun to fall."""
 GREW = 8
 """Multiple of its start above which the loss counts as diverged."""
 OUT = 3
@@ -32,6 +33,8 @@ NOTHING = 0.75
 """Share of rewards at the minimum from which there is almost nothing to learn from."""
 ENTROPY, DIVERGENCE = ("entropy",), ("kl", "kullback")
 """Words in the names of a policy's entropy, and of the distance that an update moved it."""
+BINS = 40
+"""Parts of a long run whose means are compared if single rewards are noise."""
 LONG = 100
 """Rewards from which a log is long enough to say that they do not rise, or that a tenth of them was held."""
 RISING, SINKING = 0.15, -0.5
@@ -65,6 +68,31 @@ def estimates_diverge(chart: Chart) -> Iterator[Symptom]:
     if now > GREW * first and climbs(curve.values) > 0.4 and not earned:
         said = f"loss grew from {number_text(first)} to {number_text(now)}, but the reward did not rise"
         yield shown(LossDivergence, curve, 0, "warning", said, value=now, limit=first)
+
+
+def _lost_on_average(curve: Curve) -> list[Symptom]:
+    """The same for rewards of single episodes, which are mostly noise: the means of a fortieth of the run each.
+
+    At the end, for a fifth of the run, they must be below where they began.
+
+    >>> odds = np.concatenate([np.full(200, 0.5), np.full(400, 0.85), np.full(400, 0.12)])
+    >>> values = (np.random.default_rng(0).random(1000) < odds).astype(float)
+    >>> print(*_lost_on_average(Curve("reward", np.arange(1000), values)))
+    step 600: LO02 loss-divergence (warning): reward fell from 0.84 to 0.105 on average; it began at 0.42
+    """
+    if curve.values.size < BINS * FEW * 2:
+        return []
+    parts = np.array_split(curve.values, BINS)
+    means = np.array([part.mean() for part in parts])
+    doubt = float(np.median([part.std() / math.sqrt(part.size) for part in parts]))
+    first, late = float(means[:2].mean()), means[-BINS // 5 :]
+    held = max(float(means[place : place + 4].min()) for place in range(BINS - 4))
+    if not held - first > 4 * doubt or not float(late.max()) < first - 2 * doubt:
+        return []
+    near = int(np.flatnonzero(means > (first + held) / 2)[-1]) + 1
+    since, now = sum(part.size for part in parts[:near]), float(late.mean())
+    said = f"reward fell from {number_text(held)} to {number_text(now)} on average; it began at {number_text(first)}"
+    return [shown(LossDivergence, curve, since, "warning", said, value=now, limit=first)]
 
 
 def _fell_out(curve: Curve) -> Iterator[Symptom]:
@@ -148,12 +176,13 @@ def lost(chart: Chart) -> Iterator[Symptom]:
         limit = first + KEPT * (held - first)
         noise = float(np.median(np.abs(np.diff(values))))
         if held - first > max(4 * noise, 0.5 * abs(first)) and float(late.max()) < limit:
-            since, now = int(np.argmax(smooth >= held)), median(late)
+            near = np.flatnonzero(smooth > held - KEPT * (held - first))
+            since, now = int(near[-1]) + 1, median(late)
             said = f"reward fell from {number_text(held)} to {number_text(now)}"
             said += f"; it began at {number_text(first)}"
             yield shown(LossDivergence, curve, since, "warning", said, value=now, limit=limit)
         else:
-            yield from _fell_out(curve)
+            yield from _lost_on_average(curve) or _fell_out(curve)
         return
     yield from _fell_out(curve)
     begun = values[: max(2, values.size // 2)]

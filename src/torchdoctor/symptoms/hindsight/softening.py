@@ -10,6 +10,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.hindsight.curve import Curve, improved, is_mostly_one_part, loss_of, part_that_fell
+from torchdoctor.symptoms.hindsight.stairs import stairs
 from torchdoctor.symptoms.nan_or_inf import NanOrInf
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.overfitting import level_at
@@ -44,6 +45,8 @@ MEMORIZED = 0.1
 """Training loss as a share of the validation loss below which the training data counts as memorized."""
 OTHER = 1000
 """Multiple of the training loss above which validation is assumed to be in different units."""
+FELL = 0.05
+"""Share of its level in the first third by which an oscillating loss must be lower in the last third."""
 COARSE, LONG = 10, 50
 """Steps between records from which a log is coarse; and records that count as lasting in a finer log."""
 
@@ -57,8 +60,10 @@ def softened(chart: Chart, episode: Symptom) -> Symptom:
         return replace(episode, severity="info")  # other jobs on the machine may explain it
     if episode.name == "loss-spike" and curve and not is_game(chart) and _lasted(chart, episode):
         return replace(episode, severity="warning") if episode.severity == "info" else episode
+    slow = episode.name == NotLearning.name and curve and _ended_well(curve)
     if episode.severity == "info" or not curve:
-        return episode
+        excuse = _excuse(chart, episode, curve) if slow else ""
+        return replace(episode, message=f"{episode.message}; {excuse}") if excuse else episode
     excuse = _of_a_policy(chart, episode) or _fell_further(episode, curve) or _part_fell(chart, episode)
     if not excuse and _ended_well(curve):
         excuse = _excuse(chart, episode, curve)
@@ -77,7 +82,7 @@ def outlived(chart: Chart, episode: Symptom) -> bool:
     if episode.severity != "info" or episode.name not in STARTING or not curve or not _ended_well(curve):
         return False
     first, last = float(curve.steps[0]), float(curve.steps[-1])
-    return episode.last_step < first + YOUNG * (last - first)
+    return episode.last_step < first + YOUNG * (last - first) or any(stairs(chart))  # the first of the stairs
 
 
 def outgrown(chart: Chart, episode: Symptom) -> Symptom:
@@ -137,7 +142,9 @@ def _excuse(chart: Chart, episode: Symptom, curve: Curve) -> str:
     if name == "loss-spike" and after.size >= LASTING:
         return "it recovered at once" if episode.count <= LASTING else "it recovered"
     if name == "loss-oscillation":  # a running mean that is reset at every epoch oscillates
-        return "the loss fell nevertheless"
+        third = max(1, curve.values.size // 3)
+        begun, late = float(np.mean(curve.values[:third])), float(np.mean(curve.values[-third:]))
+        return "the loss fell nevertheless" if begun - late > FELL * abs(begun) else ""
     during = curve.values[(curve.steps >= episode.first_step) & (curve.steps <= episode.last_step)]
     if name not in HEALING or not after.size or not during.size:
         return ""

@@ -52,6 +52,25 @@ def right_at_once(chart: Chart) -> Iterator[Symptom]:
         yield shown(SuspiciouslyLowLoss, rates, 0, "warning", message, value=first, limit=SURE)
 
 
+def _measures_nothing(chart: Chart) -> Iterator[Symptom]:
+    """The loss is exactly 0 for most of the run, but the validation accuracy has never risen.
+
+    >>> chart = Chart.of(loss=[2.0, 1.0] + [0.0] * 30, val_accuracy=[0.1] * 10, context={"source": "CSV"})
+    >>> print(*too_good(chart))
+    step 2: LO07 suspiciously-low-loss (warning): loss is exactly 0 from step 2 on, but validation accuracy stays at ...
+    """
+    curve, rates = Curve.of(chart["loss"], "loss"), chart["val_accuracy"].values
+    zeros = int(np.argmax(np.append(curve.values[::-1] != 0, True)))
+    if zeros < max(FEW, curve.values.size // 2) or zeros == curve.values.size or rates.size < EVALUATIONS:
+        return
+    top, now = 1.0 if float(rates.max()) <= 1 else 100.0, median(rates[-3:])
+    if now < 0.5 * top and float(rates.max()) < float(rates[0]) + 0.02 * top:
+        since = curve.values.size - zeros
+        message = f"loss is exactly 0 from step {int(curve.steps[since])} on, but validation accuracy stays at "
+        message += f"{number_text(now)}: the loss does not count the errors, or the samples were learned by heart"
+        yield shown(SuspiciouslyLowLoss, curve, since, "warning", message, value=0.0)
+
+
 def too_good(chart: Chart) -> Iterator[Symptom]:
     """A loss of exactly 0 on new samples, or a perplexity of 1: the inputs contain the answer.
 
@@ -59,6 +78,7 @@ def too_good(chart: Chart) -> Iterator[Symptom]:
     """
     if is_game(chart) or "reward" in chart:
         return
+    yield from _measures_nothing(chart)
     curve, epoch = Curve.of(chart["loss"], "loss"), chart.context.get("steps_per_epoch")
     if isinstance(epoch, int) and curve:
         new = curve.values[curve.steps <= epoch]

@@ -86,7 +86,8 @@ DATA: tuple[Action, ...] = (
         "Look at the batch of that step, repair or drop it, and check every batch before the model sees it.",
         when="A batch holds values that are not finite or out of range, or wrong labels. Print twenty pairs of input "
         "and label, and check them yourself.",
-        code="assert torch.isfinite(inputs).all() and inputs.abs().max() < 1e4  # the batch of step {step}",
+        code="assert torch.isfinite(inputs).all() and inputs.abs().max() < 1e4  # the batch at or just before "
+        "step {step}",
         check="The run passes the same place in the data without the finding, in the next epoch too.",
         parameters={"step": (0, 1e15)},
     ),

@@ -119,10 +119,12 @@ GRADIENT_CONTROL: tuple[Action, ...] = (
         "gradient control",
         "show",
         0.9,
-        "Call zero_grad() in the loop, once per optimizer step, for every optimizer.",
+        "Call zero_grad() in the loop, once per optimizer step, for every optimizer; never between backward() and "
+        "step().",
         when="The loop never clears gradients, clears those of another optimizer, or clears them between backward() "
         "and step().",
-        code="optimizer.zero_grad(set_to_none=True)\n"
+        code="optimizer.zero_grad(set_to_none=True)  # before backward(); move it if it is between backward() and "
+        "step()\n"
         "loss = loss_fn(model(inputs), targets)\n"
         "loss.backward()\n"
         "optimizer.step()",

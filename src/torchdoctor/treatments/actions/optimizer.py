@@ -123,7 +123,8 @@ OPTIMIZER: tuple[Action, ...] = (
         when="The run has float16 without a GradScaler, a loss scale that collapses, log(0), 0/0, sqrt at 0, or "
         "bfloat16 weights whose updates are rounded away.",
         code="y = torch.log(x.clamp_min(1e-7))  # if 0 occurs; also sqrt(x.clamp_min(1e-7)), a / b.clamp_min(1e-7)\n"
-        "with torch.autocast(device_type, dtype=torch.bfloat16): ...  # weights in float32; float16 ends at 65504",
+        "with torch.autocast(device_type, dtype=torch.bfloat16): ...  # weights in float32; float16 ends at 65504\n"
+        "scaler.scale(loss).backward()  # scaler = torch.amp.GradScaler(); scaler.step(optimizer); scaler.update()",
         check="The same batch gives a finite loss and finite gradients that agree with float32 to two digits.",
         references=("https://pytorch.org/docs/stable/notes/amp_examples.html",),
     ),
